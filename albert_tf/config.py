@@ -1,0 +1,237 @@
+"""The shape of a model: `AlbertConfig`, its JSON file, the published sizes."""
+
+import dataclasses
+import json
+from typing import Any, Mapping
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+
+# What the layers share ("Cross-layer parameter sharing", section 3.1 and Table
+# 4 of the paper): everything, the attention sub-layers alone, the feed-forward
+# sub-layers alone, or nothing.
+SHARING = ("all", "attention", "ffn", "none")
+
+
+@dataclasses.dataclass(frozen=True)
+class AlbertConfig:
+    """Hyper-parameters of an ALBERT encoder, as in the released JSON files.
+
+    The defaults are those of the release's `modeling.AlbertConfig`. BERT is the
+    case `embedding_size == hidden_size`, `parameter_sharing == "none"`.
+
+    Attributes:
+      vocab_size: number of pieces V.
+      embedding_size: width E of the embeddings.
+      hidden_size: width H of the layers.
+      num_hidden_layers: number of layers L.
+      num_hidden_groups: number of groups G of layers; layers of one group share
+        their parameters.
+      num_attention_heads: heads per layer; divides H.
+      intermediate_size: width of the feed-forward sub-layer.
+      inner_group_num: blocks inside each layer.
+      hidden_act: activation of the feed-forward sub-layer and of the
+        masked-LM transform: gelu (in its tanh form), relu, tanh or linear.
+      hidden_dropout_prob: dropout rate of embeddings and sub-layer outputs.
+      attention_probs_dropout_prob: dropout rate of attention probabilities.
+      max_position_embeddings: longest sequence.
+      type_vocab_size: number of segment ids.
+      initializer_range: standard deviation of the initial weights.
+      parameter_sharing: what layers share, one of SHARING. Not in the
+        released files, where it is "all".
+      down_scale_factor: in the released files; unused, there and here.
+      extra: keys of the JSON file that mean nothing here; kept and written back.
+
+    Raises:
+      InputError: on construction, if a value cannot be or two do not fit.
+    """
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 4096
+    num_hidden_layers: int = 12
+    num_hidden_groups: int = 1
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    inner_group_num: int = 1
+    down_scale_factor: int = 1
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    parameter_sharing: str = "all"
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            _check_type(field, getattr(self, field.name))
+        for name in ("vocab_size", "embedding_size", "hidden_size",
+                     "num_hidden_layers", "num_hidden_groups",
+                     "num_attention_heads", "intermediate_size",
+                     "inner_group_num", "max_position_embeddings",
+                     "type_vocab_size"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"config: {name} is {getattr(self, name)}; it must be 1 or more.")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"config: {name} is {getattr(self, name)}; a dropout rate is "
+                    "at least 0 and below 1.")
+        if self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"config: hidden_size {self.hidden_size} is not a multiple of "
+                f"num_attention_heads {self.num_attention_heads}.")
+        if self.num_hidden_groups > self.num_hidden_layers:
+            raise InputError(
+                f"config: num_hidden_groups {self.num_hidden_groups} is more than "
+                f"num_hidden_layers {self.num_hidden_layers}.")
+        for name, known in (("hidden_act", ACTIVATIONS),
+                            ("parameter_sharing", SHARING)):
+            if getattr(self, name) not in known:
+                raise InputError(
+                    f"config: {name} is '{getattr(self, name)}'; it must be one of "
+                    f"{', '.join(known)}.")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "AlbertConfig":
+        """A config from the keys of a JSON file; unknown keys go to `extra`."""
+        known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
+        values = dict(values)
+        # The release writes null for the linear activation.
+        if values.get("hidden_act", "") is None:
+            values["hidden_act"] = "linear"
+        extra = {k: v for k, v in values.items() if k not in known}
+        return cls(**{k: v for k, v in values.items() if k in known}, extra=extra)
+
+    @classmethod
+    def from_json_file(cls, path: str) -> "AlbertConfig":
+        """Reads `albert_config.json`.
+
+        Raises:
+          InputError: if the file cannot be read, is not a JSON object, or holds
+            values that cannot be; names the file.
+        """
+        text = "\n".join(line for _, line in files.read_lines(path))
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"{path}, line {error.lineno}: not JSON: {error.msg}.") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: not a JSON object with the config's keys.")
+        if "vocab_size" not in values:
+            raise InputError(
+                f"{path}: no vocab_size; is this an ALBERT config file?")
+        try:
+            return cls.from_dict(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+    @classmethod
+    def named(cls, name: str, **changes) -> "AlbertConfig":
+        """A published size by name, with some values changed.
+
+        Args:
+          name: one of NAMED, for example "base", "xxlarge-v2", "bert-base".
+          **changes: fields to set otherwise, for example vocab_size=21128.
+
+        Raises:
+          InputError: if there is no such name or field.
+        """
+        if name not in NAMED:
+            raise InputError(
+                f"no model is named '{name}'; known: {', '.join(NAMED)}.")
+        return cls(**NAMED[name]).replace(**changes)
+
+    def replace(self, **changes) -> "AlbertConfig":
+        """A copy with some fields changed; strings are read as the field's type.
+
+        Raises:
+          InputError: if a field is unknown or a value cannot be.
+        """
+        types = {field.name: field.type for field in dataclasses.fields(self)}
+        for name, value in changes.items():
+            if name not in types or name == "extra":
+                raise InputError(
+                    f"config: no field is named '{name}'; the fields are "
+                    f"{', '.join(n for n in types if n != 'extra')}.")
+            if isinstance(value, str) and types[name] is not str:
+                try:
+                    changes[name] = types[name](value)
+                except ValueError as error:
+                    raise InputError(
+                        f"config: {name} is '{value}'; it must be a number "
+                        f"({types[name].__name__}).") from error
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of the JSON file; parameter_sharing only where it matters."""
+        values = {field.name: getattr(self, field.name)
+                  for field in dataclasses.fields(self) if field.name != "extra"}
+        if self.parameter_sharing == "all":
+            del values["parameter_sharing"]
+        return {**values, **self.extra}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def group_of_layer(self, layer: int) -> int:
+        """Group of a layer: int(l / L * G), in floats as the release computes it.
+
+        For a few settings, such as 49 layers in 49 groups, rounding gives another
+        group than l * G // L, and some groups have no layer.
+        """
+        return int(layer / self.num_hidden_layers * self.num_hidden_groups)
+
+    def attention_index(self, layer: int) -> int:
+        """Index of the attention parameters that a layer uses."""
+        shared = self.parameter_sharing in ("all", "attention")
+        return self.group_of_layer(layer) if shared else layer
+
+    def ffn_index(self, layer: int) -> int:
+        """Index of the feed-forward parameters that a layer uses."""
+        shared = self.parameter_sharing in ("all", "ffn")
+        return self.group_of_layer(layer) if shared else layer
+
+
+def _check_type(field: dataclasses.Field, value: Any) -> None:
+    accepted = {int: int, float: (int, float), str: str}.get(field.type, Mapping)
+    if not isinstance(value, accepted) or isinstance(value, bool):
+        raise InputError(
+            f"config: {field.name} is {value!r}; it must be of type "
+            f"{getattr(field.type, '__name__', 'dict')}.")
+
+
+def _size(layers, hidden, heads, dropout=0.0, **more):
+    return dict(num_hidden_layers=layers, hidden_size=hidden,
+                num_attention_heads=heads, intermediate_size=4 * hidden,
+                hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=dropout, **more)
+
+
+def _bert(layers, hidden, heads):
+    """BERT as the paper compares with it: nothing shared, E = H (Table 1)."""
+    return _size(layers, hidden, heads, dropout=0.1, embedding_size=hidden,
+                 parameter_sharing="none")
+
+
+# Table 1 of the paper, with the heads and dropout rates of the released files
+# (the paper says H / 64 heads; the released xlarge has 16).
+NAMED: dict[str, dict[str, Any]] = {
+    "base": _size(12, 768, 12, dropout=0.1),
+    "large": _size(24, 1024, 16, dropout=0.1),
+    "xlarge": _size(24, 2048, 16, dropout=0.1),
+    "xxlarge": _size(12, 4096, 64),
+    "base-v2": _size(12, 768, 12),
+    "large-v2": _size(24, 1024, 16),
+    "xlarge-v2": _size(24, 2048, 16),
+    "xxlarge-v2": _size(12, 4096, 64),
+    "bert-base": _bert(12, 768, 12),
+    "bert-large": _bert(24, 1024, 16),
+    "bert-xlarge": _bert(24, 2048, 16),
+}
