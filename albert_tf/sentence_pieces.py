@@ -1,0 +1,198 @@
+"""SentencePiece as the release applies it, with offsets into the text given."""
+
+from typing import Iterable
+
+import sentencepiece
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.text_cleaning import (
+    SourcedChar, preprocess_text, preprocess_with_sources)
+from albert_tf.wordpiece import Located
+
+UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
+_SPACE = UNDERLINE + " "
+
+
+class SentencePieceTokenizer:
+    """Text → SentencePiece pieces.
+
+    The release splits a piece that ends in a digit and a comma, such as "▁1999,":
+    the part before the comma is encoded again on its own, and encoding puts a "▁"
+    before it. The release means to take that away where the piece had none, and
+    never does: the piece "9," inside a longer number becomes "▁9" and ",".
+    """
+
+    def __init__(self, model_file: str, lower: bool = True,
+                 strip_digit_comma_prefix: bool = False):
+        """Loads a model.
+
+        Args:
+          model_file: a SentencePiece model, as train_sentencepiece.py writes it.
+          lower: whether `prepare` lower-cases.
+          strip_digit_comma_prefix: whether to take away that added "▁".
+
+        Raises:
+          InputError: if the file is missing or is not a SentencePiece model.
+        """
+        self._lower = lower
+        self._strip_prefix = strip_digit_comma_prefix
+        self._processor = _load(model_file)
+        size = self._processor.get_piece_size()
+        pieces = self._processor.id_to_piece(list(range(size)))
+        self.vocab = {piece: i for i, piece in enumerate(pieces)}
+        self._unk_id = self._processor.unk_id()
+        self.unk_piece = pieces[self._unk_id]
+        pad_id = self._processor.pad_id()
+        # A model trained without padding lacks the piece; the name is then "<pad>".
+        self.pad_piece = pieces[pad_id] if pad_id >= 0 else "<pad>"
+        # Ids after which a row of ids may differ from the ids of its pieces: an
+        # unknown piece can end in a digit and a comma too, or read "[CLS]".
+        self._unsafe_ids = frozenset(
+            i for piece, i in self.vocab.items() if _ends_in_digit_comma(piece)
+        ) | {self._unk_id}
+
+    def prepare(self, text: str) -> str:
+        """What the release does to a text before it tokenizes: preprocess_text."""
+        return preprocess_text(text, lower=self._lower)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Splits prepared text into pieces, in the order of the text."""
+        return self._split_digit_commas(self._encode(text, str))
+
+    def tokenize_batch(self, texts: list[str], num_threads: int = 1) -> list[list[str]]:
+        """tokenize for each text."""
+        return [self._split_digit_commas(row)
+                for row in self._encode(list(texts), str, num_threads)]
+
+    def encode_batch(self, texts: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Ids of tokenize for each text."""
+        texts = list(texts)
+        return [row if self._unsafe_ids.isdisjoint(row)
+                else self.ids(self.tokenize(text))
+                for text, row in zip(texts, self._encode(texts, int, num_threads))]
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        """Ids of pieces; that of the unknown piece for what the model lacks."""
+        return [self.vocab.get(piece, self._unk_id) for piece in pieces]
+
+    def locate(self, text: str) -> list[Located]:
+        """Pieces of the prepared text with their places in `text` itself.
+
+        The white space that a "▁" stands for is not part of a piece's place: a
+        lone "▁" has an empty one, just before the next character.
+
+        Raises:
+          InputError: if the model's pieces do not spell out the text.
+        """
+        prepared = preprocess_with_sources(text, lower=self._lower)
+        string = "".join([char for char, _, _ in prepared])
+        pieces = self.tokenize(string)
+        chars = self._normalize(string, prepared)
+        if "".join([c for c, _, _ in chars]) != _without_space("".join(pieces)):
+            raise InputError(
+                f"The model's pieces for {string[:60]!r} do not spell out its "
+                "normalized text, so their offsets are unknown; use a model without "
+                "byte fallback and without normalization rules of its own.")
+        located: list[Located] = []
+        first, place = 0, 0
+        for piece in pieces:
+            own = chars[first:first + len(_without_space(piece))]
+            first += len(own)
+            if own:
+                start, end = min(c[1] for c in own), max(c[2] for c in own)
+            else:
+                start = end = chars[first][1] if first < len(chars) else place
+            place = end
+            located.append(Located(piece, start, end))
+        return located
+
+    def _split_digit_commas(self, pieces: list[str]) -> list[str]:
+        result: list[str] = []
+        for piece in pieces:
+            if not _ends_in_digit_comma(piece):
+                result.append(piece)
+                continue
+            parts = self._encode(piece[:-1].replace(UNDERLINE, ""), str)
+            if (self._strip_prefix and piece[0] != UNDERLINE
+                    and parts[0][0] == UNDERLINE):
+                parts = [parts[0][1:], *parts[1:]] if parts[0][1:] else parts[1:]
+            result += [*parts, ","]
+        return result
+
+    def _normalize(self, text: str, sources: list[SourcedChar]) -> list[SourcedChar]:
+        """The model's own normalization without its blanks.
+
+        Args:
+          text: the prepared text.
+          sources: where each of its characters came from.
+
+        Returns:
+          The normalized characters, each with its source.
+        """
+        normalized, starts = self._processor.normalize(text, with_offsets=True)
+        boundaries = sorted({*starts, len(text)})
+        following = dict(zip(boundaries, boundaries[1:]))
+        chars: list[SourcedChar] = []
+        for char, first in zip(normalized, starts):
+            if char not in _SPACE:
+                last = self._tight_end(text, first, following[first]) - 1
+                chars.append((char, sources[first][1], sources[last][2]))
+        return chars
+
+    def _tight_end(self, text: str, start: int, end: int) -> int:
+        """Cuts off characters that the model drops, such as a control character.
+
+        A normalized character's source reaches up to the next one's: it may hold
+        several characters that were composed, and then some that were dropped.
+        """
+        if end - start > 1:
+            whole = self._processor.normalize(text[start:end])
+            while (end - start > 1
+                   and self._processor.normalize(text[start:end - 1]) == whole):
+                end -= 1
+        return end
+
+    def _encode(self, text, out_type, num_threads: int = 1):
+        try:
+            return self._processor.encode(
+                text, out_type=out_type, num_threads=num_threads)
+        except (RuntimeError, TypeError, UnicodeError):
+            _check_encodable([text] if isinstance(text, str) else text)
+            raise
+
+
+def _load(model_file: str) -> sentencepiece.SentencePieceProcessor:
+    with files.open_binary(model_file) as stream:
+        content = stream.read()
+    processor = sentencepiece.SentencePieceProcessor()
+    problem = "it is empty"
+    if content:
+        try:
+            processor.LoadFromSerializedProto(content)
+            return processor
+        except RuntimeError:
+            problem = "it is damaged or of another kind"
+    raise InputError(
+        f"{model_file}: not a SentencePiece model ({problem}); give the .model file "
+        "that train_sentencepiece.py or the release provides.")
+
+
+def _ends_in_digit_comma(piece: str) -> bool:
+    return piece[-1] == "," and len(piece) > 1 and piece[-2].isdigit()
+
+
+def _without_space(text: str) -> str:
+    return text.replace(UNDERLINE, "").replace(" ", "")
+
+
+def _check_encodable(texts: Iterable[str]) -> None:
+    """Raises an InputError for half a surrogate pair, which UTF-8 cannot hold."""
+    for text in texts:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Character {error.start + 1} of the text {text[:60]!r} is half a "
+                "surrogate pair, not a character; mend the text where it comes "
+                "from.") from error

@@ -1,0 +1,137 @@
+"""Character classes and text preparation, each also with the source of every character.
+
+Preparation changes the number of characters: white space collapses, a ligature
+becomes two letters, an accent goes. To say later which characters of the
+original text a piece came from, the functions here can work on *sourced
+characters*, triples (character, start, end): the character stems from
+text[start:end] of the original text.
+"""
+
+import unicodedata
+from typing import Callable
+
+SourcedChar = tuple[str, int, int]
+
+# First and last code points of the blocks of Chinese characters that the release
+# sets apart (its _is_chinese_char); extensions F and later are not among them.
+CHINESE_RANGES = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
+    (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
+
+
+def is_whitespace(char: str) -> bool:
+    """Blank, tab, line feed, carriage return, and the Unicode class Zs."""
+    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
+
+
+def is_control(char: str) -> bool:
+    """Unicode classes Cc and Cf, without tab, line feed and carriage return."""
+    return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
+
+
+def is_punctuation(char: str) -> bool:
+    """Unicode classes P*, and every ASCII sign such as $ + < ^ ` |."""
+    code = ord(char)
+    if code < 128:
+        return 33 <= code <= 126 and not char.isalnum()
+    return unicodedata.category(char).startswith("P")
+
+
+def is_chinese(char: str) -> bool:
+    """Han characters; Kana and Hangul are not among them."""
+    code = ord(char)
+    return any(first <= code <= last for first, last in CHINESE_RANGES)
+
+
+def preprocess_text(text: str, lower: bool = True, remove_space: bool = True) -> str:
+    """Prepares text for SentencePiece (the release's preprocess_text).
+
+    Args:
+      text: any text.
+      lower: whether to lower-case.
+      remove_space: whether to trim, and make each run of white space one blank.
+
+    Returns:
+      The text in the compatibility decomposition NFKD without its combining
+      characters. Quotes written as `` and '' stay as they are.
+    """
+    if remove_space:
+        text = " ".join(text.split())
+    if not text.isascii():  # ASCII has no decompositions.
+        text = "".join(c for c in unicodedata.normalize("NFKD", text)
+                       if not unicodedata.combining(c))
+    return text.lower() if lower else text
+
+
+def preprocess_with_sources(
+        text: str, lower: bool = True, remove_space: bool = True) -> list[SourcedChar]:
+    """The characters of preprocess_text(text, lower, remove_space) with sources.
+
+    A combining character that is dropped belongs to the character before it.
+    """
+    chars = _collapse_spaces(text) if remove_space else source(text)
+    if not text.isascii():
+        chars = drop_marks(
+            decompose(chars, "NFKD"), lambda c: unicodedata.combining(c) != 0)
+    return lower_case(chars) if lower else chars
+
+
+def source(text: str) -> list[SourcedChar]:
+    """Each character of a text, its own source."""
+    return [(char, i, i + 1) for i, char in enumerate(text)]
+
+
+def _collapse_spaces(text: str) -> list[SourcedChar]:
+    """" ".join(text.split()) as sourced characters."""
+    chars: list[SourcedChar] = []
+    end = 0
+    for word in text.split():
+        start = text.find(word, end)  # Nothing but white space lies between.
+        if chars:
+            chars.append((" ", end, start))
+        end = start + len(word)
+        chars += [(char, start + i, start + i + 1) for i, char in enumerate(word)]
+    return chars
+
+
+def lower_case(chars: list[SourcedChar]) -> list[SourcedChar]:
+    """str.lower over the whole text, as a sigma at a word's end depends on it."""
+    lowered = iter("".join([char for char, _, _ in chars]).lower())
+    return [(next(lowered), start, end)
+            for char, start, end in chars for _ in char.lower()]
+
+
+def decompose(chars: list[SourcedChar], form: str) -> list[SourcedChar]:
+    """unicodedata.normalize(form, text) for a decomposing form, NFD or NFKD.
+
+    That is each character's own decomposition, and then each run of combining
+    characters sorted by combining class (Unicode standard, section 3.11).
+    """
+    decomposed: list[SourcedChar] = []
+    run: list[SourcedChar] = []
+    for char, start, end in chars:
+        for part in unicodedata.normalize(form, char):
+            if unicodedata.combining(part):
+                run.append((part, start, end))
+                continue
+            decomposed += sorted(run, key=_combining_class)
+            run.clear()
+            decomposed.append((part, start, end))
+    return decomposed + sorted(run, key=_combining_class)
+
+
+def _combining_class(char: SourcedChar) -> int:
+    return unicodedata.combining(char[0])
+
+
+def drop_marks(
+        chars: list[SourcedChar], is_mark: Callable[[str], bool]) -> list[SourcedChar]:
+    """Drops marks; the source of a mark joins that of the character it follows."""
+    kept: list[SourcedChar] = []
+    for char, start, end in chars:
+        if not is_mark(char):
+            kept.append((char, start, end))
+        elif kept and kept[-1][2] == start:
+            base, base_start, _ = kept[-1]
+            kept[-1] = (base, base_start, end)
+    return kept

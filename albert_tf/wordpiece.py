@@ -1,0 +1,170 @@
+"""WordPiece: BERT's splitting into words, then greedy longest match, with offsets.
+
+Words are split and matched one by one and remembered, as most words of a text
+are repetitions.
+"""
+
+import re
+import unicodedata
+from typing import Iterable, NamedTuple
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.text_cleaning import (
+    CHINESE_RANGES, SourcedChar, decompose, drop_marks, is_control, is_punctuation,
+    lower_case, source)
+
+MAX_WORD_CHARS = 200  # A longer word becomes [UNK].
+_CACHED_WORDS = 200_000
+
+_CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in CHINESE_RANGES)
+# Class Zs, tab, line feed, carriage return, and the separators U+2028, U+2029, at
+# which the release splits when it divides cleaned text into words. Other white
+# space is of class Cc, which cleaning removes without splitting there.
+_SPACE = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# One Chinese character, or a run of characters without space.
+_CHUNK = re.compile(f"[{_CHINESE}]|[^{_SPACE}{_CHINESE}]+")
+
+
+class Located(NamedTuple):
+    """A piece and where it came from."""
+
+    piece: str
+    start: int
+    end: int
+
+
+def load_vocab(vocab_file: str) -> dict[str, int]:
+    """Reads a vocabulary, one piece a line (the release's load_vocab).
+
+    A line counts up to its first white space, an empty line is the piece " ",
+    and a piece that comes again is passed over without using up an id.
+
+    Raises:
+      InputError: if the file is missing, empty or not UTF-8.
+    """
+    vocab: dict[str, int] = {}
+    for _, line in files.read_lines(vocab_file):
+        words = line.split()
+        vocab.setdefault(words[0] if words else " ", len(vocab))
+    if not vocab:
+        raise InputError(
+            f"{vocab_file}: the vocabulary is empty; give a file with one piece "
+            "a line.")
+    return vocab
+
+
+def basic_tokenize(text: str, lower: bool = True) -> list[str]:
+    """Splits text into words and punctuation (the release's BasicTokenizer)."""
+    return ["".join([char for char, _, _ in word])
+            for chunk in _CHUNK.findall(text) for word in _split_chunk(chunk, lower)]
+
+
+def _split_chunk(chunk: str, lower: bool) -> list[list[SourcedChar]]:
+    """Words of a run of characters without space, as characters with sources."""
+    chars = [c for c in source(chunk)
+             if c[0] not in "\0\ufffd" and not is_control(c[0])]
+    if lower:
+        chars = drop_marks(decompose(lower_case(chars), "NFD"),
+                           lambda c: unicodedata.category(c) == "Mn")
+    words: list[list[SourcedChar]] = []
+    continues = False
+    for char in chars:
+        punctuation = is_punctuation(char[0])
+        if continues and not punctuation:
+            words[-1].append(char)
+        else:
+            words.append([char])
+        continues = not punctuation
+    return words
+
+
+class WordPieceTokenizer:
+    """Text → WordPiece pieces."""
+
+    pad_piece, unk_piece = "[PAD]", "[UNK]"
+
+    def __init__(self, vocab_file: str, lower: bool = True):
+        """Loads the vocabulary.
+
+        Args:
+          vocab_file: one piece a line; see load_vocab.
+          lower: whether to lower-case and drop accents.
+
+        Raises:
+          InputError: if the vocabulary cannot be read.
+        """
+        self.vocab = load_vocab(vocab_file)
+        self._lower = lower
+        self._longest = max(map(len, self.vocab))
+        self._cache: dict[str, tuple[Located, ...]] = {}
+
+    def __getstate__(self):
+        # Workers that get a pickled tokenizer fill caches of their own.
+        return {**self.__dict__, "_cache": {}}
+
+    def prepare(self, text: str) -> str:
+        """The text as it is: cleaning is part of tokenizing here."""
+        return text
+
+    def tokenize(self, text: str) -> list[str]:
+        """Splits text into pieces, in the order of the text."""
+        return [located.piece for chunk in _CHUNK.findall(text)
+                for located in self._pieces_of_chunk(chunk)]
+
+    def locate(self, text: str) -> list[Located]:
+        """Splits text into pieces with their places in it."""
+        return [Located(piece, match.start() + start, match.start() + end)
+                for match in _CHUNK.finditer(text)
+                for piece, start, end in self._pieces_of_chunk(match.group())]
+
+    def tokenize_batch(self, texts: list[str], num_threads: int = 1) -> list[list[str]]:
+        """tokenize for each text; num_threads has no effect in this mode."""
+        return [self.tokenize(text) for text in texts]
+
+    def encode_batch(self, texts: list[str], num_threads: int = 1) -> list[list[int]]:
+        """Ids of tokenize for each text; num_threads has no effect in this mode."""
+        return [self.ids(self.tokenize(text)) for text in texts]
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        """Ids of pieces.
+
+        Raises:
+          InputError: if a piece is not in the vocabulary.
+        """
+        try:
+            return [self.vocab[piece] for piece in pieces]
+        except KeyError as error:
+            raise InputError(
+                f"The piece {error} is not in the vocabulary of {len(self.vocab)} "
+                f"pieces; use pieces from tokenize() or {self.unk_piece}.") from None
+
+    def _pieces_of_chunk(self, chunk: str) -> tuple[Located, ...]:
+        pieces = self._cache.get(chunk)
+        if pieces is None:
+            pieces = tuple(located for word in _split_chunk(chunk, self._lower)
+                           for located in self._match(word))
+            if len(self._cache) >= _CACHED_WORDS:
+                self._cache.clear()
+            self._cache[chunk] = pieces
+        return pieces
+
+    def _match(self, word: list[SourcedChar]) -> list[Located]:
+        """Greedy longest match from the left; [UNK] if any part has no match."""
+        unknown = [Located(self.unk_piece, word[0][1], word[-1][2])]
+        if len(word) > MAX_WORD_CHARS:
+            return unknown
+        text = "".join([char for char, _, _ in word])
+        pieces: list[Located] = []
+        first = 0
+        while first < len(text):
+            prefix = "##" if first else ""
+            for last in range(min(len(text), first + self._longest), first, -1):
+                if prefix + text[first:last] in self.vocab:
+                    break
+            else:
+                return unknown
+            pieces.append(Located(
+                prefix + text[first:last], word[first][1], word[last - 1][2]))
+            first = last
+        return pieces
