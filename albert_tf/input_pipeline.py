@@ -1,0 +1,252 @@
+"""TFRecord files → batches: endless for training, each example once for evaluation.
+
+Training order is a function of the seed, the epoch and the shard alone: not of
+the batch size, the number of threads, the machine, or where the run was resumed.
+So a run that is killed and started again sees exactly the batches that it would
+have seen.
+"""
+
+from typing import NamedTuple, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.records import FeatureSpec, FileInfo
+
+# Files read at the same time. Part of the order of examples, hence a constant
+# and not a matter of the machine.
+_CYCLE_LENGTH = 8
+_READ_BYTES = 2 << 20  # per read and file; large reads matter for gs://
+
+
+class EvaluationData(NamedTuple):
+    """Batches of one pipeline.
+
+    Attributes:
+      dataset: the batches.
+      num_batches: how many `dataset` yields, the same in every shard.
+      num_examples: how many examples all shards together evaluate.
+    """
+
+    dataset: tf.data.Dataset
+    num_batches: int
+    num_examples: int
+
+
+class _ShardFile(NamedTuple):
+    """What one shard reads of a file: records index, index + step, ..."""
+
+    path: str
+    step: int
+    index: int
+    num_records: int  # read by this shard
+
+
+def _shard_files(
+        files: Sequence[FileInfo], shard_index: int, num_shards: int
+) -> list[_ShardFile]:
+    """Divides files among shards; the shards are disjoint and complete.
+
+    With F = q·num_shards + r files, the first q·num_shards are dealt out whole.
+    The r files left over are read by all shards, each taking every num_shards-th
+    record; dealing them out too would show some examples far more often than
+    others.
+    """
+    if not 0 <= shard_index < num_shards:
+        raise ValueError(f"shard_index {shard_index} is not in 0..{num_shards - 1}.")
+    if not files:
+        raise ValueError("there are no files to read.")
+    whole = len(files) - len(files) % num_shards
+    shard = [_ShardFile(f.path, 1, 0, f.num_records)
+             for f in files[shard_index:whole:num_shards]]
+    shard += [_ShardFile(f.path, num_shards, shard_index,
+                         len(range(shard_index, f.num_records, num_shards)))
+              for f in files[whole:]]
+    if not sum(f.num_records for f in shard):
+        raise InputError(
+            f"{sum(f.num_records for f in files)} records in {len(files)} files are "
+            f"too few for {num_shards} input pipelines; create more data or use "
+            "fewer workers.")
+    return shard
+
+
+def _order_seed(seed: int, shard_index: int) -> int:
+    """A seed for this shard, in 0..2³¹-1; shards shuffle independently."""
+    sequence = np.random.SeedSequence([seed % 2**64, shard_index])
+    return int(sequence.generate_state(1)[0] >> 1)
+
+
+def _options() -> tf.data.Options:
+    options = tf.data.Options()
+    options.deterministic = True
+    # Sharding is done here; tf.data must not do it once more.
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF)
+    return options
+
+
+def _read_shard(path, step, index) -> tf.data.Dataset:
+    records = tf.data.TFRecordDataset(path, buffer_size=_READ_BYTES)
+    return records.shard(step, index)
+
+
+def training_dataset(
+        files: Sequence[FileInfo],
+        spec: FeatureSpec,
+        batch_size: int,
+        seed: int,
+        *,
+        start_batch: int = 0,
+        shard_index: int = 0,
+        num_shards: int = 1,
+        shuffle_buffer: int = 10_000,
+) -> tf.data.Dataset:
+    """Endless batches for one input pipeline (one host).
+
+    Each epoch reads the shard's files in a new order, several at a time, and
+    mixes their records in a buffer. Batches run on over the ends of epochs, so
+    every record is seen equally often. A dataset with batch size B/2 yields the
+    same examples in its batches 2k and 2k+1 as one with batch size B in batch k:
+    however many replicas a host feeds, the host's examples of a step stay the
+    same.
+
+    Args:
+      files: from records.check_files, in the same order in every shard.
+      spec: the features to parse.
+      batch_size: examples per batch of this pipeline.
+      seed: any integer; fixes the order together with epoch and shard.
+      start_batch: how many batches of this size are skipped. Whole epochs are
+        skipped by arithmetic, the rest by reading records without parsing them.
+      shard_index: which part of the data, 0..num_shards-1.
+      num_shards: number of pipelines; the shards are disjoint and complete, and
+        about equally large where the files are.
+      shuffle_buffer: records to mix; 0 keeps the order of the files and of the
+        records in them, in every epoch.
+
+    Returns:
+      Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
+
+    Raises:
+      InputError: if there are fewer records than shards. (Damage that shows while
+        reading: see records.explain_read_error.)
+    """
+    if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:
+        raise ValueError(
+            f"batch_size {batch_size}, start_batch {start_batch}, shuffle_buffer "
+            f"{shuffle_buffer}: out of range.")
+    shard = _shard_files(files, shard_index, num_shards)
+    start_epoch, skipped = divmod(
+        start_batch * batch_size, sum(f.num_records for f in shard))
+
+    def epoch_records(epoch):
+        records = _epoch_records(shard, epoch, _order_seed(seed, shard_index),
+                                 shuffle_buffer)
+        # After the shuffle, so that what is left comes as it would have come.
+        return records.skip(tf.where(epoch == start_epoch, np.int64(skipped), 0))
+
+    epochs = tf.data.Dataset.range(start_epoch, np.iinfo(np.int64).max)
+    return (epochs.flat_map(epoch_records)
+            .batch(batch_size, drop_remainder=True)
+            .map(spec.parse, num_parallel_calls=tf.data.AUTOTUNE)
+            .prefetch(tf.data.AUTOTUNE)
+            .with_options(_options()))
+
+
+def _epoch_records(
+        shard: list[_ShardFile], epoch: tf.Tensor, order_seed: int,
+        shuffle_buffer: int) -> tf.data.Dataset:
+    """Raw records of one epoch; called while tf.data traces `epoch_records`."""
+    paths, steps, indices, _ = zip(*shard)
+    columns = (tf.constant(paths), tf.constant(steps, tf.int64),
+               tf.constant(indices, tf.int64))
+    if not shuffle_buffer:
+        return tf.data.Dataset.from_tensor_slices(columns).flat_map(_read_shard)
+
+    # Philox by name: the default may depend on the device.
+    draws = tf.random.stateless_uniform(
+        [len(shard) + 1], [order_seed, epoch], minval=None, maxval=None,
+        dtype=tf.int64, alg="philox")
+    order = tf.argsort(draws[:-1], stable=True)
+    columns = [tf.gather(column, order) for column in columns]
+    # shuffle() mixes the global seed into its own. In a traced function, this
+    # sets that of the function only, so that the program's does not matter.
+    tf.random.set_seed(order_seed + 1)
+    return (tf.data.Dataset.from_tensor_slices(tuple(columns))
+            .interleave(_read_shard, cycle_length=_CYCLE_LENGTH, block_length=1,
+                        num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+            .shuffle(shuffle_buffer, seed=draws[-1], reshuffle_each_iteration=False))
+
+
+def evaluation_dataset(
+        files: Sequence[FileInfo],
+        spec: FeatureSpec,
+        batch_size: int,
+        *,
+        max_batches: int | None = None,
+        shard_index: int = 0,
+        num_shards: int = 1,
+        batches_multiple_of: int = 1,
+) -> EvaluationData:
+    """Every example exactly once, in the order of the files; padded, none dropped.
+
+    The last batches are filled up with rows of zeros. `example_weights` [B]
+    float32 is 1 for examples and 0 for such rows; sums must be weighted by it and
+    divided by its sum. Every shard yields the same number of batches, if need be
+    some of padding only, so that no replica waits for another for ever.
+
+    Args:
+      files: from records.check_files, in the same order in every shard.
+      spec: the features to parse.
+      batch_size: rows per batch of this pipeline.
+      max_batches: stop after so many batches of each pipeline; None reads all.
+        The examples are the first of the files, whatever the number of shards.
+      shard_index: which part of the data, 0..num_shards-1: every num_shards-th
+        record.
+      num_shards: number of pipelines.
+      batches_multiple_of: pads to a multiple of this many batches: the number of
+        replicas that this pipeline feeds, each with batches of its own.
+
+    Returns:
+      EvaluationData; its batches are dicts name → [batch_size, ...].
+    """
+    if batch_size < 1 or batches_multiple_of < 1 or (
+            max_batches is not None and max_batches < 1):
+        raise ValueError(
+            f"batch_size {batch_size}, max_batches {max_batches}, "
+            f"batches_multiple_of {batches_multiple_of}: out of range.")
+    if not files or not 0 <= shard_index < num_shards:
+        raise ValueError(
+            f"{len(files)} files, shard {shard_index} of {num_shards}: out of range.")
+    num_examples = sum(f.num_records for f in files)
+    if max_batches is not None:
+        num_examples = min(num_examples, max_batches * batch_size * num_shards)
+    num_batches = -(-num_examples // (batch_size * num_shards))
+    num_batches += -num_batches % batches_multiple_of
+    dataset = (tf.data.TFRecordDataset([f.path for f in files], buffer_size=_READ_BYTES)
+               .take(num_examples)
+               .shard(num_shards, shard_index)
+               .batch(batch_size)
+               .map(lambda serialized: _pad(spec.parse(serialized), batch_size),
+                    num_parallel_calls=tf.data.AUTOTUNE))
+    padding = {name: tf.zeros(tensor.shape, tensor.dtype)
+               for name, tensor in dataset.element_spec.items()}
+    # This shard may have fewer batches of examples than others.
+    dataset = (dataset.concatenate(tf.data.Dataset.from_tensors(padding).repeat())
+               .take(num_batches)
+               .apply(tf.data.experimental.assert_cardinality(num_batches))
+               .prefetch(tf.data.AUTOTUNE)
+               .with_options(_options()))
+    return EvaluationData(dataset, num_batches, num_examples)
+
+
+def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
+    """Adds example_weights, and rows of zeros: [b, ...] → [rows, ...], static."""
+    count = tf.shape(next(iter(batch.values())))[0]
+    batch = batch | {"example_weights": tf.ones([count], tf.float32)}
+
+    def pad(tensor):
+        ends = [[0, rows - count]] + [[0, 0]] * (tensor.shape.rank - 1)
+        return tf.ensure_shape(tf.pad(tensor, ends), [rows, *tensor.shape[1:]])
+
+    return {name: pad(tensor) for name, tensor in batch.items()}

@@ -1,0 +1,170 @@
+"""TFRecord files: writing, reading and a fast structural check, without TensorFlow.
+
+A file is a sequence of frames, one per record:
+
+    length   uint64 little-endian      |  header, 12 bytes
+    crc      of the 8 length bytes     |
+    data     `length` bytes
+    crc      of the data
+
+with CRC-32C checksums in TensorFlow's masked form. Records are numbered from 1
+in every message.
+"""
+
+import contextlib
+import dataclasses
+import struct
+from typing import BinaryIO, Iterator
+
+import google_crc32c
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+_HEADER = struct.Struct("<QI")
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_SCAN_CHUNK = 4 << 20  # bytes per read
+
+
+def _masked_crc(data: bytes) -> int:
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+class RecordWriter:
+    """Writes a TFRecord file under a temporary name, renamed when complete.
+
+        with RecordWriter(path) as writer:
+            writer.write(spec.serialize(values))
+
+    If the block raises, no file is left at `path` (an older one stays).
+
+    Attributes:
+      num_records: how many were written.
+
+    Raises:
+      InputError: if the file cannot be written.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+        self.num_records = 0
+        self._stack = contextlib.ExitStack()
+        self._stream: BinaryIO | None = None
+
+    def __enter__(self) -> "RecordWriter":
+        self._stream = self._stack.enter_context(files.atomic_write(self.path))
+        return self
+
+    def __exit__(self, *exception_info):
+        self._stream = None
+        return self._stack.__exit__(*exception_info)
+
+    def write(self, data: bytes) -> None:
+        """Appends one record."""
+        if self._stream is None:
+            raise ValueError(f"{self.path}: the writer is not open.")
+        length = _LENGTH.pack(len(data))
+        self._stream.write(b"".join((
+            length, _CRC.pack(_masked_crc(length)),
+            data, _CRC.pack(_masked_crc(data)))))
+        self.num_records += 1
+
+
+def _data_length(path: str, number: int, header: bytes) -> int:
+    """Checks a 12-byte header and returns the length it states."""
+    length, crc = _HEADER.unpack(header)
+    if crc == _masked_crc(header[:8]):
+        return length
+    if number == 1:
+        hint = ("it is compressed, unpack it with gunzip"
+                if header[:2] == b"\x1f\x8b" else
+                "give a file written by create_pretraining_data, or copy it again")
+        raise InputError(
+            f"{path}, record 1: not a TFRecord file, or damaged at its start; {hint}.")
+    raise InputError(
+        f"{path}, record {number}: damaged (the checksum of its header is wrong); "
+        "copy or create the file again.")
+
+
+def _cut_off(path: str, number: int, missing: int) -> InputError:
+    hint = "; or it is not a TFRecord file" if number == 1 else ""
+    return InputError(
+        f"{path}, record {number}: cut off, at least {missing} bytes are missing at "
+        f"the end of the file; copy or create the file again{hint}.")
+
+
+def _empty(path: str) -> InputError:
+    return InputError(
+        f"{path}: the file is empty, it holds no record; create it again or leave it "
+        "out.")
+
+
+def read_records(path: str) -> Iterator[bytes]:
+    """Records of a TFRecord file, both checksums of each verified.
+
+    Raises:
+      InputError: if the file is empty, truncated, damaged or something else;
+        names the file and the record, counted from 1.
+    """
+    with files.open_binary(path) as stream:
+        number = 1
+        while header := stream.read(_HEADER.size):
+            if len(header) < _HEADER.size:
+                raise _cut_off(path, number, _HEADER.size - len(header))
+            length = _data_length(path, number, header)
+            data, crc = stream.read(length), stream.read(_CRC.size)
+            if len(data) + len(crc) < length + _CRC.size:
+                raise _cut_off(path, number, length + _CRC.size - len(data) - len(crc))
+            if _CRC.unpack(crc)[0] != _masked_crc(data):
+                raise InputError(
+                    f"{path}, record {number}: damaged (the checksum of its content "
+                    "is wrong); copy or create the file again.")
+            yield data
+            number += 1
+    if number == 1:
+        raise _empty(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileInfo:
+    """A TFRecord file: its path, number of records and size in bytes."""
+
+    path: str
+    num_records: int
+    num_bytes: int
+
+
+def scan(path: str) -> FileInfo:
+    """Walks over a file's headers: counts records, finds truncation and damage.
+
+    Header checksums are verified, contents are not looked at.
+
+    Raises:
+      InputError: as `read_records`, except for damage inside a content.
+    """
+    frame_sizes = {}  # header → bytes of its frame; few differ, each is verified once
+    num_records = num_bytes = 0
+    rest, at = b"", 0  # bytes carried over; where in the buffer a header starts
+    with files.open_binary(path) as stream:
+        while chunk := stream.read(_SCAN_CHUNK):
+            num_bytes += len(chunk)
+            buffer = rest + chunk if rest else chunk
+            last = len(buffer) - _HEADER.size
+            while at <= last:
+                num_records += 1
+                header = buffer[at:at + _HEADER.size]
+                if header not in frame_sizes:
+                    length = _data_length(path, num_records, header)
+                    frame_sizes[header] = _HEADER.size + length + _CRC.size
+                at += frame_sizes[header]
+            rest = buffer[at:]
+            at = max(0, at - len(buffer))
+    if rest:
+        raise _cut_off(path, num_records + 1, _HEADER.size - len(rest))
+    if at:
+        raise _cut_off(path, num_records, at)
+    if not num_records:
+        raise _empty(path)
+    return FileInfo(path, num_records, num_bytes)

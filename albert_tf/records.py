@@ -1,0 +1,320 @@
+"""Records: one feature specification that writes, checks and parses examples.
+
+A record is a serialized tf.train.Example. Writing and checking need no
+TensorFlow, because data creation runs in many processes that should start fast;
+only `FeatureSpec.parse` and `explain_read_error` load it, when called. The
+files that hold the records are read and written in `record_files`.
+"""
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import math
+from typing import Any, Iterable, Mapping, Sequence
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message
+from google.protobuf import message_factory
+
+from albert_tf.errors import InputError
+from albert_tf.record_files import FileInfo, RecordWriter, read_records, scan
+
+__all__ = [
+    "Feature", "FeatureSpec", "FileInfo", "RecordWriter", "check_files",
+    "explain_read_error", "pretraining_spec", "read_records", "scan",
+]
+
+_SCAN_THREADS = 8
+_DTYPES = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
+_LISTS = {"int64": "int64_list", "float32": "float_list"}
+
+
+def _example_class() -> type[message.Message]:
+    """The message class of tf.train.Example, built without TensorFlow.
+
+    It lives in a descriptor pool of its own, because TensorFlow registers the
+    same names in the default pool once it is imported.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    proto = descriptor_pb2.FileDescriptorProto(
+        name="albert_tf/example.proto", package="tensorflow", syntax="proto3")
+
+    def add(parent, name, kind, repeated=False, type_name=None, oneof=None):
+        parent.field.add(
+            name=name, number=len(parent.field) + 1, type=kind, type_name=type_name,
+            label=field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL,
+            oneof_index=oneof)
+
+    for name, kind in (("BytesList", field.TYPE_BYTES),
+                       ("FloatList", field.TYPE_FLOAT),
+                       ("Int64List", field.TYPE_INT64)):
+        add(proto.message_type.add(name=name), "value", kind, repeated=True)
+    feature = proto.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for name in ("bytes", "float", "int64"):
+        add(feature, f"{name}_list", field.TYPE_MESSAGE, oneof=0,
+            type_name=f".tensorflow.{name.capitalize()}List")
+    features = proto.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add(entry, "key", field.TYPE_STRING)
+    add(entry, "value", field.TYPE_MESSAGE, type_name=".tensorflow.Feature")
+    add(features, "feature", field.TYPE_MESSAGE, repeated=True,
+        type_name=".tensorflow.Features.FeatureEntry")
+    add(proto.message_type.add(name="Example"), "features", field.TYPE_MESSAGE,
+        type_name=".tensorflow.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(proto.SerializeToString())
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+_Example = _example_class()
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """One feature of a record.
+
+    Attributes:
+      name: its name on disk.
+      dtype: "int64" or "float32", as on disk.
+      shape: of one example, without the batch; () is a single value.
+      set_by: the option that sets its length, named in error messages.
+      parsed_name: its name after parsing; "" means `name`.
+      parsed: False for a feature that is written but not needed in training;
+        records without it are accepted.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    set_by: str = ""
+    parsed_name: str = ""
+    parsed: bool = True
+
+    def __post_init__(self):
+        if self.dtype not in _DTYPES:
+            raise ValueError(
+                f"feature {self.name}: dtype {self.dtype!r} is not one of "
+                f"{', '.join(_DTYPES)}.")
+
+    @property
+    def num_values(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureSpec:
+    """The features of a record, in one place for writing and for parsing."""
+
+    features: tuple[Feature, ...]
+
+    def __post_init__(self):
+        for names in ([f.name for f in self.features],
+                      [f.parsed_name or f.name for f in self.features]):
+            if len(set(names)) != len(names):
+                raise ValueError(f"a feature name occurs twice in {names}.")
+
+    def serialize(self, values: Mapping[str, Any]) -> bytes:
+        """A serialized tf.train.Example with features in the order of their names.
+
+        Args:
+          values: name on disk → sequence or array with exactly as many values as
+            the specification says; int64 features take no floats.
+
+        Raises:
+          ValueError: for an unknown or missing feature, a wrong number of
+            values, or values of the wrong type.
+        """
+        if values.keys() != {f.name for f in self.features}:
+            expected = {f.name for f in self.features}
+            raise ValueError(
+                f"features do not match the specification: unknown "
+                f"{sorted(values.keys() - expected)}, missing "
+                f"{sorted(expected - values.keys())}.")
+        example = _Example()
+        entries = example.features.feature
+        for feature in self.features:
+            given = values[feature.name]
+            if isinstance(given, np.ndarray):
+                # Python numbers go into a protobuf list faster than NumPy's.
+                given = given.ravel().tolist()
+            if len(given) != feature.num_values:
+                raise ValueError(
+                    f"feature {feature.name} has {len(given)} values instead of "
+                    f"{feature.num_values}.")
+            try:
+                kind = getattr(entries[feature.name], _LISTS[feature.dtype])
+                kind.value.extend(given)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"feature {feature.name} does not hold {feature.dtype} values: "
+                    f"{error}.") from error
+        # Sorted by name: equal examples give equal bytes.
+        return example.SerializeToString(deterministic=True)
+
+    def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
+        """Features of one record as NumPy arrays, by their names on disk.
+
+        Args:
+          serialized: one tf.train.Example.
+          where: file and record, to begin an error message with.
+
+        Returns:
+          name → int64 or float32 array of the feature's shape. Features that
+          are not in the specification are ignored; one with parsed=False is
+          left out where the record lacks it.
+
+        Raises:
+          InputError: if the bytes are no tf.train.Example, or a feature is
+            missing, of the wrong type or of the wrong length; names them all.
+        """
+        try:
+            found = _Example.FromString(serialized).features.feature
+        except message.DecodeError as error:
+            raise InputError(
+                f"{where}: the content is not a tf.train.Example; give files "
+                "written by create_pretraining_data.") from error
+        arrays, missing, mistyped, lengths = {}, [], [], {}
+        for feature in self.features:
+            if feature.name not in found:
+                if feature.parsed:
+                    missing.append(feature.name)
+                continue
+            kind = found[feature.name].WhichOneof("kind")
+            if kind != _LISTS[feature.dtype]:
+                mistyped.append(f"{feature.name} holds {kind or 'nothing'} instead of "
+                                f"{_LISTS[feature.dtype]}")
+                continue
+            values = getattr(found[feature.name], kind).value
+            if len(values) != feature.num_values:
+                key = (len(values), feature.set_by, feature.num_values)
+                lengths.setdefault(key, []).append(feature.name)
+                continue
+            arrays[feature.name] = np.array(
+                values, _DTYPES[feature.dtype]).reshape(feature.shape)
+        problems = ([f"it has no feature {', '.join(missing)}"] if missing else [])
+        problems += mistyped + [
+            _length_problem(names, *key) for key, names in lengths.items()]
+        if problems:
+            raise InputError(f"{where}: {'; '.join(problems)}.")
+        return arrays
+
+    def parse(self, serialized):
+        """Features as tensors, by their names in the model; loads TensorFlow.
+
+        Args:
+          serialized: string tensor, [] for one record or [B] for a batch.
+
+        Returns:
+          name → tensor of the feature's shape, behind [B] for a batch; int64
+          becomes int32, which is what accelerators take. While running, a record
+          that does not fit raises tf.errors.InvalidArgumentError, which
+          `explain_read_error` turns into a message.
+        """
+        import tensorflow as tf
+
+        serialized = tf.convert_to_tensor(serialized)
+        parsers = {
+            f.name: tf.io.FixedLenFeature(f.shape, tf.dtypes.as_dtype(f.dtype))
+            for f in self.features if f.parsed}
+        parse = (tf.io.parse_single_example if serialized.shape.rank == 0
+                 else tf.io.parse_example)
+        tensors = parse(serialized, parsers)
+        return {
+            f.parsed_name or f.name: (tf.cast(tensors[f.name], tf.int32)
+                                      if f.dtype == "int64" else tensors[f.name])
+            for f in self.features if f.parsed}
+
+
+def _length_problem(names, found, set_by, expected) -> str:
+    says = f"{set_by} says" if set_by else "there should be"
+    advice = (f" (set {set_by} to {found}, or create the data again)"
+              if set_by and found else "")
+    return (f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {found} "
+            f"values where {says} {expected}{advice}")
+
+
+def pretraining_spec(
+        max_seq_length: int, max_predictions_per_seq: int) -> FeatureSpec:
+    """Records of pretraining, as the release's create_pretraining_data writes them.
+
+    Its do_permutation writes twice as many prediction slots as it was asked for;
+    give that doubled number here.
+    """
+    def tokens(name, **kwargs):  # [S]
+        return Feature(name, "int64", (max_seq_length,), "max_seq_length", **kwargs)
+
+    def predictions(name, dtype):  # [P]
+        return Feature(
+            name, dtype, (max_predictions_per_seq,), "max_predictions_per_seq")
+
+    return FeatureSpec((
+        tokens("input_ids"),
+        tokens("input_mask"),
+        tokens("segment_ids"),
+        # Only masking at training time would read it.
+        tokens("token_boundary", parsed=False),
+        predictions("masked_lm_positions", "int64"),
+        predictions("masked_lm_ids", "int64"),
+        predictions("masked_lm_weights", "float32"),
+        # The name on disk comes from BERT; what it holds is ALBERT's label:
+        # 1 = the segments were swapped. From here on it is called that.
+        Feature("next_sentence_labels", "int64", (1,),
+                parsed_name="sentence_order_labels"),
+    ))
+
+
+def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
+    """Scans files and parses the first record of each, before any long work.
+
+    Returns:
+      One FileInfo per path, in order.
+
+    Raises:
+      InputError: names the first file that is damaged or does not fit `spec`.
+    """
+    def check(path):
+        # The first record first: a file of the wrong kind is told at once.
+        with contextlib.closing(read_records(path)) as records:
+            spec.parse_numpy(next(records), f"{path}, record 1")
+        return scan(path)
+
+    with concurrent.futures.ThreadPoolExecutor(_SCAN_THREADS) as pool:
+        return list(pool.map(check, paths))
+
+
+def explain_read_error(
+        paths: Sequence[str], spec: FeatureSpec, error: Exception
+) -> InputError | None:
+    """Finds the record behind an error that tf.data raised while training.
+
+    TensorFlow's message names no file. Reads `paths` whole, until the first
+    record that is damaged or does not fit `spec`.
+
+    Args:
+      paths: the files that were being read.
+      spec: the features that were being parsed.
+      error: a tf.errors.OpError, or the UnicodeDecodeError that TensorFlow raises
+        where its message quotes the bytes of a record that is not an example.
+
+    Returns:
+      An error that names file and record, to `raise ... from error`; None if
+      `error` is not about reading records, or the files read well now.
+    """
+    import tensorflow as tf
+
+    # InvalidArgumentError has many other causes; parse_example says one of these.
+    parsing = (isinstance(error, tf.errors.InvalidArgumentError) and any(
+        sign in str(error) for sign in ("Key: ", "Feature: ", "parse example")))
+    if not parsing and not isinstance(error, (
+            tf.errors.DataLossError, tf.errors.NotFoundError, UnicodeDecodeError)):
+        return None
+    for path in paths:
+        try:
+            for number, data in enumerate(read_records(path), 1):
+                spec.parse_numpy(data, f"{path}, record {number}")
+        except InputError as found:
+            return found
+    return None
