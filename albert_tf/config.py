@@ -86,10 +86,6 @@ class AlbertConfig:
             raise InputError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}.")
-        if self.num_hidden_groups > self.num_hidden_layers:
-            raise InputError(
-                f"config: num_hidden_groups {self.num_hidden_groups} is more than "
-                f"num_hidden_layers {self.num_hidden_layers}.")
         for name, known in (("hidden_act", ACTIVATIONS),
                             ("parameter_sharing", SHARING)):
             if getattr(self, name) not in known:
@@ -184,7 +180,8 @@ class AlbertConfig:
         """Group of a layer: int(l / L * G), in floats as the release computes it.
 
         For a few settings, such as 49 layers in 49 groups, rounding gives another
-        group than l * G // L, and some groups have no layer.
+        group than l * G // L, and some groups have no layer; so too where there are
+        more groups than layers.
         """
         return int(layer / self.num_hidden_layers * self.num_hidden_groups)
 

@@ -1,0 +1,302 @@
+"""Weights by the names of the TF1 release, and the config beside them.
+
+Every variable of a model is named as in the release's checkpoints, so restoring
+is matching names and shapes. What matched, what is missing and what is left over
+is always reported; a mismatch stops unless it is allowed.
+"""
+
+import dataclasses
+import os
+import re
+from typing import Mapping
+
+import numpy as np
+import tf_keras
+from absl import logging
+
+from albert_tf import files
+from albert_tf.checkpoint_files import (
+    BEST_CHECKPOINT, StoredTensors, find_checkpoint, open_checkpoint, read_tensors,
+    write_tensors, write_whole)
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+
+__all__ = [
+    "BEST_CHECKPOINT", "CONFIG_FILE", "RestoreReport", "export_tf1",
+    "find_checkpoint", "load_tf1_tensors", "read_config", "read_tensors",
+    "restore_tf1", "tf1_tensors", "write_config", "write_whole",
+]
+
+CONFIG_FILE = "albert_config.json"
+
+# What to do about a mismatch. The library's argument and the scripts' flag have
+# one name each, so that both kinds of reader find theirs.
+MISMATCH_HINT = (
+    "give the config that the checkpoint was made with, or accept the differences "
+    "with allow_partial=True (--allow_partial_init)")
+
+# State of the optimizer and the step: in training checkpoints, never in a model.
+_OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
+
+# The group in a variable's name; everything before it is the same in all groups.
+_GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
+
+# Names shown in a message, before "and N more".
+_SHOWN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class RestoreReport:
+    """What restoring found; names are the release's, sorted.
+
+    Attributes:
+      source: the checkpoint.
+      matched: variables of the model that got their values from it.
+      missing: variables of the model that it lacks; they keep their values.
+      extra: its tensors that no variable of the model took.
+      mismatched: (name, shape in the model, shape in the checkpoint) of variables
+        of another shape; they keep their values.
+      unexpected: the part of `extra` that lies within the model's own scopes, such
+        as a second group for a model of one. The rest of `extra` is harmless:
+        heads that the model does not have, and the optimizer's state.
+    """
+
+    source: str
+    matched: list[str]
+    missing: list[str]
+    extra: list[str]
+    mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    unexpected: list[str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the checkpoint and the model fit."""
+        return not (self.missing or self.mismatched or self.unexpected)
+
+    def summary(self) -> str:
+        """Counts and first names, a line for each kind that occurs."""
+        lines = [f"{self.source}: {len(self.matched)} variables matched, "
+                 f"{len(self.missing)} missing, {len(self.mismatched)} of another "
+                 f"shape, {len(self.extra)} extra."]
+        if self.missing:
+            lines.append(f"  missing, keep their values: {_some(self.missing)}")
+        if self.mismatched:
+            lines.append("  of another shape, keep their values: "
+                         f"{_some(self._shapes_shown())}")
+        if self.unexpected:
+            lines.append("  extra within the model's own names: "
+                         f"{_some(self.unexpected)}")
+        harmless = sorted(set(self.extra) - set(self.unexpected))
+        if harmless:
+            lines.append(f"  extra, not used by this model: {_some(harmless)}")
+        return "\n".join(lines)
+
+    def _shapes_shown(self) -> list[str]:
+        return [f"{name} is {_shape(theirs)} in the checkpoint, {_shape(ours)} in the "
+                "model" for name, ours, theirs in self.mismatched]
+
+    def complaint(self) -> str:
+        """The part of an error sentence that says what does not fit."""
+        parts = []
+        if self.mismatched:
+            parts.append(f"variables of another shape: {len(self.mismatched)} "
+                         f"({_some(self._shapes_shown())})")
+        if self.missing:
+            parts.append(f"variables of the model that it lacks: {len(self.missing)} "
+                         f"({_some(self.missing)})")
+        if self.unexpected:
+            parts.append("tensors that have no place in the model: "
+                         f"{len(self.unexpected)} ({_some(self.unexpected)})")
+        return "; ".join(parts)
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+# ---- tensors of a model ----------------------------------------------------
+
+
+def _variables(model: tf_keras.Model) -> dict[str, object]:
+    """The model's variables by the release's names."""
+    variables = {variable.name.removesuffix(":0"): variable
+                 for variable in model.weights}
+    if len(variables) != len(model.weights):
+        raise ValueError("two variables of the model have the same name")
+    return variables
+
+
+def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:
+    """The model's weights as they stand now, by the release's names."""
+    return {name: np.array(variable.numpy())
+            for name, variable in _variables(model).items()}
+
+
+def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
+                     allow_partial: bool = False) -> RestoreReport:
+    """Sets the model's weights from arrays by the release's names.
+
+    The rest is as in restore_tf1.
+    """
+    stored = StoredTensors(
+        "the given tensors", {name: np.shape(value) for name, value in tensors.items()},
+        lambda name: np.asarray(tensors[name]))
+    return _restore(model, stored, allow_partial, False, MISMATCH_HINT)
+
+
+def export_tf1(model: tf_keras.Model, path: str) -> None:
+    """Writes the weights as a checkpoint of the release's kind.
+
+    TF1's Saver and restore_tf1 read it.
+
+    Args:
+      model: an AlbertModel or a model on top of one.
+      path: prefix of the checkpoint, such as "albert/model.ckpt".
+
+    Raises:
+      InputError: if it cannot be written.
+    """
+    write_tensors(tf1_tensors(model), path)
+
+
+# ---- restoring -------------------------------------------------------------
+
+
+def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
+                init_from_group0: bool = False, hint: str = MISMATCH_HINT,
+                ) -> RestoreReport:
+    """Sets the model's weights from a checkpoint, matched by name.
+
+    All names and shapes are checked, and all tensors read, before any variable
+    changes. Works under any tf.distribute strategy, outside of its replicas.
+
+    Args:
+      model: an AlbertModel, an AlbertForPreTraining or another model whose
+        variables have the release's names.
+      path: a TF1 checkpoint, or one of this project's training runs: a prefix, a
+        file of it or a folder (its best checkpoint, else its latest).
+      allow_partial: whether variables that are missing or of another shape keep
+        their values; by default they are errors.
+      init_from_group0: whether every group of layers gets the values of the
+        checkpoint's group 0. The release does the same, but loses the attention
+        and feed-forward weights of group 0 itself.
+      hint: what the error says to do about a mismatch.
+
+    Returns:
+      The report; it is logged too.
+
+    Raises:
+      InputError: if there is no such checkpoint, it is damaged, it does not match
+        (unless allow_partial), or nothing of it matches (in any case).
+    """
+    return _restore(model, open_checkpoint(path), allow_partial, init_from_group0, hint)
+
+
+def _restore(model, stored: StoredTensors, allow_partial: bool,
+             init_from_group0: bool, hint: str) -> RestoreReport:
+    variables = _variables(model)
+    sources = {name: _GROUP.sub(r"\1group_0/", name) if init_from_group0 else name
+               for name in variables}
+    report = _compare(variables, sources, stored, init_from_group0)
+    if not report.matched:
+        raise InputError(
+            f"{stored.source}: none of its {len(stored.shapes)} tensors has the name "
+            "and shape of a variable of the model; is it an ALBERT checkpoint of this "
+            "config?")
+    if not (report.complete or allow_partial):
+        raise InputError(f"{stored.source} does not fit the model: "
+                         f"{report.complaint()}; "
+                         f"{_group_hint(report, sources, stored)}{hint}.")
+    values = {name: stored.read(name)
+              for name in {sources[name] for name in report.matched}}
+    for name in report.matched:
+        variable = variables[name]
+        variable.assign(values[sources[name]].astype(variable.dtype.as_numpy_dtype))
+    for line in report.summary().splitlines():
+        logging.info("%s", line)
+    return report
+
+
+def _compare(variables, sources: Mapping[str, str], stored: StoredTensors,
+             init_from_group0: bool) -> RestoreReport:
+    """The report of restoring, before it is done."""
+    matched, missing, mismatched = [], [], []
+    for name in sorted(variables):
+        shape = tuple(variables[name].shape)
+        found = stored.shapes.get(sources[name])
+        if found is None:
+            missing.append(name)
+        elif tuple(found) != shape:
+            mismatched.append((name, shape, tuple(found)))
+        else:
+            matched.append(name)
+    extra = sorted(set(stored.shapes) - set(sources.values()))
+    scopes = {name.split("/")[0] for name in variables}
+
+    def belongs_to_model(name):
+        # With init_from_group0 the other groups are left out on purpose.
+        return (name.split("/")[0] in scopes and not _OPTIMIZER_STATE.search(name)
+                and not (init_from_group0 and _GROUP.match(name)))
+
+    return RestoreReport(stored.source, matched, missing, extra, mismatched,
+                         [name for name in extra if belongs_to_model(name)])
+
+
+def _group_hint(report: RestoreReport, sources: Mapping[str, str],
+                stored: StoredTensors) -> str:
+    """Advice for a checkpoint that lacks whole groups and nothing else."""
+    if report.mismatched or report.unexpected or any(
+            _GROUP.sub(r"\1group_0/", sources[name]) not in stored.shapes
+            for name in report.missing):
+        return ""
+    return ("to give every group the values of its group 0, use "
+            "init_from_group0=True (--init_from_group0); else ")
+
+
+# ---- the config beside a checkpoint ----------------------------------------
+
+
+def write_config(output_dir: str, config: AlbertConfig) -> None:
+    """Writes `albert_config.json` into a folder of checkpoints.
+
+    Raises:
+      InputError: if the folder holds a config that differs (names the keys, with
+        both values), or cannot be written.
+    """
+    path = os.path.join(output_dir, CONFIG_FILE)
+    if files.exists(path):
+        old, new = _values(AlbertConfig.from_json_file(path)), _values(config)
+        differing = [
+            f"{key} is {old.get(key, 'not given')!r} there and "
+            f"{new.get(key, 'not given')!r} here"
+            for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+        if differing:
+            raise InputError(
+                f"{path}: the folder belongs to a model of another config: "
+                f"{', '.join(differing)}; choose another folder or the same config.")
+        return
+    with files.atomic_write(path) as stream:
+        stream.write(config.to_json().encode())
+
+
+def read_config(output_dir: str) -> AlbertConfig:
+    """Reads the `albert_config.json` of a folder of checkpoints.
+
+    Raises:
+      InputError: if it is not there or wrong.
+    """
+    path = os.path.join(output_dir, CONFIG_FILE)
+    if not files.exists(path):
+        raise InputError(
+            f"{output_dir}: holds no {CONFIG_FILE}; is it a folder of checkpoints?")
+    return AlbertConfig.from_json_file(path)
+
+
+def _values(config: AlbertConfig) -> dict[str, object]:
+    """All keys of the JSON file, parameter_sharing always among them."""
+    return {"parameter_sharing": config.parameter_sharing, **config.to_dict()}
