@@ -1,0 +1,259 @@
+"""From documents to pretraining instances: segment pairs, then masks.
+
+Pure functions: they read nothing but their arguments, and draw random numbers
+only from the source they are given, in the order in which the release's
+create_instances_from_document draws them.
+
+    document     a list of segments (sentences), in order
+    segment      a list of pieces
+    instance     [CLS] a [SEP] b [SEP], masked, with the label of its order
+"""
+
+import dataclasses
+from typing import Mapping, NamedTuple, Optional, Sequence
+
+from albert_tf import sequences
+from albert_tf.errors import InputError
+from albert_tf.masking import (
+    CLS, SEP, MaskingOptions, RandomSource, WordStarts, mask_sequence)
+
+Segment = list[str]
+Document = list[Segment]
+
+SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
+
+# Where an instance's second segment comes from.
+FOLLOWING = "following"  # the text after the first one: label 0
+SWAPPED = "swapped"  # the text before it: label 1
+RANDOM_DOCUMENT = "random_document"  # another document: label 1
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceOptions:
+    """How to cut documents into instances; the release's flags and defaults.
+
+    Attributes:
+      max_seq_length: longest sequence, in pieces, special ones counted.
+      short_seq_prob: share of the walks over a document that aim at a shorter
+        length, drawn uniformly.
+      random_next_sentence: negatives are texts from other documents (BERT's
+        next-sentence prediction) instead of swapped segments (sentence order).
+      single_segment: what to do with a chunk of one sentence, which has no
+        second segment: "random" takes one from another document (the release),
+        "split" cuts the sentence in two, "skip" leaves it out.
+      masking: what to mask.
+
+    Raises:
+      InputError: if a value is out of its range.
+    """
+
+    max_seq_length: int = 512
+    short_seq_prob: float = 0.1
+    random_next_sentence: bool = False
+    single_segment: str = "random"
+    masking: MaskingOptions = MaskingOptions()
+
+    def __post_init__(self):
+        if self.max_seq_length < 5:
+            raise InputError(
+                f"--max_seq_length={self.max_seq_length}: give 5 or more, for one "
+                "piece in each of two segments, [CLS] and two [SEP].")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise InputError(
+                f"--short_seq_prob={self.short_seq_prob}: give a probability "
+                "between 0 and 1.")
+        if self.single_segment not in SINGLE_SEGMENT_CHOICES:
+            raise InputError(
+                f"--single_segment={self.single_segment}: give one of "
+                f"{', '.join(SINGLE_SEGMENT_CHOICES)}.")
+
+
+class Pieces(NamedTuple):
+    """What instances need to know of a vocabulary.
+
+    Attributes:
+      vocabulary: all pieces, in the order of the vocabulary.
+      starts_word: piece → whether it starts a word.
+    """
+
+    vocabulary: Sequence[str]
+    starts_word: Mapping[str, bool]
+
+    @classmethod
+    def of(cls, vocabulary: Sequence[str], rule: str) -> "Pieces":
+        """Args: all pieces, and a rule of masking.WordStarts."""
+        return cls(list(vocabulary), WordStarts(rule))
+
+
+class Instance(NamedTuple):
+    """One example of pretraining, before padding; lists are [length] or [masked].
+
+    Attributes:
+      tokens: pieces with [CLS] and [SEP], after masking.
+      segment_ids: 0 up to the first [SEP], then 1.
+      token_boundary: 1 where a word starts.
+      masked_lm_positions: positions to predict, ascending.
+      masked_lm_labels: the pieces to predict.
+      label: 0 if the second segment follows the first, else 1.
+      origin: FOLLOWING, SWAPPED or RANDOM_DOCUMENT.
+      num_cut: pieces cut off to fit max_seq_length.
+      ngrams: number of words of each masked n-gram.
+    """
+
+    tokens: list[str]
+    segment_ids: list[int]
+    token_boundary: list[int]
+    masked_lm_positions: list[int]
+    masked_lm_labels: list[str]
+    label: int
+    origin: str
+    num_cut: int
+    ngrams: list[int]
+
+
+class DocumentInstances(NamedTuple):
+    """One walk over a document.
+
+    Attributes:
+      instances: in the order of the document.
+      skipped: pieces of each chunk of one sentence that was left out.
+    """
+
+    instances: list[Instance]
+    skipped: list[int]
+
+
+class _Pair(NamedTuple):
+    """Two segments; `num_unused` segments of the chunk go back to the document."""
+
+    first: Segment
+    second: Segment
+    origin: str
+    num_unused: int = 0
+
+
+def create_instances(
+        documents: Sequence[Document], document_index: int, pieces: Pieces,
+        options: InstanceOptions, random: RandomSource) -> DocumentInstances:
+    """Walks once over a document (the release's create_instances_from_document).
+
+    Segments gather in a chunk until it has the target length or the document
+    ends; each chunk gives one instance.
+
+    Args:
+      documents: all documents; none is empty, and no segment is.
+      document_index: the document to walk over. The others are only read for
+        second segments of the origin RANDOM_DOCUMENT.
+      pieces: the vocabulary.
+      options: how to cut and mask.
+      random: its generators go on from where they stand.
+    """
+    document = documents[document_index]
+    target_length = options.max_seq_length - sequences.NUM_SPECIAL_PAIR
+    if random.python.random() < options.short_seq_prob:
+        # Shorter sequences too, because fine-tuning has them.
+        target_length = random.python.randint(2, target_length)
+    instances, skipped = [], []
+    chunk: list[Segment] = []
+    length = position = 0
+    while position < len(document):
+        chunk.append(document[position])
+        length += len(document[position])
+        position += 1
+        if position < len(document) and length < target_length:
+            continue
+        pair = _pair_of_chunk(
+            chunk, documents, document_index, target_length, pieces, options, random)
+        if pair is None:
+            skipped.append(length)
+        else:
+            position -= pair.num_unused
+            instances.append(_instance_of_pair(pair, pieces, options, random))
+        chunk, length = [], 0
+    return DocumentInstances(instances, skipped)
+
+
+def _pair_of_chunk(
+        chunk: list[Segment], documents: Sequence[Document], document_index: int,
+        target_length: int, pieces: Pieces, options: InstanceOptions,
+        random: RandomSource) -> Optional[_Pair]:
+    """Makes two segments of a chunk; None if it is to be left out."""
+    draw = random.python
+    if len(chunk) == 1 and options.single_segment == "random":
+        second = _random_segment(
+            documents, document_index, target_length - len(chunk[0]), random)
+        return _Pair(chunk[0], second, RANDOM_DOCUMENT)
+    if len(chunk) == 1:
+        if options.single_segment == "skip" or len(chunk[0]) < 2:
+            return None
+        first, second = _split_segment(chunk[0], pieces, random)
+        num_unused = 0  # both halves are one segment, which is used
+    else:
+        num_first = draw.randint(1, len(chunk) - 1)
+        first = [piece for segment in chunk[:num_first] for piece in segment]
+        second = [piece for segment in chunk[num_first:] for piece in segment]
+        num_unused = len(chunk) - num_first
+    if draw.random() >= 0.5:
+        return _Pair(first, second, FOLLOWING)
+    if not options.random_next_sentence:
+        return _Pair(second, first, SWAPPED)
+    second = _random_segment(
+        documents, document_index, target_length - len(first), random)
+    return _Pair(first, second, RANDOM_DOCUMENT, num_unused)
+
+
+def _random_segment(
+        documents: Sequence[Document], document_index: int, target_length: int,
+        random: RandomSource) -> Segment:
+    """Text from a random place of a random other document.
+
+    Ten draws look for another document; after that the last one drawn is used,
+    so with one document the text comes from that document. At least one
+    segment is taken, also if target_length is not positive.
+    """
+    for _ in range(10):
+        other = random.python.randint(0, len(documents) - 1)
+        if other != document_index:
+            break
+    document = documents[other]
+    pieces = []
+    for segment in document[random.python.randint(0, len(document) - 1):]:
+        pieces += segment
+        if len(pieces) >= target_length:
+            break
+    return pieces
+
+
+def _split_segment(segment: Segment, pieces: Pieces,
+                   random: RandomSource) -> tuple[Segment, Segment]:
+    """Cuts a segment of two pieces or more at a random place.
+
+    Before the start of a word, where there is one: half a word at the cut would
+    give the order away.
+    """
+    places = [place for place in range(1, len(segment))
+              if pieces.starts_word[segment[place]]]
+    cut = random.python.choice(places or range(1, len(segment)))
+    return segment[:cut], segment[cut:]
+
+
+def _instance_of_pair(pair: _Pair, pieces: Pieces, options: InstanceOptions,
+                      random: RandomSource) -> Instance:
+    """Cuts a pair to size, assembles and masks it."""
+    max_tokens = options.max_seq_length - sequences.NUM_SPECIAL_PAIR
+    first, second = sequences.truncate_at_random_ends(
+        pair.first, pair.second, max_tokens, random.python)
+    tokens, segment_ids = sequences.assemble(first, second, CLS, SEP)
+    masked = mask_sequence(
+        tokens, pieces.starts_word, pieces.vocabulary, options.masking, random)
+    num_given = len(pair.first) + len(pair.second)
+    return Instance(
+        tokens=masked.tokens,
+        segment_ids=segment_ids,
+        token_boundary=masked.token_boundary,
+        masked_lm_positions=masked.positions,
+        masked_lm_labels=masked.labels,
+        label=int(pair.origin != FOLLOWING),
+        origin=pair.origin,
+        num_cut=num_given - len(first) - len(second),
+        ngrams=masked.ngrams)

@@ -1,0 +1,309 @@
+"""Instances and masks: the release's unit cases, invariants, options."""
+
+import collections
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+
+from albert_tf import masking, sequences
+from albert_tf import pretraining_instances as pi
+from albert_tf.errors import InputError
+from albert_tf.masking import MASK, MaskingOptions, RandomSource
+from tests.helpers import FIXTURES
+
+CASES = json.loads(gzip.decompress(
+    (FIXTURES / "pretraining_data" / "unit_cases.json.gz").read_bytes()))
+VOCABULARY = [line.split("\t")[0] for line in (
+    FIXTURES / "spm" / "en4k.vocab").read_text(encoding="utf-8").splitlines()]
+
+
+def _setting(case):
+    """Options, pieces and generators of a unit case."""
+    flags = case["flags"]
+    options = MaskingOptions(
+        max_predictions_per_seq=case["max_predictions_per_seq"],
+        masked_lm_prob=case["masked_lm_prob"], ngram=flags["ngram"],
+        favor_shorter_ngram=flags["favor_shorter_ngram"],
+        do_whole_word_mask=flags["do_whole_word_mask"],
+        do_permutation=flags["do_permutation"])
+    rule = "release" if flags["spm_model_file"] else "wordpiece"
+    source = RandomSource(
+        random.Random(case["python_seed"]),
+        np.random.RandomState(case["np_seed"]))
+    return options, pi.Pieces.of(VOCABULARY, rule), source
+
+
+def _check_next_numbers(case, source):
+    assert source.python.random() == case["next_random"]
+    assert source.numpy.random_sample() == case["next_np_random"]
+
+
+@pytest.mark.parametrize("case", CASES["create_masked_lm_predictions"])
+def test_masks_of_the_release(case):
+    options, pieces, source = _setting(case)
+    masked = masking.mask_sequence(
+        case["tokens"], pieces.starts_word, pieces.vocabulary, options, source)
+    assert masked.tokens == case["output_tokens"]
+    assert masked.positions == case["masked_lm_positions"]
+    assert masked.labels == case["masked_lm_labels"]
+    assert masked.token_boundary == case["token_boundary"]
+    _check_next_numbers(case, source)
+
+
+@pytest.mark.parametrize("case", CASES["create_instances_from_document"])
+def test_instances_of_the_release(case):
+    masking_options, pieces, source = _setting(case)
+    options = pi.InstanceOptions(
+        max_seq_length=case["max_seq_length"], short_seq_prob=case["short_seq_prob"],
+        random_next_sentence=case["flags"]["random_next_sentence"],
+        masking=masking_options)
+    documents = case.get("all_documents") or CASES["documents"]
+    walk = pi.create_instances(
+        documents, case["document_index"], pieces, options, source)
+    assert [
+        {"tokens": i.tokens, "segment_ids": i.segment_ids,
+         "is_random_next": bool(i.label), "token_boundary": i.token_boundary,
+         "masked_lm_positions": i.masked_lm_positions,
+         "masked_lm_labels": i.masked_lm_labels}
+        for i in walk.instances] == case["instances"]
+    assert walk.skipped == []
+    _check_next_numbers(case, source)
+
+
+@pytest.mark.parametrize("case", CASES["truncate_seq_pair"])
+def test_truncation_of_the_release(case):
+    source = random.Random(case["seed"])
+    kept = sequences.truncate_at_random_ends(
+        [f"a{i}" for i in range(case["len_a"])],
+        [f"b{i}" for i in range(case["len_b"])], case["max_num_tokens"], source)
+    assert kept == (case["out_a"], case["out_b"])
+    assert source.random() == case["next_random"]
+
+
+def test_word_starts_of_the_release():
+    release, wordpiece = masking.WordStarts("release"), masking.WordStarts("wordpiece")
+    for piece, expected in CASES["is_start_piece"].items():
+        assert [release[piece], wordpiece[piece]] == expected, piece
+
+
+def test_word_starts_by_the_mark_of_a_space_alone():
+    starts = masking.WordStarts("sentencepiece")
+    release = masking.WordStarts("release")
+    words = ["▁при", "вет", "▁мир", ",", "▁2", "019"]
+    assert [starts[p] for p in words] == [True, False, True, False, True, False]
+    assert all(release[p] for p in words)
+    groups, boundary = masking.group_words(
+        ["[CLS]", *words, "[SEP]"], starts, whole_words=True)
+    assert groups == [[1, 2], [3, 4], [5, 6]]
+    assert boundary == [1, 1, 0, 1, 0, 1, 0, 1]
+    groups, same_boundary = masking.group_words(
+        ["[CLS]", *words, "[SEP]"], starts, whole_words=False)
+    assert groups == [[1], [2], [3], [4], [5], [6]] and same_boundary == boundary
+
+
+def _random_sequence(source, length):
+    """Pieces of words of one to four pieces, in two segments."""
+    pieces = [source.choice("▁_") + source.choice(["go", "he", "ru"])
+              for _ in range(length)]
+    pieces = [p.replace("_", "") for p in pieces]
+    middle = source.randint(1, length - 1)
+    return sequences.assemble(
+        pieces[:middle], pieces[middle:], "[CLS]", "[SEP]").tokens
+
+
+@pytest.mark.parametrize("whole_words", [True, False])
+@pytest.mark.parametrize("permute", [True, False])
+def test_masks_keep_their_promises(whole_words, permute):
+    source = random.Random(1)
+    vocabulary = ["▁new", "other", "[MASK]"]
+    starts = masking.WordStarts("release")
+    for trial in range(150):
+        options = MaskingOptions(
+            max_predictions_per_seq=source.randint(1, 12),
+            masked_lm_prob=source.choice([0.1, 0.15, 0.5, 1.0]),
+            ngram=source.randint(1, 4), do_whole_word_mask=whole_words,
+            do_permutation=permute)
+        tokens = _random_sequence(source, source.randint(2, 60))
+        given = list(tokens)
+        masked = masking.mask_sequence(
+            tokens, starts, vocabulary, options, RandomSource.from_seed(trial))
+        assert tokens == given
+        budget = options.num_to_predict(len(tokens))
+        assert len(masked.positions) <= budget * (2 if permute else 1)
+        assert len(masked.positions) <= options.num_prediction_slots
+        assert masked.positions == sorted(set(masked.positions))
+        assert masked.labels == [tokens[p] for p in masked.positions]
+        assert all(size <= options.ngram for size in masked.ngrams)
+        covered = set(masked.positions)
+        for position, (before, after) in enumerate(zip(tokens, masked.tokens)):
+            if position not in covered:
+                assert before == after
+            elif permute:
+                assert after in {*vocabulary, *masked.labels}
+            else:
+                assert after in {before, *vocabulary}
+        words, _ = masking.group_words(tokens, starts, whole_words)
+        touched = [word for word in words if covered.intersection(word)]
+        assert covered == {p for word in touched for p in word}
+        assert all(tokens[p] not in ("[CLS]", "[SEP]") for p in covered)
+
+
+def test_nothing_to_mask_gives_no_predictions():
+    starts = masking.WordStarts("sentencepiece")
+    one_long_word = ["[CLS]", *["x"] * 30, "[SEP]", *["y"] * 30, "[SEP]"]
+    for tokens in (["[CLS]", "[SEP]", "[SEP]"], one_long_word):
+        masked = masking.mask_sequence(
+            tokens, starts, ["z"], MaskingOptions(), RandomSource.from_seed(0))
+        assert masked.tokens == tokens and masked.positions == []
+
+
+def test_shares_of_replacements_and_ngram_sizes():
+    tokens = ["[CLS]", *["▁go"] * 200, "[SEP]", *["▁ru"] * 200, "[SEP]"]
+    starts, source = masking.WordStarts("release"), RandomSource.from_seed(5)
+    shown, sizes = collections.Counter(), collections.Counter()
+    for _ in range(200):
+        masked = masking.mask_sequence(
+            tokens, starts, ["▁new"], MaskingOptions(60, 0.15), source)
+        shown.update("same" if masked.tokens[p] == label else masked.tokens[p]
+                     for p, label in zip(masked.positions, masked.labels))
+        sizes.update(masked.ngrams)
+    assert shown[MASK] / shown.total() == pytest.approx(0.8, abs=0.015)
+    assert shown["same"] / shown.total() == pytest.approx(0.1, abs=0.015)
+    assert shown["▁new"] / shown.total() == pytest.approx(0.1, abs=0.015)
+    # 6/11, 3/11, 2/11, less what collides with earlier n-grams.
+    assert sizes[1] / sizes.total() == pytest.approx(0.58, abs=0.03)
+    assert sizes[2] > 1.3 * sizes[3] > 0
+
+
+def test_budget_rounds_halves_to_even():
+    options = MaskingOptions(max_predictions_per_seq=20, masked_lm_prob=0.5)
+    assert [options.num_to_predict(n) for n in (1, 3, 5, 7, 100)] == [1, 2, 2, 4, 20]
+    assert MaskingOptions(masked_lm_prob=0).num_to_predict(100) == 0
+    assert MaskingOptions(masked_lm_prob=0.01).num_to_predict(3) == 1
+
+
+PIECES = pi.Pieces.of(["▁a", "b"], "release")
+LONG, SHORT = ["▁a", "b", "▁c", "d", "▁e", "f"], ["▁x"]
+DOCUMENTS = [[LONG], [SHORT], [["▁p", "q"], ["▁r"], ["▁s", "t"]]]
+UNMASKED = MaskingOptions(masked_lm_prob=0)
+
+
+def _walk(index, seed=0, **options):
+    options = pi.InstanceOptions(
+        **{"max_seq_length": 16, "short_seq_prob": 0, "masking": UNMASKED, **options})
+    return pi.create_instances(
+        DOCUMENTS, index, PIECES, options, RandomSource.from_seed(seed))
+
+
+def _segments(instance):
+    end = instance.tokens.index("[SEP]")
+    return instance.tokens[1:end], instance.tokens[end + 1:-1]
+
+
+def test_single_segment_takes_another_document_by_default():
+    for seed in range(20):
+        (instance,) = _walk(0, seed).instances
+        first, second = _segments(instance)
+        assert first == LONG and not set(second) & set(LONG)
+        assert (instance.label, instance.origin) == (1, pi.RANDOM_DOCUMENT)
+
+
+def test_single_segment_split_gives_an_honest_order():
+    seen = collections.Counter()
+    for seed in range(60):
+        (instance,) = _walk(0, seed, single_segment="split").instances
+        first, second = _segments(instance)
+        if instance.label:
+            assert instance.origin == pi.SWAPPED
+            first, second = second, first
+        else:
+            assert instance.origin == pi.FOLLOWING
+        assert first + second == LONG
+        seen[instance.label, len(first)] += 1
+    # Cut before a word only: after two or four pieces.
+    assert set(seen) == {(0, 2), (0, 4), (1, 2), (1, 4)}
+
+
+def test_single_segment_split_inside_the_only_word():
+    documents = [[["▁ab", "cd", "ef"]], [SHORT]]
+    options = pi.InstanceOptions(
+        max_seq_length=16, single_segment="split", masking=UNMASKED)
+    lengths = set()
+    for seed in range(40):
+        walk = pi.create_instances(
+            documents, 0, PIECES, options, RandomSource.from_seed(seed))
+        lengths.add(len(_segments(walk.instances[0])[0]))
+    assert lengths == {1, 2}
+
+
+def test_what_cannot_be_split_is_skipped_and_counted():
+    assert _walk(1, single_segment="split") == ([], [1])
+    assert _walk(0, single_segment="skip") == ([], [len(LONG)])
+    assert len(_walk(2, single_segment="skip").instances) == 1
+
+
+def test_split_segment_does_not_come_back_after_a_random_one():
+    origins = set()
+    for seed in range(30):
+        walk = _walk(0, seed, single_segment="split", random_next_sentence=True)
+        (instance,) = walk.instances
+        origins.add(instance.origin)
+    assert origins == {pi.FOLLOWING, pi.RANDOM_DOCUMENT}
+
+
+@pytest.mark.parametrize("random_next", [True, False])
+@pytest.mark.parametrize("single_segment", pi.SINGLE_SEGMENT_CHOICES)
+def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment):
+    options = pi.InstanceOptions(
+        max_seq_length=8, random_next_sentence=random_next,
+        single_segment=single_segment)
+    for seed in range(10):
+        walk = pi.create_instances(
+            [[["▁a", "b"]] * 9], 0, PIECES, options, RandomSource.from_seed(seed))
+        assert walk.instances
+        assert all(_segments(i)[0] and _segments(i)[1] for i in walk.instances)
+
+
+def test_every_piece_is_used_once_without_random_segments():
+    documents = [[[f"▁{s}", f"{s}b"] for s in range(50)], [SHORT]]
+    options = pi.InstanceOptions(max_seq_length=23, short_seq_prob=0, masking=UNMASKED)
+    walk = pi.create_instances(documents, 0, PIECES, options, RandomSource.from_seed(4))
+    used = []
+    for instance in walk.instances:
+        first, second = _segments(instance)
+        assert (instance.label == 1) == (instance.origin == pi.SWAPPED)
+        assert instance.num_cut == 0
+        used += second + first if instance.label else first + second
+    assert used == [piece for segment in documents[0] for piece in segment]
+
+
+def test_cut_pieces_are_counted():
+    documents = [[["▁a"] * 30, ["▁b"] * 30], [SHORT]]
+    options = pi.InstanceOptions(max_seq_length=43, short_seq_prob=0)
+    (instance,) = pi.create_instances(
+        documents, 0, PIECES, options, RandomSource.from_seed(0)).instances
+    assert len(instance.tokens) == 43 and instance.num_cut == 20
+    assert documents[0][0] == ["▁a"] * 30
+
+
+@pytest.mark.parametrize("make, named", [
+    (lambda: pi.InstanceOptions(max_seq_length=4), "--max_seq_length=4"),
+    (lambda: pi.InstanceOptions(short_seq_prob=1.5), "--short_seq_prob=1.5"),
+    (lambda: pi.InstanceOptions(single_segment="no"), "--single_segment=no"),
+    (lambda: MaskingOptions(max_predictions_per_seq=0), "--max_predictions_per_seq=0"),
+    (lambda: MaskingOptions(ngram=0), "--ngram=0"),
+    (lambda: MaskingOptions(masked_lm_prob=-0.1), "--masked_lm_prob=-0.1"),
+])
+def test_values_out_of_range(make, named):
+    with pytest.raises(InputError, match=named):
+        make()
+
+
+def test_one_seed_fixes_both_generators():
+    draws = [(s.python.random(), s.numpy.random_sample())
+             for s in map(RandomSource.from_seed, (1, 1, 2, -5))]
+    assert draws[0] == draws[1]
+    assert len({d[0] for d in draws}) == 3 == len({d[1] for d in draws})
