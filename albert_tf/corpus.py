@@ -1,0 +1,303 @@
+"""Reading documents: plain text, wikiextractor output, JSON lines.
+
+Files are read as streams and may be compressed (.gz, .bz2, .xz); memory holds
+one document at a time.
+"""
+
+import bz2
+import collections
+import gzip
+import html
+import itertools
+import json
+import lzma
+import re
+import zlib
+from typing import BinaryIO, Callable, Iterable, Iterator, NamedTuple
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+FORMATS = ("auto", "text", "wikiextractor", "jsonl")
+DOCUMENT_SEPARATORS = ("file", "blank_line")
+LINE_BREAKS = ("auto", "join", "keep")
+# A document is held in memory; more than this is a corpus read as one document.
+MAX_DOCUMENT_CHARS = 100_000_000
+
+Line = tuple[int, str]
+
+
+class Document(NamedTuple):
+    """A text in paragraphs, and where it came from ("file, line 12")."""
+
+    name: str
+    paragraphs: list[str]
+
+
+class Layout(NamedTuple):
+    """How files are laid out.
+
+    Attributes:
+      input_format: one of FORMATS; auto goes by the first line of each file.
+      json_field: the field of a JSON line that holds the text.
+      document_separator: what ends a document of plain text, one of
+        DOCUMENT_SEPARATORS.
+      line_breaks: what a single line end in text and JSON means, one of
+        LINE_BREAKS; see `paragraphs_of`.
+      keep_titles: whether the title that wikiextractor writes as an article's
+        first line stays.
+    """
+
+    input_format: str = "auto"
+    json_field: str = "text"
+    document_separator: str = "file"
+    line_breaks: str = "auto"
+    keep_titles: bool = False
+
+
+def read_documents(
+    paths: Iterable[str],
+    layout: Layout,
+    counts: collections.Counter,
+    on_bytes: Callable[[int], None] = lambda count: None,
+) -> Iterator[Document]:
+    """Documents of the files, in order; one without text is yielded too.
+
+    Args:
+      paths: the files.
+      layout: how they are laid out.
+      counts: receives "title lines" (removed).
+      on_bytes: is told the number of bytes read since the last call.
+
+    Raises:
+      InputError: names the file, and the line where there is one.
+    """
+    for path in paths:
+        with files.open_binary(path) as raw:
+            lines = _lines(path, raw, on_bytes)
+            kind = layout.input_format
+            if kind == "auto":
+                kind, lines = _recognise(path, lines)
+            if kind == "wikiextractor":
+                yield from _wikiextractor(path, lines, layout, counts)
+            elif kind == "jsonl":
+                yield from _json_lines(path, lines, layout)
+            else:
+                yield from _plain_text(path, lines, layout)
+
+
+def _decompressed(path: str, raw: BinaryIO) -> BinaryIO:
+    if path.endswith(".gz"):
+        return gzip.GzipFile(fileobj=raw)
+    if path.endswith(".bz2"):
+        return bz2.BZ2File(raw)
+    if path.endswith(".xz"):
+        return lzma.LZMAFile(raw)
+    return raw
+
+
+def _lines(path: str, raw: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[Line]:
+    """Like `files.read_lines`, decompressing and telling how far it is."""
+    number, told = 0, 0
+    try:
+        for number, line in enumerate(_decompressed(path, raw), 1):
+            text = line.decode("utf-8")
+            yield number, (text.removeprefix("\ufeff") if number == 1 else text)
+            if number % 256 == 0:
+                position = raw.tell()
+                on_bytes(position - told)
+                told = position
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}, line {number}: byte {error.start + 1} is not UTF-8 "
+            f"({error.reason}); convert the file to UTF-8, for example with "
+            "iconv.") from error
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise InputError(
+            f"{path}, after line {number}: cannot be read on ({error}); the file "
+            "is damaged or cut short.") from error
+    on_bytes(raw.tell() - told)
+
+
+def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
+    """The format of a file by its name or first line that is not blank."""
+    head = []
+    first = ""
+    for line in lines:
+        head.append(line)
+        first = line[1].strip()
+        if first:
+            break
+    if first.startswith("<doc "):
+        kind = "wikiextractor"
+    elif re.search(r"\.(jsonl?|ndjson)(\.(gz|bz2|xz))?$", path) or re.match(
+            r'\{\s*"', first):
+        kind = "jsonl"
+    else:
+        kind = "text"
+    return kind, itertools.chain(head, lines)
+
+
+def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
+    per_file = layout.document_separator == "file"
+    held: list[str] = []
+    size, start, number = 0, 1, 0
+    for number, line in lines:
+        if not per_file and not line.strip():
+            if held:
+                yield Document(f"{path}, line {start}",
+                               paragraphs_of(held, layout.line_breaks))
+            held, size = [], 0
+            continue
+        if not held:
+            start = number
+        held.append(line)
+        size += len(line)
+        if size > MAX_DOCUMENT_CHARS:
+            raise InputError(
+                f"{path}: the document that starts at line {start} is longer than "
+                f"{MAX_DOCUMENT_CHARS:,} characters; if blank lines separate its "
+                "documents, give --document_separator=blank_line, otherwise cut "
+                "the file up.")
+    if held or per_file:
+        name = path if per_file else f"{path}, line {start}"
+        yield Document(name, paragraphs_of(held, layout.line_breaks))
+
+
+def _json_lines(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
+    field = layout.json_field
+    for number, line in lines:
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise InputError(
+                f"{where}: not valid JSON ({error}); each line holds one JSON "
+                "object.") from error
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{where}: holds a JSON {type(value).__name__}, but each line must "
+                f"hold one object with the text in its field '{field}'.")
+        if field not in value:
+            raise InputError(
+                f"{where}: the object has no field '{field}'; its fields are "
+                f"{', '.join(map(repr, value)) or 'none'}: choose one with "
+                "--json_field.")
+        text = value[field]
+        if not isinstance(text, str):
+            raise InputError(
+                f"{where}: the field '{field}' holds {json.dumps(text)[:40]}, not "
+                "a text; choose another with --json_field.")
+        yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+
+
+# Marks of wiki and HTML markup that wikiextractor leaves in the text, escaped.
+# Those in the second group stand within words (H<sub>2</sub>O).
+_MARKUP = re.compile(
+    r"</?(?:br|hr|p|div|ref|references|poem|center|blockquote|gallery|section|"
+    r"onlyinclude|noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|"
+    r"dd|dt|h[1-6])\b[^<>]*>", re.IGNORECASE)
+_MARKUP_IN_WORDS = re.compile(
+    r"</?(?:sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|nowiki|"
+    r"font|math|chem|kbd|q|del|ins)\b[^<>]*>", re.IGNORECASE)
+# What is left of "(template)" when the template is gone: "()", "(, )".
+_EMPTY_PARENTHESES = re.compile(r"\s?\([\s,;:]*\)")
+
+
+def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
+                   counts: collections.Counter) -> Iterator[Document]:
+    opened = 0
+    title = ""
+    held: list[str] = []
+    for number, line in lines:
+        text = line.strip()
+        if text.startswith("<doc "):
+            if opened:
+                raise InputError(
+                    f"{path}, line {number}: a new <doc> starts, but the one of "
+                    f"line {opened} has no </doc>; extract the file again.")
+            opened, held = number, []
+            match = re.search(r'\btitle="(.*?)"\s*>', text)
+            title = html.unescape(match.group(1)).strip() if match else ""
+        elif text == "</doc>" and opened:
+            yield Document(f"{path}, line {opened}", held)
+            opened = 0
+        elif not opened:
+            if text:
+                raise InputError(
+                    f"{path}, line {number}: text outside <doc> ... </doc>; if this "
+                    "is not wikiextractor's output, give --input_format=text.")
+        elif text:
+            text = html.unescape(text)
+            if not layout.keep_titles and not held and text == title:
+                counts["title lines"] += 1
+                title = ""
+                continue
+            text = _MARKUP_IN_WORDS.sub("", _MARKUP.sub(" ", text))
+            held.append(_EMPTY_PARENTHESES.sub("", text))
+    if opened:
+        raise InputError(
+            f"{path}, line {opened}: this <doc> has no </doc>; the file was cut "
+            "short: extract it again.")
+
+
+# Scripts written without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer.
+_NO_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uff9f"
+    "\U00020000-\U0003ffff]")
+# Lines longer than this are not wrapped to fit a page.
+_WIDEST_PAGE = 160
+
+
+def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
+    """Paragraphs of lines: blank lines separate them, and single line ends may.
+
+    Args:
+      lines: the lines; other line ends than "\\n" (a form feed, U+2028, the
+        "\\r" of old files) are honoured inside them.
+      line_breaks: "keep": each line is a paragraph; "join": lines up to a blank
+        one are one paragraph; "auto": they are joined if they look wrapped to
+        the width of a page (`_is_wrapped`).
+    """
+    paragraphs: list[str] = []
+    block: list[str] = []
+    for line in itertools.chain(
+            itertools.chain.from_iterable((s.splitlines() or [""]) for s in lines),
+            [""]):
+        line = line.strip()
+        if line:
+            block.append(line)
+        elif block:
+            if line_breaks == "join" or line_breaks == "auto" and _is_wrapped(block):
+                paragraphs.append(_joined(block))
+            else:
+                paragraphs.extend(block)
+            block = []
+    return paragraphs
+
+
+def _is_wrapped(block: list[str]) -> bool:
+    """Whether most lines end where the next word would have crossed the margin.
+
+    The margin is the longest line; a fifth of it is allowed for ragged text.
+    """
+    width = max(map(len, block))
+    if width > _WIDEST_PAGE or len(block) < 2:
+        return False
+    full = 0
+    for line, following in zip(block, block[1:]):
+        word = 1 if _NO_SPACES.match(following) else len(following.split()[0]) + 1
+        full += len(line) + word > 0.8 * width
+    return full > 0.6 * (len(block) - 1)
+
+
+def _joined(block: list[str]) -> str:
+    text = block[0]
+    for line in block[1:]:
+        spaceless = _NO_SPACES.match(text[-1]) and _NO_SPACES.match(line)
+        # "first-\npast-the-post"; a word cut in two keeps its hyphen.
+        hyphen = text[-1] == "-" and text[-2:-1].isalpha()
+        text += line if spaceless or hyphen else f" {line}"
+    return text

@@ -1,0 +1,266 @@
+"""Documents in, one sentence per line out, with documents held out.
+
+The output is what create_pretraining_data reads: a sentence per line, a blank
+line after every document, the last one included, so that the documents of two
+files never run on into each other.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import heapq
+from typing import BinaryIO, Iterable, Iterator, NamedTuple
+
+from albert_tf import sentence_splitting
+from albert_tf.corpus import Document
+from albert_tf.errors import InputError
+
+DEDUPLICATION = ("documents", "sentences", "none")
+
+
+class Options(NamedTuple):
+    """What becomes of the documents.
+
+    Attributes:
+      language: ISO code, as `sentence_splitting.check_language` returns it.
+      min_sentence_chars: shorter sentences are dropped.
+      max_sentence_chars: longer ones are cut, not dropped; 0 for no limit.
+      min_document_sentences: documents with fewer sentences are dropped.
+      deduplicate: "documents": a document with exactly the sentences of an
+        earlier one, upper and lower case aside, is dropped; "sentences": so is
+        every sentence that was seen anywhere before; "none".
+      heldout_share: the share of documents to hold out, 0 to 1.
+      heldout_documents: or their number; 0 to go by the share.
+      random_seed: which documents they are.
+    """
+
+    language: str = "en"
+    min_sentence_chars: int = 0
+    max_sentence_chars: int = 1000
+    min_document_sentences: int = 1
+    deduplicate: str = "documents"
+    heldout_share: float = 0.0
+    heldout_documents: int = 0
+    random_seed: int = 12345
+
+
+@dataclasses.dataclass
+class Side:
+    """What went to one of the two files. `characters` counts no line ends."""
+
+    documents: int = 0
+    sentences: int = 0
+    characters: int = 0
+    bytes: int = 0
+
+
+class Summary:
+    """Counts of what was read, written and dropped."""
+
+    def __init__(self):
+        self.documents_read = 0
+        self.training = Side()
+        self.heldout = Side()
+        # Reason -> count, in the words of the report.
+        self.dropped: collections.Counter = collections.Counter()
+
+    def heldout_share(self) -> float:
+        """The share of characters that was held out."""
+        total = self.training.characters + self.heldout.characters
+        return self.heldout.characters / total if total else 0.0
+
+    def as_dict(self) -> dict:
+        """All counts, ready for JSON."""
+        return {
+            "documents_read": self.documents_read,
+            "training": dataclasses.asdict(self.training),
+            "heldout": dataclasses.asdict(self.heldout),
+            "heldout_share_of_characters": round(self.heldout_share(), 6),
+            "dropped": dict(self.dropped),
+        }
+
+
+class _Prepared(NamedTuple):
+    key: int  # where the document falls in the held-out split
+    sentences: list[str]
+
+
+class _HeldOutByShare:
+    """Holds out the documents whose key is below the share."""
+
+    def __init__(self, share: float):
+        self._limit = int(share * 2**64)
+
+    def sort(self, item: _Prepared) -> Iterator[tuple[_Prepared, bool]]:
+        yield item, item.key < self._limit
+
+    def rest(self) -> Iterator[_Prepared]:
+        return iter(())
+
+
+class _HeldOutByNumber:
+    """Holds out the documents with the `number` smallest keys.
+
+    Memory holds those documents. Copies of one text share a key, count once
+    and stay on one side.
+    """
+
+    def __init__(self, number: int):
+        self._number = number
+        self._held: dict[int, list[_Prepared]] = {}
+        self._largest_first: list[int] = []  # a heap of negated keys
+
+    def sort(self, item: _Prepared) -> Iterator[tuple[_Prepared, bool]]:
+        if item.key in self._held:
+            self._held[item.key].append(item)
+        elif len(self._held) < self._number:
+            self._held[item.key] = [item]
+            heapq.heappush(self._largest_first, -item.key)
+        elif item.key < -self._largest_first[0]:
+            evicted = -heapq.heapreplace(self._largest_first, -item.key)
+            self._held[item.key] = [item]
+            for old in self._held.pop(evicted):
+                yield old, False
+        else:
+            yield item, False
+
+    def rest(self) -> Iterator[_Prepared]:
+        for items in self._held.values():
+            yield from items
+
+
+def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
+            heldout: BinaryIO | None, summary: Summary) -> None:
+    """Splits documents into sentences and writes them.
+
+    A document is held out by a hash of its sentences and of the seed, so more
+    input never moves a document from one side to the other (with
+    `heldout_documents`, only out of the held-out ones, by others with smaller
+    hashes), and equal texts never stand on both sides.
+
+    Args:
+      documents: what to write.
+      options: how.
+      training: the file for documents that are not held out.
+      heldout: the file for those that are, or None.
+      summary: receives the counts.
+
+    Raises:
+      InputError: if nothing is left to write to one of the files.
+    """
+    if heldout is None:
+        chooser = _HeldOutByShare(0.0)
+    elif options.heldout_documents:
+        chooser = _HeldOutByNumber(options.heldout_documents)
+    else:
+        chooser = _HeldOutByShare(options.heldout_share)
+    for item in _prepared(documents, options, summary):
+        for chosen, out in chooser.sort(item):
+            if out:
+                _write(chosen.sentences, heldout, summary.heldout)
+            else:
+                _write(chosen.sentences, training, summary.training)
+    for item in chooser.rest():
+        _write(item.sentences, heldout, summary.heldout)
+    _check_result(options, heldout is not None, summary)
+
+
+def _prepared(documents: Iterable[Document], options: Options,
+              summary: Summary) -> Iterator[_Prepared]:
+    seen_documents: set[bytes] = set()
+    seen_sentences: set[bytes] = set()
+    seed = options.random_seed.to_bytes(16, "little", signed=True)
+    dropped = summary.dropped
+    for document in documents:
+        summary.documents_read += 1
+        sentences = document_sentences(document, options, dropped)
+        if not sentences:
+            dropped["documents without text"] += 1
+            continue
+        digest = _digest("\n".join(sentences).lower())
+        if options.deduplicate != "none":
+            if digest in seen_documents:
+                dropped["duplicate documents"] += 1
+                continue
+            seen_documents.add(digest)
+        if options.deduplicate == "sentences":
+            sentences = _unseen(sentences, seen_sentences, dropped)
+        if len(sentences) < options.min_document_sentences or not sentences:
+            dropped["documents with too few sentences"] += 1
+            dropped["sentences of documents with too few"] += len(sentences)
+            continue
+        yield _Prepared(
+            int.from_bytes(_digest(digest, seed)[:8], "big"), sentences)
+
+
+def document_sentences(document: Document, options: Options,
+                       dropped: collections.Counter) -> list[str]:
+    """The sentences of a document, cleaned, filtered and cut; counts the rest."""
+    sentences = []
+    for paragraph in document.paragraphs:
+        text, removed = sentence_splitting.clean_text(paragraph)
+        if removed:
+            dropped["invisible characters"] += removed
+        for sentence in sentence_splitting.split_sentences(text, options.language):
+            if len(sentence) < options.min_sentence_chars:
+                dropped["sentences that are too short"] += 1
+            elif 0 < options.max_sentence_chars < len(sentence):
+                dropped["sentences cut up, not dropped"] += 1
+                sentences.extend(sentence_splitting.cut_long(
+                    sentence, options.max_sentence_chars))
+            else:
+                sentences.append(sentence)
+    return sentences
+
+
+def _unseen(sentences: list[str], seen: set[bytes],
+            dropped: collections.Counter) -> list[str]:
+    unseen = []
+    for sentence in sentences:
+        # Lower-cased, because the model usually sees lower-cased text.
+        digest = _digest(sentence.lower())
+        if digest in seen:
+            dropped["duplicate sentences"] += 1
+        else:
+            seen.add(digest)
+            unseen.append(sentence)
+    return unseen
+
+
+def _digest(text: str | bytes, key: bytes = b"") -> bytes:
+    data = text.encode("utf-8") if isinstance(text, str) else text
+    return hashlib.blake2b(data, digest_size=16, key=key).digest()
+
+
+def _write(sentences: list[str], stream: BinaryIO, side: Side) -> None:
+    data = ("\n".join(sentences) + "\n\n").encode("utf-8")
+    stream.write(data)
+    side.documents += 1
+    side.sentences += len(sentences)
+    side.characters += sum(map(len, sentences))
+    side.bytes += len(data)
+
+
+def _check_result(options: Options, with_heldout: bool, summary: Summary) -> None:
+    kept = summary.training.documents + summary.heldout.documents
+    if not kept:
+        reasons = ", ".join(f"{count} {reason}"
+                            for reason, count in summary.dropped.items())
+        raise InputError(
+            f"nothing is left of the {summary.documents_read} documents read"
+            f"{f' ({reasons})' if reasons else ''}: check --input_file and the "
+            "limits --min_sentence_chars and --min_document_sentences.")
+    if not with_heldout:
+        return
+    wanted = (f"--heldout_documents={options.heldout_documents}"
+              if options.heldout_documents
+              else f"--heldout_share={options.heldout_share}")
+    if not summary.training.documents or not summary.heldout.documents:
+        side = "held out" if not summary.heldout.documents else "left to train on"
+        raise InputError(
+            f"with {wanted}, none of the {kept} documents is {side}: choose another "
+            "share or --heldout_documents; if blank lines separate the documents "
+            "of a text file, give --document_separator=blank_line.")
+    if options.heldout_documents > summary.heldout.documents:
+        raise InputError(
+            f"{wanted} asks for more than the {kept} documents there are.")

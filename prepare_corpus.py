@@ -1,0 +1,192 @@
+"""Turns text into a corpus for pretraining: one sentence per line, a blank line
+after each document, some documents held out for evaluation.
+
+  python prepare_corpus.py \\
+    --input_file='books/*.txt' \\
+    --output_file=corpus/train.txt \\
+    --heldout_file=corpus/heldout.txt
+
+Input may be plain text (UTF-8; one document per file, or with
+--document_separator=blank_line one per block of lines), the output of
+wikiextractor (--input_file='extracted/*/wiki_*'), or JSON lines (.jsonl); each
+also compressed with gzip, bzip2 or xz. --input_format=python takes the English
+prose that comes with the running Python instead of files. Counts of what was
+read, written and dropped are printed, and written as JSON beside the output.
+"""
+
+import collections
+import contextlib
+import json
+import os
+import sys
+import time
+
+from absl import flags, logging
+import tqdm
+
+from albert_tf import (
+    command_line, corpus, corpus_preparation, files, python_prose,
+    sentence_splitting)
+from albert_tf.errors import InputError
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("input_file", [], "Input files: comma-separated paths or globs.")
+flags.DEFINE_enum(
+    "input_format", "auto", [*corpus.FORMATS, "python"],
+    "auto goes by the name and first line of each file; python needs no "
+    "--input_file: it takes the documentation of the running Python and of the "
+    "packages installed in it, and drops repeated sentences "
+    "(--deduplicate=sentences).")
+flags.DEFINE_string("json_field", "text", "JSON lines: the field with the text.")
+flags.DEFINE_enum(
+    "document_separator", "file", corpus.DOCUMENT_SEPARATORS,
+    "Plain text: what ends a document. file suits a folder of books or articles; "
+    "blank_line suits files in which every block of lines is a document.")
+flags.DEFINE_enum(
+    "line_breaks", "auto", corpus.LINE_BREAKS,
+    "Plain text and JSON: what a single line end means. keep: a new paragraph; "
+    "join: nothing, the lines are wrapped; auto: join the lines of blocks that "
+    "look wrapped to a page.")
+flags.DEFINE_bool(
+    "keep_titles", False,
+    "wikiextractor: keep the title that stands as the first line of an article.")
+flags.DEFINE_string(
+    "language", "en", "Language of the text, an ISO 639 code: en, de, zh, ja, ...")
+flags.DEFINE_string("output_file", None, "Where the corpus goes.", required=True)
+flags.DEFINE_string(
+    "heldout_file", None, "Where documents held out for evaluation go.")
+flags.DEFINE_float(
+    "heldout_share", None, "Share of the documents to hold out [0.05].",
+    lower_bound=0, upper_bound=1)
+flags.DEFINE_integer(
+    "heldout_documents", None, "Or the number of documents to hold out.",
+    lower_bound=1)
+flags.DEFINE_integer(
+    "random_seed", 12345,
+    "Chooses the documents held out; further input never reshuffles them.")
+flags.DEFINE_integer(
+    "min_sentence_chars", 0, "Drop shorter sentences.", lower_bound=0)
+flags.DEFINE_integer(
+    "max_sentence_chars", 1000,
+    "Cut longer sentences, at white space where there is any; 0: never.",
+    lower_bound=0)
+flags.DEFINE_integer(
+    "min_document_sentences", 1, "Drop documents with fewer sentences.",
+    lower_bound=1)
+flags.DEFINE_enum(
+    "deduplicate", "documents", corpus_preparation.DEDUPLICATION,
+    "Drop exact copies of documents; or also every sentence seen before, in "
+    "upper or lower case (about 100 bytes of memory per sentence); or nothing.")
+flags.DEFINE_string(
+    "summary_file", None,
+    "Where the counts go as JSON [--output_file with .summary.json added].")
+
+
+def preparation_options() -> corpus_preparation.Options:
+    """The flags as one value, checked against each other."""
+    share, number = FLAGS.heldout_share, FLAGS.heldout_documents
+    if share is not None and number is not None:
+        raise InputError(
+            "--heldout_share and --heldout_documents exclude each other: give one.")
+    if FLAGS.heldout_file is None and (share is not None or number is not None):
+        raise InputError(
+            "documents are to be held out, but --heldout_file does not say where "
+            "they go.")
+    if share is None:
+        share = 0.05 if FLAGS.heldout_file and number is None else 0.0
+    if 0 < FLAGS.max_sentence_chars < max(20, FLAGS.min_sentence_chars):
+        raise InputError(
+            f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small: give 0 "
+            "for no limit, or at least 20 and at least --min_sentence_chars.")
+    if not -2**63 <= FLAGS.random_seed < 2**63:
+        raise InputError("--random_seed must fit into 64 bits.")
+    python = FLAGS.input_format == "python"
+    return corpus_preparation.Options(
+        language=sentence_splitting.check_language(FLAGS.language),
+        min_sentence_chars=FLAGS.min_sentence_chars,
+        max_sentence_chars=FLAGS.max_sentence_chars,
+        min_document_sentences=FLAGS.min_document_sentences,
+        deduplicate="sentences" if python else FLAGS.deduplicate,
+        heldout_share=share,
+        heldout_documents=number or 0,
+        random_seed=FLAGS.random_seed)
+
+
+def input_paths() -> list[str]:
+    """The input files; none of them may be an output."""
+    if FLAGS.input_format == "python":
+        if FLAGS.input_file:
+            raise InputError(
+                "--input_format=python reads no files: leave --input_file out.")
+        return []
+    paths = files.expand_patterns(FLAGS.input_file, "--input_file")
+    outputs = {}
+    for flag in ("output_file", "heldout_file", "summary_file"):
+        path = FLAGS[flag].value
+        if path and os.path.abspath(path) in outputs:
+            raise InputError(
+                f"--{flag}={path} is also --{outputs[os.path.abspath(path)]}.")
+        if path:
+            outputs[os.path.abspath(path)] = flag
+    for path in paths:
+        if os.path.abspath(path) in outputs:
+            raise InputError(
+                f"--{outputs[os.path.abspath(path)]}={path} is also an input: "
+                "write somewhere else.")
+    return paths
+
+
+def main(argv):
+    del argv
+    options = preparation_options()
+    paths = input_paths()
+    layout = corpus.Layout(FLAGS.input_format, FLAGS.json_field,
+                           FLAGS.document_separator, FLAGS.line_breaks,
+                           FLAGS.keep_titles)
+    summary = corpus_preparation.Summary()
+    started = time.time()
+    python = FLAGS.input_format == "python"
+    local = not python and not any(map(files.is_remote, paths))
+    total = sum(map(os.path.getsize, paths)) if local else None
+    with contextlib.ExitStack() as stack:
+        training = stack.enter_context(files.atomic_write(FLAGS.output_file))
+        heldout = FLAGS.heldout_file and stack.enter_context(
+            files.atomic_write(FLAGS.heldout_file))
+        bar = stack.enter_context(tqdm.tqdm(
+            total=total, unit=" files" if python else "B",
+            unit_scale=not python, desc="prepare_corpus",
+            mininterval=0.5 if sys.stderr.isatty() else 10))
+        documents = (
+            (corpus.Document(name, corpus.paragraphs_of([text], "keep"))
+             for name, text in python_prose.documents(on_file=bar.update))
+            if python else
+            corpus.read_documents(paths, layout, summary.dropped, bar.update))
+        corpus_preparation.prepare(documents, options, training, heldout, summary)
+    report(summary, time.time() - started)
+
+
+def report(summary: corpus_preparation.Summary, seconds: float) -> None:
+    """Prints the counts and writes them as JSON."""
+    for name, side, path in (("training", summary.training, FLAGS.output_file),
+                             ("held out", summary.heldout, FLAGS.heldout_file)):
+        if path:
+            print(f"{name}: {side.documents:,} documents, {side.sentences:,} "
+                  f"sentences, {side.characters:,} characters -> {path}")
+    if FLAGS.heldout_file:
+        print(f"held-out share of the characters: {summary.heldout_share():.2%}")
+    print(f"read: {summary.documents_read:,} documents in {seconds:.1f} s")
+    for reason, count in summary.dropped.items():
+        print(f"  {reason}: {count:,}")
+    if summary.documents_read == 1:
+        logging.warning(
+            "The input is a single document; if blank lines separate documents in "
+            "it, give --document_separator=blank_line.")
+    path = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
+    counts = collections.ChainMap({"seconds": round(seconds, 2)}, summary.as_dict())
+    with files.atomic_write(path) as stream:
+        stream.write((json.dumps(dict(counts), indent=2) + "\n").encode())
+
+
+if __name__ == "__main__":
+    command_line.run(main)

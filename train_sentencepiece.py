@@ -1,0 +1,81 @@
+"""Trains a SentencePiece vocabulary with the settings of the 2019 release.
+
+  python train_sentencepiece.py \\
+    --input_file=corpus/train.txt \\
+    --output_prefix=corpus/spm
+
+writes corpus/spm.model, which the other scripts take as --spm_model_file, and
+corpus/spm.vocab, its pieces in plain text. The text goes through the
+preprocessing of the tokenizer first: give the same --do_lower_case to the other
+scripts.
+"""
+
+import sys
+import time
+
+from absl import flags, logging
+import tqdm
+
+from albert_tf import command_line, files, vocabulary
+
+FLAGS = flags.FLAGS
+
+_DEFAULTS = vocabulary.Options()
+flags.DEFINE_list(
+    "input_file", None, "Text, a sentence to a line: comma-separated paths or globs.",
+    required=True)
+flags.DEFINE_string(
+    "output_prefix", None, "PREFIX.model and PREFIX.vocab are written.",
+    required=True)
+flags.DEFINE_integer("vocab_size", _DEFAULTS.vocab_size, "Number of pieces.")
+flags.DEFINE_bool(
+    "do_lower_case", _DEFAULTS.do_lower_case,
+    "Lower-case the text first. Accents are stripped either way.")
+flags.DEFINE_float(
+    "character_coverage", _DEFAULTS.character_coverage,
+    "Share of the characters that get a piece of their own; 0.9995 suits Chinese "
+    "and Japanese.")
+flags.DEFINE_integer(
+    "input_sentence_size", _DEFAULTS.input_sentence_size,
+    "Train on this many sentences drawn at random, if there are more. They are "
+    "held in memory. The trainer fixes the seed of that draw.")
+flags.DEFINE_integer(
+    "num_threads", _DEFAULTS.num_threads,
+    "Threads of the trainer. The result depends on their number (sums round "
+    "differently), so the default is the same on every machine.")
+flags.DEFINE_bool("verbose", False, "Show the trainer's own log.")
+
+
+def read(paths, bar):
+    """Lines of the files; says when the reading is over and the training starts."""
+    for path in paths:
+        for _, line in files.read_lines(path):
+            yield line
+    bar.close()
+    logging.info("All text is read; training starts.")
+
+
+def main(argv):
+    del argv
+    options = vocabulary.Options(
+        FLAGS.vocab_size, FLAGS.do_lower_case, FLAGS.character_coverage,
+        FLAGS.input_sentence_size, FLAGS.num_threads, FLAGS.verbose)
+    vocabulary.check(options)
+    paths = files.expand_patterns(FLAGS.input_file, "--input_file")
+    prefix = FLAGS.output_prefix
+    started = time.time()
+    # Both files are opened first: a folder that cannot be written shows now.
+    with files.atomic_write(f"{prefix}.model") as model_file, \
+            files.atomic_write(f"{prefix}.vocab") as vocab_file, \
+            tqdm.tqdm(unit=" lines", desc="reading",
+                      mininterval=0.5 if sys.stderr.isatty() else 10) as bar:
+        result = vocabulary.train(read(paths, bar), options, bar.update)
+        model_file.write(result.model)
+        vocab_file.write(result.vocab)
+    print(f"{options.vocab_size:,} pieces from {result.sentences:,} sentences with "
+          f"{result.characters:,} characters in {time.time() - started:.0f} s -> "
+          f"{prefix}.model, {prefix}.vocab")
+
+
+if __name__ == "__main__":
+    command_line.run(main)
