@@ -4,12 +4,17 @@ Only the scripts and this module know absl flags. TensorFlow is not imported
 here, so that the scripts that create data start without it.
 """
 
+import logging as pylogging
+import os
 import sys
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
-from absl import app, logging
+from absl import app, flags, logging
 
+from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.errors import InputError
+
+FLAGS = flags.FLAGS
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
@@ -31,5 +36,232 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(1)
 
+    # TensorFlow's C++ log complains of missing GPUs; its errors come as exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.set_verbosity(logging.INFO)
+    logging.get_absl_handler().addFilter(_is_ours)
     app.run(guarded)
+
+
+def _is_ours(record) -> bool:
+    """Whether a log line is this project's, or a warning; libraries chatter."""
+    return (record.levelno > pylogging.INFO
+            or f"{os.sep}site-packages{os.sep}" not in record.pathname)
+
+
+# ---- the model --------------------------------------------------------------
+
+
+def define_model_flags() -> None:
+    """--albert_config_file, --model, --config_overrides."""
+    flags.DEFINE_string(
+        "albert_config_file", None,
+        "JSON file with the model's shape, as the released checkpoints have it.")
+    flags.DEFINE_enum(
+        "model", None, list(NAMED),
+        "A published size by name, in place of --albert_config_file. The bert-* "
+        "sizes share nothing and do not factorize the embeddings (Table 1 of the "
+        "paper).")
+    flags.DEFINE_list(
+        "config_overrides", [],
+        "Values of the config to change, as field=value,field=value. The paper's "
+        "Table 3: embedding_size=64 (128, 256, 768); its Table 4: "
+        f"parameter_sharing={'|'.join(SHARING)}. "
+        "Own vocabulary: vocab_size=21128.")
+
+
+def model_config() -> AlbertConfig:
+    """The config that the model flags describe.
+
+    Raises:
+      InputError: if neither or both of --albert_config_file and --model are
+        given, or a value cannot be.
+    """
+    if bool(FLAGS.albert_config_file) == bool(FLAGS.model):
+        raise InputError(
+            "give either --albert_config_file=FILE or --model=NAME, one of "
+            f"{', '.join(NAMED)}.")
+    changes = {}
+    for change in FLAGS.config_overrides:
+        name, equals, value = change.partition("=")
+        if not equals:
+            raise InputError(
+                f"--config_overrides: '{change}' is not of the form field=value.")
+        changes[name.strip()] = value.strip()
+    if FLAGS.model:
+        return AlbertConfig.named(FLAGS.model, **changes)
+    return AlbertConfig.from_json_file(FLAGS.albert_config_file).replace(**changes)
+
+
+# ---- devices ----------------------------------------------------------------
+
+
+def define_device_flags() -> None:
+    """--tpu, --distribution_strategy, --num_gpus, --num_virtual_cpus and old names."""
+    flags.DEFINE_string(
+        "tpu", None,
+        "Name or address of a Cloud TPU, or 'local'; trains through TPUStrategy.")
+    flags.DEFINE_enum(
+        "distribution_strategy", "one_device",
+        ["one_device", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Replicas: one_device (CPU, or one GPU), mirrored (GPUs of this machine), "
+        "multi_worker_mirrored (several machines; the environment variable "
+        "TF_CONFIG lists them), tpu (as --tpu).")
+    flags.DEFINE_integer(
+        "num_gpus", None,
+        "GPUs to use on this machine. Default: one if there is one for one_device, "
+        "all for mirrored.")
+    flags.DEFINE_integer(
+        "num_virtual_cpus", 0,
+        "Splits the CPU into so many devices and mirrors the model over them: for "
+        "trying out replicas where there is no accelerator.")
+    flags.DEFINE_bool("use_tpu", False, "As in the release; --tpu is enough.")
+    flags.DEFINE_string("tpu_name", None, "As in the release: the same as --tpu.")
+    for name in ("tpu_zone", "gcp_project"):
+        flags.DEFINE_string(
+            name, None, "As in the release; the environment tells it by itself now.")
+    for name in ("use_tpu", "tpu_name", "tpu_zone", "gcp_project"):
+        FLAGS[name].help += " (Kept for old command lines.)"
+
+
+def make_strategy():
+    """The tf.distribute strategy that the device flags describe.
+
+    Raises:
+      InputError: if the flags contradict each other or the devices are not there.
+    """
+    import tensorflow as tf
+    from official.common import distribute_utils
+
+    tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
+    name = "tpu" if tpu is not None else FLAGS.distribution_strategy
+    if name == "tpu" and tpu is None or FLAGS.use_tpu and tpu is None:
+        raise InputError("give the TPU's name or address: --tpu=NAME, or --tpu=local.")
+    if FLAGS.num_virtual_cpus:
+        if name not in ("one_device", "mirrored") or FLAGS.num_gpus:
+            raise InputError(
+                "--num_virtual_cpus stands alone: without --tpu, --num_gpus and "
+                "multi_worker_mirrored.")
+        return _virtual_cpus(FLAGS.num_virtual_cpus)
+    if name == "multi_worker_mirrored" and not os.environ.get("TF_CONFIG"):
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored needs the environment "
+            "variable TF_CONFIG with the cluster's workers and this one's index.")
+    # Listing devices starts TensorFlow, which several workers must not do before
+    # their strategy is made.
+    num_gpus = FLAGS.num_gpus or 0
+    if name in ("one_device", "mirrored"):
+        found = len(tf.config.list_physical_devices("GPU"))
+        if FLAGS.num_gpus is None:
+            num_gpus = min(found, 1) if name == "one_device" else found
+        if not 0 <= num_gpus <= found:
+            raise InputError(
+                f"--num_gpus is {num_gpus}, but TensorFlow sees {found} GPUs here.")
+    try:
+        return distribute_utils.get_distribution_strategy(
+            name, num_gpus=num_gpus, tpu_address=tpu)
+    except (ValueError, tf.errors.OpError) as error:
+        raise InputError(
+            f"--distribution_strategy={name}: {str(error).splitlines()[0]}") from error
+
+
+def _virtual_cpus(count: int):
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"--num_virtual_cpus={count}: {error}") from error
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+
+
+# ---- the loop ---------------------------------------------------------------
+
+
+def define_training_flags(**defaults: Any) -> None:
+    """Flags of the loop that every task shares; the defaults are the task's."""
+    flags.DEFINE_string(
+        "output_dir", None, "Folder of checkpoints, metrics and curves.")
+    flags.DEFINE_string(
+        "init_checkpoint", None,
+        "Checkpoint to start from where output_dir holds none: of the TF1 release, "
+        "or a folder or checkpoint of this project.")
+    flags.DEFINE_bool(
+        "allow_partial_init", False,
+        "Start even where names or shapes of --init_checkpoint do not match the "
+        "model: what does not match keeps its random values.")
+    flags.DEFINE_integer(
+        "train_batch_size", defaults["train_batch_size"],
+        "Sequences per step, all replicas together.")
+    flags.DEFINE_integer(
+        "eval_batch_size", defaults["eval_batch_size"],
+        "Sequences per evaluation batch, all replicas together.")
+    flags.DEFINE_integer(
+        "gradient_accumulation_steps", 1,
+        "Parts in which each replica computes its batch: with 64, a batch of 4096 "
+        "needs the memory of one of 64, and gives the same step.")
+    flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
+                      "Optimizer, without bias correction, as in the release.")
+    flags.DEFINE_float("learning_rate", defaults["learning_rate"],
+                       "Learning rate at the end of warm-up.")
+    flags.DEFINE_integer("save_checkpoints_steps", defaults["save_checkpoints_steps"],
+                         "Steps between two checkpoints, and evaluations.")
+    flags.DEFINE_integer("keep_checkpoint_max", 5,
+                         "Latest checkpoints to keep; 0 keeps all. The best is kept "
+                         "beside them as model.ckpt-best.")
+    flags.DEFINE_integer(
+        "iterations_per_loop", 1000,
+        "Steps between two rows of training metrics; on TPUs, steps that run on "
+        "the device without the host.")
+    flags.DEFINE_integer(
+        "random_seed", 12345,
+        "Fixes initial weights, the order of the data and dropout.")
+    flags.DEFINE_float("clip_norm", 1.0,
+                       "Largest global norm of the gradients of each replica.")
+    flags.DEFINE_bool(
+        "sparse_gradient_norm", False,
+        "Count the rows of an embedding gradient apart where a piece occurs twice, "
+        "as the release does on CPU and GPU. The default is what it does on TPUs.")
+    flags.DEFINE_bool("jit_compile", False,
+                      "Compile the training step with XLA. TPUs always do.")
+
+
+def run_options(**task_options: Any):
+    """The training flags as training.RunOptions.
+
+    Args:
+      **task_options: fields that the task's own flags give, such as
+        num_train_steps.
+    """
+    from albert_tf.training import RunOptions
+    from albert_tf.training_steps import StepOptions
+
+    if not FLAGS.output_dir:
+        raise InputError("--output_dir=FOLDER is needed.")
+    for name in ("save_checkpoints_steps", "iterations_per_loop"):
+        if FLAGS[name].value < 1:
+            raise InputError(f"--{name} is {FLAGS[name].value}; it must be 1 or more.")
+    if not FLAGS.clip_norm > 0:
+        raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be over 0.")
+    if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:
+        raise InputError(
+            "--sparse_gradient_norm counts the rows of one whole batch, so it does "
+            "not go with --gradient_accumulation_steps.")
+    return RunOptions(
+        output_dir=FLAGS.output_dir,
+        train_batch_size=FLAGS.train_batch_size,
+        eval_batch_size=FLAGS.eval_batch_size,
+        iterations_per_loop=FLAGS.iterations_per_loop,
+        save_checkpoints_steps=FLAGS.save_checkpoints_steps,
+        keep_checkpoint_max=FLAGS.keep_checkpoint_max,
+        init_checkpoint=FLAGS.init_checkpoint or "",
+        allow_partial_init=FLAGS.allow_partial_init,
+        step=StepOptions(
+            gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,
+            random_seed=FLAGS.random_seed,
+            clip_norm=FLAGS.clip_norm,
+            count_duplicate_rows=FLAGS.sparse_gradient_norm,
+            jit_compile=FLAGS.jit_compile),
+        **task_options)

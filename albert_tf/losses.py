@@ -79,3 +79,40 @@ def pretraining_losses(
         "masked_lm_example_loss": masked_lm,
         "sentence_order_example_loss": sentence_order,
     }
+
+
+def pretraining_metrics(
+    heads: Mapping[str, tf.Tensor],
+    features: Mapping[str, tf.Tensor],
+    losses: Mapping[str, tf.Tensor],
+) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+    """The release's evaluation metrics as values with weights (`metric_fn`).
+
+    Args:
+      heads: `mlm_logits` [B, P, V], `sentence_order_logits` [B, 2].
+      features: as for pretraining_losses; optionally `example_weights` float
+        [B], 0 for examples that only pad the batch.
+      losses: what pretraining_losses returned.
+
+    Returns:
+      Metric → (values, weights) of one shape, [B, P] or [B]: `masked_lm_loss`,
+      `masked_lm_accuracy`, `sentence_order_loss`, `sentence_order_accuracy`.
+    """
+    labels = sentence_order_labels(features)
+    examples = features.get("example_weights")
+    examples = tf.ones(tf.shape(labels)) if examples is None else examples
+    predictions = (tf.cast(features["masked_lm_weights"], tf.float32)
+                   * examples[:, tf.newaxis])
+
+    def hits(logits, ids):
+        found = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return tf.cast(found == tf.cast(ids, tf.int32), tf.float32)
+
+    return {
+        "masked_lm_loss": (losses["masked_lm_example_loss"], predictions),
+        "masked_lm_accuracy": (
+            hits(heads["mlm_logits"], features["masked_lm_ids"]), predictions),
+        "sentence_order_loss": (losses["sentence_order_example_loss"], examples),
+        "sentence_order_accuracy": (
+            hits(heads["sentence_order_logits"], labels), examples),
+    }

@@ -283,7 +283,8 @@ class AlbertModel(tf_keras.Model):
           of them; `pooled_output` [B, H].
 
         Raises:
-          InputError: if S is over max_position_embeddings.
+          InputError: if S is over max_position_embeddings, or the inputs differ in
+            shape.
         """
         input_ids = tf.cast(inputs["input_ids"], tf.int32)
         length = input_ids.shape[1]
@@ -292,9 +293,16 @@ class AlbertModel(tf_keras.Model):
                 f"a sequence of {length} pieces is longer than the config's "
                 f"max_position_embeddings {self.config.max_position_embeddings}.")
         mask = inputs.get("input_mask")
-        mask = tf.ones_like(input_ids) if mask is None else mask
+        mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
         segment_ids = inputs.get("segment_ids")
-        segment_ids = tf.zeros_like(input_ids) if segment_ids is None else segment_ids
+        segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
+                       else tf.cast(segment_ids, tf.int32))
+        for name, value in (("input_mask", mask), ("segment_ids", segment_ids)):
+            # A row too few would be broadcast without a word.
+            if not input_ids.shape.is_compatible_with(value.shape):
+                raise InputError(
+                    f"{name} has the shape {list(value.shape)}, but input_ids has "
+                    f"{list(input_ids.shape)}; they must be the same.")
 
         if training and seed is None:
             seed = tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,

@@ -81,6 +81,8 @@ class Feature:
       dtype: "int64" or "float32", as on disk.
       shape: of one example, without the batch; () is a single value.
       set_by: the option that sets its length, named in error messages.
+      limit: int64 values must be at least 0 and below it; 0 sets no limit.
+      limited_by: the option that sets the limit, named in error messages.
       parsed_name: its name after parsing; "" means `name`.
       parsed: False for a feature that is written but not needed in training;
         records without it are accepted.
@@ -92,6 +94,8 @@ class Feature:
     set_by: str = ""
     parsed_name: str = ""
     parsed: bool = True
+    limit: int = 0
+    limited_by: str = ""
 
     def __post_init__(self):
         if self.dtype not in _DTYPES:
@@ -168,7 +172,8 @@ class FeatureSpec:
 
         Raises:
           InputError: if the bytes are no tf.train.Example, or a feature is
-            missing, of the wrong type or of the wrong length; names them all.
+            missing, of the wrong type, of the wrong length or has a value outside
+            its limits; names them all.
         """
         try:
             found = _Example.FromString(serialized).features.feature
@@ -197,6 +202,8 @@ class FeatureSpec:
         problems = ([f"it has no feature {', '.join(missing)}"] if missing else [])
         problems += mistyped + [
             _length_problem(names, *key) for key, names in lengths.items()]
+        problems += [_limit_problem(f, arrays[f.name]) for f in self.features
+                     if f.name in arrays and not _within(f, arrays[f.name])]
         if problems:
             raise InputError(f"{where}: {'; '.join(problems)}.")
         return arrays
@@ -222,6 +229,13 @@ class FeatureSpec:
         parse = (tf.io.parse_single_example if serialized.shape.rank == 0
                  else tf.io.parse_example)
         tensors = parse(serialized, parsers)
+        # A device may read past the end of an embedding table in silence.
+        checks = [tf.debugging.Assert(
+            tf.reduce_all((tensors[f.name] >= 0) & (tensors[f.name] < f.limit)),
+            [f"Feature: {f.name} has a value outside 0..{f.limit - 1}"])
+            for f in self.features if f.parsed and f.limit]
+        with tf.control_dependencies([check for check in checks if check is not None]):
+            tensors = {name: tf.identity(value) for name, value in tensors.items()}
         return {
             f.parsed_name or f.name: (tf.cast(tensors[f.name], tf.int32)
                                       if f.dtype == "int64" else tensors[f.name])
@@ -236,33 +250,55 @@ def _length_problem(names, found, set_by, expected) -> str:
             f"values where {says} {expected}{advice}")
 
 
+def _within(feature: Feature, values: np.ndarray) -> bool:
+    return not feature.limit or (values.min(initial=0) >= 0
+                                 and values.max(initial=0) < feature.limit)
+
+
+def _limit_problem(feature: Feature, values: np.ndarray) -> str:
+    worst = values.max() if values.max() >= feature.limit else values.min()
+    says = f", as {feature.limited_by} {feature.limit} says" if feature.limited_by else ""
+    return (f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}{says}"
+            + ("; create the data with the model's vocabulary, or change the config"
+               if feature.limited_by == "vocab_size" else ""))
+
+
 def pretraining_spec(
-        max_seq_length: int, max_predictions_per_seq: int) -> FeatureSpec:
+        max_seq_length: int, max_predictions_per_seq: int, vocab_size: int = 0,
+        type_vocab_size: int = 0) -> FeatureSpec:
     """Records of pretraining, as the release's create_pretraining_data writes them.
 
     Its do_permutation writes twice as many prediction slots as it was asked for;
     give that doubled number here.
+
+    Args:
+      max_seq_length: S.
+      max_predictions_per_seq: P.
+      vocab_size: ids must be below it; 0 does not check.
+      type_vocab_size: segment ids must be below it; 0 does not check.
     """
+    vocabulary = dict(limit=vocab_size, limited_by="vocab_size")
+
     def tokens(name, **kwargs):  # [S]
         return Feature(name, "int64", (max_seq_length,), "max_seq_length", **kwargs)
 
-    def predictions(name, dtype):  # [P]
-        return Feature(
-            name, dtype, (max_predictions_per_seq,), "max_predictions_per_seq")
+    def predictions(name, dtype, **kwargs):  # [P]
+        return Feature(name, dtype, (max_predictions_per_seq,),
+                       "max_predictions_per_seq", **kwargs)
 
     return FeatureSpec((
-        tokens("input_ids"),
-        tokens("input_mask"),
-        tokens("segment_ids"),
+        tokens("input_ids", **vocabulary),
+        tokens("input_mask", limit=2),
+        tokens("segment_ids", limit=type_vocab_size, limited_by="type_vocab_size"),
         # Only masking at training time would read it.
         tokens("token_boundary", parsed=False),
-        predictions("masked_lm_positions", "int64"),
-        predictions("masked_lm_ids", "int64"),
+        predictions("masked_lm_positions", "int64", limit=max_seq_length),
+        predictions("masked_lm_ids", "int64", **vocabulary),
         predictions("masked_lm_weights", "float32"),
         # The name on disk comes from BERT; what it holds is ALBERT's label:
         # 1 = the segments were swapped. From here on it is called that.
         Feature("next_sentence_labels", "int64", (1,),
-                parsed_name="sentence_order_labels"),
+                parsed_name="sentence_order_labels", limit=2),
     ))
 
 

@@ -1,0 +1,106 @@
+"""What guessing without a model scores, on the records that a model is tested on.
+
+A masked-LM accuracy says little alone: text repeats itself. These two guesses
+are what a model has to beat. No TensorFlow.
+"""
+
+import collections
+import math
+from typing import Iterable, NamedTuple, Sequence
+
+import numpy as np
+
+from albert_tf.record_files import read_records
+from albert_tf.records import FeatureSpec
+
+
+class Baselines(NamedTuple):
+    """Scores of guessing, each in [0, 1], and what they were counted on.
+
+    Attributes:
+      most_frequent_piece: masked-LM accuracy of always the most frequent piece.
+      most_frequent_follower: of the piece that most often follows the left
+        neighbour, as the neighbour stands in the input; where that is [MASK] or
+        was never seen, the most frequent piece.
+      larger_class: share of the larger sentence-order class.
+      predictions: masked positions tested.
+      examples: records tested.
+    """
+
+    most_frequent_piece: float
+    most_frequent_follower: float
+    larger_class: float
+    predictions: int
+    examples: int
+
+
+def _parsed(paths: Iterable[str], spec: FeatureSpec):
+    for path in paths:
+        for number, data in enumerate(read_records(path), 1):
+            yield spec.parse_numpy(data, f"{path}, record {number}")
+
+
+def _original(record) -> np.ndarray:
+    """The sequence without padding, as it was before masking."""
+    ids = record["input_ids"].copy()
+    masked = record["masked_lm_weights"] > 0
+    ids[record["masked_lm_positions"][masked]] = record["masked_lm_ids"][masked]
+    return ids[:int(record["input_mask"].sum())]
+
+
+def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
+                    spec: FeatureSpec, mask_id: int) -> Baselines:
+    """Learns both guesses from training records and scores them on others.
+
+    Args:
+      train_paths: records to count pieces and followers in.
+      test_paths: records to score the guesses on.
+      spec: features of both.
+      mask_id: id of [MASK].
+
+    Raises:
+      InputError: if a file is damaged or does not fit `spec`.
+    """
+    pieces, pairs = collections.Counter(), collections.Counter()
+    for record in _parsed(train_paths, spec):
+        masked = record["masked_lm_weights"] > 0
+        pieces.update(record["masked_lm_ids"][masked].tolist())
+        ids = _original(record).tolist()
+        pairs.update(zip(ids, ids[1:]))
+    top = pieces.most_common(1)[0][0]
+    best: dict[int, tuple[int, int]] = {}
+    for (left, right), count in pairs.items():
+        best[left] = max(best.get(left, (0, 0)), (count, right))
+    followers = {left: right for left, (_, right) in best.items()}
+
+    predictions = top_hits = follower_hits = examples = swapped = 0
+    for record in _parsed(test_paths, spec):
+        masked = record["masked_lm_weights"] > 0
+        labels = record["masked_lm_ids"][masked]
+        left = record["input_ids"][record["masked_lm_positions"][masked] - 1]
+        guesses = [top if i == mask_id else followers.get(i, top) for i in left.tolist()]
+        predictions += len(labels)
+        top_hits += int((labels == top).sum())
+        follower_hits += int((labels == guesses).sum())
+        examples += 1
+        swapped += int(record["next_sentence_labels"][0])
+    return Baselines(
+        most_frequent_piece=top_hits / max(predictions, 1),
+        most_frequent_follower=follower_hits / max(predictions, 1),
+        larger_class=max(swapped, examples - swapped) / max(examples, 1),
+        predictions=predictions, examples=examples)
+
+
+def wilson_interval(share: float, trials: int, z: float = 1.96) -> tuple[float, float]:
+    """Confidence interval of a share (Wilson, 1927); 95 % by default.
+
+    Args:
+      share: hits / trials, in [0, 1].
+      trials: independent trials, 1 or more.
+      z: quantile of the normal distribution.
+    """
+    scale = 1 + z * z / trials
+    middle = (share + z * z / (2 * trials)) / scale
+    half = z / scale * math.sqrt(
+        share * (1 - share) / trials + z * z / (4 * trials * trials))
+    return middle - half, middle + half

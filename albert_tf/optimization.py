@@ -1,0 +1,404 @@
+"""Learning rate, gradient clipping, AdamW and LAMB as the release has them.
+
+Neither optimizer corrects the bias of its moments, which is where they differ
+from those of other libraries. With m and v the running means of the gradient
+and of its square, every step is
+
+    u = m / (sqrt(v) + epsilon) + weight_decay_rate * w
+    w = w - rate * r * u
+
+where r is 1 in AdamW and ||w|| / ||u|| in LAMB, and variables of the group
+`no_decay` have neither weight decay nor r.
+
+A training loop clips each replica's gradients with `clip_by_global_norm`,
+averages them over the replicas, and then calls
+`optimizer.apply_gradients(..., skip_gradients_aggregation=True)`.
+"""
+
+import math
+import operator
+from typing import Iterable, Optional, Sequence, Union
+
+from absl import logging
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.errors import InputError
+from albert_tf.parameter_groups import (
+    DECAY, EXCLUDED, NO_DECAY, NO_DECAY_PATTERNS, GroupPatterns)
+
+Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+
+
+def _whole_number(name: str, value, least: int) -> int:
+    """`value` as an int, at least `least`, or an InputError that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InputError(f"{name} is {value}; give a whole number of at least {least}.")
+    return number
+
+
+def _not_negative(name: str, value) -> float:
+    """`value` as a finite float of at least 0, or an InputError that names it."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise InputError(f"{name} is {value}; give a number of at least 0.")
+    return number
+
+
+@tf_keras.utils.register_keras_serializable("albert_tf")
+class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up, then polynomial decay to 0 (release: `create_optimizer`).
+
+    The decay counts from step 0, not from the end of the warm-up, so the rate
+    drops a little where the warm-up ends. All of it is computed in float32, and
+    divided by multiplying with a reciprocal, as TensorFlow's graphs do with a
+    constant divisor: towards the end 1 - step / num_train_steps has few digits
+    left, and another order of rounding gives another rate.
+
+    Args:
+      init_lr: rate that the warm-up ramps to and the decay starts from.
+      num_train_steps: step from which the rate is 0 (unless still warming up).
+      num_warmup_steps: steps of warm-up; 0 for none.
+      poly_power: power of the decay; 1.0 is linear.
+      start_warmup_step: step at which the warm-up starts. Before it the rate is 0
+        (the release gets a negative one). Without warm-up it has no effect.
+
+    Raises:
+      InputError: if a number is out of range.
+    """
+
+    def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
+                 poly_power: float = 1.0, start_warmup_step: int = 0):
+        self.init_lr = _not_negative("init_lr", init_lr)
+        self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
+        self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
+        self.poly_power = _not_negative("poly_power", poly_power)
+        self.start_warmup_step = _whole_number(
+            "start_warmup_step", start_warmup_step, 0)
+
+    def __call__(self, step) -> tf.Tensor:
+        """Rate of step `step`, an integer scalar: float32 scalar."""
+        # Whole numbers are compared and subtracted as such: float32 cannot tell
+        # neighbouring steps apart beyond 2^24.
+        step = tf.cast(step, tf.int64)
+        init_lr = tf.constant(self.init_lr, tf.float32)
+        done = (tf.cast(tf.minimum(step, self.num_train_steps), tf.float32)
+                * (1.0 / tf.constant(self.num_train_steps, tf.float32)))
+        rate = init_lr * tf.pow(1.0 - done, self.poly_power)
+        if not self.num_warmup_steps:
+            return rate
+        warm_steps = step - self.start_warmup_step
+        warm = (tf.cast(tf.maximum(warm_steps, 0), tf.float32)
+                * (1.0 / tf.constant(self.num_warmup_steps, tf.float32)))
+        return tf.where(warm_steps < self.num_warmup_steps, init_lr * warm, rate)
+
+    def get_config(self) -> dict:
+        return {
+            "init_lr": self.init_lr,
+            "num_train_steps": self.num_train_steps,
+            "num_warmup_steps": self.num_warmup_steps,
+            "poly_power": self.poly_power,
+            "start_warmup_step": self.start_warmup_step,
+        }
+
+
+def clip_by_global_norm(
+    gradients: Iterable[Gradient],
+    clip_norm: float = 1.0,
+    count_duplicates: bool = False,
+) -> tuple[list[Optional[tf.Tensor]], tf.Tensor]:
+    """Scales gradients down together so that their joint norm is `clip_norm`.
+
+    Args:
+      gradients: tensors, IndexedSlices or None, as a tape gives them.
+      clip_norm: largest norm left as it is.
+      count_duplicates: take the norm over the rows of IndexedSlices as they stand,
+        each occurrence of a word apart, as the release does on CPU and GPU. By
+        default rows of the same word are summed first, as it does on TPUs, where
+        the published models were trained. Gradients that reach here dense, such
+        as those summed over parts of a batch, have no rows to tell apart.
+
+    Returns:
+      The clipped gradients, dense float32 (None stays None), and the global norm
+      before clipping, a float32 scalar. Where the norm is not finite every
+      gradient becomes NaN, so that no part of a broken step goes unnoticed.
+
+    Raises:
+      InputError: if clip_norm is not over 0.
+      ValueError: if there is no gradient at all.
+    """
+    if not clip_norm > 0:
+        raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
+    gradients = list(gradients)
+    dense = [_dense_float32(gradient) for gradient in gradients]
+    measured = dense
+    if count_duplicates:
+        measured = [
+            tf.cast(gradient.values, tf.float32)
+            if isinstance(gradient, tf.IndexedSlices) else as_dense
+            for gradient, as_dense in zip(gradients, dense)]
+    squares = [tf.reduce_sum(tf.square(g)) for g in measured if g is not None]
+    if not squares:
+        raise ValueError("There is no gradient to clip: all of them are None.")
+    norm = tf.sqrt(tf.add_n(squares))
+    scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
+    scale = tf.where(tf.math.is_finite(norm), scale, math.nan)
+    return [None if g is None else g * scale for g in dense], norm
+
+
+def _dense_float32(gradient: Gradient) -> Optional[tf.Tensor]:
+    """A gradient as one float32 tensor; rows of the same index are summed."""
+    if gradient is None:
+        return None
+    return tf.cast(tf.convert_to_tensor(gradient), tf.float32)
+
+
+def _name(variable: tf.Variable) -> str:
+    """A variable's name as in a checkpoint, without ":0"."""
+    return variable.name.split(":")[0]
+
+
+class MomentsOptimizer(tf_keras.optimizers.Optimizer):
+    """What AdamW and LAMB share: moments, groups of variables, the update.
+
+    The moments of a variable are called `<variable>/adam_m` and
+    `<variable>/adam_v` as in the release, and checkpoints find them under these
+    names, so that neither the order of the variables nor whether a checkpoint is
+    restored before `build` matters.
+
+    Args:
+      learning_rate: a rate or a schedule; step k is made with schedule(k), where k
+        is `iterations` before the step. `optimizer.learning_rate` is the
+        rate of the last step made.
+      weight_decay_rate: share of a variable that is added to its update.
+      beta_1: decay of the mean of the gradients.
+      beta_2: decay of the mean of their squares.
+      epsilon: added to the square root of that mean.
+      no_decay: regular expressions; variables whose name contains a match have no
+        weight decay, and no ratio in LAMB.
+      excluded: regular expressions; variables whose name contains a match are not
+        trained and have no moments (see `trained_variables`).
+      jit_compile: compile the update of each variable with XLA, on GPUs only.
+      name: of the optimizer.
+
+    Raises:
+      InputError: if a number is out of range or a pattern is malformed.
+    """
+
+    def __init__(self, learning_rate=0.001, weight_decay_rate: float = 0.01,
+                 beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
+                 no_decay: Sequence[str] = NO_DECAY_PATTERNS, excluded: Sequence[str] = (),
+                 jit_compile: bool = False, name: Optional[str] = None):
+        # weight_decay=None turns off tf_keras's own, which acts on the variable
+        # before the update and so differs from the release's.
+        super().__init__(name or type(self).__name__, weight_decay=None,
+                         jit_compile=jit_compile)
+        self._learning_rate = self._build_learning_rate(learning_rate)
+        self.weight_decay_rate = _not_negative("weight_decay_rate", weight_decay_rate)
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.patterns = GroupPatterns(no_decay, excluded)
+        # tf_keras tracks its variables by their place in this list; a checkpoint
+        # restored with variables in another order would swap moments of equal
+        # shape. Here the dictionary of names below is tracked in its stead.
+        variables = list(self._variables)
+        del self._variables
+        self._variables = self._no_dependency(variables)
+        self.slots = {}
+        self._moments = self._no_dependency({})
+        self.groups_logged = False
+
+    def trained_variables(
+        self, variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+        """The variables that are not excluded, in their order.
+
+        The release computes and clips the gradients of these alone.
+        """
+        return [variable for variable in variables
+                if self.patterns.group(_name(variable)) != EXCLUDED]
+
+    def build(self, var_list: Iterable[tf.Variable]) -> None:
+        """Creates the moments, once; to be called in the strategy's scope.
+
+        Args:
+          var_list: all variables that gradients will come for, excluded ones too.
+
+        Raises:
+          InputError: as `parameter_groups`.
+        """
+        if getattr(self, "_built", False):
+            return
+        var_list = list(var_list)
+        parameter_groups(var_list, self)
+        super().build(var_list)
+        self._built = True
+        for variable in self.trained_variables(var_list):
+            self._moments[self._var_key(variable)] = (
+                self._add_slot(variable, "adam_m"),
+                self._add_slot(variable, "adam_v"),
+                self.patterns.group(_name(variable)) == DECAY)
+
+    def _add_slot(self, variable: tf.Variable, kind: str) -> tf.Variable:
+        """A float32 variable of zeros `<variable>/<kind>`, beside its variable."""
+        name = _name(variable)
+        strategy = tf.distribute.get_strategy()
+        # A trailing slash makes the scope absolute, whatever scope encloses it.
+        with strategy.extended.colocate_vars_with(variable), tf.name_scope(f"{name}/"):
+            slot = tf.Variable(
+                tf.zeros(variable.shape, tf.float32), trainable=False, name=kind)
+        self._variables.append(slot)
+        self.slots[f"{name}/{kind}"] = slot
+        return slot
+
+    def apply_gradients(self, grads_and_vars, name=None,
+                        skip_gradients_aggregation=False, **kwargs):
+        """As in tf_keras; sparse gradients are made dense, excluded ones dropped."""
+        grads_and_vars = list(grads_and_vars)
+        with tf.init_scope():
+            # Before anything is dropped: the patterns are checked against all.
+            self.build([variable for _, variable in grads_and_vars])
+        kept = [(_dense_float32(gradient), variable)
+                for gradient, variable in grads_and_vars
+                if self.trained_variables([variable])]
+        return super().apply_gradients(
+            kept, name=name, skip_gradients_aggregation=skip_gradients_aggregation,
+            **kwargs)
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates one variable and its moments; the gradient has its shape."""
+        first, second, decayed = self._moments[self._var_key(variable)]
+        weights = tf.cast(variable, tf.float32)
+        mean = self.beta_1 * first + (1.0 - self.beta_1) * gradient
+        mean_square = self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient)
+        update = mean / (tf.sqrt(mean_square) + self.epsilon)
+        if decayed:
+            update += self.weight_decay_rate * weights
+            update *= self.ratio(weights, update)
+        first.assign(mean)
+        second.assign(mean_square)
+        rate = tf.cast(self.learning_rate, tf.float32)
+        variable.assign_sub(tf.cast(rate * update, variable.dtype))
+
+    def ratio(self, weights: tf.Tensor, update: tf.Tensor) -> Union[float, tf.Tensor]:
+        """What the update of a variable is multiplied with, beside the rate."""
+        raise NotImplementedError
+
+    def get_config(self) -> dict:
+        return {
+            "name": self.name,
+            "learning_rate": self._serialize_hyperparameter(self._learning_rate),
+            "weight_decay_rate": self.weight_decay_rate,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "no_decay": list(self.patterns.no_decay),
+            "excluded": list(self.patterns.excluded),
+            "jit_compile": self.jit_compile,
+        }
+
+
+@tf_keras.utils.register_keras_serializable("albert_tf")
+class AdamW(MomentsOptimizer):
+    """Adam with weight decay in the update (release: `AdamWeightDecayOptimizer`)."""
+
+    def ratio(self, weights, update):
+        return 1.0
+
+
+@tf_keras.utils.register_keras_serializable("albert_tf")
+class Lamb(MomentsOptimizer):
+    """LAMB (You et al. 2019; release: `LAMBOptimizer`): the ratio is not clipped."""
+
+    def ratio(self, weights, update):
+        """||weights|| / ||update||, or 1 where either is 0: float32 scalar."""
+        weights_norm = tf.norm(weights)
+        update_norm = tf.norm(update)
+        return tf.where((weights_norm > 0) & (update_norm > 0),
+                        weights_norm / update_norm, 1.0)
+
+
+OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
+
+
+def parameter_groups(
+    variables: Iterable[tf.Variable], optimizer: MomentsOptimizer
+) -> dict[str, list[str]]:
+    """Names of the variables by group: `decay`, `no_decay`, `excluded`.
+
+    Raises:
+      InputError: as GroupPatterns.groups.
+    """
+    return optimizer.patterns.groups([_name(variable) for variable in variables])
+
+
+def log_parameter_groups(
+    variables: Iterable[tf.Variable], optimizer: MomentsOptimizer
+) -> dict[str, list[str]]:
+    """Logs the groups with their sizes, once for an optimizer; returns them."""
+    variables = list(variables)
+    groups = parameter_groups(variables, optimizer)
+    if optimizer.groups_logged:
+        return groups
+    optimizer.groups_logged = True
+    sizes = {_name(variable): math.prod(variable.shape) for variable in variables}
+    patterns = optimizer.patterns
+    treatment = {
+        DECAY: f"all others; weight decay {optimizer.weight_decay_rate:g}",
+        NO_DECAY: f"names with {' or '.join(patterns.no_decay)}; no weight decay",
+        EXCLUDED: f"names with {' or '.join(patterns.excluded)}; not trained",
+    }
+    if isinstance(optimizer, Lamb):
+        treatment[DECAY] += ", LAMB's ratio"
+        treatment[NO_DECAY] += ", no ratio"
+    for group, names in groups.items():
+        if names:
+            logging.info(
+                "%s, group %s: %d variables, %s parameters (%s).",
+                optimizer.name, group, len(names),
+                f"{sum(sizes[name] for name in names):,}", treatment[group])
+    return groups
+
+
+def create_optimizer(
+    init_lr: float,
+    num_train_steps: int,
+    num_warmup_steps: int,
+    optimizer: str = "lamb",
+    poly_power: float = 1.0,
+    start_warmup_step: int = 0,
+    weight_decay_rate: float = 0.01,
+    excluded: Sequence[str] = (),
+    jit_compile: bool = False,
+) -> MomentsOptimizer:
+    """The optimizer of a run with its schedule (release: `create_optimizer`).
+
+    Args:
+      init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step:
+        see WarmupPolynomialDecay.
+      optimizer: "lamb" or "adamw".
+      weight_decay_rate, excluded, jit_compile: see MomentsOptimizer.
+
+    Raises:
+      InputError: if the optimizer is unknown or a number is out of range.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"optimizer is '{optimizer}'; choose one of "
+                         f"{', '.join(sorted(OPTIMIZERS))}.")
+    schedule = WarmupPolynomialDecay(
+        init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step)
+    if schedule.num_warmup_steps > schedule.num_train_steps:
+        logging.warning(
+            "The warm-up of %d steps is longer than the training of %d: the rate "
+            "never reaches %g.", schedule.num_warmup_steps, schedule.num_train_steps,
+            schedule.init_lr)
+    return OPTIMIZERS[optimizer](
+        schedule, weight_decay_rate=weight_decay_rate, excluded=excluded,
+        jit_compile=jit_compile)

@@ -1,0 +1,175 @@
+"""What a run says of itself: a progress line, metrics as JSON lines, curves as PNG."""
+
+import datetime
+import json
+import os
+import time
+from typing import Any, Mapping, Optional
+
+from absl import logging
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+METRICS_FILE = "metrics.jsonl"
+CURVES_FILE = "curves.png"
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
+    seconds = int(round(seconds))
+    units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
+    for (name, size), (next_name, next_size) in zip(units, units[1:]):
+        if seconds >= size:
+            rest = seconds % size // next_size
+            return f"{seconds // size} {name} {rest} {next_name}"
+    return f"{seconds} s"
+
+
+class Progress:
+    """A line every few seconds: step, metrics, rates, estimated end.
+
+    Args:
+      total_steps: the step at which training ends.
+      batch_size: sequences per step, all replicas together.
+      first_step: the step at which this process starts.
+      every_seconds: shortest time between two lines.
+    """
+
+    def __init__(self, total_steps: int, batch_size: int, first_step: int = 0,
+                 every_seconds: float = 10.0):
+        self._total = total_steps
+        self._batch_size = batch_size
+        self._every = every_seconds
+        self._marks = [(time.monotonic(), first_step)]
+
+    def due(self) -> bool:
+        """Whether the time for the next line has come."""
+        return time.monotonic() - self._marks[-1][0] >= self._every
+
+    def skip(self) -> None:
+        """Leaves the time since the last line out of the rate (evaluation, saving)."""
+        self._marks = [(time.monotonic(), self._marks[-1][1])]
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Logs the line for `step` steps done."""
+        now = time.monotonic()
+        self._marks.append((now, step))
+        # The rate is that of the last ten lines: steady, yet not that of an
+        # hour ago.
+        self._marks = self._marks[-10:]
+        begin, first = self._marks[0]
+        rate = (step - first) / max(now - begin, 1e-9)
+        parts = [f"step {step}/{self._total} ({step / self._total:.1%})"]
+        parts += [f"{name} {value:.4g}" for name, value in metrics.items()]
+        parts.append(f"{rate:.3g} steps/s, {rate * self._batch_size:.4g} sequences/s")
+        if rate > 0 and step < self._total:
+            left = (self._total - step) / rate
+            end = datetime.datetime.now() + datetime.timedelta(seconds=left)
+            parts.append(f"ends in {duration(left)}, at {end:%Y-%m-%d %H:%M}")
+        logging.info("%s", " | ".join(parts))
+
+
+class MetricsLog:
+    """Metrics of a run, one JSON object a line, in `<output_dir>/metrics.jsonl`.
+
+    Every row has `step` and `split` ("train" or "eval"); the rest are metrics.
+
+    Args:
+      output_dir: the run's folder.
+      resume_step: rows of later steps are dropped: a run that was killed goes on
+        at its last checkpoint and writes them again. 0 starts an empty log.
+
+    Raises:
+      InputError: if the log is not what this class writes; names the line.
+    """
+
+    def __init__(self, output_dir: str, resume_step: int = 0):
+        self.path = os.path.join(output_dir, METRICS_FILE)
+        self.rows = []
+        if resume_step and files.exists(self.path):
+            self.rows = [r for r in read_metrics(self.path) if r["step"] <= resume_step]
+        with files.atomic_write(self.path) as stream:
+            for row in self.rows:
+                stream.write(_line(row))
+
+    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Appends a row."""
+        row = {"step": int(step), "split": split,
+               **{name: float(value) for name, value in metrics.items()}}
+        self.rows.append(row)
+        with files.open_binary(self.path, "ab") as stream:
+            stream.write(_line(row))
+
+    def has(self, step: int, split: str) -> bool:
+        """Whether there is a row of this step and split."""
+        return any(r["step"] == step and r["split"] == split for r in self.rows)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(row) + "\n").encode()
+
+
+def read_metrics(path: str) -> list[dict[str, Any]]:
+    """Rows of a metrics log; a last line cut short by a kill is left out.
+
+    Raises:
+      InputError: if another line is not JSON.
+    """
+    lines = [(n, line) for n, line in files.read_lines(path) if line.strip()]
+    rows = []
+    for position, (number, line) in enumerate(lines):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if position == len(lines) - 1:
+                logging.warning("%s, line %d is cut short and left out.", path, number)
+                break
+            raise InputError(
+                f"{path}, line {number}: not JSON ({error.msg}); move the file "
+                "away to start a new log.") from error
+    return rows
+
+
+def draw_curves(metrics_path: str, image_path: str,
+                levels: Optional[Mapping[str, Mapping[str, float]]] = None) -> None:
+    """Draws every metric over the steps, training and evaluation in one panel.
+
+    Args:
+      metrics_path: a metrics log.
+      image_path: the PNG to write.
+      levels: metric → label → value of a horizontal line, such as a baseline.
+    """
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = read_metrics(metrics_path)
+    names = list(dict.fromkeys(
+        name for row in rows for name in row if name not in ("step", "split")))
+    if not names:
+        return
+    columns = min(3, len(names))
+    lines = -(-len(names) // columns)
+    figure, axes = pyplot.subplots(
+        lines, columns, figsize=(5 * columns, 3.2 * lines), squeeze=False)
+    for axis, name in zip(axes.flat, names):
+        for split, style in (("train", "-"), ("eval", "o-")):
+            points = [(r["step"], r[name]) for r in rows
+                      if r["split"] == split and name in r]
+            if points:
+                axis.plot(*zip(*points), style, label=split, markersize=3)
+        for label, value in (levels or {}).get(name, {}).items():
+            axis.axhline(value, linestyle="--", color="grey", linewidth=1)
+            axis.annotate(label, (0.99, value), xycoords=("axes fraction", "data"),
+                          ha="right", va="bottom", fontsize=7)
+        axis.set_title(name.replace("_", " "))
+        axis.set_xlabel("step")
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
+    for axis in list(axes.flat)[len(names):]:
+        axis.axis("off")
+    figure.tight_layout()
+    with files.atomic_write(image_path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+    pyplot.close(figure)

@@ -1,0 +1,305 @@
+"""One training step and one evaluation step, on every replica of a strategy.
+
+The order of a step is the release's: each replica computes its loss and
+gradients, clips them to a global norm, and only then are they averaged over
+the replicas and applied.
+"""
+
+import dataclasses
+from typing import Any, Callable, Iterable, Mapping, Optional
+
+import orbit
+import tensorflow as tf
+import tf_keras
+
+from albert_tf import optimization
+
+Features = Mapping[str, tf.Tensor]
+# Metric → its values and their weights; a metric is their weighted mean.
+WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What the loop must know of a task.
+
+    Attributes:
+      model: called as model(features, training=..., seed=...).
+      denominators: features → what the losses of the whole batch are divided by;
+        handed to `losses`, so that a batch may be computed in parts.
+      losses: (outputs, features, denominators) → dict with a scalar
+        `total_loss`, whose sum over the parts of a batch is the batch's loss.
+      metrics: (outputs, features, losses) → weighted values. In evaluation the
+        features hold `example_weights` [B], 0 for examples that pad a batch.
+      best_metric: the evaluation metric, higher is better, by which the best
+        checkpoint is chosen.
+    """
+
+    model: tf_keras.Model
+    denominators: Callable[[Features], Mapping[str, tf.Tensor]]
+    losses: Callable[..., Mapping[str, tf.Tensor]]
+    metrics: Callable[..., WeightedValues]
+    best_metric: str
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOptions:
+    """How a training step is computed.
+
+    Attributes:
+      gradient_accumulation_steps: parts in which each replica computes its
+        batch; memory falls, and the result is that of the whole batch.
+      random_seed: seed of dropout.
+      clip_norm: largest global norm of a replica's gradients.
+      count_duplicate_rows: the norm counts the rows of an embedding gradient
+        apart where a piece occurs twice, as the release does on CPU and GPU.
+      jit_compile: compile the step with XLA. TPUs always do.
+    """
+
+    gradient_accumulation_steps: int = 1
+    random_seed: int = 12345
+    clip_norm: float = 1.0
+    count_duplicate_rows: bool = False
+    jit_compile: bool = False
+
+
+def _sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
+    """Weighted sum and sum of weights, [2], of each metric."""
+    sums = {}
+    for name, (values, weights) in metrics.items():
+        values = tf.cast(values, tf.float32)
+        weights = tf.broadcast_to(tf.cast(weights, tf.float32), tf.shape(values))
+        sums[name] = tf.stack([tf.reduce_sum(values * weights), tf.reduce_sum(weights)])
+    return sums
+
+
+class MeanMetrics:
+    """Weighted means that grow over steps and replicas."""
+
+    def __init__(self):
+        self._means: dict[str, tf_keras.metrics.Mean] = {}
+
+    def create(self, names: Iterable[str]) -> None:
+        """Makes the variables; to be called in the strategy's scope."""
+        for name in names:
+            self._means.setdefault(name, tf_keras.metrics.Mean(name))
+
+    def update(self, sums: Mapping[str, tf.Tensor]) -> None:
+        """Adds [weighted sum, sum of weights] of each metric; in replica context."""
+        for name, pair in sums.items():
+            self._means[name].update_state(
+                tf.math.divide_no_nan(pair[0], pair[1]), sample_weight=pair[1])
+
+    def reset(self) -> None:
+        for mean in self._means.values():
+            mean.reset_state()
+
+    def result(self) -> dict[str, float]:
+        return {name: float(mean.result()) for name, mean in self._means.items()}
+
+
+class Trainer(orbit.StandardTrainer):
+    """Trains a task's model.
+
+    Args:
+      task: what to train.
+      optimizer: a built optimizer; its `iterations` number the steps.
+      dataset: distributed; yields each replica's batch of features.
+      options: how a step is computed.
+      on_step: called without arguments after every step where the loop runs on
+        the host.
+    """
+
+    def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer, dataset,
+                 options: StepOptions, on_step: Optional[Callable[[], None]] = None):
+        self.strategy = tf.distribute.get_strategy()
+        on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        # On TPUs a loop runs on the device; elsewhere on the host, where
+        # progress can be shown at any step and starting one costs little.
+        super().__init__(dataset, orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
+        self.task = task
+        self.optimizer = optimizer
+        self.options = options
+        self.metrics = MeanMetrics()
+        self.runs_on_device = on_tpu
+        self._on_step = on_step
+        self._variables = task.model.trainable_variables
+        # First step since the start whose loss or gradient is not finite; -1: none.
+        self.first_bad_step = tf.Variable(
+            -1, dtype=tf.int64, trainable=False, name="first_bad_step",
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        # XLA cannot compile the exchange between replicas that are not TPUs, so
+        # with several of them only the computation before it is compiled.
+        several = self.strategy.num_replicas_in_sync > 1
+        jit = options.jit_compile and not on_tpu
+        self._compute = (tf.function(self._compute_gradients, jit_compile=True)
+                         if jit and several else self._compute_gradients)
+        self._step = (tf.function(self._replica_step, jit_compile=True)
+                      if jit and not several else self._replica_step)
+
+    def create_metrics(self, dataset) -> None:
+        """Makes the metrics' variables, whose names tracing one batch tells."""
+        spec = _replica_spec(dataset.element_spec)
+
+        def sums(features):
+            denominators = self.task.denominators(features)
+            return self._forward(features, denominators, None)[1]
+
+        outputs = tf.function(sums).get_concrete_function(spec).structured_outputs
+        self.metrics.create([*outputs, "gradient_norm", "learning_rate"])
+
+    def create_train_loop_fn(self):
+        loop = super().create_train_loop_fn()
+        if self._train_options.use_tf_while_loop or self._on_step is None:
+            return loop
+
+        def loop_on_host(iterator, num_steps):
+            for _ in range(int(num_steps)):
+                loop(iterator, tf.constant(1))
+                self._on_step()
+
+        return loop_on_host
+
+    def train_loop_begin(self):
+        self.metrics.reset()
+
+    def train_step(self, iterator):
+        self.strategy.run(self._step, args=(next(iterator),))
+
+    def train_loop_end(self):
+        return self.metrics.result()
+
+    def _forward(self, features, denominators, seed):
+        """Loss of a part of a batch and the sums of its metrics."""
+        outputs = self.task.model(features, training=True, seed=seed)
+        losses = self.task.losses(outputs, features, denominators)
+        return losses["total_loss"], _sums(self.task.metrics(outputs, features, losses))
+
+    def _part_gradients(self, features, denominators, seed):
+        with tf.GradientTape() as tape:
+            loss, sums = self._forward(features, denominators, seed)
+        return loss, tape.gradient(
+            loss, self._variables, unconnected_gradients="zero"), sums
+
+    def _compute_gradients(self, features, step, replica):
+        """Loss, clipped gradients, their norm before, and metrics of one replica."""
+        seed = tf.stack([tf.constant(self.options.random_seed, tf.int32), replica])
+        seed = tf.random.fold_in(seed, tf.cast(step, tf.int32))
+        denominators = self.task.denominators(features)
+        parts = self.options.gradient_accumulation_steps
+        if parts == 1:
+            loss, gradients, sums = self._part_gradients(features, denominators, seed)
+        else:
+            loss, gradients, sums = self._accumulate(features, denominators, seed, parts)
+        gradients, norm = optimization.clip_by_global_norm(
+            gradients, self.options.clip_norm,
+            count_duplicates=self.options.count_duplicate_rows)
+        return loss, gradients, norm, sums
+
+    def _accumulate(self, features, denominators, seed, parts):
+        """Sums of loss, gradients and metrics over the parts of a batch."""
+
+        def split(tensor):
+            return tf.reshape(
+                tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
+
+        def cut(tensor, whole, part):
+            row = tensor[part]
+            row.set_shape([whole.shape[0] // parts if whole.shape[0] else None,
+                           *whole.shape[1:]])
+            return row
+
+        split_features = {name: split(value) for name, value in features.items()}
+
+        def part_values(part):
+            batch = {name: cut(value, features[name], part)
+                     for name, value in split_features.items()}
+            loss, gradients, sums = self._part_gradients(
+                batch, denominators, tf.random.fold_in(seed, part))
+            return [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
+
+        # The first part gives the loop's variables their shapes.
+        state = part_values(tf.constant(0))
+
+        def body(part, state):
+            return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
+
+        _, state = tf.while_loop(
+            lambda part, _: part < parts, body, [tf.constant(1), state],
+            parallel_iterations=1)
+        return state
+
+    def _replica_step(self, features):
+        context = tf.distribute.get_replica_context()
+        step = tf.identity(self.optimizer.iterations)
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
+        loss, gradients, norm, sums = self._compute(features, step, replica)
+        if context.num_replicas_in_sync > 1:
+            # One exchange for everything; the mean loss is not finite if any is.
+            loss, norm, gradients = context.all_reduce(
+                tf.distribute.ReduceOp.MEAN, [loss, norm, gradients])
+        bad = tf.logical_not(tf.math.is_finite(loss + norm))
+        seen = self.first_bad_step
+        seen.assign(tf.where(bad & (seen < 0), step, seen))
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        self.optimizer.apply_gradients(
+            zip(gradients, self._variables), skip_gradients_aggregation=True)
+        self.metrics.update({
+            **sums,
+            "gradient_norm": tf.stack([norm, 1.0]),
+            "learning_rate": tf.stack([rate, 1.0]),
+        })
+
+
+class Evaluator(orbit.StandardEvaluator):
+    """Evaluates a task's model over every example of a dataset, once.
+
+    Args:
+      task: what to evaluate.
+      dataset: distributed; yields each replica's batch, padded with examples of
+        weight 0.
+      num_steps: batches that each replica takes.
+    """
+
+    def __init__(self, task: Task, dataset, num_steps: int):
+        super().__init__(dataset)
+        self.strategy = tf.distribute.get_strategy()
+        self.task = task
+        self.num_steps = num_steps
+        self.metrics = MeanMetrics()
+
+    def create_metrics(self, dataset) -> None:
+        """Makes the metrics' variables, whose names tracing one batch tells."""
+        outputs = tf.function(self._metric_sums).get_concrete_function(
+            _replica_spec(dataset.element_spec)).structured_outputs
+        self.metrics.create(outputs)
+
+    def _metric_sums(self, features):
+        outputs = self.task.model(features, training=False)
+        denominators = self.task.denominators(features)
+        losses = self.task.losses(outputs, features, denominators)
+        return _sums(self.task.metrics(outputs, features, losses))
+
+    def _replica_step(self, features):
+        self.metrics.update(self._metric_sums(features))
+
+    def eval_begin(self):
+        self.metrics.reset()
+
+    def eval_step(self, iterator):
+        self.strategy.run(self._replica_step, args=(next(iterator),))
+
+    def eval_end(self, *unused):
+        return self.metrics.result()
+
+
+def _replica_spec(element_spec: Any) -> Any:
+    """The spec of one replica's batch from that of a distributed dataset."""
+
+    def first(spec):
+        if isinstance(spec, tf.TensorSpec):
+            return spec
+        return spec._component_specs[0] if hasattr(spec, "_component_specs") else (
+            spec._value_specs[0])
+
+    return {name: first(spec) for name, spec in element_spec.items()}

@@ -1,0 +1,179 @@
+"""The whole way on a small scale: text, vocabulary, records, pretraining, evaluation.
+
+    python quickstart.py --output_dir=quickstart_output [--text='my/*.txt']
+
+Runs the project's own scripts one after another and shows each command, so that
+every step can be repeated and changed. Without --text it takes the English prose
+that comes with Python and the installed packages. About ten minutes on two cores.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+
+from absl import flags
+
+from albert_tf import baselines, command_line, files, records, run_log
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.tokenization import FullTokenizer
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "text", "", "Plain text, wikiextractor output or JSON lines: comma-separated "
+    "paths or globs. Default: the prose that comes with Python.")
+flags.DEFINE_string("language", "en", "Language of --text, an ISO 639 code.")
+flags.DEFINE_string("output_dir", "quickstart_output", "Where everything goes.")
+flags.DEFINE_integer("vocab_size", 4000, "Pieces of the vocabulary.")
+flags.DEFINE_integer("num_train_steps", 4000, "Training steps.", lower_bound=1)
+flags.DEFINE_integer("random_seed", 12345, "Fixes everything.")
+
+# A model that two cores train to something in minutes: four shared layers of
+# width 256 on sequences of 64 pieces.
+MODEL = dict(
+    embedding_size=128, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
+    intermediate_size=1024, max_position_embeddings=64)
+MAX_SEQ_LENGTH = 64
+MAX_PREDICTIONS_PER_SEQ = 10
+BATCH_SIZE = 64
+
+
+def run_script(step: str, script: str, **flag_values) -> None:
+    """Runs one of the project's scripts and shows its command.
+
+    Raises:
+      InputError: if the script fails; it has said why.
+    """
+    command = [sys.executable, os.path.join(os.path.dirname(__file__) or ".", script)]
+    command += [f"--{name}={value}" for name, value in flag_values.items()]
+    shown = ["python", script, *command[2:]]
+    print(f"\n== {step}\n{' '.join(shlex.quote(word) for word in shown)}\n", flush=True)
+    begin = time.monotonic()
+    # The scripts warn of nothing here that their own lines do not say.
+    status = subprocess.run(command, check=False).returncode
+    if status:
+        raise InputError(f"{script} ended with status {status}; its last lines say why.")
+    print(f"({run_log.duration(time.monotonic() - begin)})", flush=True)
+
+
+def make_data(folder: str) -> AlbertConfig:
+    """Text → corpus → vocabulary → records; returns the model's config."""
+    corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
+    source = ({"input_file": FLAGS.text, "language": FLAGS.language} if FLAGS.text
+              else {"input_format": "python"})
+    run_script(
+        "1. Text: one sentence a line, some documents held out for evaluation",
+        "prepare_corpus.py", **source, output_file=corpus, heldout_file=heldout,
+        heldout_share=0.05, min_document_sentences=2, random_seed=FLAGS.random_seed)
+    run_script(
+        "2. Vocabulary: SentencePiece with the release's settings",
+        "train_sentencepiece.py", input_file=corpus, output_prefix=f"{folder}/spm",
+        vocab_size=FLAGS.vocab_size)
+    for name, text, copies in (("train", corpus, 10), ("heldout", heldout, 2)):
+        run_script(
+            f"3. Records ({name}): sentence order and n-gram masks",
+            "create_pretraining_data.py", input_file=text,
+            output_file=f"{folder}/{name}.tfrecord",
+            spm_model_file=f"{folder}/spm.model", max_seq_length=MAX_SEQ_LENGTH,
+            max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ, dupe_factor=copies,
+            random_seed=FLAGS.random_seed)
+    config = AlbertConfig(vocab_size=FLAGS.vocab_size, **MODEL)
+    with files.atomic_write(f"{folder}/albert_config.json") as stream:
+        stream.write(config.to_json().encode())
+    return config
+
+
+def pretrain(folder: str) -> None:
+    """Trains, and evaluates on the held-out documents as it goes."""
+    steps = FLAGS.num_train_steps
+    run_script(
+        "4. Pretraining: masked LM and sentence order with LAMB",
+        "run_pretraining.py", input_file=f"{folder}/train.tfrecord",
+        eval_input_file=f"{folder}/heldout.tfrecord", output_dir=f"{folder}/model",
+        albert_config_file=f"{folder}/albert_config.json",
+        max_seq_length=MAX_SEQ_LENGTH,
+        max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ,
+        train_batch_size=BATCH_SIZE, eval_batch_size=BATCH_SIZE, max_eval_steps=0,
+        learning_rate=0.005, num_train_steps=steps, num_warmup_steps=steps // 20,
+        save_checkpoints_steps=max(steps // 8, 1),
+        iterations_per_loop=max(steps // 80, 1), random_seed=FLAGS.random_seed)
+
+
+def report(folder: str, begin: float) -> None:
+    """Prints the table, draws the curves with the baselines, says what is where."""
+    spec = records.pretraining_spec(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ)
+    tokenizer = FullTokenizer(spm_model_file=f"{folder}/spm.model")
+    guess = baselines.count_baselines(
+        [f"{folder}/train.tfrecord"], [f"{folder}/heldout.tfrecord"], spec,
+        tokenizer.mask_id)
+    metrics_path = f"{folder}/model/{run_log.METRICS_FILE}"
+    rows = run_log.read_metrics(metrics_path)
+    result = [row for row in rows if row["split"] == "eval"][-1]
+    rates = [row["steps_per_second"] for row in rows if "steps_per_second" in row]
+    with open(f"{folder}/model/model.json", encoding="utf-8") as stream:
+        parameters = json.load(stream)["parameters"]
+    run_log.draw_curves(metrics_path, f"{folder}/curves.png", {
+        "masked_lm_accuracy": {"most frequent follower": guess.most_frequent_follower,
+                               "most frequent piece": guess.most_frequent_piece},
+        "sentence_order_accuracy": {"larger class": guess.larger_class}})
+    order = result["sentence_order_accuracy"]
+    low, high = baselines.wilson_interval(order, guess.examples)
+    lines = [
+        ("masked-LM accuracy", f"{result['masked_lm_accuracy']:.1%}"),
+        ("  always the most frequent piece", f"{guess.most_frequent_piece:.1%}"),
+        ("  most frequent follower of the left neighbour",
+         f"{guess.most_frequent_follower:.1%}"),
+        ("sentence-order accuracy", f"{order:.1%} (95 %: {low:.1%} to {high:.1%})"),
+        ("  share of the larger class", f"{guess.larger_class:.1%}"),
+        ("masked-LM loss", f"{result['masked_lm_loss']:.3f}"),
+        ("sentence-order loss", f"{result['sentence_order_loss']:.3f}"),
+        ("steps", f"{result['step']} of {BATCH_SIZE} sequences"),
+        ("steps/s", f"{sorted(rates)[len(rates) // 2]:.1f}" if rates else "-"),
+        ("parameters", f"{parameters:,}"),
+        ("time", run_log.duration(time.monotonic() - begin)),
+    ]
+    print(f"\n== On held-out documents ({guess.examples} sequences, "
+          f"{guess.predictions} masked pieces)\n")
+    for name, value in lines:
+        print(f"  {name:<48} {value}")
+    print(f"""
+== What lies where
+
+  {folder}/corpus.txt, heldout.txt       the text, one sentence a line
+  {folder}/spm.model, spm.vocab          the vocabulary
+  {folder}/train.tfrecord, heldout.tfrecord   the records
+  {folder}/model                         checkpoints, metrics.jsonl, the config
+  {folder}/curves.png                    curves with the baselines
+  tensorboard --logdir={folder}/model/tensorboard
+
+== What next
+
+  Your own text:         make quickstart TEXT='my/*.txt'
+  Train on:              the command of step 4 with a larger --num_train_steps
+  A published size:      python run_pretraining.py --help   (--model=base)
+  A TF1 checkpoint:      python run_pretraining.py --init_checkpoint=model.ckpt-best ...
+""")
+
+
+def main(argv):
+    del argv
+    begin = time.monotonic()
+    folder = FLAGS.output_dir
+    if os.path.exists(f"{folder}/model/checkpoint"):
+        raise InputError(
+            f"{folder} holds an earlier quickstart; remove it (rm -r {folder}), or "
+            "choose another: make quickstart OUTPUT=folder.")
+    if FLAGS.text:
+        files.expand_patterns(FLAGS.text, "--text")
+    files.make_directory(folder, "--output_dir")
+    make_data(folder)
+    pretrain(folder)
+    report(folder, begin)
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,155 @@
+import dataclasses
+import json
+
+import pytest
+
+from albert_tf.config import ACTIVATIONS, NAMED, SHARING, AlbertConfig
+from albert_tf.errors import InputError
+from tests.helpers import FIXTURES, SHARED
+
+# Keys as in the released files.
+RELEASED = {
+    "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1, "embedding_size": 128, "hidden_size": 768,
+    "initializer_range": 0.02, "intermediate_size": 3072,
+    "max_position_embeddings": 512, "num_attention_heads": 12,
+    "num_hidden_layers": 12, "num_hidden_groups": 1, "net_structure_type": 0,
+    "gap_size": 0, "num_memory_blocks": 0, "inner_group_num": 1,
+    "down_scale_factor": 1, "type_vocab_size": 2, "vocab_size": 30000,
+}
+
+
+def write(tmp_path, text):
+    path = tmp_path / "albert_config.json"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_released_file_is_read_whole_and_written_back(tmp_path):
+    config = AlbertConfig.from_json_file(write(tmp_path, json.dumps(RELEASED)))
+    assert dataclasses.replace(config, extra={}) == AlbertConfig.named("base")
+    assert config.extra == {
+        "net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0}
+    assert json.loads(config.to_json()) == RELEASED
+    again = AlbertConfig.from_json_file(write(tmp_path, config.to_json()))
+    assert again == config
+
+
+def test_null_activation_is_linear():
+    assert AlbertConfig.from_dict({**RELEASED, "hidden_act": None}).hidden_act == "linear"
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+def test_parameter_sharing_survives_the_file(tmp_path, sharing):
+    config = AlbertConfig.named("base", parameter_sharing=sharing)
+    assert AlbertConfig.from_json_file(write(tmp_path, config.to_json())) == config
+    assert ("parameter_sharing" in config.to_dict()) == (sharing != "all")
+
+
+def test_published_sizes():
+    shapes = {name: (c["num_hidden_layers"], c["hidden_size"],
+                     c["num_attention_heads"], c["intermediate_size"])
+              for name, c in NAMED.items()}
+    assert shapes["base"] == shapes["bert-base"] == (12, 768, 12, 3072)
+    assert shapes["large"] == shapes["bert-large"] == (24, 1024, 16, 4096)
+    assert shapes["xlarge"] == shapes["bert-xlarge"] == (24, 2048, 16, 8192)
+    assert shapes["xxlarge"] == (12, 4096, 64, 16384)
+    for name in ("base", "large", "xlarge", "xxlarge"):
+        first, second = AlbertConfig.named(name), AlbertConfig.named(f"{name}-v2")
+        rate = 0.0 if name == "xxlarge" else 0.1
+        assert first.hidden_dropout_prob == first.attention_probs_dropout_prob == rate
+        assert second == first.replace(
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        assert (first.embedding_size, first.vocab_size, first.num_hidden_groups,
+                first.max_position_embeddings, first.type_vocab_size) == (
+                    128, 30000, 1, 512, 2)
+        assert first.parameter_sharing == "all"
+    for name in ("bert-base", "bert-large", "bert-xlarge"):
+        config = AlbertConfig.named(name)
+        assert config.embedding_size == config.hidden_size
+        assert config.parameter_sharing == "none"
+
+
+def test_changes_from_a_command_line_are_read_as_the_fields_type():
+    config = AlbertConfig.named(
+        "base", embedding_size="64", hidden_dropout_prob="0", parameter_sharing="ffn")
+    assert config.embedding_size == 64
+    assert config.hidden_dropout_prob == 0.0
+    assert isinstance(config.hidden_dropout_prob, float)
+    assert config.parameter_sharing == "ffn"
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"embeding_size": 64}, ["embeding_size", "embedding_size"]),
+    ({"embedding_size": "big"}, ["embedding_size", "'big'", "number"]),
+    ({"hidden_size": 0}, ["hidden_size", "0"]),
+    ({"hidden_size": 770}, ["770", "multiple", "num_attention_heads 12"]),
+    ({"num_hidden_layers": 2.5}, ["num_hidden_layers", "2.5", "int"]),
+    ({"vocab_size": True}, ["vocab_size", "True"]),
+    ({"hidden_dropout_prob": 1.0}, ["hidden_dropout_prob", "below 1"]),
+    ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "-0.1"]),
+    ({"hidden_act": "swish"}, ["hidden_act", "swish", *ACTIVATIONS]),
+    ({"parameter_sharing": "half"}, ["parameter_sharing", "half", *SHARING]),
+])
+def test_wrong_values_are_named(changes, words):
+    with pytest.raises(InputError) as error:
+        AlbertConfig.named("base", **changes)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_unknown_size_is_named():
+    with pytest.raises(InputError, match="'huge'.*xxlarge"):
+        AlbertConfig.named("huge")
+
+
+@pytest.mark.parametrize("text, words", [
+    ("{\n\"vocab_size\": 3,\n}", ["line 3", "not JSON"]),
+    ("[1]", ["not a JSON object"]),
+    ("{}", ["vocab_size"]),
+    ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
+])
+def test_wrong_files_are_named(tmp_path, text, words):
+    path = write(tmp_path, text)
+    with pytest.raises(InputError) as error:
+        AlbertConfig.from_json_file(path)
+    for word in [path, *words]:
+        assert word in str(error.value)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="absent.json"):
+        AlbertConfig.from_json_file(str(tmp_path / "absent.json"))
+
+
+def test_group_of_layer_is_the_releases():
+    table = json.loads((FIXTURES / "model" / "group_index.json").read_text())
+    for row in table.values():
+        config = AlbertConfig(num_hidden_layers=row["num_hidden_layers"],
+                              num_hidden_groups=row["num_hidden_groups"])
+        groups = [config.group_of_layer(i) for i in range(config.num_hidden_layers)]
+        assert groups == row["group_of_layer"]
+    uneven = table["49_49"]["group_of_layer"]
+    assert uneven[1] == 0 and len(set(uneven)) == 43
+
+
+@pytest.mark.parametrize("sharing, attention, ffn", [
+    ("all", [0, 0, 1, 1], [0, 0, 1, 1]),
+    ("attention", [0, 0, 1, 1], [0, 1, 2, 3]),
+    ("ffn", [0, 1, 2, 3], [0, 0, 1, 1]),
+    ("none", [0, 1, 2, 3], [0, 1, 2, 3]),
+])
+def test_what_the_layers_use(sharing, attention, ffn):
+    config = AlbertConfig(num_hidden_layers=4, num_hidden_groups=2,
+                          parameter_sharing=sharing)
+    assert [config.attention_index(i) for i in range(4)] == attention
+    assert [config.ffn_index(i) for i in range(4)] == ffn
+
+
+@pytest.mark.shared
+def test_golden_configs_are_read():
+    paths = sorted((SHARED / "golden").glob("*/*/albert_config.json"))
+    assert len(paths) > 12
+    for path in paths:
+        config = AlbertConfig.from_json_file(str(path))
+        assert json.loads(config.to_json()) == json.loads(path.read_text())
