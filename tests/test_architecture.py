@@ -1,0 +1,183 @@
+"""Who may import whom, and what must stay free of TensorFlow or of flags."""
+
+import ast
+import graphlib
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+PACKAGE = ROOT / "albert_tf"
+
+# A module imports only from lower levels, and from its own level in its own
+# folder. Levels 0 and 1 never load TensorFlow.
+LEVELS = {
+    # What stands on nothing: errors, files, the config, pieces of text.
+    "errors": 0, "files": 0, "config": 0,
+    "text_cleaning": 0, "wordpiece": 0, "sentence_pieces": 0, "tokenization": 0,
+    "sequences": 0, "sentence_splitting": 0, "corpus": 0, "python_prose": 0,
+    "record_files": 0, "parameter_groups": 0, "run_log": 0,
+    # Made of those, still without TensorFlow.
+    "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
+    "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
+    # Records, model, optimizer, checkpoints.
+    "records": 2, "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
+    "optimization": 2, "checkpoint_files": 2, "checkpoint": 2,
+    # Whole jobs: training, writing records, the baselines of an evaluation.
+    "training_steps": 3, "training": 3, "pretraining_data": 3, "baselines": 3,
+    "command_line": 4,
+}
+
+TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",
+              "tensorflow_models", "tensorflow_text")
+
+# Functions of levels 0 and 1 that import TensorFlow when they are called: paths
+# with a scheme go through tf.io.gfile.
+LATE_TENSORFLOW = {("files", "_gfile")}
+
+# Modules above level 1 that the scripts that create data load: they too import
+# TensorFlow late.
+LIGHT = ("command_line", "records", "pretraining_data")
+
+
+def module_name(path):
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))
+           if path.name != "__init__.py"}
+SCRIPTS = sorted(ROOT.glob("*.py"))
+SOURCES = [*PACKAGE.rglob("*.py"), *SCRIPTS, *(ROOT / "tests").rglob("*.py")]
+
+
+def imports(tree):
+    """(dotted name, name of the enclosing function or "") of every import."""
+    found = []
+
+    def visit(node, function):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node.name
+        if isinstance(node, ast.Import):
+            found.extend((alias.name, function) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: import by the full name"
+            found.extend((f"{node.module}.{alias.name}", function)
+                         for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child, function)
+
+    visit(tree, "")
+    return found
+
+
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def own_modules(path):
+    """Modules of the package that a file imports."""
+    found = set()
+    for name, _ in imports(parse(path)):
+        if name.startswith("albert_tf."):
+            parts = name.split(".")[1:]
+            # The longest name that is a module; what is left is a name in it.
+            found.update([".".join(parts[:n]) for n in range(len(parts), 0, -1)
+                          if ".".join(parts[:n]) in MODULES][:1])
+    return found
+
+
+def test_every_module_has_a_level():
+    new = sorted(set(MODULES) - set(LEVELS))
+    assert not new, (
+        f"{', '.join(new)}: add the module to LEVELS in {pathlib.Path(__file__).name}, "
+        "at the lowest level that its imports allow")
+    gone = sorted(set(LEVELS) - set(MODULES))
+    assert not gone, f"{', '.join(gone)}: no such module; take it out of LEVELS"
+
+
+@pytest.mark.parametrize("module", sorted(set(MODULES) & set(LEVELS)))
+def test_imports_go_down(module):
+    folder = module.rpartition(".")[0]
+    for other in own_modules(MODULES[module]) & set(LEVELS):
+        lower = LEVELS[other] < LEVELS[module]
+        sibling = (LEVELS[other] == LEVELS[module]
+                   and other.rpartition(".")[0] == folder)
+        assert lower or sibling, (
+            f"{module} of level {LEVELS[module]} imports {other} of level "
+            f"{LEVELS[other]}")
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {module: own_modules(path) for module, path in MODULES.items()}
+    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(MODULES)
+
+
+@pytest.mark.parametrize(
+    "module", sorted(m for m in MODULES if LEVELS.get(m, 2) < 2))
+def test_levels_0_and_1_import_no_tensorflow(module):
+    for name, function in imports(parse(MODULES[module])):
+        if name.split(".")[0] in TENSORFLOW:
+            assert (module, function) in LATE_TENSORFLOW, (
+                f"{module} of level {LEVELS[module]} imports {name}")
+
+
+def test_flags_are_known_to_scripts_and_command_line_alone():
+    for module, path in MODULES.items():
+        named = {name for name, _ in imports(parse(path))
+                 if name.startswith(("absl.flags", "argparse", "click"))}
+        assert not named or module == "command_line", f"{module} imports {named}"
+
+
+def test_keras_is_tf_keras():
+    for path in SOURCES:
+        tree = parse(path)
+        for name, _ in imports(tree):
+            assert not (name + ".").startswith(
+                ("keras.", "tensorflow.keras.", "tensorflow.python.keras.")), (
+                    f"{path}: {name} instead of tf_keras")
+        for node in ast.walk(tree):
+            assert not (isinstance(node, ast.Attribute) and node.attr == "keras"
+                        and isinstance(node.value, ast.Name)
+                        and node.value.id in ("tf", "tensorflow")), (
+                f"{path}, line {node.lineno}: import tf_keras by its own name")
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=False, cwd=ROOT)
+
+
+def test_tokenization_and_data_creation_load_no_tensorflow():
+    light = sorted(m for m in MODULES if LEVELS.get(m, 2) < 2 or m in LIGHT)
+    code = "\n".join([
+        "import sys",
+        "import albert_tf",
+        "from albert_tf import tokenization, pretraining_instances",
+        "albert_tf.AlbertConfig.named('base')",
+        *(f"import albert_tf.{module}" for module in light),
+        f"loaded = [name for name in {TENSORFLOW} if name in sys.modules]",
+        "assert not loaded, loaded"])
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("script", [path.name for path in SCRIPTS])
+def test_scripts_start_without_tensorflow(script):
+    """--help must come at once, and the scripts that create data never load it."""
+    result = run_python(
+        f"import sys, importlib.util as u\n"
+        f"spec = u.spec_from_file_location('script', {script!r})\n"
+        "spec.loader.exec_module(u.module_from_spec(spec))\n"
+        "assert 'tensorflow' not in sys.modules")
+    assert result.returncode == 0, result.stderr
+
+
+def test_public_names_load_their_modules():
+    import albert_tf
+
+    for name in dir(albert_tf):
+        assert getattr(albert_tf, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Albert'"):
+        albert_tf.Albert
