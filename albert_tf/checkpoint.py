@@ -133,8 +133,7 @@ def _variables(model: tf_keras.Model) -> dict[str, object]:
 
 def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:
     """The model's weights as they stand now, by the release's names."""
-    return {name: np.array(variable.numpy())
-            for name, variable in _variables(model).items()}
+    return {name: variable.numpy() for name, variable in _variables(model).items()}
 
 
 def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],

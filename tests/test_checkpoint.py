@@ -259,7 +259,8 @@ def test_tensors_do_not_follow_the_model():
     model = pretrainer()
     before = checkpoint.tf1_tensors(model)
     copies = {name: value.copy() for name, value in before.items()}
-    checkpoint.load_tf1_tensors(model, numbered_tensors(model))
+    for variable in model.weights:
+        variable.assign_add(tf.ones_like(variable))
     for name, value in copies.items():
         np.testing.assert_array_equal(before[name], value)
 

@@ -232,6 +232,20 @@ def test_dropout_places_are_the_releases():
     assert places == [(0.2, 3, 4)] + 4 * [(0.3, 4, 6), (0.2, 3, 8), (0.2, 3, 8)]
 
 
+def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
+    class DropAll(DropoutSeeds):
+        def dropout(self, inputs, rate):
+            return tf.zeros_like(inputs)
+
+    model, seeds = encoder(), DropAll(None)
+    assert not np.any(model.embeddings(IDS, tf.zeros_like(IDS), seeds))
+    hidden = tf.constant(np.random.default_rng(3).standard_normal([2, 6, 8]), tf.float32)
+    attention, ffn = model.encoder.attention["0_0"], model.encoder.ffn["0_0"]
+    np.testing.assert_allclose(
+        attention(hidden, tf.zeros([2, 1, 1, 6]), seeds), attention.layer_norm(hidden))
+    np.testing.assert_allclose(ffn(hidden, seeds), ffn.layer_norm(hidden))
+
+
 # ---- inputs ----------------------------------------------------------------
 
 
