@@ -25,8 +25,9 @@ LEVELS = {
     # Records, model, optimizer, checkpoints.
     "records": 2, "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
+    "cluster": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
-    "training_steps": 3, "training": 3, "pretraining_data": 3, "baselines": 3,
+    "training_steps": 3, "run_options": 3, "training": 3, "pretraining_data": 3, "baselines": 3,
     "command_line": 4,
 }
 
