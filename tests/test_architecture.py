@@ -27,7 +27,8 @@ LEVELS = {
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
-    "training_steps": 3, "run_options": 3, "training": 3, "pretraining_data": 3, "baselines": 3,
+    "training_steps": 3, "run_options": 3, "training": 3, "pretraining_data": 3,
+    "baselines": 3,
     "command_line": 4,
 }
 
