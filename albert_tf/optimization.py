@@ -57,10 +57,9 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then polynomial decay to 0 (release: `create_optimizer`).
 
     The decay counts from step 0, not from the end of the warm-up, so the rate
-    drops a little where the warm-up ends. All of it is computed in float32, and
-    divided by multiplying with a reciprocal, as TensorFlow's graphs do with a
-    constant divisor: towards the end 1 - step / num_train_steps has few digits
-    left, and another order of rounding gives another rate.
+    drops a little where the warm-up ends. It is computed in float32 with a
+    reciprocal in place of the division, as in the release's graphs: towards the
+    end 1 - step / num_train_steps has few digits left and shows any difference.
 
     Args:
       init_lr: rate that the warm-up ramps to and the decay starts from.
@@ -91,7 +90,10 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         init_lr = tf.constant(self.init_lr, tf.float32)
         done = (tf.cast(tf.minimum(step, self.num_train_steps), tf.float32)
                 * (1.0 / tf.constant(self.num_train_steps, tf.float32)))
-        rate = init_lr * tf.pow(1.0 - done, self.poly_power)
+        # XLA does not round the product before it subtracts: at the end it may
+        # find a remainder of either sign, and a root of a negative one is NaN.
+        left = tf.where(step < self.num_train_steps, tf.maximum(1.0 - done, 0.0), 0.0)
+        rate = init_lr * tf.pow(left, self.poly_power)
         if not self.num_warmup_steps:
             return rate
         warm_steps = step - self.start_warmup_step
@@ -127,8 +129,8 @@ def clip_by_global_norm(
 
     Returns:
       The clipped gradients, dense float32 (None stays None), and the global norm
-      before clipping, a float32 scalar. Where the norm is not finite every
-      gradient becomes NaN, so that no part of a broken step goes unnoticed.
+      before clipping, a float32 scalar. Where it is not finite every gradient
+      becomes NaN, so that no part of a broken step goes unnoticed.
 
     Raises:
       InputError: if clip_norm is not over 0.
@@ -138,12 +140,10 @@ def clip_by_global_norm(
         raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
     gradients = list(gradients)
     dense = [_dense_float32(gradient) for gradient in gradients]
-    measured = dense
-    if count_duplicates:
-        measured = [
-            tf.cast(gradient.values, tf.float32)
-            if isinstance(gradient, tf.IndexedSlices) else as_dense
-            for gradient, as_dense in zip(gradients, dense)]
+    measured = [
+        tf.cast(gradient.values, tf.float32)
+        if count_duplicates and isinstance(gradient, tf.IndexedSlices) else as_dense
+        for gradient, as_dense in zip(gradients, dense)]
     squares = [tf.reduce_sum(tf.square(g)) for g in measured if g is not None]
     if not squares:
         raise ValueError("There is no gradient to clip: all of them are None.")
@@ -155,9 +155,8 @@ def clip_by_global_norm(
 
 def _dense_float32(gradient: Gradient) -> Optional[tf.Tensor]:
     """A gradient as one float32 tensor; rows of the same index are summed."""
-    if gradient is None:
-        return None
-    return tf.cast(tf.convert_to_tensor(gradient), tf.float32)
+    return None if gradient is None else tf.cast(
+        tf.convert_to_tensor(gradient), tf.float32)
 
 
 def _name(variable: tf.Variable) -> str:
@@ -175,8 +174,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
 
     Args:
       learning_rate: a rate or a schedule; step k is made with schedule(k), where k
-        is `iterations` before the step. `optimizer.learning_rate` is the
-        rate of the last step made.
+        is `iterations` before the step. Afterwards `learning_rate` is that rate.
       weight_decay_rate: share of a variable that is added to its update.
       beta_1: decay of the mean of the gradients.
       beta_2: decay of the mean of their squares.
@@ -194,8 +192,9 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
 
     def __init__(self, learning_rate=0.001, weight_decay_rate: float = 0.01,
                  beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-6,
-                 no_decay: Sequence[str] = NO_DECAY_PATTERNS, excluded: Sequence[str] = (),
-                 jit_compile: bool = False, name: Optional[str] = None):
+                 no_decay: Sequence[str] = NO_DECAY_PATTERNS,
+                 excluded: Sequence[str] = (), jit_compile: bool = False,
+                 name: Optional[str] = None):
         # weight_decay=None turns off tf_keras's own, which acts on the variable
         # before the update and so differs from the release's.
         super().__init__(name or type(self).__name__, weight_decay=None,
@@ -216,8 +215,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         self._moments = self._no_dependency({})
         self.groups_logged = False
 
-    def trained_variables(
-        self, variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+    def trained_variables(self, variables: Iterable[tf.Variable]) -> list[tf.Variable]:
         """The variables that are not excluded, in their order.
 
         The release computes and clips the gradients of these alone.
@@ -328,9 +326,8 @@ class Lamb(MomentsOptimizer):
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 
 
-def parameter_groups(
-    variables: Iterable[tf.Variable], optimizer: MomentsOptimizer
-) -> dict[str, list[str]]:
+def parameter_groups(variables: Iterable[tf.Variable],
+                     optimizer: MomentsOptimizer) -> dict[str, list[str]]:
     """Names of the variables by group: `decay`, `no_decay`, `excluded`.
 
     Raises:
@@ -339,9 +336,8 @@ def parameter_groups(
     return optimizer.patterns.groups([_name(variable) for variable in variables])
 
 
-def log_parameter_groups(
-    variables: Iterable[tf.Variable], optimizer: MomentsOptimizer
-) -> dict[str, list[str]]:
+def log_parameter_groups(variables: Iterable[tf.Variable],
+                         optimizer: MomentsOptimizer) -> dict[str, list[str]]:
     """Logs the groups with their sizes, once for an optimizer; returns them."""
     variables = list(variables)
     groups = parameter_groups(variables, optimizer)
