@@ -287,7 +287,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
 
     def ratio(self, weights: tf.Tensor, update: tf.Tensor) -> Union[float, tf.Tensor]:
         """What the update of a variable is multiplied with, beside the rate."""
-        raise NotImplementedError
+        return 1.0
 
     def get_config(self) -> dict:
         return {
@@ -306,9 +306,6 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
 @tf_keras.utils.register_keras_serializable("albert_tf")
 class AdamW(MomentsOptimizer):
     """Adam with weight decay in the update (release: `AdamWeightDecayOptimizer`)."""
-
-    def ratio(self, weights, update):
-        return 1.0
 
 
 @tf_keras.utils.register_keras_serializable("albert_tf")
