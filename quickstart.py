@@ -7,7 +7,6 @@ every step can be repeated and changed. Without --text it takes the English pros
 that comes with Python and the installed packages. About ten minutes on two cores.
 """
 
-import json
 import os
 import shlex
 import subprocess
@@ -19,6 +18,7 @@ from absl import flags
 from albert_tf import baselines, command_line, files, records, run_log
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.parameter_count import count_parameters
 from albert_tf.tokenization import FullTokenizer
 
 FLAGS = flags.FLAGS
@@ -28,18 +28,21 @@ flags.DEFINE_string(
     "paths or globs. Default: the prose that comes with Python.")
 flags.DEFINE_string("language", "en", "Language of --text, an ISO 639 code.")
 flags.DEFINE_string("output_dir", "quickstart_output", "Where everything goes.")
-flags.DEFINE_integer("vocab_size", 4000, "Pieces of the vocabulary.")
-flags.DEFINE_integer("num_train_steps", 4000, "Training steps.", lower_bound=1)
+flags.DEFINE_integer("vocab_size", 4000, "Pieces of the vocabulary; fewer where the text is small.")
+flags.DEFINE_integer("num_train_steps", 2000, "Training steps.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "Fixes everything.")
 
-# A model that two cores train to something in minutes: four shared layers of
-# width 256 on sequences of 64 pieces.
+# A model that two cores train to something in minutes: three shared layers of
+# width 128 on sequences of 64 pieces.
 MODEL = dict(
-    embedding_size=128, hidden_size=256, num_hidden_layers=4, num_attention_heads=4,
-    intermediate_size=1024, max_position_embeddings=64)
+    embedding_size=128, hidden_size=128, num_hidden_layers=3, num_attention_heads=4,
+    intermediate_size=512, max_position_embeddings=64)
 MAX_SEQ_LENGTH = 64
 MAX_PREDICTIONS_PER_SEQ = 10
 BATCH_SIZE = 64
+
+# Text that a piece of the vocabulary needs; small texts get fewer pieces.
+BYTES_PER_PIECE = 500
 
 
 def run_script(step: str, script: str, **flag_values) -> None:
@@ -63,16 +66,21 @@ def run_script(step: str, script: str, **flag_values) -> None:
 def make_data(folder: str) -> AlbertConfig:
     """Text → corpus → vocabulary → records; returns the model's config."""
     corpus, heldout = f"{folder}/corpus.txt", f"{folder}/heldout.txt"
-    source = ({"input_file": FLAGS.text, "language": FLAGS.language} if FLAGS.text
-              else {"input_format": "python"})
+    source = {"input_format": "python"}
+    if FLAGS.text:
+        source = {"input_file": FLAGS.text, "language": FLAGS.language}
+        if len(files.expand_patterns(FLAGS.text, "--text")) == 1:
+            # One book is not one document: some of it must be held out.
+            source["document_separator"] = "blank_line"
     run_script(
         "1. Text: one sentence a line, some documents held out for evaluation",
         "prepare_corpus.py", **source, output_file=corpus, heldout_file=heldout,
-        heldout_share=0.05, min_document_sentences=2, random_seed=FLAGS.random_seed)
+        heldout_share=0.05, min_document_sentences=3, random_seed=FLAGS.random_seed)
+    vocab_size = min(FLAGS.vocab_size, os.path.getsize(corpus) // BYTES_PER_PIECE)
     run_script(
         "2. Vocabulary: SentencePiece with the release's settings",
         "train_sentencepiece.py", input_file=corpus, output_prefix=f"{folder}/spm",
-        vocab_size=FLAGS.vocab_size)
+        vocab_size=vocab_size)
     for name, text, copies in (("train", corpus, 10), ("heldout", heldout, 2)):
         run_script(
             f"3. Records ({name}): sentence order and n-gram masks",
@@ -81,7 +89,7 @@ def make_data(folder: str) -> AlbertConfig:
             spm_model_file=f"{folder}/spm.model", max_seq_length=MAX_SEQ_LENGTH,
             max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ, dupe_factor=copies,
             random_seed=FLAGS.random_seed)
-    config = AlbertConfig(vocab_size=FLAGS.vocab_size, **MODEL)
+    config = AlbertConfig(vocab_size=vocab_size, **MODEL)
     with files.atomic_write(f"{folder}/albert_config.json") as stream:
         stream.write(config.to_json().encode())
     return config
@@ -98,12 +106,12 @@ def pretrain(folder: str) -> None:
         max_seq_length=MAX_SEQ_LENGTH,
         max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ,
         train_batch_size=BATCH_SIZE, eval_batch_size=BATCH_SIZE, max_eval_steps=0,
-        learning_rate=0.005, num_train_steps=steps, num_warmup_steps=steps // 20,
+        learning_rate=0.01, num_train_steps=steps, num_warmup_steps=steps // 20,
         save_checkpoints_steps=max(steps // 8, 1),
         iterations_per_loop=max(steps // 80, 1), random_seed=FLAGS.random_seed)
 
 
-def report(folder: str, begin: float) -> None:
+def report(folder: str, config: AlbertConfig, begin: float) -> None:
     """Prints the table, draws the curves with the baselines, says what is where."""
     spec = records.pretraining_spec(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ)
     tokenizer = FullTokenizer(spm_model_file=f"{folder}/spm.model")
@@ -114,8 +122,7 @@ def report(folder: str, begin: float) -> None:
     rows = run_log.read_metrics(metrics_path)
     result = [row for row in rows if row["split"] == "eval"][-1]
     rates = [row["steps_per_second"] for row in rows if "steps_per_second" in row]
-    with open(f"{folder}/model/model.json", encoding="utf-8") as stream:
-        parameters = json.load(stream)["parameters"]
+    parameters = count_parameters(config).with_heads
     run_log.draw_curves(metrics_path, f"{folder}/curves.png", {
         "masked_lm_accuracy": {"most frequent follower": guess.most_frequent_follower,
                                "most frequent piece": guess.most_frequent_piece},
@@ -170,9 +177,9 @@ def main(argv):
     if FLAGS.text:
         files.expand_patterns(FLAGS.text, "--text")
     files.make_directory(folder, "--output_dir")
-    make_data(folder)
+    config = make_data(folder)
     pretrain(folder)
-    report(folder, begin)
+    report(folder, config, begin)
 
 
 if __name__ == "__main__":

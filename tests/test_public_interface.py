@@ -1,0 +1,75 @@
+"""The names that other code relies on, used as the README shows them."""
+
+import numpy as np
+import pytest
+
+import albert_tf
+from tests.helpers import FIXTURES
+
+CONFIG = dict(vocab_size=4000, embedding_size=8, hidden_size=16, num_hidden_layers=2,
+              num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
+              hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+@pytest.fixture(scope="module")
+def config():
+    return albert_tf.AlbertConfig.named("base", **CONFIG)
+
+
+def test_from_text_to_vectors(config):
+    tokenizer = albert_tf.tokenization.FullTokenizer(
+        vocab_file=None, do_lower_case=True,
+        spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
+    text = albert_tf.tokenization.preprocess_text("The  Layers share weights.", lower=True)
+    ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
+    assert tokenizer.convert_ids_to_tokens(ids) == tokenizer.tokenize(text)
+
+    out = albert_tf.AlbertModel(config)({"input_ids": [ids]}, training=False)
+    length = len(ids)
+    assert out["embedding_output"].shape == (1, length, 8)
+    assert [o.shape for o in out["encoder_outputs"]] == [(1, length, 16)] * 2
+    assert out["sequence_output"].shape == (1, length, 16)
+    assert out["pooled_output"].shape == (1, 16)
+
+
+def test_pretraining_step_by_hand(config):
+    import tensorflow as tf
+
+    pretrainer = albert_tf.AlbertForPreTraining(config)
+    features = {
+        "input_ids": np.arange(16, dtype=np.int32).reshape(2, 8) + 5,
+        "input_mask": np.ones([2, 8], np.int32),
+        "segment_ids": np.zeros([2, 8], np.int32),
+        "masked_lm_positions": np.array([[1, 2], [3, 0]], np.int32),
+        "masked_lm_ids": np.array([[7, 8], [9, 0]], np.int32),
+        "masked_lm_weights": np.array([[1, 1], [1, 0]], np.float32),
+        "next_sentence_labels": np.array([[0], [1]], np.int32),
+    }
+    optimizer = albert_tf.optimization.create_optimizer(
+        0.01, 10, 0, optimizer="lamb", poly_power=1.0, start_warmup_step=0)
+    seen = []
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            heads = pretrainer(features, training=True)
+            losses = albert_tf.losses.pretraining_losses(heads, features)
+        gradients = tape.gradient(losses["total_loss"], pretrainer.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, pretrainer.trainable_variables))
+        seen.append(float(losses["total_loss"]))
+    assert heads["mlm_logits"].shape == (2, 2, 4000)
+    assert heads["sentence_order_logits"].shape == (2, 2)
+    assert seen == sorted(seen, reverse=True) and seen[-1] < seen[0]
+    assert losses["total_loss"] == losses["masked_lm_loss"] + losses["sentence_order_loss"]
+
+
+def test_tensors_go_out_and_back_in(config):
+    first, second = (albert_tf.AlbertForPreTraining(config) for _ in range(2))
+    tensors = albert_tf.checkpoint.tf1_tensors(first)
+    assert "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/kernel" in tensors
+    albert_tf.checkpoint.load_tf1_tensors(second, tensors)
+    back = albert_tf.checkpoint.tf1_tensors(second)
+    assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        albert_tf.nothing  # pylint: disable=pointless-statement
