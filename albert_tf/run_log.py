@@ -87,8 +87,12 @@ class MetricsLog:
     def __init__(self, output_dir: str, resume_step: int = 0):
         self.path = os.path.join(output_dir, METRICS_FILE)
         self.rows = []
-        if resume_step and files.exists(self.path):
-            self.rows = [r for r in read_metrics(self.path) if r["step"] <= resume_step]
+        rows = read_metrics(self.path) if files.exists(self.path) else []
+        if resume_step:
+            self.rows = [r for r in rows if r["step"] <= resume_step]
+        if len(rows) > len(self.rows):
+            logging.info("%s: %d rows of later steps are dropped; they are made again.",
+                         self.path, len(rows) - len(self.rows))
         with files.atomic_write(self.path) as stream:
             for row in self.rows:
                 stream.write(_line(row))
@@ -101,10 +105,6 @@ class MetricsLog:
         with files.open_binary(self.path, "ab") as stream:
             stream.write(_line(row))
 
-    def has(self, step: int, split: str) -> bool:
-        """Whether there is a row of this step and split."""
-        return any(r["step"] == step and r["split"] == split for r in self.rows)
-
 
 def _line(row: Mapping[str, Any]) -> bytes:
     return (json.dumps(row) + "\n").encode()
@@ -114,21 +114,36 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
     """Rows of a metrics log; a last line cut short by a kill is left out.
 
     Raises:
-      InputError: if another line is not JSON.
+      InputError: if another line is no row.
     """
     lines = [(n, line) for n, line in files.read_lines(path) if line.strip()]
     rows = []
     for position, (number, line) in enumerate(lines):
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if position == len(lines) - 1:
-                logging.warning("%s, line %d is cut short and left out.", path, number)
-                break
+        row = _parsed(line)
+        if row is None and position == len(lines) - 1:
+            logging.warning("%s, line %d is cut short and left out.", path, number)
+            break
+        if row is None:
             raise InputError(
-                f"{path}, line {number}: not JSON ({error.msg}); move the file "
-                "away to start a new log.") from error
+                f"{path}, line {number}: not a JSON object with step and split; move "
+                "the file away to start a new log.")
+        rows.append(row)
     return rows
+
+
+def _parsed(line: str) -> Optional[dict[str, Any]]:
+    """The row in a line, or None if there is none."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) and {"step", "split"} <= row.keys() else None
+
+
+def has_row(path: str, step: int, split: str) -> bool:
+    """Whether a metrics log is there and has a row of this step and split."""
+    return files.exists(path) and any(
+        row["step"] == step and row["split"] == split for row in read_metrics(path))
 
 
 def draw_curves(metrics_path: str, image_path: str,

@@ -8,119 +8,32 @@ Where a run starts, in this order, said aloud (`_start`):
 
 import contextlib
 import dataclasses
-import glob
 import io
 import json
+import math
 import os
-import shutil
-import signal
 import tempfile
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import orbit
 import tensorflow as tf
 from absl import logging
 
 from albert_tf import checkpoint as checkpoints
-from albert_tf import files
+from albert_tf import cluster, files, run_folder
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.run_log import CURVES_FILE, MetricsLog, Progress, draw_curves
-from albert_tf.training_steps import Evaluator, StepOptions, Task, Trainer
+from albert_tf.run_log import (
+    CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row)
+from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
+from albert_tf.stop_signals import Stopped, StopSignals
+from albert_tf.training_steps import Evaluator, Task, Trainer
 
-CHECKPOINT_NAME = "model.ckpt"
-BEST_CHECKPOINT = "model.ckpt-best"
-BEST_FILE = "best_metric.json"
-OPTIONS_FILE = "options.json"
+__all__ = ["DivergenceError", "Inputs", "Run", "RunOptions", "Stopped"]
 
 
 class DivergenceError(InputError):
     """The loss or the gradient is no longer finite."""
-
-
-class Stopped(Exception):
-    """A signal asked the run to end; its state has been saved."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(signal_number)
-        self.signal_number = signal_number
-
-
-@dataclasses.dataclass(frozen=True)
-class RunOptions:
-    """How a run goes.
-
-    Attributes:
-      output_dir: folder of checkpoints, metrics and curves.
-      num_train_steps: the step at which training ends.
-      train_batch_size: sequences per step, all replicas together.
-      eval_batch_size: likewise in evaluation.
-      iterations_per_loop: steps between two rows of training metrics.
-      save_checkpoints_steps: steps between two checkpoints, and evaluations.
-      keep_checkpoint_max: latest checkpoints to keep; 0 keeps all.
-      init_checkpoint: checkpoint to start from; "" starts from random weights.
-      init_from_group0: copy its group 0 into every group.
-      allow_partial_init: start even where names or shapes do not match.
-      step: how a training step is computed.
-    """
-
-    output_dir: str
-    num_train_steps: int
-    train_batch_size: int
-    eval_batch_size: int = 64
-    iterations_per_loop: int = 1000
-    save_checkpoints_steps: int = 5000
-    keep_checkpoint_max: int = 5
-    init_checkpoint: str = ""
-    init_from_group0: bool = False
-    allow_partial_init: bool = False
-    step: StepOptions = StepOptions()
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """Where the batches come from, for one input pipeline of several.
-
-    Attributes:
-      train: (batch_size, start_batch, shard_index, num_shards) → endless dataset.
-      evaluation: (batch_size, replicas, shard_index, num_shards) → dataset and its
-        number of batches, a multiple of `replicas`, the replicas that it feeds;
-        None evaluates nothing.
-      explain_error: error of reading a batch → InputError that names the file
-        and record, or None.
-    """
-
-    train: Optional[Callable[..., tf.data.Dataset]] = None
-    evaluation: Optional[Callable[..., tuple[tf.data.Dataset, int]]] = None
-    explain_error: Callable[[Exception], Optional[InputError]] = lambda error: None
-
-
-def check_batch_sizes(options: RunOptions, num_replicas: int) -> None:
-    """Raises InputError where a batch does not divide over replicas and parts."""
-    parts = options.step.gradient_accumulation_steps
-    if parts < 1:
-        raise InputError(
-            f"gradient_accumulation_steps is {parts}; it must be 1 or more.")
-    for name, size, divisor in (
-            ("train_batch_size", options.train_batch_size, num_replicas * parts),
-            ("eval_batch_size", options.eval_batch_size, num_replicas)):
-        if size < 1 or size % divisor:
-            raise InputError(
-                f"{name} {size} must be a positive multiple of {divisor}, the "
-                f"number of replicas ({num_replicas})"
-                + (f" times gradient_accumulation_steps ({parts})."
-                   if divisor != num_replicas else "."))
-
-
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process writes what there is one of."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or not resolver.task_type:
-        return True
-    if resolver.task_type == "chief":
-        return True
-    has_chief = "chief" in resolver.cluster_spec().as_dict()
-    return resolver.task_type == "worker" and resolver.task_id == 0 and not has_chief
 
 
 class Run:
@@ -134,31 +47,38 @@ class Run:
       options: how the run goes.
       inputs: where the batches come from.
       optimizer: a built optimizer; None where nothing is trained.
+      task_options: what else the result depends on, such as input files and the
+        learning rate; kept beside `options` in output_dir.
 
     Raises:
-      InputError: if the batch sizes do not divide, output_dir cannot be written
-        or holds a model of another shape.
+      InputError: if the batch sizes do not divide or output_dir cannot be written.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
-                 inputs: Inputs, optimizer=None):
+                 inputs: Inputs, optimizer=None,
+                 task_options: Optional[Mapping[str, Any]] = None):
         self.task = task
+        self.config = config
         self.options = options
         self.inputs = inputs
         self.optimizer = optimizer
         self.strategy = tf.distribute.get_strategy()
-        self.chief = is_chief(self.strategy)
-        check_batch_sizes(options, self.strategy.num_replicas_in_sync)
+        self.chief = cluster.is_chief(self.strategy)
+        replicas = self.strategy.num_replicas_in_sync
+        check_batch_sizes(options, replicas, train=optimizer is not None,
+                          evaluate=inputs.evaluation is not None)
         files.make_directory(options.output_dir, "output_dir")
-        if self.chief:
-            checkpoints.write_config(options.output_dir, config)
+        flat = dataclasses.asdict(options)
+        step = flat.pop("step")
+        self._all_options = {
+            **flat, **step, "num_replicas": replicas, **(task_options or {})}
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
         if optimizer is not None:
             self.step = optimizer.iterations
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
         if optimizer is not None:
             self.checkpoint.optimizer = optimizer
-        self._signal = None
+        self.signals = StopSignals()
 
     @property
     def current_step(self) -> int:
@@ -169,9 +89,12 @@ class Run:
 
     def _start(self, need_weights: bool) -> None:
         """Loads the weights to start from; see the top of this file."""
-        latest = latest_checkpoint(self.options.output_dir)
+        output_dir = self.options.output_dir
+        latest = run_folder.latest_checkpoint(output_dir)
         if latest:
-            restore(self.checkpoint, latest)
+            # First of all: a config of another shape explains what follows.
+            self._keep_config()
+            run_folder.restore(self.checkpoint, latest)
             logging.info("Going on at step %d from %s.", self.current_step, latest)
         elif self.options.init_checkpoint:
             report = checkpoints.restore_tf1(
@@ -182,12 +105,28 @@ class Run:
                          self.options.init_checkpoint, report.summary())
         elif need_weights:
             raise InputError(
-                f"nothing to evaluate: {self.options.output_dir} holds no checkpoint "
-                "and no init_checkpoint is given.")
+                f"nothing to evaluate: {output_dir} holds no checkpoint and no "
+                "init_checkpoint is given.")
         else:
             logging.info(
                 "Starting at step 0 from random weights: %s holds no checkpoint and "
-                "no init_checkpoint is given.", self.options.output_dir)
+                "no init_checkpoint is given.", output_dir)
+        # Not before: a start that failed must not tie the folder to its config.
+        self._keep_config()
+        cluster.check_same_step(self.strategy, self.step)
+
+    def _keep_config(self) -> None:
+        if self.chief:
+            checkpoints.write_config(self.options.output_dir, self.config)
+
+    def _keep_options(self, first: int) -> None:
+        """Writes the options at a run's start; later, warns of those that differ."""
+        if first:
+            run_folder.warn_of_changes(run_folder.changed_options(
+                self.options.output_dir, self._all_options))
+        if not first or not files.exists(
+                os.path.join(self.options.output_dir, run_folder.OPTIONS_FILE)):
+            run_folder.write_options(self.options.output_dir, self._all_options)
 
     # ---- data --------------------------------------------------------------
 
@@ -245,7 +184,7 @@ class Run:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
-            path = os.path.join(self.options.output_dir, "eval_results.json")
+            path = os.path.join(self.options.output_dir, run_folder.RESULTS_FILE)
             with files.atomic_write(path) as stream:
                 stream.write(json.dumps(
                     {"step": self.current_step, **metrics}, indent=2).encode() + b"\n")
@@ -262,6 +201,7 @@ class Run:
         Raises:
           DivergenceError: if the loss is no longer finite.
           Stopped: after SIGTERM or SIGINT, with a checkpoint of the last step.
+          InputError: if there is nothing to start from, or no room to write.
         """
         self._start(need_weights=False)
         first = self.current_step
@@ -270,12 +210,16 @@ class Run:
 
     def _train(self, first: int, scratch: str) -> Optional[dict[str, float]]:
         options = self.options
+        # Every process of a cluster must come to the same answer, hence before
+        # the chief opens the log.
+        evaluation_due = self._evaluation_due()
         if self.chief:
-            remove_unfinished(options.output_dir)
+            run_folder.remove_unfinished(options.output_dir)
+            self._keep_options(first)
             if not first:
-                files.remove(os.path.join(options.output_dir, BEST_FILE))
+                files.remove(os.path.join(options.output_dir, run_folder.BEST_FILE))
         log = MetricsLog(options.output_dir, first) if self.chief else None
-        if first >= options.num_train_steps:
+        if first >= options.num_train_steps and not evaluation_due:
             logging.info("Step %d of %d is reached: nothing to train.",
                          first, options.num_train_steps)
             return None
@@ -288,29 +232,25 @@ class Run:
         evaluator = self._evaluator()
         # Every process must take part in saving; only the chief's files count.
         self._folder = options.output_dir if self.chief else scratch
-        manager = tf.train.CheckpointManager(
+        self._manager = tf.train.CheckpointManager(
             self.checkpoint, self._folder,
             max_to_keep=options.keep_checkpoint_max or None,
-            checkpoint_name=CHECKPOINT_NAME)
+            checkpoint_name=run_folder.CHECKPOINT_NAME)
         controller = orbit.Controller(
             strategy=self.strategy, global_step=self.step, trainer=trainer,
             evaluator=evaluator, steps_per_loop=self._steps_per_loop,
             train_actions=[lambda output: self._after_loop(log, output)],
-            eval_actions=self._evaluation_actions(log),
+            eval_actions=self._evaluation_actions(log, first),
             summary_dir=self._summary_folder("train"),
             eval_summary_dir=self._summary_folder("eval"))
-        def save():
-            manager.save(checkpoint_number=self.current_step)
-            logging.info("Checkpoint of step %d saved in %s.",
-                         self.current_step, options.output_dir)
 
         # orbit also prints what it logs; our lines say the same and more.
         quiet = contextlib.redirect_stdout(io.StringIO())
-        with self._explained(), quiet, self._signals():
+        with self._explained(), quiet, self.signals:
             try:
-                return self._interleave(controller, evaluator, log, save)
+                return self._interleave(controller, evaluator, evaluation_due)
             except Stopped as stop:
-                save()
+                self._save()
                 logging.info(
                     "Stopped by signal %d at step %d; the same command goes on there.",
                     stop.signal_number, self.current_step)
@@ -319,13 +259,32 @@ class Run:
                 if self.chief and log.rows:
                     draw_curves(log.path, os.path.join(options.output_dir, CURVES_FILE))
 
-    def _interleave(self, controller, evaluator, log, save):
+    def _evaluation_due(self) -> bool:
+        """Whether the run was stopped between a checkpoint and its evaluation."""
+        step, options = self.current_step, self.options
+        if self.inputs.evaluation is None or not step or (
+                step % options.save_checkpoints_steps
+                and step < options.num_train_steps):
+            return False
+        return not has_row(os.path.join(options.output_dir, METRICS_FILE), step, "eval")
+
+    def _save(self) -> None:
+        try:
+            self._manager.save(checkpoint_number=self.current_step)
+        except (tf.errors.OpError, OSError) as error:
+            raise InputError(
+                f"{self.options.output_dir}: the checkpoint of step "
+                f"{self.current_step} cannot be written "
+                f"({str(error).strip().splitlines()[0]}); make room there, and the "
+                "same command goes on at the checkpoint before.") from error
+        logging.info("Checkpoint of step %d saved in %s.",
+                     self.current_step, self.options.output_dir)
+
+    def _interleave(self, controller, evaluator, evaluation_due):
         """Trains from checkpoint to checkpoint; the last evaluation's metrics."""
         options = self.options
         metrics = None
-        evaluate = evaluator is not None
-        if evaluate and log and self.current_step and not log.has(self.current_step, "eval"):
-            # The run was stopped between the checkpoint and its evaluation.
+        if evaluation_due:
             metrics = controller.evaluate(steps=evaluator.num_steps)
         while self.current_step < options.num_train_steps:
             # Checkpoints fall on multiples, wherever the run started.
@@ -334,8 +293,8 @@ class Run:
                          options.num_train_steps)
             controller.train(steps=target, checkpoint_at_completion=False)
             self._report(self._trainer.metrics.result())
-            save()
-            if evaluate:
+            self._save()
+            if evaluator is not None:
                 metrics = controller.evaluate(steps=evaluator.num_steps)
             self._progress.skip()
         return metrics
@@ -347,8 +306,10 @@ class Run:
 
     def _on_step(self) -> None:
         """After each step on the host."""
-        if self._signal is not None:
-            raise Stopped(self._signal)
+        if self.signals.received is not None:
+            # Before anything is saved.
+            self._check_finite()
+            raise Stopped(self.signals.received)
         if self._progress.due():
             self._check_finite()
             self._report(self._trainer.metrics.result())
@@ -364,34 +325,39 @@ class Run:
             log.write(self.current_step, "train", output)
         if self._trainer.runs_on_device:
             self._report(output)
-        if self._signal is not None:
-            raise Stopped(self._signal)
+        if self.signals.received is not None:
+            raise Stopped(self.signals.received)
 
     def _check_finite(self) -> None:
         bad = int(self._trainer.first_bad_step.numpy())
         if bad < 0:
             return
         # The checkpoint of step `bad` itself holds the weights that failed.
-        good = [path for path in all_checkpoints(self.options.output_dir)
-                if step_of(path) < bad]
+        self._diverged(f"the loss or the gradient is not finite at step {bad}", bad)
+
+    def _diverged(self, what: str, step: int) -> None:
+        good = [path for path in run_folder.all_checkpoints(self.options.output_dir)
+                if run_folder.step_of(path) < step]
         raise DivergenceError(
-            f"the loss or the gradient is not finite at step {bad}; "
+            f"{what}; "
             + (f"the last good checkpoint is {good[-1]}" if good
                else "there is no checkpoint from before")
             + "; use a lower learning rate or a longer warm-up, or check the data.")
 
-    def _evaluation_actions(self, log: Optional[MetricsLog]) -> list:
+    def _evaluation_actions(self, log: Optional[MetricsLog], first: int) -> list:
         options = self.options
+        best_file = os.path.join(options.output_dir, run_folder.BEST_FILE)
         best = orbit.actions.NewBestMetric(
             self.task.best_metric, write_metric=self.chief,
-            filename=os.path.join(options.output_dir, BEST_FILE))
+            # At the start the chief removes an older file; others must not see it.
+            filename=best_file if self.chief or first else None)
 
         def keep_best(output):
-            checkpoints.write_whole(
-                self.checkpoint, os.path.join(self._folder, BEST_CHECKPOINT))
+            checkpoints.write_whole(self.checkpoint, os.path.join(
+                self._folder, checkpoints.BEST_CHECKPOINT))
             logging.info("Step %d is the best so far (%s %.4f): %s.", self.current_step,
                          self.task.best_metric, float(output[self.task.best_metric]),
-                         BEST_CHECKPOINT)
+                         checkpoints.BEST_CHECKPOINT)
 
         def record(output):
             self._write_results(output)
@@ -399,8 +365,16 @@ class Run:
                 log.write(self.current_step, "eval", output)
                 draw_curves(log.path, os.path.join(options.output_dir, CURVES_FILE))
 
-        return [record, orbit.actions.ConditionalAction(
-            condition=best.test, action=[keep_best, best.commit])]
+        def check(output):
+            # The last step before a checkpoint may ruin weights and not yet a loss.
+            for name, value in output.items():
+                if not math.isfinite(value):
+                    self._diverged(f"{name} is {value} in the evaluation at step "
+                                   f"{self.current_step}", self.current_step)
+
+        # The row comes last: without it a run that was killed evaluates again.
+        return [check, orbit.actions.ConditionalAction(
+            condition=best.test, action=[keep_best, best.commit]), record]
 
     def _summary_folder(self, split: str) -> Optional[str]:
         if not self.chief:
@@ -414,78 +388,14 @@ class Run:
         """Turns an error of reading into the sentence that names the record."""
         try:
             yield
+        except tf.errors.ResourceExhaustedError as error:
+            raise InputError(
+                f"out of memory at step {self.current_step}: give a larger "
+                "gradient_accumulation_steps, a smaller batch or a shorter "
+                f"max_seq_length ({str(error).splitlines()[0][:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # TensorFlow raises UnicodeDecodeError where its message quotes a record.
             explained = self.inputs.explain_error(error)
             if explained is None:
                 raise
             raise explained from error
-
-    @contextlib.contextmanager
-    def _signals(self):
-        """Within it SIGTERM and SIGINT end the run after the step at hand."""
-
-        def note(number, frame):
-            self._signal = number
-
-        old = {number: signal.signal(number, note)
-               for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
-
-# ---- checkpoints of a folder -----------------------------------------------
-
-
-def latest_checkpoint(output_dir: str) -> Optional[str]:
-    """The latest checkpoint of a folder, or None if it never held one.
-
-    Raises:
-      InputError: if the folder's list of checkpoints names files that are gone.
-    """
-    state = tf.train.get_checkpoint_state(output_dir)
-    if state is None or not state.model_checkpoint_path:
-        return None
-    if not tf.io.gfile.exists(state.model_checkpoint_path + ".index"):
-        raise InputError(
-            f"{output_dir}/checkpoint names {state.model_checkpoint_path}, which is "
-            "not there; restore that file, or move the folder away to start anew.")
-    return state.model_checkpoint_path
-
-
-def all_checkpoints(output_dir: str) -> list[str]:
-    """Checkpoints that a folder lists, oldest first."""
-    state = tf.train.get_checkpoint_state(output_dir)
-    return list(state.all_model_checkpoint_paths) if state else []
-
-
-def step_of(path: str) -> int:
-    """The step in a checkpoint's name."""
-    return int(path.rsplit("-", 1)[1])
-
-
-def restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
-    """Restores everything that `checkpoint` holds.
-
-    Raises:
-      InputError: if the file is damaged or lacks a variable.
-    """
-    try:
-        checkpoint.restore(path).assert_existing_objects_matched()
-    except (tf.errors.OpError, AssertionError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise InputError(
-            f"{path}: cannot be restored ({first_line}); if the file is damaged, "
-            "delete it and its line in the file 'checkpoint' beside it, to go on "
-            "from the checkpoint before.") from error
-
-
-def remove_unfinished(output_dir: str) -> None:
-    """Removes what a run that was killed while saving left behind."""
-    for path in glob.glob(os.path.join(glob.escape(output_dir), "*_temp*")):
-        if CHECKPOINT_NAME in path:
-            logging.info("Removing %s, left by a run that was killed.", path)
-            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)

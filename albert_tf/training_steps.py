@@ -6,6 +6,7 @@ the replicas and applied.
 """
 
 import dataclasses
+import time
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import orbit
@@ -123,10 +124,14 @@ class Trainer(orbit.StandardTrainer):
         self.metrics = MeanMetrics()
         self.runs_on_device = on_tpu
         self._on_step = on_step
+        self._begin = (0.0, 0)
         self._variables = task.model.trainable_variables
         # First step since the start whose loss or gradient is not finite; -1: none.
         self.first_bad_step = tf.Variable(
             -1, dtype=tf.int64, trainable=False, name="first_bad_step",
+            # Every replica finds the same and keeps it for itself, so that nothing
+            # is exchanged.
+            synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         # XLA cannot compile the exchange between replicas that are not TPUs, so
         # with several of them only the computation before it is compiled.
@@ -162,12 +167,18 @@ class Trainer(orbit.StandardTrainer):
 
     def train_loop_begin(self):
         self.metrics.reset()
+        self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
 
     def train_step(self, iterator):
         self.strategy.run(self._step, args=(next(iterator),))
 
     def train_loop_end(self):
-        return self.metrics.result()
+        # Reading the results waits for the device, hence before the clock.
+        result = self.metrics.result()
+        begin, first = self._begin
+        steps = int(self.optimizer.iterations.numpy()) - first
+        seconds = max(time.monotonic() - begin, 1e-9)
+        return {**result, "steps_per_second": steps / seconds}
 
     def _forward(self, features, denominators, seed):
         """Loss of a part of a batch and the sums of its metrics."""
@@ -241,9 +252,10 @@ class Trainer(orbit.StandardTrainer):
         bad = tf.logical_not(tf.math.is_finite(loss + norm))
         seen = self.first_bad_step
         seen.assign(tf.where(bad & (seen < 0), step, seen))
-        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         self.optimizer.apply_gradients(
             zip(gradients, self._variables), skip_gradients_aggregation=True)
+        # That of the step just made.
+        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         self.metrics.update({
             **sums,
             "gradient_norm": tf.stack([norm, 1.0]),

@@ -1,0 +1,178 @@
+"""What lies in a run's output_dir: checkpoints, leftovers of a kill, the options.
+
+All of it goes through tf.io.gfile, so that the folder may be gs://bucket/folder.
+"""
+
+import json
+import os
+import re
+from typing import Any, Mapping, Optional
+
+import tensorflow as tf
+from absl import logging
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+CHECKPOINT_NAME = "model.ckpt"
+BEST_FILE = "best_metric.json"
+OPTIONS_FILE = "options.json"
+RESULTS_FILE = "eval_results.json"
+
+# TensorFlow's list of the checkpoints in a folder.
+_STATE_FILE = "checkpoint"
+
+# Names under which files are written before they get their own.
+_UNFINISHED = re.compile(
+    re.escape(CHECKPOINT_NAME) + r"-.*_temp.*"
+    r"|" + _STATE_FILE + r"\.tmp.*"
+    r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
+    r"|.*\.(json|jsonl|png)\.incomplete-\d+")
+
+# Options that leave the weights as they are: what is shown, kept and evaluated.
+_NO_EFFECT = frozenset((
+    "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
+    "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
+    "allow_partial_init"))
+_SHOWN_LENGTH = 100  # characters of a value in a message
+
+
+# ---- checkpoints -----------------------------------------------------------
+
+
+def latest_checkpoint(output_dir: str) -> Optional[str]:
+    """The latest checkpoint of a folder, or None if it never held one.
+
+    Raises:
+      InputError: if the folder's list of checkpoints is damaged or names files
+        that are gone: starting anew there would overwrite what can be mended.
+    """
+    state_file = os.path.join(output_dir, _STATE_FILE)
+    if not tf.io.gfile.exists(state_file):
+        return None
+    state = _state(output_dir)
+    if state is None:
+        raise InputError(
+            f"{state_file}: damaged, it names no checkpoint; write the line "
+            f'model_checkpoint_path: "{CHECKPOINT_NAME}-STEP" into it with the '
+            "latest STEP in the folder, or move the folder away to start anew.")
+    path = state.model_checkpoint_path
+    if not tf.io.gfile.exists(path + ".index"):
+        raise InputError(
+            f"{state_file} names {path}, which is not there; restore that file, "
+            f"{_earlier(output_dir, path)}or move the folder away to start anew.")
+    return path
+
+
+def _state(output_dir: str):
+    """TensorFlow's list of checkpoints, or None if there is none or it is damaged."""
+    try:
+        state = tf.train.get_checkpoint_state(output_dir)
+    except ValueError:
+        return None
+    return state if state is not None and state.model_checkpoint_path else None
+
+
+def all_checkpoints(output_dir: str) -> list[str]:
+    """Checkpoints that a folder lists and holds, oldest first."""
+    state = _state(output_dir)
+    listed = state.all_model_checkpoint_paths if state else []
+    return [path for path in listed if tf.io.gfile.exists(path + ".index")]
+
+
+def step_of(path: str) -> int:
+    """The step in a checkpoint's name."""
+    return int(path.rsplit("-", 1)[1])
+
+
+def restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
+    """Restores everything that `checkpoint` holds.
+
+    Raises:
+      InputError: if the file is damaged or lacks a variable.
+    """
+    try:
+        status = checkpoint.restore(path)
+        status.assert_existing_objects_matched()
+        # Evaluation alone has no use for the optimizer's part, nor for a line on
+        # each variable of it.
+        status.expect_partial()
+    except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
+            IndexError) as error:
+        # The reader raises any of these where a file is damaged.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        folder = os.path.dirname(path)
+        raise InputError(
+            f"{path}: cannot be restored ({reason.rstrip('.')}); if it is damaged, "
+            f"{_earlier(folder, path)}or move the folder away to start anew."
+        ) from error
+
+
+def _earlier(folder: str, path: str) -> str:
+    """Advice on how to go on from the checkpoint before `path`, if there is one."""
+    others = [other for other in all_checkpoints(folder) if other != path]
+    if not others:
+        return ""
+    return (f"go on from the one before by writing model_checkpoint_path: "
+            f'"{os.path.basename(others[-1])}" into the first line of '
+            f"{os.path.join(folder, _STATE_FILE)}, ")
+
+
+def remove_unfinished(output_dir: str) -> None:
+    """Removes what a run that was killed while writing left behind."""
+    for name in tf.io.gfile.listdir(output_dir):
+        name = name.rstrip("/")
+        if _UNFINISHED.fullmatch(name):
+            path = os.path.join(output_dir, name)
+            logging.info("Removing %s, left by a run that was killed.", path)
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
+
+
+# ---- options ---------------------------------------------------------------
+
+
+def write_options(output_dir: str, options: Mapping[str, Any]) -> None:
+    """Writes the options of a run that starts, for later and for its readers."""
+    with files.atomic_write(os.path.join(output_dir, OPTIONS_FILE)) as stream:
+        stream.write(json.dumps(options, indent=2).encode() + b"\n")
+
+
+def changed_options(
+        output_dir: str, options: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options that change the result and differ from those the run started with.
+
+    Returns:
+      name → value at the start and value now; None stands for one that is not
+      there. Empty if the folder holds no options.
+
+    Raises:
+      InputError: if the file of options is damaged.
+    """
+    path = os.path.join(output_dir, OPTIONS_FILE)
+    if not files.exists(path):
+        return {}
+    try:
+        old = json.loads("\n".join(line for _, line in files.read_lines(path)))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {error.lineno}: not JSON ({error.msg}); remove the file to "
+            "go on without comparing the options.") from error
+    new = json.loads(json.dumps(options))
+    return {name: (old.get(name), new.get(name)) for name in {**old, **new}
+            if name not in _NO_EFFECT and old.get(name) != new.get(name)}
+
+
+def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:
+    """Logs a line for each option that differs from the run's start."""
+    for name, (old, new) in changes.items():
+        logging.warning(
+            "%s was %s when this run started and is %s now: the result is that of "
+            "neither.", name, _short(old), _short(new))
+
+
+def _short(value: Any) -> str:
+    text = "not given" if value is None else json.dumps(value)
+    return text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."

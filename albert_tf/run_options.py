@@ -1,0 +1,76 @@
+"""What a run is told: how it goes, and where its batches come from."""
+
+import dataclasses
+from typing import Callable, Optional
+
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.training_steps import StepOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class RunOptions:
+    """How a run goes.
+
+    Attributes:
+      output_dir: folder of checkpoints, metrics and curves.
+      num_train_steps: the step at which training ends.
+      train_batch_size: sequences per step, all replicas together.
+      eval_batch_size: likewise in evaluation.
+      iterations_per_loop: steps between two rows of training metrics.
+      save_checkpoints_steps: steps between two checkpoints, and evaluations.
+      keep_checkpoint_max: latest checkpoints to keep; 0 keeps all.
+      init_checkpoint: checkpoint to start from; "" starts from random weights.
+      init_from_group0: copy its group 0 into every group.
+      allow_partial_init: start even where names or shapes do not match.
+      step: how a training step is computed.
+    """
+
+    output_dir: str
+    num_train_steps: int
+    train_batch_size: int
+    eval_batch_size: int = 64
+    iterations_per_loop: int = 1000
+    save_checkpoints_steps: int = 5000
+    keep_checkpoint_max: int = 5
+    init_checkpoint: str = ""
+    init_from_group0: bool = False
+    allow_partial_init: bool = False
+    step: StepOptions = StepOptions()
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Where the batches come from, for one input pipeline of several.
+
+    Attributes:
+      train: (batch_size, start_batch, shard_index, num_shards) → endless dataset.
+      evaluation: (batch_size, replicas, shard_index, num_shards) → dataset and its
+        number of batches, a multiple of `replicas`, the replicas that it feeds;
+        None evaluates nothing.
+      explain_error: error of reading a batch → InputError that names the file
+        and record, or None.
+    """
+
+    train: Optional[Callable[..., tf.data.Dataset]] = None
+    evaluation: Optional[Callable[..., tuple[tf.data.Dataset, int]]] = None
+    explain_error: Callable[[Exception], Optional[InputError]] = lambda error: None
+
+
+def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True,
+                      evaluate: bool = True) -> None:
+    """Raises InputError where a batch does not divide over replicas and parts."""
+    parts = options.step.gradient_accumulation_steps
+    if parts < 1:
+        raise InputError(
+            f"gradient_accumulation_steps is {parts}; it must be 1 or more.")
+    for name, size, divisor, used in (
+            ("train_batch_size", options.train_batch_size, num_replicas * parts, train),
+            ("eval_batch_size", options.eval_batch_size, num_replicas, evaluate)):
+        if used and (size < 1 or size % divisor):
+            raise InputError(
+                f"{name} {size} must be a positive multiple of {divisor}, the "
+                f"number of replicas ({num_replicas})"
+                + (f" times gradient_accumulation_steps ({parts})."
+                   if divisor != num_replicas else "."))
