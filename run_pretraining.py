@@ -14,7 +14,7 @@ import sys
 
 from absl import flags, logging
 
-from albert_tf import command_line, files
+from albert_tf import command_line, files, record_vocabulary
 from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -24,6 +24,8 @@ command_line.define_device_flags()
 command_line.define_training_flags(
     train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
     learning_rate=0.00176, save_checkpoints_steps=5000)
+# --help lists them too.
+flags.adopt_module_key_flags(command_line)
 flags.DEFINE_string("input_file", None,
                     "TFRecords to train on: comma-separated paths or globs.")
 flags.DEFINE_string(
@@ -42,7 +44,8 @@ flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.")
 flags.DEFINE_integer("start_warmup_step", 0,
                      "Step at which warm-up starts; the rate before it is 0.")
 flags.DEFINE_integer("max_eval_steps", 100,
-                     "Batches of an evaluation at the most; 0 evaluates all.")
+                     "Batches of an evaluation at the most; 0 evaluates all.",
+                     lower_bound=0)
 flags.DEFINE_bool("init_from_group0", False,
                   "Copy group 0 of --init_checkpoint into every group.")
 flags.DEFINE_integer("masked_lm_budget", 0,
@@ -51,7 +54,7 @@ flags.DEFINE_integer("masked_lm_budget", 0,
 
 
 def _input_files(config):
-    """Checked training and evaluation files, and the features of both."""
+    """The features of the records, and checked files to train and evaluate on."""
     from albert_tf import records
 
     if FLAGS.max_seq_length > config.max_position_embeddings:
@@ -61,22 +64,25 @@ def _input_files(config):
     spec = records.pretraining_spec(
         FLAGS.max_seq_length, FLAGS.max_predictions_per_seq, config.vocab_size,
         config.type_vocab_size)
-    train = evaluation = None
+    flags_used = ["eval_input_file"] if FLAGS.eval_input_file else []
     if FLAGS.do_train or not FLAGS.eval_input_file:
-        train = records.check_files(
-            files.expand_patterns(FLAGS.input_file or "", "--input_file"), spec)
-    if FLAGS.eval_input_file:
-        evaluation = records.check_files(
-            files.expand_patterns(FLAGS.eval_input_file, "--eval_input_file"), spec)
-    elif FLAGS.do_eval:
+        flags_used.append("input_file")
+    # All names before any content, which takes longer to check.
+    paths = {name: files.expand_patterns(FLAGS[name].value or "", f"--{name}")
+             for name in flags_used}
+    for found in paths.values():
+        record_vocabulary.check_vocabulary(found, config.vocab_size)
+    infos = {name: records.check_files(found, spec) for name, found in paths.items()}
+    train, evaluation = infos.get("input_file"), infos.get("eval_input_file")
+    if FLAGS.do_eval and evaluation is None:
         logging.warning(
             "Evaluating on the files of --input_file, as the release did: the "
             "numbers say nothing of unseen text. Give --eval_input_file.")
         evaluation = train
-    for what, infos in (("Training", train), ("Evaluation", evaluation)):
-        if infos:
+    for what, found in (("Training", train), ("Evaluation", evaluation)):
+        if found:
             logging.info("%s: %d records in %d files.", what,
-                         sum(info.num_records for info in infos), len(infos))
+                         sum(info.num_records for info in found), len(found))
     return spec, train, evaluation
 
 
@@ -106,8 +112,19 @@ def _inputs(spec, train, evaluation):
         explain_error=lambda error: records.explain_read_error(paths, spec, error))
 
 
+def _task_options(train, evaluation):
+    """What the result depends on beside training.RunOptions, for options.json."""
+    names = ("optimizer", "learning_rate", "poly_power", "num_warmup_steps",
+             "start_warmup_step", "max_seq_length", "max_predictions_per_seq",
+             "max_eval_steps")
+    return {
+        **{name: FLAGS[name].value for name in names},
+        "input_files": {info.path: info.num_records for info in train or []},
+        "eval_input_files": {info.path: info.num_records for info in evaluation or []}}
+
+
 def _build(config, options):
-    """The task and its optimizer, in the strategy's scope."""
+    """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
     from albert_tf import heads, losses, optimization, training_steps
@@ -120,6 +137,8 @@ def _build(config, options):
         losses=losses.pretraining_losses,
         metrics=losses.pretraining_metrics,
         best_metric="masked_lm_accuracy")
+    if not FLAGS.do_train:
+        return task, None
     optimizer = optimization.create_optimizer(
         FLAGS.learning_rate, options.num_train_steps, FLAGS.num_warmup_steps,
         optimizer=FLAGS.optimizer, poly_power=FLAGS.poly_power,
@@ -149,7 +168,7 @@ def main(argv):
     with strategy.scope():
         task, optimizer = _build(config, options)
         run = training.Run(task, config, options, _inputs(spec, train, evaluation),
-                           optimizer if FLAGS.do_train else None)
+                           optimizer, _task_options(train, evaluation))
         if not FLAGS.do_train:
             run.evaluate()
             return

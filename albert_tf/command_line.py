@@ -114,7 +114,7 @@ def define_device_flags() -> None:
     flags.DEFINE_integer(
         "num_virtual_cpus", 0,
         "Splits the CPU into so many devices and mirrors the model over them: for "
-        "trying out replicas where there is no accelerator.")
+        "trying out replicas where there is no accelerator.", lower_bound=0)
     flags.DEFINE_bool("use_tpu", False, "As in the release; --tpu is enough.")
     flags.DEFINE_string("tpu_name", None, "As in the release: the same as --tpu.")
     for name in ("tpu_zone", "gcp_project"):
@@ -207,17 +207,19 @@ def define_training_flags(**defaults: Any) -> None:
     flags.DEFINE_float("learning_rate", defaults["learning_rate"],
                        "Learning rate at the end of warm-up.")
     flags.DEFINE_integer("save_checkpoints_steps", defaults["save_checkpoints_steps"],
-                         "Steps between two checkpoints, and evaluations.")
+                         "Steps between two checkpoints, and evaluations.",
+                         lower_bound=1)
     flags.DEFINE_integer("keep_checkpoint_max", 5,
                          "Latest checkpoints to keep; 0 keeps all. The best is kept "
-                         "beside them as model.ckpt-best.")
+                         "beside them as model.ckpt-best.", lower_bound=0)
     flags.DEFINE_integer(
         "iterations_per_loop", 1000,
         "Steps between two rows of training metrics; on TPUs, steps that run on "
-        "the device without the host.")
+        "the device without the host.", lower_bound=1)
     flags.DEFINE_integer(
         "random_seed", 12345,
-        "Fixes initial weights, the order of the data and dropout.")
+        "Fixes initial weights, the order of the data and dropout.",
+        lower_bound=0, upper_bound=2**31 - 1)
     flags.DEFINE_float("clip_norm", 1.0,
                        "Largest global norm of the gradients of each replica.")
     flags.DEFINE_bool(
@@ -240,9 +242,6 @@ def run_options(**task_options: Any):
 
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")
-    for name in ("save_checkpoints_steps", "iterations_per_loop"):
-        if FLAGS[name].value < 1:
-            raise InputError(f"--{name} is {FLAGS[name].value}; it must be 1 or more.")
     if not FLAGS.clip_norm > 0:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be over 0.")
     if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:
