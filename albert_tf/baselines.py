@@ -10,6 +10,7 @@ from typing import Iterable, NamedTuple, Sequence
 
 import numpy as np
 
+from albert_tf.errors import InputError
 from albert_tf.record_files import read_records
 from albert_tf.records import FeatureSpec
 
@@ -19,9 +20,9 @@ class Baselines(NamedTuple):
 
     Attributes:
       most_frequent_piece: masked-LM accuracy of always the most frequent piece.
-      most_frequent_follower: of the piece that most often follows the left
-        neighbour, as the neighbour stands in the input; where that is [MASK] or
-        was never seen, the most frequent piece.
+      most_frequent_follower: of the piece, of those that get masked at all, that
+        most often follows the left neighbour, as the neighbour stands in the
+        input; where that is [MASK] or was never seen, the most frequent piece.
       larger_class: share of the larger sentence-order class.
       predictions: masked positions tested.
       examples: records tested.
@@ -59,7 +60,7 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
       mask_id: id of [MASK].
 
     Raises:
-      InputError: if a file is damaged or does not fit `spec`.
+      InputError: if a file is damaged or does not fit `spec`, or nothing is masked.
     """
     pieces, pairs = collections.Counter(), collections.Counter()
     for record in _parsed(train_paths, spec):
@@ -67,10 +68,16 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
         pieces.update(record["masked_lm_ids"][masked].tolist())
         ids = _original(record).tolist()
         pairs.update(zip(ids, ids[1:]))
+    if not pieces:
+        raise InputError(
+            f"{', '.join(train_paths)}: no record has a masked piece; there is nothing "
+            "to guess.")
     top = pieces.most_common(1)[0][0]
     best: dict[int, tuple[int, int]] = {}
     for (left, right), count in pairs.items():
-        best[left] = max(best.get(left, (0, 0)), (count, right))
+        # [SEP] follows many pieces, but no position that holds it is ever masked.
+        if right in pieces:
+            best[left] = max(best.get(left, (0, 0)), (count, right))
     followers = {left: right for left, (_, right) in best.items()}
 
     predictions = top_hits = follower_hits = examples = swapped = 0
