@@ -1,5 +1,8 @@
 """Several processes that train one model: which of them writes, and where they start."""
 
+import re
+from typing import Optional
+
 import tensorflow as tf
 
 from albert_tf.errors import InputError
@@ -16,18 +19,24 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "worker" and resolver.task_id == 0 and not has_chief
 
 
-def check_same_step(strategy: tf.distribute.Strategy, step: tf.Variable) -> None:
-    """Raises InputError where the workers of a cluster differ in their step.
+def check_same_start(strategy: tf.distribute.Strategy, step: int) -> None:
+    """Checks that the workers of a cluster are about to start at the same step.
 
-    Each restores the checkpoint that it sees; training on from different ones
-    would mix them without a word.
+    To be called before anything is restored, which the workers do together.
+
+    Args:
+      strategy: the current one.
+      step: where this worker is about to start.
+
+    Raises:
+      InputError: if another worker is about to start elsewhere; on every worker.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
 
     @tf.function
     def everyones_steps():
-        own = tf.reshape(tf.cast(step, tf.int64), [1])
+        own = tf.constant([step], tf.int64)
         return tf.distribute.get_replica_context().all_gather(own, axis=0)
 
     gathered = strategy.run(everyones_steps)
@@ -36,3 +45,14 @@ def check_same_step(strategy: tf.distribute.Strategy, step: tf.Variable) -> None
         raise InputError(
             f"the workers start at different steps ({steps}): --output_dir must be "
             "one folder that all of them see.")
+
+
+def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
+    """A sentence for an exchange that broke off because another worker is gone."""
+    broken = re.search("Collective ops is aborted by: (.*)", str(error))
+    if broken is None:
+        return None
+    return InputError(
+        f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); see "
+        "its log; the same command, started on all of them, goes on at the latest "
+        f"checkpoint in {output_dir}.")

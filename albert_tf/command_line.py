@@ -13,6 +13,7 @@ from absl import app, flags, logging
 
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.run_options import RunOptions, StepOptions
 
 FLAGS = flags.FLAGS
 
@@ -230,16 +231,13 @@ def define_training_flags(**defaults: Any) -> None:
                       "Compile the training step with XLA. TPUs always do.")
 
 
-def run_options(**task_options: Any):
-    """The training flags as training.RunOptions.
+def run_options(**task_options: Any) -> RunOptions:
+    """The training flags as a RunOptions.
 
     Args:
       **task_options: fields that the task's own flags give, such as
         num_train_steps.
     """
-    from albert_tf.training import RunOptions
-    from albert_tf.training_steps import StepOptions
-
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")
     if not FLAGS.clip_norm > 0:

@@ -1,12 +1,30 @@
-"""What a run is told: how it goes, and where its batches come from."""
+"""What a run is told: how it goes, and where its batches come from. No TensorFlow."""
 
 import dataclasses
-from typing import Callable, Optional
-
-import tensorflow as tf
+from typing import Any, Callable, Optional
 
 from albert_tf.errors import InputError
-from albert_tf.training_steps import StepOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class StepOptions:
+    """How a training step is computed.
+
+    Attributes:
+      gradient_accumulation_steps: parts in which each replica computes its
+        batch; memory falls, and the result is that of the whole batch.
+      random_seed: seed of dropout.
+      clip_norm: largest global norm of a replica's gradients.
+      count_duplicate_rows: the norm counts the rows of an embedding gradient
+        apart where a piece occurs twice, as the release does on CPU and GPU.
+      jit_compile: compile the step with XLA. TPUs always do.
+    """
+
+    gradient_accumulation_steps: int = 1
+    random_seed: int = 12345
+    clip_norm: float = 1.0
+    count_duplicate_rows: bool = False
+    jit_compile: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +63,8 @@ class Inputs:
     """Where the batches come from, for one input pipeline of several.
 
     Attributes:
-      train: (batch_size, start_batch, shard_index, num_shards) → endless dataset.
+      train: (batch_size, start_batch, shard_index, num_shards) → endless
+        tf.data.Dataset.
       evaluation: (batch_size, replicas, shard_index, num_shards) → dataset and its
         number of batches, a multiple of `replicas`, the replicas that it feeds;
         None evaluates nothing.
@@ -53,8 +72,8 @@ class Inputs:
         and record, or None.
     """
 
-    train: Optional[Callable[..., tf.data.Dataset]] = None
-    evaluation: Optional[Callable[..., tuple[tf.data.Dataset, int]]] = None
+    train: Optional[Callable[..., Any]] = None
+    evaluation: Optional[Callable[..., tuple[Any, int]]] = None
     explain_error: Callable[[Exception], Optional[InputError]] = lambda error: None
 
 

@@ -91,6 +91,8 @@ class Run:
         """Loads the weights to start from; see the top of this file."""
         output_dir = self.options.output_dir
         latest = run_folder.latest_checkpoint(output_dir)
+        cluster.check_same_start(
+            self.strategy, run_folder.step_of(latest) if latest else 0)
         if latest:
             # First of all: a config of another shape explains what follows.
             self._keep_config()
@@ -113,7 +115,6 @@ class Run:
                 "no init_checkpoint is given.", output_dir)
         # Not before: a start that failed must not tie the folder to its config.
         self._keep_config()
-        cluster.check_same_step(self.strategy, self.step)
 
     def _keep_config(self) -> None:
         if self.chief:
@@ -395,7 +396,8 @@ class Run:
                 f"max_seq_length ({str(error).splitlines()[0][:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # TensorFlow raises UnicodeDecodeError where its message quotes a record.
-            explained = self.inputs.explain_error(error)
+            explained = (cluster.explain_error(error, self.options.output_dir)
+                         or self.inputs.explain_error(error))
             if explained is None:
                 raise
             raise explained from error

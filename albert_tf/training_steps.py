@@ -14,6 +14,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import optimization
+from albert_tf.run_options import StepOptions
 
 Features = Mapping[str, tf.Tensor]
 # Metric → its values and their weights; a metric is their weighted mean.
@@ -41,27 +42,6 @@ class Task:
     losses: Callable[..., Mapping[str, tf.Tensor]]
     metrics: Callable[..., WeightedValues]
     best_metric: str
-
-
-@dataclasses.dataclass(frozen=True)
-class StepOptions:
-    """How a training step is computed.
-
-    Attributes:
-      gradient_accumulation_steps: parts in which each replica computes its
-        batch; memory falls, and the result is that of the whole batch.
-      random_seed: seed of dropout.
-      clip_norm: largest global norm of a replica's gradients.
-      count_duplicate_rows: the norm counts the rows of an embedding gradient
-        apart where a piece occurs twice, as the release does on CPU and GPU.
-      jit_compile: compile the step with XLA. TPUs always do.
-    """
-
-    gradient_accumulation_steps: int = 1
-    random_seed: int = 12345
-    clip_norm: float = 1.0
-    count_duplicate_rows: bool = False
-    jit_compile: bool = False
 
 
 def _sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:

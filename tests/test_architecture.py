@@ -19,7 +19,7 @@ LEVELS = {
     "text_cleaning": 0, "wordpiece": 0, "sentence_pieces": 0, "tokenization": 0,
     "sequences": 0, "sentence_splitting": 0, "corpus": 0, "python_prose": 0,
     "record_files": 0, "record_vocabulary": 0, "parameter_groups": 0, "run_log": 0,
-    "stop_signals": 0,
+    "stop_signals": 0, "run_options": 0,
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
@@ -28,7 +28,7 @@ LEVELS = {
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
-    "training_steps": 3, "run_options": 3, "training": 3, "pretraining_data": 3,
+    "training_steps": 3, "training": 3, "pretraining_data": 3,
     "baselines": 3,
     "command_line": 4,
 }
