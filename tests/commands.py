@@ -1,0 +1,53 @@
+"""Runs a script many times in one process, since loading TensorFlow takes seconds.
+
+    python -m tests.commands run_pretraining < commands.json > results.json
+
+Takes a list of lists of arguments and gives, for each, a dict: `status`, what the
+script wrote to `stderr`, its `log`, and whether TensorFlow was `loaded` by then.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import logging
+import sys
+import traceback
+
+from absl import flags
+from absl.testing import flagsaver
+
+from albert_tf import command_line
+
+
+def run(module, arguments):
+    log, stderr, status = io.StringIO(), io.StringIO(), 0
+    handler = logging.StreamHandler(log)
+    logging.getLogger("absl").addHandler(handler)
+    try:
+        with flagsaver.flagsaver(), contextlib.redirect_stderr(stderr):
+            argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
+            # absl parses the flags only once in a process.
+            command_line.app.run = lambda main: main(argv)
+            command_line.run(module.main)
+    except flags.Error as error:
+        status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")
+    except SystemExit as error:
+        status = error.code
+    except BaseException:  # A test shows it.
+        status, _ = "traceback", stderr.write(traceback.format_exc())
+    logging.getLogger("absl").removeHandler(handler)
+    return dict(status=status, stderr=stderr.getvalue(), log=log.getvalue(),
+                loaded="tensorflow" in sys.modules)
+
+
+def main():
+    module = importlib.import_module(sys.argv[1])
+    commands = json.load(sys.stdin)
+    with contextlib.redirect_stdout(io.StringIO()):
+        results = [run(module, arguments) for arguments in commands]
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

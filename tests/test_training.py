@@ -1,0 +1,407 @@
+"""The loop: where a run starts, what it leaves behind, when it stops."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from albert_tf import (
+    heads, input_pipeline, optimization, records, run_folder, run_log, training)
+from albert_tf.checkpoint import export_tf1, read_tensors
+from albert_tf.errors import InputError
+from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
+from albert_tf.training_steps import StepOptions
+from tests import tiny_run
+
+STEPS = 12
+CONFIG = dict(num_hidden_layers=1, hidden_dropout_prob=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog):
+    logging.set_verbosity(logging.INFO)
+    caplog.set_level("INFO", logger="absl")
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    """50 records to train on, 13 to evaluate on: an epoch ends within step 7."""
+    folder = tmp_path_factory.mktemp("data")
+    return tuple(
+        records.check_files([tiny_run.write_records(folder / f"{name}.tfrecord", n, n)],
+                            tiny_run.SPEC) for name, n in (("train", 50), ("dev", 13)))
+
+
+def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
+    """A run of STEPS steps with a checkpoint every third."""
+    train_infos, dev_infos = data
+    config = tiny_run.config(**{**CONFIG, **(config or {})})
+    options = RunOptions(output_dir=str(output_dir), **{
+        **dict(num_train_steps=STEPS, train_batch_size=8, eval_batch_size=4,
+               iterations_per_loop=2, save_checkpoints_steps=3,
+               keep_checkpoint_max=0), **options})
+
+    def train_data(**pipeline):
+        return input_pipeline.training_dataset(
+            train_infos, tiny_run.SPEC, seed=3, **pipeline)
+
+    def evaluation_data(batch_size, replicas, shard_index, num_shards):
+        made = input_pipeline.evaluation_dataset(
+            dev_infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
+        return made.dataset, made.num_batches
+
+    tf.random.set_seed(1)
+    model = heads.AlbertForPreTraining(config)
+    optimizer = None
+    if train:
+        optimizer = optimization.create_optimizer(rate, STEPS, 0)
+        optimizer.build(model.trainable_variables)
+    return training.Run(
+        # The masked-LM accuracy of so short a run does not change.
+        tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
+        Inputs(train_data, evaluation_data if dev_infos else None), optimizer,
+        dict(learning_rate=rate))
+
+
+@pytest.fixture(scope="module", name="finished")
+def _finished(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    make_run(folder, data).train()
+    return folder
+
+
+@pytest.fixture(name="copy")
+def _copy(finished, tmp_path):
+    """A copy of the finished run, to spoil."""
+    return pathlib.Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def go_back_to(folder, step):
+    """As if the run had been killed after the checkpoint of `step`."""
+    for path in folder.glob("model.ckpt-*"):
+        number = path.name.split("-")[1].split(".")[0]
+        if number.isdigit() and int(number) > step:
+            path.unlink()
+    lines = []
+    for line in (folder / "checkpoint").read_text().splitlines():
+        # Paths and timestamps go in pairs, hence the last of both are cut.
+        if not line.startswith(("model_checkpoint_path", "last_preserved")):
+            lines.append(line)
+    count = len(lines) // 2
+    kept = step // 3
+    (folder / "checkpoint").write_text("\n".join([
+        f'model_checkpoint_path: "model.ckpt-{step}"', *lines[:kept],
+        *lines[count:count + kept]]) + "\n")
+
+
+def rows_of(folder, split):
+    return [row for row in run_log.read_metrics(str(folder / "metrics.jsonl"))
+            if row["split"] == split]
+
+
+def without_speed(rows):
+    return [{k: v for k, v in row.items() if k != "steps_per_second"} for row in rows]
+
+
+def checkpoints(folder):
+    return sorted(int(p.name[len("model.ckpt-"):-len(".index")])
+                  for p in folder.glob("model.ckpt-[0-9]*.index"))
+
+
+def stored(folder, name):
+    """Everything in a checkpoint: weights, moments, steps."""
+    reader = tf.train.load_checkpoint(str(folder / name))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()
+            if key != "_CHECKPOINTABLE_OBJECT_GRAPH"}
+
+
+def assert_equal_tensors(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+# ---- a run -----------------------------------------------------------------
+
+
+def test_rows_fall_on_round_steps_and_checkpoints(finished):
+    train, evaluation = rows_of(finished, "train"), rows_of(finished, "eval")
+    assert [row["step"] for row in train] == [2, 3, 4, 6, 8, 9, 10, 12]
+    assert [row["step"] for row in evaluation] == [3, 6, 9, 12]
+    for row in train:
+        assert {"masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
+                "sentence_order_accuracy", "gradient_norm", "learning_rate",
+                "steps_per_second"} < row.keys()
+        assert row["steps_per_second"] > 0
+    # The mean of the rates of the steps before it, of which the first has number 0.
+    assert train[0]["learning_rate"] == pytest.approx(0.1 * (1 - 0.5 / 12))
+    assert train[1]["learning_rate"] == pytest.approx(0.1 * (1 - 2 / 12))
+
+
+def test_files_of_a_run(finished):
+    assert checkpoints(finished) == [3, 6, 9, 12]
+    assert (finished / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert list((finished / "tensorboard" / "train").iterdir())
+    assert list((finished / "tensorboard" / "eval").iterdir())
+    options = json.loads((finished / "options.json").read_text())
+    assert options["train_batch_size"] == 8 and options["learning_rate"] == 0.1
+    assert options["random_seed"] == 12345 and options["num_replicas"] == 1
+    results = json.loads((finished / "eval_results.json").read_text())
+    last = rows_of(finished, "eval")[-1]
+    assert results == {k: v for k, v in last.items() if k != "split"}
+
+
+def test_best_checkpoint_holds_the_weights_of_the_best_step(finished):
+    evaluation = rows_of(finished, "eval")
+    accuracies = [row["sentence_order_accuracy"] for row in evaluation]
+    best = evaluation[int(np.argmax(accuracies))]["step"]
+    assert json.loads((finished / "best_metric.json").read_text()) == max(accuracies)
+    assert_equal_tensors(read_tensors(str(finished / "model.ckpt-best")),
+                         read_tensors(str(finished / f"model.ckpt-{best}")))
+    assert len(set(accuracies)) > 1
+
+
+@pytest.mark.parametrize("batch_size", [5, 13, 16])
+def test_evaluation_alone_gives_the_numbers_of_training(batch_size, finished, data):
+    """Over all 13 records, whatever the batch size."""
+    metrics = make_run(
+        finished, data, train=False, eval_batch_size=batch_size,
+        train_batch_size=7).evaluate()
+    last = rows_of(finished, "eval")[-1]
+    for name, value in metrics.items():
+        assert value == pytest.approx(last[name], rel=1e-5), name
+
+
+# ---- going on --------------------------------------------------------------
+
+
+def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
+    go_back_to(copy, 6)
+    leftovers = [
+        "model.ckpt-9_temp/part-00000-of-00001.index", "checkpoint.tmp12ab",
+        "model.ckpt-best_temp12.index", "metrics.jsonl.incomplete-12",
+        "best_metric.json.tmp.12ab"]
+    for name in leftovers:
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("cut off")
+    (copy / "notes_temp.txt").write_text("the user's")
+    with open(copy / "metrics.jsonl", "a", encoding="utf-8") as stream:
+        stream.write('{"step": 12, "spl')
+
+    make_run(copy, data, keep_checkpoint_max=2).train()
+
+    assert f"Going on at step 6 from {copy}/model.ckpt-6." in caplog.text
+    assert_equal_tensors(stored(copy, "model.ckpt-12"), stored(finished, "model.ckpt-12"))
+    for split in ("train", "eval"):
+        assert (without_speed(rows_of(copy, split))
+                == without_speed(rows_of(finished, split)))
+    assert checkpoints(copy) == [9, 12]
+    assert (copy / "model.ckpt-best.index").exists()
+    for name in leftovers:
+        assert not (copy / name).exists(), name
+    assert (copy / "notes_temp.txt").exists()
+    assert "result is that of neither" not in caplog.text
+
+
+def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):
+    rows = run_log.read_metrics(str(copy / "metrics.jsonl"))
+    (copy / "metrics.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows[:-1]))
+    make_run(copy, data).train()
+    assert rows_of(copy, "eval")[-1] == pytest.approx(rows[-1])
+    assert checkpoints(copy) == checkpoints(finished)
+
+
+def test_finished_run_has_nothing_to_do(copy, data, caplog):
+    before = {p: p.read_bytes() for p in copy.glob("model.ckpt-*")}
+    make_run(copy, data).train()
+    assert "Step 12 of 12 is reached: nothing to train." in caplog.text
+    assert {p: p.read_bytes() for p in copy.glob("model.ckpt-*")} == before
+
+
+def test_changed_options_are_named(copy, data, caplog):
+    make_run(copy, data, rate=0.2, train_batch_size=16, eval_batch_size=2).train()
+    warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [w for w in warnings if "when this run started" in w] == [
+        "train_batch_size was 8 when this run started and is 16 now: the result is "
+        "that of neither.",
+        "learning_rate was 0.1 when this run started and is 0.2 now: the result is "
+        "that of neither."]
+    assert json.loads((copy / "options.json").read_text())["train_batch_size"] == 8
+
+
+# ---- where a run starts ----------------------------------------------------
+
+
+def test_own_checkpoint_goes_before_init_checkpoint(copy, finished, data, caplog):
+    run = make_run(copy, data, train=False, init_checkpoint=str(finished / "model.ckpt-3"))
+    run.evaluate()
+    assert run.current_step == 12
+    assert f"Going on at step 12 from {copy}/model.ckpt-12." in caplog.text
+
+
+def test_init_checkpoint_gives_the_weights_at_step_0(tmp_path, finished, data, caplog):
+    init = str(finished / "model.ckpt-3")
+    run = make_run(tmp_path, data, train=False, init_checkpoint=init)
+    metrics = run.evaluate()
+    assert run.current_step == 0
+    assert f"Starting at step 0 from the weights of {init}." in caplog.text
+    assert metrics["masked_lm_loss"] == pytest.approx(
+        rows_of(finished, "eval")[0]["masked_lm_loss"], rel=1e-6)
+
+
+def test_nothing_to_evaluate(tmp_path, data):
+    with pytest.raises(InputError, match="nothing to evaluate: .* no checkpoint"):
+        make_run(tmp_path, data, train=False).evaluate()
+
+
+def test_random_weights_are_announced(tmp_path, data, caplog):
+    run = make_run(tmp_path, (data[0], None), num_train_steps=1, rate=0.0)
+    assert run.train() is None
+    assert (f"Starting at step 0 from random weights: {tmp_path} holds no checkpoint"
+            in caplog.text)
+    assert not (tmp_path / "model.ckpt-best.index").exists()
+
+
+def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, data):
+    wrong = dict(config=dict(hidden_size=4), init_checkpoint=str(finished))
+    with pytest.raises(InputError, match="another shape"):
+        make_run(tmp_path, data, train=False, **wrong).evaluate()
+    make_run(tmp_path, data, train=False, init_checkpoint=str(finished)).evaluate()
+
+
+# ---- what is in the way ----------------------------------------------------
+
+
+def test_damaged_checkpoint_and_the_way_out(copy, data):
+    path = copy / "model.ckpt-12.data-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    for at in range(0, len(content), 50):
+        content[at] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        make_run(copy, data, train=False).evaluate()
+    message = str(caught.value)
+    assert message.startswith(f"{copy}/model.ckpt-12: cannot be restored (")
+    line = 'model_checkpoint_path: "model.ckpt-9"'
+    assert f"{line} into the first line of {copy}/checkpoint" in message
+    # What the message says to do.
+    lines = (copy / "checkpoint").read_text().splitlines()
+    (copy / "checkpoint").write_text("\n".join([line, *lines[1:]]) + "\n")
+    run = make_run(copy, data, train=False)
+    run.evaluate()
+    assert run.current_step == 9
+
+
+@pytest.mark.parametrize("file", ["model.ckpt-12.index", "model.ckpt-12.data-*"])
+def test_truncated_checkpoint(file, copy, data):
+    [path] = copy.glob(file)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InputError, match="model.ckpt-12: cannot be restored"):
+        make_run(copy, data, train=False).evaluate()
+
+
+def test_list_of_checkpoints_names_a_missing_file(copy, data):
+    for path in copy.glob("model.ckpt-12.*"):
+        path.unlink()
+    with pytest.raises(InputError, match=(
+            r"run/checkpoint names .*model.ckpt-12, which is not there; .*model.ckpt-9")):
+        make_run(copy, data, train=False).evaluate()
+
+
+@pytest.mark.parametrize("content", ["", "\0\0\0\0", "no list"])
+def test_damaged_list_of_checkpoints(content, copy, data):
+    (copy / "checkpoint").write_text(content)
+    with pytest.raises(InputError, match="checkpoint: damaged, it names no checkpoint"):
+        make_run(copy, data).train()
+
+
+def test_folder_of_another_config(copy, data):
+    with pytest.raises(InputError, match=(
+            "another config: num_attention_heads is 2 there and 4 here")):
+        make_run(copy, data, config=dict(num_attention_heads=4)).train()
+
+
+def test_damaged_options(copy, data):
+    (copy / "options.json").write_text("{")
+    with pytest.raises(InputError, match="options.json, line 1: not JSON"):
+        make_run(copy, data).train()
+
+
+@pytest.mark.parametrize("sizes, replicas, message", [
+    (dict(train_batch_size=9), 2, r"train_batch_size 9 must be .* multiple of 2, the "
+     r"number of replicas \(2\)\."),
+    (dict(train_batch_size=12, parts=4), 2, r"multiple of 8, the number of replicas "
+     r"\(2\) times gradient_accumulation_steps \(4\)\."),
+    (dict(eval_batch_size=3), 2, "eval_batch_size 3 must be"),
+    (dict(train_batch_size=0), 1, "train_batch_size 0 must be a positive"),
+    (dict(parts=0), 1, "gradient_accumulation_steps is 0; it must be 1 or more"),
+])
+def test_batch_sizes(sizes, replicas, message):
+    sizes = {"train_batch_size": 8, "eval_batch_size": 8, **sizes}
+    step = StepOptions(gradient_accumulation_steps=sizes.pop("parts", 1))
+    options = RunOptions("out", num_train_steps=1, step=step, **sizes)
+    with pytest.raises(InputError, match=message):
+        check_batch_sizes(options, replicas)
+
+
+# ---- divergence ------------------------------------------------------------
+
+
+def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
+    go_back_to(copy, 6)
+    run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
+    with pytest.raises(training.DivergenceError) as caught:
+        run.train()
+    # The loss of step 6 is well, but that step ruins the weights.
+    assert str(caught.value).startswith(
+        "masked_lm_loss is nan in the evaluation at step 7; the last good checkpoint is "
+        f"{copy}/model.ckpt-6; use a lower learning rate or a longer warm-up")
+    assert checkpoints(copy) == [3, 6, 7]
+    assert rows_of(copy, "eval")[-1]["step"] == 6
+
+
+def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
+    go_back_to(copy, 6)
+    run = make_run(copy, data, rate=1e30)
+    with pytest.raises(training.DivergenceError, match=(
+            "the loss or the gradient is not finite at step 7; the last good checkpoint "
+            f"is {copy}/model.ckpt-6; ")):
+        run.train()
+    assert checkpoints(copy) == [3, 6]
+
+
+def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, monkeypatch):
+    model = heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    model.bert.pooler.weights[0].assign(
+        tf.fill(model.bert.pooler.weights[0].shape, np.nan))
+    export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
+    run = make_run(tmp_path / "run", (data[0], None),
+                   init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
+    run.signals.received = 15
+    with pytest.raises(training.DivergenceError, match=(
+            "not finite at step 0; there is no checkpoint from before")):
+        run.train()
+    assert not list((tmp_path / "run").glob("model.ckpt*"))
+
+
+# ---- the folder ------------------------------------------------------------
+
+
+def test_options_that_change_the_result(tmp_path):
+    start = dict(output_dir="a", max_eval_steps=1, seed=1, files={"x": 3}, power=1.0)
+    run_folder.write_options(str(tmp_path), start)
+    now = dict(output_dir="b", max_eval_steps=2, seed=2, files={"x": 4}, power=1)
+    assert run_folder.changed_options(str(tmp_path), now) == {
+        "seed": (1, 2), "files": ({"x": 3}, {"x": 4})}
+    assert run_folder.changed_options(str(tmp_path / "none"), now) == {}
+
+
+def test_long_values_are_cut_in_a_warning(caplog):
+    run_folder.warn_of_changes({"files": ({"file" * 100: 1}, None)})
+    assert '"filefile' in caplog.text and len(caplog.records[-1].getMessage()) < 250
+    assert "is not given now" in caplog.text

@@ -1,0 +1,119 @@
+"""A model of a few hundred parameters and records for it, to train in tests."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import heads, losses, optimization, records, training_steps
+from albert_tf.config import AlbertConfig
+
+VOCAB_SIZE = 30
+LENGTH = 8
+PREDICTIONS = 3
+MASK_ID = 4
+SPEC = records.pretraining_spec(LENGTH, PREDICTIONS, VOCAB_SIZE, 2)
+
+
+_group_keys = itertools.count(1000, 1000)
+
+
+def strategy(replicas: int = 1) -> tf.distribute.Strategy:
+    """The default strategy, or one of two replicas on the CPU."""
+    if replicas == 1:
+        return tf.distribute.get_strategy()
+
+    # Strategies of one process number their exchanges alike, and so would mix
+    # them up; this is how TensorFlow's own tests keep them apart.
+    class Mirrored(tf.distribute.MirroredStrategy):
+        _collective_key_base = next(_group_keys)
+
+    return Mirrored([f"CPU:{i}" for i in range(replicas)])
+
+
+def config(**changes) -> AlbertConfig:
+    values = dict(
+        vocab_size=VOCAB_SIZE, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=12, max_position_embeddings=LENGTH)
+    return AlbertConfig(**{**values, **changes})
+
+
+def example(random: np.random.Generator, masked: int | None = None) -> dict:
+    """One record; `masked` positions of it, or 1 to all of them."""
+    masked = int(random.integers(1, PREDICTIONS + 1)) if masked is None else masked
+    size = int(random.integers(6, LENGTH + 1))
+    ids = np.zeros(LENGTH, np.int64)
+    ids[:size] = random.integers(5, VOCAB_SIZE, size)
+    # A rule that can be learnt: pieces repeat.
+    ids[2:size:2] = ids[1]
+    positions = np.zeros(PREDICTIONS, np.int64)
+    positions[:masked] = np.sort(random.choice(np.arange(1, size), masked, False))
+    labels = np.zeros(PREDICTIONS, np.int64)
+    labels[:masked] = ids[positions[:masked]]
+    ids[positions[:masked]] = MASK_ID
+    return dict(
+        input_ids=ids, input_mask=(np.arange(LENGTH) < size).astype(np.int64),
+        segment_ids=(np.arange(LENGTH) * 2 >= size).astype(np.int64),
+        token_boundary=np.zeros(LENGTH, np.int64), masked_lm_positions=positions,
+        masked_lm_ids=labels,
+        masked_lm_weights=(np.arange(PREDICTIONS) < masked).astype(np.float32),
+        next_sentence_labels=random.integers(0, 2, 1))
+
+
+def examples(count: int, seed: int = 0, masked: int | None = None) -> list[dict]:
+    random = np.random.default_rng(seed)
+    return [example(random, masked) for _ in range(count)]
+
+
+def write_records(path, count: int, seed: int = 0) -> str:
+    """Writes a file of `count` records; returns its path."""
+    with records.RecordWriter(str(path)) as writer:
+        for values in examples(count, seed):
+            writer.write(SPEC.serialize(values))
+    return str(path)
+
+
+def features(rows: list[dict]) -> dict:
+    """Records as a batch of features, as they are parsed."""
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]
+             if name != "token_boundary"}
+    batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
+    return {name: value if value.dtype == np.float32 else value.astype(np.int32)
+            for name, value in batch.items()}
+
+
+def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
+    """Random weights by name, larger than a model's first, so that all of it counts."""
+    from albert_tf.checkpoint import tf1_tensors
+
+    random = np.random.default_rng(seed)
+    return {
+        name: (name.endswith("gamma") + scale * random.standard_normal(value.shape)
+               ).astype(np.float32)
+        for name, value in tf1_tensors(heads.AlbertForPreTraining(shape_of)).items()}
+
+
+def task(model, metrics=losses.pretraining_metrics,
+         best_metric="masked_lm_accuracy") -> training_steps.Task:
+    """Pretraining, as run_pretraining.py has it."""
+    return training_steps.Task(
+        model=model, denominators=losses.pretraining_denominators,
+        losses=losses.pretraining_losses, metrics=metrics,
+        best_metric=best_metric)
+
+
+def task_with_loss(model) -> training_steps.Task:
+    """With the loss of each step among the metrics."""
+
+    def metrics(outputs, batch, values):
+        return {**losses.pretraining_metrics(outputs, batch, values),
+                "total_loss": (values["total_loss"][None], 1.0)}
+
+    return task(model, metrics)
+
+
+def optimizer(model, rate: float = 0.01, steps: int = 100, warmup: int = 0,
+              name: str = "lamb"):
+    made = optimization.create_optimizer(rate, steps, warmup, optimizer=name)
+    made.build(model.trainable_variables)
+    return made
