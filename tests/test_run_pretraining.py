@@ -21,11 +21,11 @@ from tests import tiny_run
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = "run_pretraining.py"
-STEPS = 40
+STEPS = 60
 FLAGS = dict(
     max_seq_length=tiny_run.LENGTH, max_predictions_per_seq=tiny_run.PREDICTIONS,
     train_batch_size=8, eval_batch_size=4, num_train_steps=STEPS, num_warmup_steps=5,
-    save_checkpoints_steps=5, iterations_per_loop=5, learning_rate=0.02)
+    save_checkpoints_steps=10, iterations_per_loop=10, learning_rate=0.02)
 
 
 def arguments(**changes):
@@ -153,14 +153,14 @@ def test_killed_and_stopped_run_ends_as_the_unbroken_one(
     moments = random.Random(seed)
 
     process = start(args)
-    stop(process, tmp_path, signal.SIGTERM, moments.uniform(0, 1))
+    stop(process, tmp_path, signal.SIGTERM, moments.uniform(0, 0.5))
     output = finish(process, 128 + signal.SIGTERM)
     step = int(re.search("Stopped by signal 15 at step (\\d+)", output)[1])
     assert f"Checkpoint of step {step} saved" in output
     assert (tmp_path / f"model.ckpt-{step}.index").exists()
 
     process = start(args)
-    stop(process, tmp_path, signal.SIGKILL, moments.uniform(0, 1))
+    stop(process, tmp_path, signal.SIGKILL, moments.uniform(0, 0.5))
     output, _ = process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert f"Going on at step {step} from" in output
@@ -177,7 +177,7 @@ def test_evaluation_alone_gives_the_numbers_of_training(results, data):
         assert results[name]["status"] == 0, results[name]["stderr"]
     last = evaluations(data / "unbroken")[-1]
     assert last["step"] == STEPS
-    shown = re.search("Evaluation at step 40: (.*)", results["evaluation"]["log"])[1]
+    shown = re.search("Evaluation at step 60: (.*)", results["evaluation"]["log"])[1]
     for part in shown.split(", "):
         name, value = part.split()
         assert float(value) == pytest.approx(last[name], rel=1e-5)
@@ -422,7 +422,7 @@ def test_two_workers_killed_and_resumed(data, tmp_path):
 
     killed = tmp_path / "killed"
     workers = start_workers(worker_arguments(data, killed))
-    stop(workers[0], killed, 0, random.uniform(0, 2))
+    stop(workers[0], killed, 0, random.uniform(0, 1))
     workers[1].kill()
     assert "another worker has ended or cannot be reached (" in finish(workers[0], 1)
     workers[1].communicate()
@@ -441,15 +441,15 @@ def test_two_workers_killed_and_resumed(data, tmp_path):
 def test_only_the_chief_writes_and_workers_start_together(data, tmp_path):
     def args(index, **changes):
         return worker_arguments(
-            data, tmp_path / str(index), num_train_steps=5, **changes)
+            data, tmp_path / str(index), num_train_steps=10, **changes)
 
     for worker in start_workers(args(0), args(1)):
         finish(worker)
-    assert (tmp_path / "0" / "model.ckpt-5.index").exists()
+    assert (tmp_path / "0" / "model.ckpt-10.index").exists()
     assert not list((tmp_path / "1").iterdir())
     # The second does not see the checkpoint of the first.
     for worker in start_workers(args(0), args(1)):
-        assert "the workers start at different steps ([5, 0])" in finish(worker, 1)
+        assert "the workers start at different steps ([10, 0])" in finish(worker, 1)
 
 
 @pytest.mark.slow

@@ -365,6 +365,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
     assert rows_of(copy, "eval")[-1]["step"] == 6
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30)

@@ -44,7 +44,7 @@ class Training:
 
     def _distributed(self, batches):
         return self.strategy.distribute_datasets_from_function(
-            lambda context: batches_of(batches, self.replicas).repeat())
+            lambda context: batches_of(batches, self.replicas).repeat(5))
 
     def run(self, batches, steps=3, first=0):
         """Metrics of each step, from step `first` and the weights of the start on."""
@@ -279,6 +279,7 @@ def test_compiled_step_in_parts_is_the_step():
         uneven_batches())
 
 
+@pytest.mark.slow
 def test_compiled_step_of_two_replicas_is_the_step():
     assert_same_training(
         training(replicas=2, clip_norm=100.0),
@@ -340,7 +341,7 @@ def test_a_step_is_a_function_of_its_number_and_seed():
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_first_step_that_is_not_finite_is_remembered(replicas):
-    broken = training(clip_norm=100.0, replicas=replicas)
+    broken = training(clip_norm=100.0, **({"replicas": 2} if replicas == 2 else {}))
     broken.run(even_batches(), 2)
     assert broken.trainer.first_bad_step.numpy() == -1
     bias = broken.model.bert.pooler.weights[-1]

@@ -1,0 +1,170 @@
+"""The progress line, the metrics log and the curves."""
+
+import datetime
+import itertools
+import re
+
+import pytest
+from absl import logging
+
+from albert_tf import run_log
+from albert_tf.errors import InputError
+from albert_tf.run_log import MetricsLog, Progress
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog):
+    logging.set_verbosity(logging.INFO)
+    caplog.set_level("INFO", logger="absl")
+
+
+@pytest.fixture(name="clock")
+def _clock(monkeypatch):
+    """A clock that stands still until told otherwise."""
+
+    class Clock:
+        now = 1000.0
+
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: Clock.now)
+    return Clock
+
+
+# ---- progress --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds, text", [
+    (0.4, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (250, "4 min 10 s"),
+    (7380, "2 h 3 min"), (183600, "2 d 3 h")])
+def test_duration(seconds, text):
+    assert run_log.duration(seconds) == text
+
+
+def test_line_has_rates_and_the_end(clock, caplog):
+    progress = Progress(total_steps=1000, batch_size=32, first_step=100)
+    clock.now += 10
+    progress.report(150, {"masked_lm_loss": 6.54321})
+    line = caplog.messages[-1]
+    assert line.startswith("step 150/1000 (15.0%) | masked_lm_loss 6.543 | "
+                           "5 steps/s, 160 sequences/s | ends in 2 min 50 s, at ")
+    end = datetime.datetime.strptime(line[-16:], "%Y-%m-%d %H:%M")
+    expected = datetime.datetime.now() + datetime.timedelta(seconds=170)
+    assert abs((end - expected).total_seconds()) <= 120
+
+
+def test_rate_is_that_of_the_last_lines(clock, caplog):
+    progress = Progress(total_steps=10**6, batch_size=1)
+    steps = itertools.accumulate([10] * 20 + [50] * 10)
+    for step in steps:
+        clock.now += 10
+        progress.report(step, {})
+    assert "| 5 steps/s" in caplog.messages[-1]
+
+
+def test_skipped_time_does_not_count(clock, caplog):
+    progress = Progress(total_steps=1000, batch_size=1)
+    clock.now += 10
+    progress.report(20, {})
+    clock.now += 500  # an evaluation
+    progress.skip()
+    clock.now += 10
+    progress.report(40, {})
+    assert "| 2 steps/s" in caplog.messages[-1]
+
+
+def test_last_line_has_no_end(clock, caplog):
+    progress = Progress(total_steps=20, batch_size=1)
+    clock.now += 10
+    progress.report(20, {})
+    assert caplog.messages[-1] == "step 20/20 (100.0%) | 2 steps/s, 2 sequences/s"
+
+
+def test_lines_come_every_few_seconds(clock):
+    progress = Progress(total_steps=20, batch_size=1, every_seconds=10)
+    clock.now += 9
+    assert not progress.due()
+    clock.now += 1
+    assert progress.due()
+    progress.report(1, {})
+    assert not progress.due()
+
+
+# ---- metrics ---------------------------------------------------------------
+
+
+def write_log(folder, steps):
+    log = MetricsLog(str(folder))
+    for step in steps:
+        log.write(step, "train", {"loss": step / 2})
+    return log
+
+
+def test_rows_are_written_at_once_and_read_back(tmp_path):
+    log = write_log(tmp_path, [10, 20])
+    log.write(20, "eval", {"loss": 3, "accuracy": 0.25})
+    assert run_log.read_metrics(log.path) == log.rows == [
+        {"step": 10, "split": "train", "loss": 5.0},
+        {"step": 20, "split": "train", "loss": 10.0},
+        {"step": 20, "split": "eval", "loss": 3.0, "accuracy": 0.25}]
+    assert run_log.has_row(log.path, 20, "eval")
+    assert not run_log.has_row(log.path, 10, "eval")
+    assert not run_log.has_row(str(tmp_path / "none"), 10, "eval")
+
+
+def test_resuming_drops_later_rows_and_says_so(tmp_path, caplog):
+    write_log(tmp_path, [10, 20, 30, 40])
+    log = MetricsLog(str(tmp_path), resume_step=20)
+    log.write(30, "train", {"loss": 1.0})
+    assert [row["step"] for row in run_log.read_metrics(log.path)] == [10, 20, 30]
+    assert "2 rows of later steps are dropped" in caplog.text
+
+
+def test_a_run_from_step_0_starts_an_empty_log(tmp_path, caplog):
+    write_log(tmp_path, [10, 20])
+    assert run_log.read_metrics(MetricsLog(str(tmp_path)).path) == []
+    assert "2 rows of later steps are dropped" in caplog.text
+
+
+def test_last_line_cut_short_is_left_out_aloud(tmp_path, caplog):
+    log = write_log(tmp_path, [10, 20])
+    with open(log.path, "a", encoding="utf-8") as stream:
+        stream.write('{"step": 30, "split": "tr')
+    assert [row["step"] for row in run_log.read_metrics(log.path)] == [10, 20]
+    assert "metrics.jsonl, line 3 is cut short and left out" in caplog.text
+    MetricsLog(str(tmp_path), resume_step=20).write(30, "train", {})
+    assert [row["step"] for row in run_log.read_metrics(log.path)] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("line", ["{cut", "7", '{"step": 3}'])
+def test_other_lines_that_are_no_rows_stop(line, tmp_path):
+    log = write_log(tmp_path, [10])
+    with open(log.path, "a", encoding="utf-8") as stream:
+        stream.write(line + '\n{"step": 30, "split": "train"}\n')
+    with pytest.raises(InputError, match="metrics.jsonl, line 2: not a JSON object with"):
+        run_log.read_metrics(log.path)
+
+
+# ---- curves ----------------------------------------------------------------
+
+
+def test_curves_are_an_image_of_all_metrics(tmp_path, monkeypatch):
+    from matplotlib import image, pyplot
+
+    titles = []
+    monkeypatch.setattr(
+        pyplot.Axes, "set_title", lambda axis, title: titles.append(title))
+    log = MetricsLog(str(tmp_path))
+    for step in (10, 20):
+        log.write(step, "train", {"masked_lm_loss": 3 - step / 20, "rate": 0.1})
+        log.write(step, "eval", {"masked_lm_loss": 3.0, "masked_lm_accuracy": step / 40})
+    path = tmp_path / "curves.png"
+    run_log.draw_curves(log.path, str(path), {"masked_lm_accuracy": {"guess": 0.2}})
+    assert titles == ["masked lm loss", "rate", "masked lm accuracy"]
+    pixels = image.imread(path)
+    assert pixels.shape[0] > 200 and pixels.shape[1] > 1000 and pixels.std() > 0.05
+    assert not re.search("incomplete", " ".join(p.name for p in tmp_path.iterdir()))
+
+
+def test_no_rows_no_curves(tmp_path):
+    log = MetricsLog(str(tmp_path))
+    run_log.draw_curves(log.path, str(tmp_path / "curves.png"))
+    assert not (tmp_path / "curves.png").exists()
