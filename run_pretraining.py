@@ -1,4 +1,4 @@
-"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
+r"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
 
     python run_pretraining.py \
         --input_file='data/train.tfrecord-*' --eval_input_file=data/dev.tfrecord \

@@ -99,12 +99,12 @@ class Run:
             run_folder.restore(self.checkpoint, latest)
             logging.info("Going on at step %d from %s.", self.current_step, latest)
         elif self.options.init_checkpoint:
-            report = checkpoints.restore_tf1(
+            checkpoints.restore_tf1(
                 self.task.model, self.options.init_checkpoint,
                 allow_partial=self.options.allow_partial_init,
                 init_from_group0=self.options.init_from_group0)
-            logging.info("Starting at step 0 from the weights of %s. %s",
-                         self.options.init_checkpoint, report.summary())
+            logging.info("Starting at step 0 from the weights of %s.",
+                         self.options.init_checkpoint)
         elif need_weights:
             raise InputError(
                 f"nothing to evaluate: {output_dir} holds no checkpoint and no "
