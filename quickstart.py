@@ -29,7 +29,7 @@ flags.DEFINE_string(
 flags.DEFINE_string("language", "en", "Language of --text, an ISO 639 code.")
 flags.DEFINE_string("output_dir", "quickstart_output", "Where everything goes.")
 flags.DEFINE_integer("vocab_size", 4000, "Pieces of the vocabulary; fewer where the text is small.")
-flags.DEFINE_integer("num_train_steps", 2000, "Training steps.", lower_bound=1)
+flags.DEFINE_integer("num_train_steps", 1500, "Training steps.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "Fixes everything.")
 
 # A model that two cores train to something in minutes: three shared layers of
