@@ -1,4 +1,4 @@
-"""Several processes that train one model: which of them writes, and where they start."""
+"""Several processes that train one model: which of them writes, where they start."""
 
 import re
 from typing import Optional

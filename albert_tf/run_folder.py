@@ -134,9 +134,17 @@ def remove_unfinished(output_dir: str) -> None:
 # ---- options ---------------------------------------------------------------
 
 
-def write_options(output_dir: str, options: Mapping[str, Any]) -> None:
-    """Writes the options of a run that starts, for later and for its readers."""
-    with files.atomic_write(os.path.join(output_dir, OPTIONS_FILE)) as stream:
+def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> None:
+    """Writes the options of a run that starts, and warns of changes in a later one.
+
+    Raises:
+      InputError: if the file of options is damaged or cannot be written.
+    """
+    path = os.path.join(output_dir, OPTIONS_FILE)
+    if resumed and files.exists(path):
+        warn_of_changes(changed_options(output_dir, options))
+        return
+    with files.atomic_write(path) as stream:
         stream.write(json.dumps(options, indent=2).encode() + b"\n")
 
 

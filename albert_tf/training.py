@@ -120,15 +120,6 @@ class Run:
         if self.chief:
             checkpoints.write_config(self.options.output_dir, self.config)
 
-    def _keep_options(self, first: int) -> None:
-        """Writes the options at a run's start; later, warns of those that differ."""
-        if first:
-            run_folder.warn_of_changes(run_folder.changed_options(
-                self.options.output_dir, self._all_options))
-        if not first or not files.exists(
-                os.path.join(self.options.output_dir, run_folder.OPTIONS_FILE)):
-            run_folder.write_options(self.options.output_dir, self._all_options)
-
     # ---- data --------------------------------------------------------------
 
     def _train_dataset(self):
@@ -216,7 +207,8 @@ class Run:
         evaluation_due = self._evaluation_due()
         if self.chief:
             run_folder.remove_unfinished(options.output_dir)
-            self._keep_options(first)
+            run_folder.keep_options(
+                options.output_dir, self._all_options, resumed=first > 0)
             if not first:
                 files.remove(os.path.join(options.output_dir, run_folder.BEST_FILE))
         log = MetricsLog(options.output_dir, first) if self.chief else None

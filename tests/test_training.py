@@ -395,7 +395,7 @@ def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, monkeyp
 
 def test_options_that_change_the_result(tmp_path):
     start = dict(output_dir="a", max_eval_steps=1, seed=1, files={"x": 3}, power=1.0)
-    run_folder.write_options(str(tmp_path), start)
+    run_folder.keep_options(str(tmp_path), start, resumed=False)
     now = dict(output_dir="b", max_eval_steps=2, seed=2, files={"x": 4}, power=1)
     assert run_folder.changed_options(str(tmp_path), now) == {
         "seed": (1, 2), "files": ({"x": 3}, {"x": 4})}
