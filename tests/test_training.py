@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from absl import logging
 
 from albert_tf import (
@@ -54,7 +55,8 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
             dev_infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
         return made.dataset, made.num_batches
 
-    tf.random.set_seed(1)
+    # Also resets the state of Keras, which the tests before may have moved.
+    tf_keras.utils.set_random_seed(1)
     model = heads.AlbertForPreTraining(config)
     optimizer = None
     if train:
