@@ -25,6 +25,19 @@ def _gfile():
     return tf.io.gfile
 
 
+@contextlib.contextmanager
+def _remote_errors(what: str) -> Iterator[None]:
+    """Turns the errors of tf.io.gfile at first contact into one sentence."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise InputError(
+            f"{what} cannot be reached: {error.message.splitlines()[0]}; check the "
+            "name, the network and the credentials.") from error
+
+
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
     """Opens a local or remote file; the caller closes it.
 
@@ -88,7 +101,8 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
     paths: dict[str, None] = {}
     for pattern in patterns:
         if is_remote(pattern):
-            matches = _gfile().glob(pattern)
+            with _remote_errors(f"{flag}: {pattern}"):
+                matches = _gfile().glob(pattern)
         else:
             matches = [pattern] if os.path.isfile(pattern) else glob.glob(
                 pattern, recursive=True)
@@ -162,7 +176,8 @@ def make_directory(path: str, what: str) -> None:
       InputError: if it cannot be made or written.
     """
     if is_remote(path):
-        _gfile().makedirs(path)
+        with _remote_errors(f"{what}: the folder {path}"):
+            _gfile().makedirs(path)
         return
     try:
         os.makedirs(path, exist_ok=True)

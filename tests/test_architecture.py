@@ -38,7 +38,7 @@ TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",
 
 # Functions of levels 0 and 1 that import TensorFlow when they are called: paths
 # with a scheme go through tf.io.gfile.
-LATE_TENSORFLOW = {("files", "_gfile")}
+LATE_TENSORFLOW = {("files", "_gfile"), ("files", "_remote_errors")}
 
 # Modules above level 1 that the scripts that create data load: they too import
 # TensorFlow late.

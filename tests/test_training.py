@@ -11,7 +11,7 @@ import tf_keras
 from absl import logging
 
 from albert_tf import (
-    heads, input_pipeline, optimization, records, run_folder, run_log, training)
+    files, heads, input_pipeline, optimization, records, run_folder, run_log, training)
 from albert_tf.checkpoint import export_tf1, read_tensors
 from albert_tf.errors import InputError
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
@@ -349,6 +349,21 @@ def test_batch_sizes(sizes, replicas, message):
     options = RunOptions("out", num_train_steps=1, step=step, **sizes)
     with pytest.raises(InputError, match=message):
         check_batch_sizes(options, replicas)
+
+
+def test_bucket_out_of_reach(monkeypatch):
+    class Unreachable:
+        def makedirs(self, path):
+            raise tf.errors.PermissionDeniedError(None, None, "no credentials\nmore")
+
+        glob = makedirs
+
+    monkeypatch.setattr(files, "_gfile", Unreachable)
+    with pytest.raises(InputError, match=(
+            "--output_dir: the folder gs://b/x cannot be reached: no credentials; ")):
+        files.make_directory("gs://b/x", "--output_dir")
+    with pytest.raises(InputError, match=r"--input_file: gs://b/\* cannot be reached"):
+        files.expand_patterns("gs://b/*", "--input_file")
 
 
 # ---- divergence ------------------------------------------------------------
