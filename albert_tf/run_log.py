@@ -42,6 +42,12 @@ class Progress:
         self._batch_size = batch_size
         self._every = every_seconds
         self._marks = [(time.monotonic(), first_step)]
+        self.begun = False
+
+    def begin(self, step: int) -> None:
+        """Starts the clock, after the first step, which takes long to be traced."""
+        self.begun = True
+        self._marks = [(time.monotonic(), step)]
 
     def due(self) -> bool:
         """Whether the time for the next line has come."""

@@ -303,6 +303,8 @@ class Run:
             # Before anything is saved.
             self._check_finite()
             raise Stopped(self.signals.received)
+        if not self._progress.begun:
+            self._progress.begin(self.current_step)
         if self._progress.due():
             self._check_finite()
             self._report(self._trainer.metrics.result())

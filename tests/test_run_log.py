@@ -71,6 +71,17 @@ def test_skipped_time_does_not_count(clock, caplog):
     assert "| 2 steps/s" in caplog.messages[-1]
 
 
+def test_first_step_does_not_count(clock, caplog):
+    progress = Progress(total_steps=1000, batch_size=1, first_step=100)
+    clock.now += 50  # tracing
+    assert not progress.begun
+    progress.begin(101)
+    assert progress.begun
+    clock.now += 10
+    progress.report(121, {})
+    assert "| 2 steps/s" in caplog.messages[-1]
+
+
 def test_last_line_has_no_end(clock, caplog):
     progress = Progress(total_steps=20, batch_size=1)
     clock.now += 10
