@@ -23,6 +23,7 @@ LEVELS = {
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
+    "tasks.squad": 1, "tasks.squad_alignment": 1,
     # Records, model, optimizer, checkpoints.
     "records": 2, "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
