@@ -28,6 +28,7 @@ LEVELS = {
     "records": 2, "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
+    "finetuning_heads": 2, "finetuning_losses": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
     "training_steps": 3, "training": 3, "pretraining_data": 3,
     "baselines": 3,

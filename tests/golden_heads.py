@@ -1,0 +1,88 @@
+"""The release's fine-tuning heads: weights, batches and outputs of small models.
+
+Run as `python -m tests.golden_heads` it makes tests/fixtures/heads from
+../shared/golden. The three classifiers have one encoder, stored once.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+
+from albert_tf.config import AlbertConfig
+from tests.helpers import FIXTURES, SHARED
+
+CASES = {"cola": "classifier/head_cola", "mnli": "classifier/head_mnli",
+         "sts-b": "classifier/head_sts-b", "spans": "squad/head_v1",
+         "conditional_spans": "squad/head_v2", "race": "race/head"}
+CLASSIFIERS = ("cola", "mnli", "sts-b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model of the release.
+
+    Attributes:
+      config: the encoder's shape.
+      weights: name → array.
+      values: features and outputs, by the names in golden's head.npz.
+    """
+
+    config: AlbertConfig
+    weights: dict
+    values: dict
+
+    def features(self) -> dict:
+        """The batch, as our batches are: labels [B, 1], choices apart."""
+        batch = {name: self.values[name] for name in self.values
+                 if name in ("input_ids", "input_mask", "segment_ids", "p_mask")}
+        if "max_seq_length" in self.values:
+            batch = {name: value.reshape(len(value), -1, self.values["max_seq_length"])
+                     for name, value in batch.items()}
+        for name in ("label_ids", "start_positions", "end_positions", "is_impossible"):
+            if name in self.values:
+                batch[name] = self.values[name][:, np.newaxis]
+        return batch
+
+
+def load(name: str) -> Case:
+    folder = FIXTURES / "heads"
+    parts = {"weights": {}, "values": {}}
+    for file in ([f"{name}.npz"] if name not in CLASSIFIERS
+                 else [f"{name}.npz", "classifier_encoder.npz"]):
+        stored = np.load(folder / file)
+        for key in stored:
+            part, _, rest = key.partition(":")
+            parts[part][rest] = stored[key]
+    config = json.loads((folder / "albert_config.json").read_text())
+    return Case(AlbertConfig.from_dict(config), **parts)
+
+
+def main():
+    from albert_tf.checkpoint import read_tensors
+
+    target = FIXTURES / "heads"
+    target.mkdir(exist_ok=True)
+    configs = set()
+    for name, folder in CASES.items():
+        source = SHARED / "golden" / folder
+        configs.add((source / "albert_config.json").read_text())
+        weights = read_tensors(str(source / "model.ckpt"))
+        if name in CLASSIFIERS:
+            encoder = {key: value for key, value in weights.items()
+                       if key.startswith("bert/")}
+            weights = {key: value for key, value in weights.items()
+                       if key not in encoder}
+            np.savez_compressed(target / "classifier_encoder.npz", **{
+                f"weights:{key}": value for key, value in encoder.items()})
+        values = np.load(source / "head.npz")
+        np.savez_compressed(
+            target / f"{name}.npz",
+            **{f"weights:{key}": value for key, value in weights.items()},
+            **{f"values:{key}": values[key] for key in values})
+    (config,) = configs
+    (target / "albert_config.json").write_text(config)
+
+
+if __name__ == "__main__":
+    main()
