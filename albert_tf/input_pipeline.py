@@ -77,7 +77,8 @@ def _order_seed(seed: int, shard_index: int) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
-def _options() -> tf.data.Options:
+def dataset_options() -> tf.data.Options:
+    """What every dataset here has: a fixed order, and no sharding by tf.data."""
     options = tf.data.Options()
     options.deterministic = True
     # Sharding is done here; tf.data must not do it once more.
@@ -150,7 +151,7 @@ def training_dataset(
             .batch(batch_size, drop_remainder=True)
             .map(spec.parse, num_parallel_calls=tf.data.AUTOTUNE)
             .prefetch(tf.data.AUTOTUNE)
-            .with_options(_options()))
+            .with_options(dataset_options()))
 
 
 def _epoch_records(
@@ -236,7 +237,7 @@ def evaluation_dataset(
                .take(num_batches)
                .apply(tf.data.experimental.assert_cardinality(num_batches))
                .prefetch(tf.data.AUTOTUNE)
-               .with_options(_options()))
+               .with_options(dataset_options()))
     return EvaluationData(dataset, num_batches, num_examples)
 
 

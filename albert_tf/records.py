@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import math
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message
@@ -79,33 +79,51 @@ class Feature:
     Attributes:
       name: its name on disk.
       dtype: "int64" or "float32", as on disk.
-      shape: of one example, without the batch; () is a single value.
+      shape: of one example, without the batch; () is a single value. The last
+        dimension may be None: it then differs from example to example.
       set_by: the option that sets its length, named in error messages.
       limit: int64 values must be at least 0 and below it; 0 sets no limit.
       limited_by: the option that sets the limit, named in error messages.
       parsed_name: its name after parsing; "" means `name`.
       parsed: False for a feature that is written but not needed in training;
         records without it are accepted.
+      pad_value: fills up examples that are shorter than others of a batch.
     """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Optional[int], ...]
     set_by: str = ""
     parsed_name: str = ""
     parsed: bool = True
     limit: int = 0
     limited_by: str = ""
+    pad_value: int = 0
 
     def __post_init__(self):
+        if None in self.shape[:-1]:
+            raise ValueError(f"feature {self.name}: only the last dimension of "
+                             f"{self.shape} may be None.")
         if self.dtype not in _DTYPES:
             raise ValueError(
                 f"feature {self.name}: dtype {self.dtype!r} is not one of "
                 f"{', '.join(_DTYPES)}.")
 
     @property
+    def is_variable(self) -> bool:
+        """Whether its length differs from example to example."""
+        return self.shape[-1:] == (None,)
+
+    @property
     def num_values(self) -> int:
-        return math.prod(self.shape)
+        """Values of an example; a variable feature has a multiple of this."""
+        return math.prod(d for d in self.shape if d is not None)
+
+    def fits(self, num_values: int) -> bool:
+        """Whether an example may have so many values."""
+        if self.is_variable:
+            return num_values % self.num_values == 0
+        return num_values == self.num_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +143,8 @@ class FeatureSpec:
 
         Args:
           values: name on disk → sequence or array with exactly as many values as
-            the specification says; int64 features take no floats.
+            the specification says; int64 features take no floats. Features of
+            several dimensions also take rows of equal length.
 
         Raises:
           ValueError: for an unknown or missing feature, a wrong number of
@@ -140,16 +159,16 @@ class FeatureSpec:
         example = _Example()
         entries = example.features.feature
         for feature in self.features:
-            given = values[feature.name]
-            if isinstance(given, np.ndarray):
-                # Python numbers go into a protobuf list faster than NumPy's.
-                given = given.ravel().tolist()
-            if len(given) != feature.num_values:
+            given = _flat(feature, values[feature.name])
+            if not feature.fits(len(given)):
+                expected = ("a multiple of " if feature.is_variable else ""
+                            ) + str(feature.num_values)
                 raise ValueError(
                     f"feature {feature.name} has {len(given)} values instead of "
-                    f"{feature.num_values}.")
+                    f"{expected}.")
             try:
                 kind = getattr(entries[feature.name], _LISTS[feature.dtype])
+                kind.SetInParent()  # an empty list has its type, too
                 kind.value.extend(given)
             except (TypeError, ValueError) as error:
                 raise ValueError(
@@ -193,12 +212,13 @@ class FeatureSpec:
                                 f"{_LISTS[feature.dtype]}")
                 continue
             values = getattr(found[feature.name], kind).value
-            if len(values) != feature.num_values:
-                key = (len(values), feature.set_by, feature.num_values)
+            if not feature.fits(len(values)):
+                key = (len(values), feature.set_by, feature.num_values,
+                       feature.is_variable)
                 lengths.setdefault(key, []).append(feature.name)
                 continue
-            arrays[feature.name] = np.array(
-                values, _DTYPES[feature.dtype]).reshape(feature.shape)
+            arrays[feature.name] = np.array(values, _DTYPES[feature.dtype]).reshape(
+                [-1 if d is None else d for d in feature.shape])
         problems = ([f"it has no feature {', '.join(missing)}"] if missing else [])
         problems += mistyped + [
             _length_problem(names, *key) for key, names in lengths.items()]
@@ -219,9 +239,15 @@ class FeatureSpec:
           becomes int32, which is what accelerators take. While running, a record
           that does not fit raises tf.errors.InvalidArgumentError, which
           `explain_read_error` turns into a message.
+
+        Raises:
+          ValueError: if a feature is of variable length; feature_files reads those.
         """
         import tensorflow as tf
 
+        variable = [f.name for f in self.features if f.parsed and f.is_variable]
+        if variable:
+            raise ValueError(f"feature_files reads {', '.join(variable)}, not parse.")
         serialized = tf.convert_to_tensor(serialized)
         parsers = {
             f.name: tf.io.FixedLenFeature(f.shape, tf.dtypes.as_dtype(f.dtype))
@@ -242,7 +268,26 @@ class FeatureSpec:
             for f in self.features if f.parsed}
 
 
-def _length_problem(names, found, set_by, expected) -> str:
+def _flat(feature: Feature, given: Any) -> Sequence:
+    """An example's values of a feature, one after the other."""
+    if len(feature.shape) > 1 and len(given) and not np.isscalar(given[0]):
+        try:
+            # As objects, floats are not taken for integers.
+            given = np.array(given, object)
+        except ValueError as error:
+            raise ValueError(
+                f"feature {feature.name} has rows of several lengths.") from error
+        if [d or n for d, n in zip(feature.shape, given.shape)] != [*given.shape]:
+            raise ValueError(f"feature {feature.name} has the shape {given.shape} "
+                             f"instead of {feature.shape}.")
+    # Python numbers go into a protobuf list faster than NumPy's.
+    return given.ravel().tolist() if isinstance(given, np.ndarray) else given
+
+
+def _length_problem(names, found, set_by, expected, multiple) -> str:
+    if multiple:
+        return (f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {found} "
+                f"values, which is not a multiple of {expected}")
     says = f"{set_by} says" if set_by else "there should be"
     advice = (f" (set {set_by} to {found}, or create the data again)"
               if set_by and found else "")

@@ -1,0 +1,213 @@
+"""The features of a data set in memory: a column per feature, without padding."""
+
+import functools
+import itertools
+from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
+
+import numpy as np
+
+from albert_tf.errors import InputError
+from albert_tf.records import Feature, FeatureSpec
+
+_RECORDS_PER_PARSE = 1000
+_INT32 = np.iinfo(np.int32)
+
+
+class Ragged:
+    """A column whose rows differ in length.
+
+    Attributes:
+      values: all rows one after the other, [sum of sizes].
+      offsets: where row n begins and, at n + 1, ends; int64 [N + 1].
+      row_shape: of one row, such as (None,) or (4, None).
+    """
+
+    def __init__(self, values: np.ndarray, offsets: np.ndarray,
+                 row_shape: Sequence[int | None]):
+        self.values, self.offsets = values, offsets
+        self.row_shape = tuple(row_shape)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """Row `row` in its own shape, such as [len] or [4, len]."""
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        row %= len(self)
+        values = self.values[self.offsets[row]:self.offsets[row + 1]]
+        return values.reshape([-1 if d is None else d for d in self.row_shape])
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def width(self) -> int:
+        """Values per unit of length: 1 for (None,), 4 for (4, None)."""
+        return int(np.prod(self.row_shape[:-1], dtype=np.int64))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The last dimension of each row, int64 [N]."""
+        return np.diff(self.offsets) // self.width
+
+
+Column = Union[np.ndarray, Ragged]
+
+
+class FeatureTable:
+    """All examples of a data set; row n is record n.
+
+    Attributes:
+      spec: the features.
+      columns: name on disk → array [N, ...], or Ragged for a variable feature;
+        int32 or float32.
+      lengths: the last dimension of each row's input_ids, int64 [N]; every other
+        variable feature that goes into batches has the same.
+      num_rows: N.
+    """
+
+    def __init__(self, spec: FeatureSpec, columns: Mapping[str, Column]):
+        self.spec = spec
+        self.columns = dict(columns)
+        self.num_rows = len(self.columns["input_ids"])
+        self.lengths: np.ndarray = self.columns["input_ids"].lengths
+
+    @classmethod
+    def from_dicts(cls, spec: FeatureSpec,
+                   examples: Iterable[Mapping[str, Any]]) -> "FeatureTable":
+        """A table of features that are in no file.
+
+        Args:
+          spec: the features.
+          examples: name on disk → values, as FeatureSpec.serialize takes them.
+
+        Raises:
+          ValueError: if an example does not have the features of `spec`.
+          InputError: if a value is outside its limits.
+        """
+        return cls.from_records(spec, map(spec.serialize, examples), "example")
+
+    @classmethod
+    def from_records(cls, spec: FeatureSpec, records: Iterable[bytes],
+                     where: str = "record") -> "FeatureTable":
+        """A table of serialized tf.train.Examples; loads TensorFlow.
+
+        Args:
+          spec: the features; a record must have them all.
+          records: as FeatureSpec.serialize makes them.
+          where: begins an error message, before the record's number from 1.
+
+        Raises:
+          InputError: names the record that does not fit, and why.
+        """
+        records = iter(records)
+        parts: dict[str, list] = {f.name: [] for f in spec.features}
+        sizes: dict[str, list] = {f.name: [] for f in spec.features}
+        done = 0
+        while batch := list(itertools.islice(records, _RECORDS_PER_PARSE)):
+            for feature, (values, row_sizes) in zip(
+                    spec.features, _parse(spec, batch, where, done)):
+                parts[feature.name].append(values)
+                sizes[feature.name].append(row_sizes)
+            done += len(batch)
+        columns = {}
+        for feature in spec.features:
+            dtype = np.int32 if feature.dtype == "int64" else np.float32
+            values = np.concatenate([np.zeros(0, dtype), *parts[feature.name]])
+            if feature.is_variable:
+                offsets = np.cumsum(np.concatenate([
+                    np.zeros(1, np.int64), *sizes[feature.name]]))
+                columns[feature.name] = Ragged(values, offsets, feature.shape)
+            else:
+                columns[feature.name] = values.reshape([done, *feature.shape])
+        return cls(spec, columns)
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, Any]:
+        """Columns of the parsed features as eager tensors, made once.
+
+        Returns:
+          name on disk → [N, ...], or (values, offsets) for a variable feature; in
+          the host's memory.
+        """
+        import tensorflow as tf
+
+        with tf.device("CPU:0"):
+            return {
+                f.name: ((tf.constant(column.values), tf.constant(column.offsets))
+                         if isinstance(column, Ragged) else tf.constant(column))
+                for f in self.spec.features if f.parsed
+                for column in [self.columns[f.name]]}
+
+
+def _parse(spec: FeatureSpec, batch: list[bytes], where: str, done: int
+           ) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(values, number of values of each record) of every feature, checked."""
+    import tensorflow as tf
+
+    parsers = {
+        f.name: tf.io.RaggedFeature(tf.dtypes.as_dtype(f.dtype),
+                                    row_splits_dtype=tf.int64)
+        for f in spec.features}
+    try:
+        with tf.device("CPU:0"):
+            parsed = tf.io.parse_example(batch, parsers)
+    except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+        parsed = None
+    else:
+        columns = [(parsed[f.name].values.numpy(),
+                    np.diff(parsed[f.name].row_splits.numpy()))
+                   for f in spec.features]
+        if _fit(spec, columns):
+            return [(values.astype(np.int32) if f.dtype == "int64" else values, sizes)
+                    for f, (values, sizes) in zip(spec.features, columns)]
+    # Something is wrong: find the record and say what.
+    for number, data in enumerate(batch, done + 1):
+        _check_record(spec, spec.parse_numpy(data, f"{where} {number}"),
+                      f"{where} {number}")
+    raise AssertionError("TensorFlow refuses records that are well.")
+
+
+def _in_batches(feature: Feature) -> bool:
+    return feature.parsed and feature.is_variable
+
+
+def _fit(spec: FeatureSpec, columns: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    """Whether all records are well; the same checks as those of a single one."""
+    lengths = [sizes // f.num_values for f, (_, sizes) in zip(spec.features, columns)
+               if _in_batches(f)]
+    return (all((length == lengths[0]).all() and length.all() for length in lengths)
+            and all(_fits(f, *column) for f, column in zip(spec.features, columns)))
+
+
+def _fits(feature: Feature, values: np.ndarray, sizes: np.ndarray) -> bool:
+    if feature.is_variable:
+        well = not (sizes % feature.num_values).any()
+    else:
+        well = (sizes == feature.num_values).all()
+    if feature.dtype != "int64":
+        return bool(well)
+    smallest, largest = values.min(initial=0), values.max(initial=0)
+    if feature.limit:
+        return bool(well and smallest >= 0 and largest < feature.limit)
+    return bool(well and smallest >= _INT32.min and largest <= _INT32.max)
+
+
+def _check_record(spec: FeatureSpec, arrays: Mapping[str, np.ndarray],
+                  where: str) -> None:
+    """What parse_numpy does not look at."""
+    missing = [f.name for f in spec.features if f.name not in arrays]
+    if missing:
+        raise InputError(f"{where}: it has no feature {', '.join(missing)}.")
+    lengths = {f.name: arrays[f.name].shape[-1] for f in spec.features
+               if _in_batches(f)}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        raise InputError(
+            f"{where}: its features must have one length, 1 or more, but have "
+            f"{', '.join(f'{name} {length}' for name, length in lengths.items())}.")
+    for name, array in arrays.items():
+        if array.dtype == np.int64 and array.size and not (
+                _INT32.min <= array.min() and array.max() <= _INT32.max):
+            raise InputError(f"{where}: {name} has a value that needs more than 32 "
+                             "bits; give smaller numbers.")

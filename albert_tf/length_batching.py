@@ -1,0 +1,314 @@
+"""Batches of a few static lengths, so that little is computed on padding.
+
+Every sequence belongs to a bucket: the smallest of the static lengths ("shapes")
+that holds it. Training walks through one random permutation of the rows per
+epoch; within a window of about a hundred batches, rows of one bucket are brought
+together:
+
+    order     row  7  2  9  4  1  8      a window of 3 batches of 2 rows
+    bucket         1  0  0  1  0  0
+    sorted    row  2  9 |1  8 |7  4      stable: within a bucket the order stays
+    shuffled       1  8 |7  4 |2  9      the window's batches, in random order
+
+The order is a function of the seed and the step alone: not of the number of
+replicas or pipelines, nor of where the run was resumed.
+"""
+
+import functools
+from typing import NamedTuple, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.feature_table import FeatureTable
+from albert_tf.input_pipeline import dataset_options
+from albert_tf.records import Feature
+
+_EPOCH, _WINDOW = 0, 1  # what a random generator is for
+
+
+def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
+                   num_lengths: int, multiple: int = 8) -> tuple[int, ...]:
+    """The static lengths with which the fewest positions are padding.
+
+    Args:
+      lengths: of all sequences, each 1..max_length.
+      max_length: the longest that a sequence may be.
+      num_lengths: how many lengths at most; fewer are given where more would not
+        save anything. 0 or 1 gives (max_length,): as the release pads.
+      multiple: lengths are multiples of it, or max_length.
+
+    Returns:
+      Ascending; the last holds the longest sequence.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    if num_lengths < 0 or multiple < 1 or not lengths.size:
+        raise ValueError(f"{lengths.size} sequences, num_lengths {num_lengths}, "
+                         f"multiple {multiple}: out of range.")
+    if lengths.min() < 1 or lengths.max() > max_length:
+        raise ValueError(f"sequences of {lengths.min()} to {lengths.max()} pieces are "
+                         f"not within 1..{max_length}.")
+    if num_lengths < 2:
+        return (max_length,)
+    # Candidates 1, 2, ...; the last is the first one that holds everything.
+    candidates = np.minimum(
+        np.arange(0, lengths.max() + multiple, multiple), max_length)
+    bucket = np.searchsorted(candidates, lengths)
+    below = np.cumsum(np.bincount(bucket, minlength=len(candidates)))
+    # cost[j]: positions of all sequences up to candidate j with so many lengths, of
+    # which j is the last; candidate 0 stands for no length and no sequence.
+    cost = np.where(np.arange(len(candidates)) == 0, 0, np.inf)
+    best, choice, tables = np.inf, (), []
+    for _ in range(min(num_lengths, len(candidates) - 1)):
+        # totals[i, j]: lengths up to candidate i, and j for all between i and j.
+        totals = cost[:, None] + (below[None, :] - below[:, None]) * candidates
+        totals[np.tril_indices(len(candidates))] = np.inf
+        tables.append(totals.argmin(axis=0))
+        cost = totals.min(axis=0)
+        if cost[-1] >= best:
+            break
+        best, last, choice = cost[-1], len(candidates) - 1, ()
+        for table in reversed(tables):
+            choice = (int(candidates[last]), *choice)
+            last = table[last]
+    return choice
+
+
+def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
+    """Which of the ascending `shapes` is the smallest to hold each length, [N]."""
+    if list(shapes) != sorted(set(shapes)) or not shapes:
+        raise ValueError(f"the lengths {shapes} are not ascending.")
+    if len(lengths) and max(lengths) > shapes[-1]:
+        raise ValueError(f"a sequence of {max(lengths)} pieces is longer than "
+                         f"{shapes[-1]}.")
+    return np.searchsorted(shapes, lengths)
+
+
+class Window(NamedTuple):
+    """Consecutive steps: their rows int32 [W, batch_size], indices of shapes [W]."""
+
+    rows: np.ndarray
+    shapes: np.ndarray
+
+
+class BatchPlan:
+    """Which rows each training step sees, and at which length.
+
+    Args:
+      lengths: of the sequences, [N].
+      shapes: static lengths, ascending.
+      batch_size: rows of a step, over all replicas and pipelines.
+      seed: any integer; fixes the order.
+      window: how many batches are sorted by length together; fewer if an epoch has
+        fewer.
+    """
+
+    def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
+                 seed: int, window: int = 100):
+        if batch_size < 1 or window < 1 or not len(lengths):
+            raise ValueError(f"{len(lengths)} rows, batch_size {batch_size}, window "
+                             f"{window}: out of range.")
+        self.shapes = tuple(shapes)
+        self.batch_size = batch_size
+        self.num_rows = len(lengths)
+        self.window = max(1, min(window, self.num_rows // batch_size))
+        self._buckets = buckets(lengths, shapes)
+        self._seed = seed % 2**64
+        # The datasets of several shapes walk through the same windows, each at its
+        # own pace. (lru_cache may be called from several threads.)
+        self._permutation = functools.lru_cache(4)(self._make_permutation)
+        self._window = functools.lru_cache(16)(self._make_window)
+
+    def steps_of_window(self, number: int) -> "Window":
+        """Steps number · window, ..., number · window + window - 1."""
+        return self._window(number)
+
+    def shape_of_step(self, step: int) -> int:
+        """Index of the smallest shape that holds every row of a step."""
+        number, at = divmod(step, self.window)
+        return int(self.steps_of_window(number).shapes[at])
+
+    def rows_of_step(self, step: int) -> np.ndarray:
+        """Rows of a step, int64 [batch_size]."""
+        number, at = divmod(step, self.window)
+        return self.steps_of_window(number).rows[at].astype(np.int64)
+
+    def _random(self, purpose: int, number: int) -> np.random.Generator:
+        # Philox by name: the default generator may change.
+        return np.random.Generator(np.random.Philox(
+            np.random.SeedSequence([self._seed, purpose, number])))
+
+    def _make_permutation(self, epoch: int) -> np.ndarray:
+        return self._random(_EPOCH, epoch).permutation(self.num_rows).astype(np.int32)
+
+    def _make_window(self, number: int) -> Window:
+        size = self.window * self.batch_size
+        # Windows run on over the ends of epochs, so that no row is left out.
+        first, begin = divmod(number * size, self.num_rows)
+        last = (begin + size - 1) // self.num_rows
+        order = np.concatenate([
+            self._permutation(first + epoch) for epoch in range(last + 1)])
+        order = order[begin:begin + size]
+        order = order[np.argsort(self._buckets[order], kind="stable")]
+        batches = order.reshape(self.window, self.batch_size)
+        batches = batches[self._random(_WINDOW, number).permutation(self.window)]
+        # A batch is sorted: its last row is of the largest bucket.
+        return Window(batches, self._buckets[batches[:, -1]])
+
+
+def training_dataset(
+        table: FeatureTable, plan: BatchPlan, shape: int, *, batch_size: int,
+        replicas: int, start_step: int, num_steps: int, shard_index: int = 0,
+        num_shards: int = 1) -> tf.data.Dataset:
+    """The batches of one input pipeline for the steps that have one shape.
+
+    A step's rows are dealt out in order: to pipelines, then to their replicas.
+
+    Args:
+      table: the data.
+      plan: its batch_size is batch_size · replicas · num_shards.
+      shape: index into plan.shapes.
+      batch_size: rows of one replica.
+      replicas: replicas that this pipeline feeds.
+      start_step: the first step.
+      num_steps: the step after the last.
+      shard_index: which pipeline, 0..num_shards-1.
+      num_shards: number of pipelines.
+
+    Returns:
+      For each step in order, `replicas` elements: name → [batch_size, ...] int32
+      or float32, variable features padded to plan.shapes[shape]; and
+      `example_index` [batch_size] int32, the rows. All shapes are static.
+    """
+    if plan.batch_size != batch_size * replicas * num_shards or (
+            plan.num_rows != table.num_rows or not 0 <= shard_index < num_shards):
+        raise ValueError(
+            f"a plan of {plan.num_rows} rows and batches of {plan.batch_size} for "
+            f"{table.num_rows} rows, {batch_size} · {replicas} replicas, pipeline "
+            f"{shard_index} of {num_shards}.")
+    if not 0 <= start_step:
+        raise ValueError(f"start_step {start_step} is below 0.")
+
+    def rows_in_window(number):
+        """[steps · replicas, batch_size] of the window's steps with this shape."""
+        steps = number * plan.window + np.arange(plan.window)
+        window = plan.steps_of_window(int(number))
+        rows = window.rows[(window.shapes == shape) & (steps >= start_step)
+                           & (steps < num_steps)]
+        rows = rows.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
+        return np.ascontiguousarray(rows.reshape(-1, batch_size))
+
+    def batches(number):
+        rows = tf.numpy_function(rows_in_window, [number], tf.int32)
+        return tf.data.Dataset.from_tensor_slices(
+            tf.ensure_shape(rows, [None, batch_size]))
+
+    windows = tf.data.Dataset.range(start_step // plan.window,
+                                    -(-max(num_steps, 0) // plan.window))
+    return (windows.flat_map(batches)
+            .map(_assembler(table, plan.shapes[shape]),
+                 num_parallel_calls=tf.data.AUTOTUNE)
+            .prefetch(tf.data.AUTOTUNE)
+            .with_options(dataset_options()))
+
+
+def evaluation_dataset(
+        table: FeatureTable, shapes: Sequence[int], shape: int, *, batch_size: int,
+        replicas: int, shard_index: int = 0, num_shards: int = 1
+) -> tuple[tf.data.Dataset, int]:
+    """Every row of one bucket exactly once over all pipelines; none is dropped.
+
+    Args:
+      table: the data.
+      shapes: static lengths, ascending.
+      shape: index into `shapes`.
+      batch_size: rows of one replica.
+      replicas: replicas that this pipeline feeds.
+      shard_index: which pipeline, 0..num_shards-1.
+      num_shards: number of pipelines.
+
+    Returns:
+      The dataset, and the number of its batches per replica, the same in every
+      pipeline (0 if the bucket is empty). Elements are as in training_dataset,
+      with `example_weights` [batch_size] float32. The last batches are filled up
+      with rows of weight 0 and example_index -1, which repeat a row of the bucket
+      so that they are like any input.
+    """
+    if batch_size < 1 or replicas < 1 or not 0 <= shard_index < num_shards:
+        raise ValueError(f"batch_size {batch_size}, {replicas} replicas, pipeline "
+                         f"{shard_index} of {num_shards}: out of range.")
+    rows = np.flatnonzero(buckets(table.lengths, shapes) == shape).astype(np.int32)
+    padding = -len(rows) % (batch_size * replicas * num_shards)
+    index = np.concatenate([rows, np.full(padding, -1, np.int32)])
+    rows = np.concatenate([rows, np.repeat(rows[:1], padding)])
+
+    def share(array):  # [batches · replicas, batch_size]
+        array = array.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
+        return array.reshape(-1, batch_size)
+
+    assemble = _assembler(table, shapes[shape])
+
+    def batch(rows, index):
+        return {**assemble(rows), "example_index": index,
+                "example_weights": tf.cast(index >= 0, tf.float32)}
+
+    dataset = (tf.data.Dataset.from_tensor_slices((share(rows), share(index)))
+               .map(batch, num_parallel_calls=tf.data.AUTOTUNE)
+               .prefetch(tf.data.AUTOTUNE)
+               .with_options(dataset_options()))
+    return dataset, len(rows) // (batch_size * replicas * num_shards)
+
+
+def _assembler(table: FeatureTable, length: int):
+    """A function: rows int32 [B] → a batch, padded to `length`.
+
+    The table's tensors are captured, so they are inputs of the graph, not
+    constants in it, and all datasets of a table share them.
+    """
+    features = [f for f in table.spec.features if f.parsed]
+    names = {f.name: f.parsed_name or f.name for f in features}
+    reserved = {"example_index", "example_weights"} & set(names.values())
+    if reserved:
+        raise ValueError(f"a feature is called {', '.join(reserved)}, which is the "
+                         "name of something else in batches.")
+    tensors = table.tensors
+
+    def assemble(rows):
+        batch, positions = {"example_index": rows}, {}
+        for feature in features:
+            if not feature.is_variable:
+                value = tf.gather(tensors[feature.name], rows)
+            else:
+                values, offsets = tensors[feature.name]
+                # Features of one shape have one length, hence the same offsets.
+                if feature.shape not in positions:
+                    positions[feature.shape] = _positions(
+                        feature, offsets, rows, length)
+                where, there = positions[feature.shape]
+                pad = tf.constant(feature.pad_value, values.dtype)
+                value = tf.where(there, tf.gather(values, where), pad)
+            batch[names[feature.name]] = value
+        return batch
+
+    return assemble
+
+
+def _positions(feature: Feature, offsets: tf.Tensor, rows: tf.Tensor, length: int):
+    """Where a batch's values are among all values, and which there are.
+
+    Returns:
+      int64 and bool [B, ..., length]; where there is no value, 0 and False.
+    """
+    outer = list(feature.shape[:-1])
+    begin = tf.gather(offsets, rows)
+    own_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values
+    column = tf.range(length, dtype=tf.int64)
+
+    def of_rows(tensor):  # [B] → [B, 1, ..., 1]
+        return tf.reshape(tensor, [-1] + [1] * len(feature.shape))
+
+    # Rows of an example follow each other: its r-th begins r · own_length further.
+    inner = tf.reshape(tf.range(feature.num_values, dtype=tf.int64), outer + [1])
+    where = of_rows(begin) + inner * of_rows(own_length) + column
+    there = tf.broadcast_to(column < of_rows(own_length), tf.shape(where))
+    return tf.where(there, where, 0), there
