@@ -7,8 +7,10 @@ work on local files never loads TensorFlow.
 
 import contextlib
 import glob
+import gzip
 import os
 import shutil
+import zlib
 from typing import BinaryIO, Iterable, Iterator
 
 from albert_tf.errors import InputError
@@ -119,23 +121,31 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Lines of a UTF-8 text file with their numbers, starting at 1.
 
     A byte-order mark at the start is dropped, and so is each line's end
-    ("\\n" or "\\r\\n").
+    ("\\n" or "\\r\\n"). A file whose name ends in .gz is decompressed.
 
     Raises:
-      InputError: if a line is not UTF-8; names the file and the line.
+      InputError: if a line is not UTF-8; names the file and the line; or if a
+        compressed file is damaged.
     """
+    number = 0
     with open_binary(path) as stream:
-        for number, raw in enumerate(stream, 1):
-            try:
+        if path.endswith(".gz"):
+            stream = gzip.GzipFile(fileobj=stream)
+        try:
+            for number, raw in enumerate(stream, 1):
                 line = raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}: byte {error.start + 1} is not UTF-8 "
-                    f"({error.reason}); convert the file to UTF-8, for example "
-                    "with iconv.") from error
-            if number == 1:
-                line = line.removeprefix("\ufeff")
-            yield number, line.rstrip("\r\n")
+                if number == 1:
+                    line = line.removeprefix("\ufeff")
+                yield number, line.rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}, line {number}: byte {error.start + 1} is not UTF-8 "
+                f"({error.reason}); convert the file to UTF-8, for example "
+                "with iconv.") from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(
+                f"{path}, after line {number}: cannot be read on ({error}); the "
+                "file is damaged or cut short.") from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""The tasks of fine-tuning: each owns reading, featurizing and scoring its data."""

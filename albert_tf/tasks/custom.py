@@ -1,0 +1,272 @@
+"""A user's own data: TSV, CSV or JSON lines, to classify or to give a number.
+
+What cannot be read as it was asked for is refused with file and line; only blank
+lines are left out, and counted.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+from typing import Iterable, Mapping, Sequence
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.tasks import tables
+from albert_tf.tasks.classification import (
+    SPLITS, ClassificationTask, Example, ExampleSet, parse_label)
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFile:
+    """A file and what stands in it.
+
+    Attributes:
+      path: its name; may end in .gz.
+      text_a: the column of the text: its name in the header, its number from 0
+        where there is no header; for JSON lines the field.
+      text_b: the column of a pair's second text.
+      label: the column of the label.
+      header: whether the first line names the columns (not for JSON lines).
+      file_format: one of tables.FORMATS; None goes by the name.
+      delimiter: one character, other than the tab of TSV or the comma of CSV.
+    """
+
+    path: str
+    text_a: str
+    text_b: str | None = None
+    label: str | None = None
+    header: bool = True
+    file_format: str | None = None
+    delimiter: str | None = None
+
+
+def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
+               regression: bool = False, data_dir: str = "") -> ClassificationTask:
+    """A task of a user's own files.
+
+    Args:
+      data: split (of classification.SPLITS) -> its file.
+      labels: in the order of their class ids; None collects those of the training
+        file, sorted (see `sorted_labels`).
+      regression: whether labels are numbers to predict.
+      data_dir: the folder that relative paths start from.
+
+    Returns:
+      The task, "custom". Metrics are accuracy and macro F1, for two labels also
+      the F1 of the second and Matthews' correlation; Pearson, Spearman and squared
+      error for regression.
+
+    Raises:
+      InputError: if the labels cannot be known, are fewer than two or repeat, or
+        the training file is wrong.
+    """
+    data = {split: dataclasses.replace(file, path=_joined(data_dir, file.path))
+            for split, file in data.items()}
+    for split, file in data.items():
+        if split not in SPLITS:
+            raise ValueError(f"{split!r} is none of {SPLITS}")
+        if split != "test" and file.label is None:
+            raise InputError(
+                f"{file.path}: name the column of the label (--label_column); only "
+                "a set that is predicted can do without.")
+    if regression and labels:
+        raise InputError("--labels are for classes: leave them out with regression.")
+    if not regression:
+        labels = _checked_labels(
+            labels if labels is not None else _collected(data.get("train")))
+    labels = tuple(labels or ())
+    if regression:
+        names = ("pearson", "spearman", "mse")
+    else:
+        names = ("accuracy", "macro_f1") + ("f1", "matthews") * (len(labels) == 2)
+    return ClassificationTask(
+        name="custom", labels=labels, metric_names=names, main_metric=names[0],
+        readers={split: functools.partial(
+            _read_split, file=file, labels=labels, split=split)
+            for split, file in data.items()},
+        positive_label=labels[1] if len(labels) == 2 else None)
+
+
+def _joined(data_dir: str, path: str) -> str:
+    return path if files.is_remote(path) else os.path.join(data_dir, path)
+
+
+def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
+                split: str) -> ExampleSet:
+    del data_dir  # The paths are whole.
+    return read(file, labels=labels, label_needed=split != "test", split=split)
+
+
+def _collected(file: DataFile | None) -> tuple[str, ...]:
+    if file is None:
+        raise InputError(
+            "the labels are unknown without a training file: give --labels, in the "
+            "order in which the model was trained.")
+    found = read(file, labels=None)
+    return sorted_labels({str(example.label) for example in found.examples})
+
+
+def _checked_labels(labels: Sequence[str]) -> Sequence[str]:
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise InputError(f"--labels has '{repeated[0]}' more than once.")
+    if len(labels) < 2:
+        raise InputError(
+            f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
+            "classes need two at least; for numbers to predict give --regression.")
+    return labels
+
+
+def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels by value if all are whole numbers, otherwise by code point."""
+    labels = list(labels)
+    if all(label.removeprefix("-").isdecimal() for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))
+
+
+def read(file: DataFile, *, labels: Sequence[str] | None = None,
+         label_needed: bool = True, split: str = "train") -> ExampleSet:
+    """Reads a file.
+
+    Args:
+      file: the file.
+      labels: those allowed; () for numbers, None takes any text.
+      label_needed: False: the label's column, or a label, may be missing.
+      split: begins the examples' guids: "train-1" is the first.
+
+    Raises:
+      InputError: names the file, and the line where there is one.
+    """
+    kind = file.file_format or tables.format_of(file.path)
+    if file.delimiter is not None and len(file.delimiter) != 1:
+        raise InputError(
+            f"--delimiter={file.delimiter!r} is not a single character.")
+    reader = (_Fields if kind == "jsonl" else _Cells)(file, label_needed)
+    examples: list[Example] = []
+    blank: list[int] = []
+    for row in tables.read_rows(file.path, kind, file.delimiter):
+        if row.cells == []:
+            blank.append(row.number)
+            continue
+        values = reader.values(row)
+        if values is None:
+            continue
+        text_a, text_b, label = values
+        for text, column in ((text_a, file.text_a), (text_b, file.text_b)):
+            if column is not None and not text.strip():
+                raise InputError(
+                    f"{row.where}: the text of column '{column}' is empty; leave "
+                    "the line out or fill it in.")
+        if label is None or not label.strip():
+            if label_needed and file.label is not None:
+                raise InputError(
+                    f"{row.where}: there is no label in column '{file.label}'.")
+            label = None
+        examples.append(Example(
+            f"{split}-{len(examples) + 1}", text_a, text_b,
+            label if label is None
+            else label.strip() if labels is None
+            else parse_label(label, labels, row.where), row.where))
+    if not examples:
+        raise InputError(f"{file.path}: there is no example in this file.")
+    notes = () if not blank else (
+        f"{file.path}: {len(blank)} blank line(s) left out (line "
+        f"{', '.join(map(str, blank[:10]))}{', ...' * (len(blank) > 10)}).",)
+    return ExampleSet(examples, (file.path,), notes)
+
+
+_Values = tuple[str, str | None, str | None]  # Text, second text, label.
+
+
+class _Cells:
+    """Takes the values out of the rows of a TSV or CSV file."""
+
+    def __init__(self, file: DataFile, label_needed: bool):
+        self._file, self._label_needed = file, label_needed
+        self._places: list[int | None] | None = None
+        self._width = 0
+
+    def values(self, row: tables.Row) -> _Values | None:
+        """None for the header."""
+        if self._places is None:
+            self._width = len(row.cells)
+            self._places = self._find(row)
+            if self._file.header:
+                return None
+        if len(row.cells) != self._width:
+            raise InputError(
+                f"{row.where}: has {len(row.cells)} columns where the first line "
+                f"has {self._width}; a delimiter inside a text must go, or the "
+                "file be CSV with that text in quotes.")
+        return tuple(None if place is None else row.cells[place]
+                     for place in self._places)
+
+    def _find(self, first: tables.Row) -> list[int | None]:
+        file = self._file
+        places = []
+        for name in (file.text_a, file.text_b, file.label):
+            optional = name == file.label and not self._label_needed
+            places.append(None if name is None
+                          else self._place(name, first, optional))
+        return places
+
+    def _place(self, name: str, first: tables.Row, optional: bool) -> int | None:
+        if self._file.header:
+            try:
+                return tables.column_index(self._file.path, name, first.cells)
+            except InputError:
+                if optional:
+                    return None
+                raise
+        if not name.isdecimal():
+            raise InputError(
+                f"{self._file.path}: without a header a column is a number from 0, "
+                f"not '{name}'; if the first line names the columns, say so.")
+        if int(name) < len(first.cells):
+            return int(name)
+        if optional:
+            return None
+        raise InputError(
+            f"{first.where}: there is no column {name}, only 0 to "
+            f"{len(first.cells) - 1}.")
+
+
+class _Fields:
+    """Takes the values out of the objects of a JSON lines file."""
+
+    def __init__(self, file: DataFile, label_needed: bool):
+        self._file, self._label_needed = file, label_needed
+
+    def values(self, row: tables.Row) -> _Values:
+        file = self._file
+        return (self._text(row, file.text_a),
+                None if file.text_b is None else self._text(row, file.text_b),
+                None if file.label is None else self._label(row, file.label))
+
+    def _value(self, row: tables.Row, field: str) -> object:
+        if field not in row.cells:
+            raise InputError(
+                f"{row.where}: there is no field '{field}', only "
+                f"{', '.join(map(repr, row.cells)) or 'none'}.")
+        return row.cells[field]
+
+    def _text(self, row: tables.Row, field: str) -> str:
+        value = self._value(row, field)
+        if not isinstance(value, str):
+            raise InputError(
+                f"{row.where}: the field '{field}' holds {json.dumps(value)[:40]}, "
+                "not a text.")
+        return value
+
+    def _label(self, row: tables.Row, field: str) -> str | None:
+        value = (self._value(row, field) if self._label_needed
+                 else row.cells.get(field))
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, (list, dict)):
+            raise InputError(
+                f"{row.where}: the field '{field}' holds {json.dumps(value)[:40]}, "
+                "not a label.")
+        return json.dumps(value)  # 1, 0.5, true

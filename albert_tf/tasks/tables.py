@@ -1,0 +1,134 @@
+"""Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
+
+import csv
+import json
+from typing import Iterable, Iterator, NamedTuple
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+FORMATS = ("tsv", "csv", "jsonl")
+_SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+             ".json": "jsonl"}
+
+
+class Row(NamedTuple):
+    """A row and its place.
+
+    Attributes:
+      where: "file, line 12"; the first line of a row that spans several.
+      number: that line, from 1.
+      cells: a list of texts (TSV, CSV), or the fields by name (JSON lines).
+    """
+
+    where: str
+    number: int
+    cells: list[str] | dict[str, object]
+
+
+def format_of(path: str) -> str:
+    """The format of a file by its name; a final .gz is passed over.
+
+    Raises:
+      InputError: if the name ends in no known suffix.
+    """
+    name = path.lower().removesuffix(".gz")
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    raise InputError(
+        f"{path}: the name does not tell the format: let it end in .tsv, .csv or "
+        ".jsonl (or those and .gz), or say which of "
+        f"{', '.join(FORMATS)} it is.")
+
+
+def read_rows(path: str, file_format: str, delimiter: str | None = None
+              ) -> Iterator[Row]:
+    """Rows of a file, a header's included; blank lines come with no cells.
+
+    Quote characters are plain text in TSV, as in GLUE's files; in CSV a cell in
+    double quotes may hold delimiters, line ends and doubled quotes.
+
+    Args:
+      path: UTF-8, with or without a byte-order mark, either kind of line end;
+        decompressed if the name ends in .gz.
+      file_format: one of FORMATS.
+      delimiter: other than the tab or comma.
+
+    Raises:
+      InputError: if the file cannot be read; names the line.
+    """
+    if file_format not in FORMATS:
+        raise ValueError(f"{file_format!r} is none of {FORMATS}")
+    lines = files.read_lines(path)
+    if file_format == "csv":
+        yield from _csv(path, lines, delimiter or ",")
+        return
+    for number, line in lines:
+        where = f"{path}, line {number}"
+        if not line.strip(" "):
+            yield Row(where, number, [])
+        elif file_format == "jsonl":
+            yield Row(where, number, _json_object(where, line))
+        else:
+            yield Row(where, number, line.split(delimiter or "\t"))
+
+
+def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
+         ) -> Iterator[Row]:
+    reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter,
+                        strict=True)
+    while True:
+        number = reader.line_num + 1
+        where = f"{path}, line {number}"
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise InputError(
+                f"{where}: not valid CSV ({error}); a quote that opens a cell must "
+                "be closed, and one inside it doubled.") from error
+        blank = len(cells) < 2 and not "".join(cells).strip(" ")
+        yield Row(where, number, [] if blank else cells)
+
+
+def _json_object(where: str, line: str) -> dict[str, object]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        advice = ("this looks like one array over many lines, but each line must "
+                  "hold one JSON object"
+                  if line.lstrip().startswith("[") else
+                  "each line must hold one JSON object")
+        raise InputError(f"{where}: not valid JSON ({error}); {advice}.") from error
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{where}: holds a JSON {type(value).__name__}, but each line must hold "
+            "one JSON object.")
+    return value
+
+
+def column_index(path: str, name: str, header: list[str]) -> int:
+    """Where a column stands.
+
+    Args:
+      path: for the error message.
+      name: its name in the header; a number from 0 where none is called so.
+      header: the names of the columns.
+
+    Raises:
+      InputError: if there is no such column, or two of the name.
+    """
+    names = [title.strip() for title in header]
+    if names.count(name) > 1:
+        raise InputError(
+            f"{path}: {names.count(name)} columns are called '{name}'; rename all "
+            "but one, or give the column's number from 0.")
+    if name in names:
+        return names.index(name)
+    if name.isdecimal() and int(name) < len(names):
+        return int(name)
+    raise InputError(
+        f"{path}: there is no column '{name}'; the header has "
+        f"{', '.join(map(repr, names))}.")
