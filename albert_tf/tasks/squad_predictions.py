@@ -1,0 +1,355 @@
+"""SQuAD: from log-probabilities per window to answers per question.
+
+A long paragraph is cut into overlapping windows; each window gives scores to
+spans of its pieces. Here the spans of all windows of a question are ranked
+together and turned into text of the paragraph.
+
+    window 0   [CLS] question [SEP] p0 p1 p2 p3 p4 p5 [SEP]
+    window 1   [CLS] question [SEP]          p3 p4 p5 p6 p7 p8 [SEP]
+    max context                     0  0  0  0  0  1  1  1  1   (by window)
+
+A span counts only in the window that gives its first piece the most context.
+
+Source: squad_utils of the 2019 release, accumulate_predictions_v1 / _v2 and
+write_predictions_v1 / _v2. Answers, numbers and ties come out as there.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol, Sequence
+
+import numpy as np
+
+from albert_tf.errors import InputError
+
+# Null odds of a question without windows: larger than any model gives, so that
+# every threshold that makes sense leaves it unanswered.
+NO_WINDOW_NULL_ODDS = 1e6
+
+# The release's answer to a question whose windows hold no valid span: version
+# 1.1 gives this word, version 2.0 the empty text at an impossible score.
+NO_SPAN_V1 = ("empty", 0.0)
+NO_SPAN_V2 = ("", -1e6)
+
+
+class Windows(Protocol):
+    """One row per window, in the order in which the windows were made.
+
+    `paragraph_len` is the length of the whole sequence, both [SEP] included, so
+    the first piece of the paragraph stands at
+    paragraph_len - 1 - len(tok_start_to_orig_index).
+    """
+
+    unique_ids: Sequence[int]                        # [N] or [N, 1]
+    example_index: Sequence[int]                     # [N] or [N, 1]
+    paragraph_len: Sequence[int]                     # [N] or [N, 1]
+    # One entry per piece of the paragraph in the window: the offsets of its
+    # first and its last character, and whether this window is the piece's own.
+    tok_start_to_orig_index: Sequence[np.ndarray]    # N of [pieces]
+    tok_end_to_orig_index: Sequence[np.ndarray]      # N of [pieces]
+    token_is_max_context: Sequence[np.ndarray]       # N of [pieces]
+
+
+class TopSpans(NamedTuple):
+    """What the head of version 2.0 gives, k = start_n_top, m = end_n_top.
+
+    The m ends of start i stand at i * m to i * m + m - 1.
+    """
+
+    start_top_log_probs: np.ndarray  # [N, k]
+    start_top_index: np.ndarray      # [N, k]
+    end_top_log_probs: np.ndarray    # [N, k * m] or [N, k, m]
+    end_top_index: np.ndarray        # [N, k * m] or [N, k, m]
+    cls_logits: np.ndarray           # [N] larger: less likely to be answerable
+
+
+class Spans(NamedTuple):
+    """Valid spans of all windows, window by window, each window's in the order
+    in which the release meets them (equal scores are ranked in that order).
+
+    The head of version 2.0 may give a span twice."""
+
+    row: np.ndarray             # [S] window
+    start: np.ndarray           # [S] piece of the window's paragraph part, from 0
+    end: np.ndarray             # [S] last piece, inclusive
+    start_log_prob: np.ndarray  # [S] float64
+    end_log_prob: np.ndarray    # [S] float64
+
+
+class Predictions(NamedTuple):
+    """Answers by question id, in the order of the examples."""
+
+    texts: dict[str, str]                   # the best answer, no threshold applied
+    nbest: dict[str, list[dict[str, Any]]]  # text, probability, *_log_prob
+    null_odds: dict[str, float] | None      # version 2.0; larger: no answer
+    without_windows: list[str]              # ids answered "" for want of features
+
+    def texts_at(self, threshold: float | None,
+                 answer_at_threshold: bool = False) -> dict[str, str]:
+        """The answers, "" where the null odds reach the threshold.
+
+        The release leaves a question out whose odds equal the threshold,
+        although the search for the best threshold counted it as answered;
+        `answer_at_threshold` answers it. None applies no threshold.
+        """
+        if threshold is None:
+            return dict(self.texts)
+        if self.null_odds is None:
+            raise ValueError("predictions of version 1.1 have no null odds")
+        return {qas_id: text if (self.null_odds[qas_id] < threshold or (
+                    answer_at_threshold and self.null_odds[qas_id] == threshold))
+                else "" for qas_id, text in self.texts.items()}
+
+
+def predict_v1(examples: Sequence[Any], windows: Windows,
+               start_log_probs: Sequence[np.ndarray],
+               end_log_probs: Sequence[np.ndarray], *, n_best_size: int,
+               max_answer_length: int) -> Predictions:
+    """Answers to questions of version 1.1.
+
+    Args:
+      examples: with `.qas_id` and `.paragraph_text`.
+      windows: N windows of those examples.
+      start_log_probs: per window, log-probabilities [L] of a start at each
+        position of the sequence (not raw logits: windows are compared). L may
+        differ from row to row but must reach paragraph_len; positions of
+        padding are absent, or -inf, or as low as the head's mask makes them:
+        the answers are the same.
+      end_log_probs: the same for the end.
+      n_best_size: starts and ends tried in each window, and answers kept.
+      max_answer_length: in pieces.
+
+    Raises:
+      InputError: if a log-probability is not a number; names the question.
+    """
+    spans = spans_v1(examples, windows, start_log_probs, end_log_probs,
+                     n_best_size=n_best_size, max_answer_length=max_answer_length)
+    return rank_spans(examples, windows, [spans], n_best_size, NO_SPAN_V1)
+
+
+def predict_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
+               start_n_top: int, end_n_top: int, n_best_size: int,
+               max_answer_length: int) -> Predictions:
+    """Answers and null odds of version 2.0; arguments as for `predict_v1`.
+
+    The texts are the best answers whatever the null odds: `texts_at` applies a
+    threshold.
+
+    Raises:
+      InputError: if a log-probability is not a number; names the question.
+    """
+    spans = spans_v2(examples, windows, results, start_n_top=start_n_top,
+                     end_n_top=end_n_top, max_answer_length=max_answer_length)
+    ranked = rank_spans(examples, windows, [spans], n_best_size, NO_SPAN_V2)
+    return ranked._replace(null_odds=null_odds(examples, windows, [results]))
+
+
+def spans_v1(examples: Sequence[Any], windows: Windows,
+             start_log_probs: Sequence[np.ndarray],
+             end_log_probs: Sequence[np.ndarray], *, n_best_size: int,
+             max_answer_length: int) -> Spans:
+    """Spans among the n_best_size best starts and ends of each window.
+
+    Positions of the question take part in the choice of the best, as in the
+    release, and fall out afterwards.
+    """
+    _check_rows(windows, len(examples), start_log_probs, end_log_probs)
+    lengths = _column(windows.paragraph_len)
+    found = []
+    for row, (starts, ends) in enumerate(zip(start_log_probs, end_log_probs)):
+        starts, ends = np.asarray(starts, float), np.asarray(ends, float)
+        given = min(len(starts), len(ends))
+        if given < lengths[row]:
+            raise ValueError(f"window {row}: {given} log-probabilities for "
+                             f"{lengths[row]} positions")
+        for values in starts, ends:
+            _check_numbers(values, examples, windows, row)
+        start_index = _best(starts, n_best_size)
+        end_index = _best(ends, n_best_size)
+        found.append(_valid_spans(
+            windows, row, lengths[row], start_index[:, None], end_index[None, :],
+            starts[start_index][:, None], ends[end_index][None, :],
+            max_answer_length))
+    return _join(found)
+
+
+def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
+             start_n_top: int, end_n_top: int, max_answer_length: int) -> Spans:
+    """Spans among the head's own choice: end_n_top ends for each of its starts."""
+    _check_rows(windows, len(examples), *results)
+    rows, lengths = len(windows.unique_ids), _column(windows.paragraph_len)
+    starts = [np.reshape(values, (rows, start_n_top, 1))
+              for values in (results.start_top_index, results.start_top_log_probs)]
+    ends = [np.reshape(values, (rows, start_n_top, end_n_top))
+            for values in (results.end_top_index, results.end_top_log_probs)]
+    found = []
+    for row in range(rows):
+        for values in (starts[1][row], ends[1][row],
+                       np.atleast_1d(results.cls_logits[row])):
+            _check_numbers(values, examples, windows, row)
+        found.append(_valid_spans(
+            windows, row, lengths[row], starts[0][row], ends[0][row],
+            starts[1][row].astype(float), ends[1][row].astype(float),
+            max_answer_length))
+    return _join(found)
+
+
+def average_spans(span_sets: Sequence[Spans]) -> Spans:
+    """One set of spans from several of the same windows, each span once.
+
+    As in the release's result_dict, a span's log-probabilities are averaged over
+    the times that it was found, not over the sets.
+    """
+    joined = Spans(*(np.concatenate(columns) for columns in zip(*span_sets)))
+    # Back to the order of the windows; within one, the first set comes first.
+    order = np.argsort(joined.row, kind="stable")
+    joined = Spans(*(column[order] for column in joined))
+    # One number per span; starts and ends are below `pieces`.
+    pieces = joined.end.max(initial=0) + 1
+    keys = (joined.row * pieces + joined.start) * pieces + joined.end
+    _, first, inverse, counts = np.unique(
+        keys, return_index=True, return_inverse=True, return_counts=True)
+    means = [np.bincount(inverse, weights=values, minlength=len(first)) / counts
+             for values in joined[3:]]
+    order = np.argsort(first)
+    return Spans(*(column[first[order]] for column in joined[:3]),
+                 *(values[order] for values in means))
+
+
+def null_odds(examples: Sequence[Any], windows: Windows,
+              result_sets: Sequence[TopSpans]) -> dict[str, float]:
+    """By question, the lowest cls_logits of its windows (the most answerable),
+    averaged over the sets of results."""
+    total = np.zeros(len(examples))
+    for results in result_sets:
+        lowest = np.full(len(examples), NO_WINDOW_NULL_ODDS)
+        np.minimum.at(lowest, _column(windows.example_index),
+                      np.reshape(results.cls_logits, -1).astype(float))
+        total += lowest
+    return {example.qas_id: float(value) / len(result_sets)
+            for example, value in zip(examples, total)}
+
+
+def rank_spans(examples: Sequence[Any], windows: Windows,
+               span_sets: Sequence[Spans], n_best_size: int,
+               no_span: tuple[str, float]) -> Predictions:
+    """The n_best_size best different texts of each question.
+
+    Several sets of spans of the same windows are averaged.
+    Probabilities are a softmax over those texts alone. A question whose windows
+    hold no valid span gets `no_span`, a text and its two log-probabilities; one
+    without windows gets "" and is listed (the release treats both alike).
+    """
+    spans = average_spans(span_sets)
+    score = spans.start_log_prob + spans.end_log_prob
+    example_index = _column(windows.example_index)
+    # By question, then by falling score, then in the order of the spans.
+    order = np.lexsort((-score, example_index[spans.row]))
+    bounds = np.searchsorted(example_index[spans.row][order],
+                             np.arange(len(examples) + 1))
+    with_windows = set(example_index.tolist())
+    texts, nbest, without_windows = {}, {}, []
+    for index, example in enumerate(examples):
+        entries = _best_texts(example.paragraph_text, windows, spans,
+                              order[bounds[index]:bounds[index + 1]], n_best_size)
+        if not entries:
+            text, log_prob = no_span
+            if index not in with_windows:
+                without_windows.append(example.qas_id)
+                text = ""
+            entries = [(text, log_prob, log_prob)]
+        nbest[example.qas_id] = _with_probabilities(entries)
+        texts[example.qas_id] = entries[0][0]
+    return Predictions(texts, nbest, None, without_windows)
+
+
+def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarray,
+                n_best_size: int) -> list[tuple[str, float, float]]:
+    """(text, start and end log-probability) of the best different texts."""
+    entries: dict[str, tuple[str, float, float]] = {}
+    for span in order.tolist():
+        if len(entries) == n_best_size:
+            break
+        row = spans.row[span]
+        first = windows.tok_start_to_orig_index[row][spans.start[span]]
+        last = windows.tok_end_to_orig_index[row][spans.end[span]]
+        text = paragraph[int(first):int(last) + 1].strip()
+        entries.setdefault(text, (text, float(spans.start_log_prob[span]),
+                                  float(spans.end_log_prob[span])))
+    return list(entries.values())
+
+
+def _with_probabilities(
+        entries: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
+    scores = [start + end for _, start, end in entries]
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return [{"text": text, "probability": weight / sum(weights),
+             "start_log_prob": start, "end_log_prob": end}
+            for (text, start, end), weight in zip(entries, weights)]
+
+
+def _best(values: np.ndarray, count: int) -> np.ndarray:
+    """Positions of the largest values; of equal ones the first comes first."""
+    order = np.argsort(-values, kind="stable")[:count]
+    # A position at -inf is one that is not there.
+    return order[values[order] > -np.inf]
+
+
+def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
+                 ends: np.ndarray, start_log_probs: np.ndarray,
+                 end_log_probs: np.ndarray,
+                 max_answer_length: int) -> tuple[np.ndarray, ...]:
+    """Columns of `Spans` of one window of `length` positions.
+
+    Args:
+      starts, start_log_probs: [k, 1] positions in the sequence.
+      ends, end_log_probs: [1 or k, m].
+    """
+    own = np.asarray(windows.token_is_max_context[row], bool)      # [pieces]
+    pieces = len(windows.tok_start_to_orig_index[row])
+    if len(own) != pieces:
+        raise ValueError(f"window {row}: {len(own)} entries of "
+                         f"token_is_max_context for {pieces} pieces")
+    offset = length - 1 - pieces
+    starts, ends = starts - offset, ends - offset
+    inside = (starts >= 0) & (starts < pieces)
+    inside[inside] = own[starts[inside]]
+    # Starts are the outer loop of the release and ends the inner one: row-major.
+    kept = np.nonzero(inside & (ends >= starts) & (ends < pieces)
+                      & (ends - starts < max_answer_length)
+                      & (start_log_probs > -np.inf) & (end_log_probs > -np.inf))
+    shape = np.broadcast_shapes(starts.shape, ends.shape)
+    return np.full(len(kept[0]), row), *(
+        np.broadcast_to(values, shape)[kept]
+        for values in (starts, ends, start_log_probs, end_log_probs))
+
+
+def _join(found: list[tuple[np.ndarray, ...]]) -> Spans:
+    if not found:
+        return Spans(*(np.zeros(0, dtype) for dtype in (int, int, int, float, float)))
+    return Spans(*(np.concatenate(columns) for columns in zip(*found)))
+
+
+def _column(values: Sequence[int]) -> np.ndarray:
+    """[N] from [N], [N, 1] or N arrays of length 1, as feature tables have them."""
+    return np.reshape(np.asarray(values, int), -1)
+
+
+def _check_rows(windows: Windows, examples: int, *columns: Sequence) -> None:
+    rows = len(windows.unique_ids)
+    if any(len(column) != rows for column in columns):
+        raise ValueError(f"{[len(column) for column in columns]} rows of results "
+                         f"for {rows} windows")
+    index = _column(windows.example_index)
+    if rows and not 0 <= index.min() <= index.max() < examples:
+        raise ValueError(f"windows of examples {index.min()} to {index.max()}, "
+                         f"but there are {examples} examples")
+
+
+def _check_numbers(values: np.ndarray, examples: Sequence[Any], windows: Windows,
+                   row: int) -> None:
+    if np.isnan(values).any():
+        qas_id = examples[_column(windows.example_index)[row]].qas_id
+        raise InputError(
+            f"Question '{qas_id}': the model gives values that are not numbers; "
+            "its training has diverged, so take an earlier checkpoint or train "
+            "with a lower --learning_rate.")
