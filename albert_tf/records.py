@@ -271,15 +271,12 @@ class FeatureSpec:
 def _flat(feature: Feature, given: Any) -> Sequence:
     """An example's values of a feature, one after the other."""
     if len(feature.shape) > 1 and len(given) and not np.isscalar(given[0]):
-        try:
-            # As objects, floats are not taken for integers.
-            given = np.array(given, object)
-        except ValueError as error:
+        given = np.array(given, object)  # floats are not taken for integers
+        if given.ndim != len(feature.shape) or any(
+                d not in (None, n) for d, n in zip(feature.shape, given.shape)):
             raise ValueError(
-                f"feature {feature.name} has rows of several lengths.") from error
-        if [d or n for d, n in zip(feature.shape, given.shape)] != [*given.shape]:
-            raise ValueError(f"feature {feature.name} has the shape {given.shape} "
-                             f"instead of {feature.shape}.")
+                f"feature {feature.name} has the shape {given.shape} instead of "
+                f"{feature.shape}, in rows of one length.")
     # Python numbers go into a protobuf list faster than NumPy's.
     return given.ravel().tolist() if isinstance(given, np.ndarray) else given
 

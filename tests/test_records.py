@@ -140,6 +140,56 @@ def test_scalar_features():
     assert spec.parse(serialized)["label"].shape == []
 
 
+VARIABLE = records.FeatureSpec((
+    records.Feature("ids", "int64", (None,), limit=100),
+    records.Feature("choices", "float32", (2, None), parsed=False)))
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+@pytest.mark.parametrize("form", ["flat", "rows", "array"])
+def test_features_of_variable_length(length, form):
+    choices = np.arange(2 * length, dtype=np.float32).reshape(2, length)
+    given = {"flat": choices.ravel().tolist(), "rows": choices.tolist(),
+             "array": choices}[form]
+    arrays = VARIABLE.parse_numpy(VARIABLE.serialize(
+        {"ids": list(range(length)), "choices": given}))
+    assert arrays["ids"].tolist() == list(range(length))
+    assert arrays["choices"].dtype == np.float32
+    np.testing.assert_array_equal(arrays["choices"], choices)
+
+
+@pytest.mark.parametrize("choices, message", [
+    ([1, 2, 3], "choices has 3 values instead of a multiple of 2"),
+    ([[1, 2], [3]], r"choices has the shape \(2,\) .* in rows of one length"),
+    ([[1, 2], [3, 4], [5, 6]], r"choices has the shape \(3, 2\) instead of \(2, None"),
+    (np.ones((4, 2)), r"choices has the shape \(4, 2\)"),
+    ([["a"], ["b"]], "choices does not hold float32"),
+])
+def test_rows_that_do_not_fit_are_refused(choices, message):
+    with pytest.raises(ValueError, match=message):
+        VARIABLE.serialize({"ids": [1], "choices": choices})
+
+
+def test_wrong_records_of_variable_length_are_told():
+    other = records.FeatureSpec((
+        records.Feature("ids", "int64", (2,)), records.Feature("choices", "float32", (3,))))
+    data = other.serialize({"ids": [1, 100], "choices": [1.0] * 3})
+    with pytest.raises(InputError, match=(
+            "^x: choices has 3 values, which is not a multiple of 2; ids holds 100, "
+            "which is not in 0..99[.]$")):
+        VARIABLE.parse_numpy(data, "x")
+
+
+def test_variable_features_are_not_for_parse():
+    with pytest.raises(ValueError, match="feature_files reads ids, not parse"):
+        VARIABLE.parse(VARIABLE.serialize({"ids": [1], "choices": []}))
+
+
+def test_only_the_last_dimension_may_vary():
+    with pytest.raises(ValueError, match="only the last dimension"):
+        records.Feature("ids", "int64", (None, 4))
+
+
 def test_specifications_that_make_no_sense():
     with pytest.raises(ValueError, match="int32"):
         records.Feature("a", "int32", (1,))

@@ -1,0 +1,292 @@
+"""Files of features: what is written is read, and only what fits is reused."""
+
+import json
+import logging as python_logging
+import sys
+import types
+
+import numpy as np
+import pytest
+from absl import logging
+
+from albert_tf import feature_files, feature_specs, feature_table, files, records
+from albert_tf.errors import InputError
+
+SPEC = feature_specs.classification_spec(3, vocab_size=100)
+CHOICES = feature_specs.choice_spec(4, vocab_size=100)
+SPANS = feature_specs.span_spec(100, max_seq_length=16)
+
+
+def example(number, length):
+    return dict(input_ids=[number] * length, input_mask=[1] * length,
+                segment_ids=np.arange(length) % 2, label_ids=[number % 3])
+
+
+def examples(count=5):
+    return [example(number, 1 + number * 2 % 7) for number in range(count)]
+
+
+def span(number, length):
+    return dict(
+        unique_ids=[10**9 + number], input_ids=[number] * length,
+        input_mask=[1] * length, segment_ids=[0] * length, p_mask=[1] * length,
+        start_positions=[0], end_positions=[length - 1], is_impossible=[0],
+        example_index=[number], paragraph_len=[2], tok_start_to_orig_index=[4, 5],
+        tok_end_to_orig_index=[5], token_is_max_context=[])
+
+
+class Source:
+    """Makes examples and counts how often it was asked."""
+
+    def __init__(self, values=None):
+        self.values = examples() if values is None else values
+        self.calls = 0
+
+    def __call__(self):
+        self.calls += 1
+        return iter(self.values)
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path):
+    return str(tmp_path / "train.tfrecord")
+
+
+@pytest.fixture(name="log")
+def _log(caplog):
+    logging.set_verbosity(logging.INFO)
+    logger = python_logging.getLogger("absl")
+    propagate, logger.propagate = logger.propagate, True
+    caplog.set_level(python_logging.INFO)
+    yield caplog
+    logger.propagate = propagate
+
+
+def parts(**settings):
+    return {"files": {"train data": "ab"}, "code": {"glue": "cd"},
+            "settings": {"max_seq_length": 128, "labels": ("a", "b")} | settings}
+
+
+def check(table, expected):
+    assert table.num_rows == len(expected)
+    for name, column in table.columns.items():
+        assert len(column) == len(expected)
+        for row, values in zip(column, expected):
+            np.testing.assert_array_equal(row, values[name], err_msg=name)
+
+
+# --- tables
+
+def test_a_table_holds_what_was_given(monkeypatch):
+    monkeypatch.setattr(feature_table, "_RECORDS_PER_PARSE", 3)
+    table = feature_files.FeatureTable.from_dicts(SPEC, examples(10))
+    check(table, examples(10))
+    assert table.lengths.tolist() == [len(e["input_ids"]) for e in examples(10)]
+    assert table.columns["input_ids"].values.dtype == np.int32
+    assert table.columns["label_ids"].shape == (10, 1)
+
+
+def test_choices_keep_their_rows():
+    rows = [[1, 2, 3], [4, 5, 0], [6, 0, 0], [7, 8, 9]]
+    values = dict(input_ids=rows, input_mask=np.ones((4, 3), int),
+                  segment_ids=[0] * 12, label_ids=[3])
+    table = feature_files.FeatureTable.from_dicts(CHOICES, [values, values])
+    assert table.columns["input_ids"][1].tolist() == rows
+    assert table.columns["segment_ids"][-1].shape == (4, 3)
+    assert table.lengths.tolist() == [3, 3]
+
+
+def test_features_that_are_for_predictions_only_have_lengths_of_their_own():
+    table = feature_files.FeatureTable.from_dicts(SPANS, [span(1, 3), span(2, 7)])
+    check(table, [span(1, 3), span(2, 7)])
+    assert table.columns["unique_ids"].tolist() == [[10**9 + 1], [10**9 + 2]]
+
+
+def test_labels_of_a_regression_are_floats():
+    spec = feature_specs.classification_spec(1, 100)
+    table = feature_files.FeatureTable.from_dicts(
+        spec, [example(0, 2) | {"label_ids": [2.5]}])
+    assert table.columns["label_ids"].tolist() == [[2.5]]
+    assert table.columns["label_ids"].dtype == np.float32
+
+
+def test_a_table_without_examples():
+    table = feature_files.FeatureTable.from_dicts(SPEC, [])
+    assert table.num_rows == 0 and not table.lengths.size
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"input_ids": [100, 1, 1]}, "input_ids holds 100, which is not in 0..99, as vocab"),
+    ({"label_ids": [3]}, "label_ids holds 3, which is not in 0..2, as num_labels 3"),
+    ({"segment_ids": [0, 2, 0]}, "segment_ids holds 2.*type_vocab_size"),
+    ({"input_mask": [1, 1]}, "one length, 1 or more, but have input_ids 3, input_mask 2"),
+    ({name: [] for name in ("input_ids", "input_mask", "segment_ids")}, "input_ids 0"),
+])
+def test_wrong_values_name_the_example(change, message):
+    values = examples(4) + [example(1, 3) | change]
+    with pytest.raises(InputError, match=f"^example 5: .*{message}"):
+        feature_files.FeatureTable.from_dicts(SPEC, values)
+
+
+def test_values_of_more_than_32_bits_are_refused():
+    with pytest.raises(InputError, match="example 1: unique_ids has a value that needs"):
+        feature_files.FeatureTable.from_dicts(
+            SPANS, [span(1, 3) | {"unique_ids": [2**31]}])
+
+
+@pytest.mark.parametrize("spec, message", [
+    (feature_specs.classification_spec(1, 100), "label_ids holds int64_list instead"),
+    (records.FeatureSpec((*SPEC.features, records.Feature("more", "int64", (1,)))),
+     "it has no feature more"),
+    (records.FeatureSpec((*SPEC.features, records.Feature(
+        "more", "int64", (1,), parsed=False))), "it has no feature more"),
+])
+def test_records_of_another_specification_are_refused(spec, message):
+    with pytest.raises(InputError, match=f"^record 1: {message}"):
+        feature_files.FeatureTable.from_records(spec, map(SPEC.serialize, examples()))
+
+
+# --- files
+
+def test_features_are_made_once(path, log):
+    source = Source()
+    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    assert source.calls == 1
+    assert f"Reusing the features of 5 records in {path}." in log.text
+    assert "WARNING" not in log.text
+
+
+@pytest.mark.parametrize("change, message", [
+    ({"settings": {"max_seq_length": 64, "labels": ["a", "b"]}},
+     "max_seq_length was 128 and is 64 now"),
+    ({"settings": {"max_seq_length": 128}}, 'labels was ["a", "b"] and is unset now'),
+    ({"files": {"train data": "xy"}}, "the content of train data changed"),
+    ({"code": {"glue": "xy"}}, "the code of glue changed"),
+])
+def test_a_change_makes_them_anew_and_is_told(path, log, change, message):
+    feature_files.load_or_create(path, SPEC, parts(), Source())
+    source = Source(examples(7))
+    table = feature_files.load_or_create(path, SPEC, parts() | change, source)
+    check(table, examples(7))
+    assert source.calls == 1
+    assert f"made anew, because {message}." in log.text
+
+
+def test_another_specification_makes_them_anew(path, log):
+    feature_files.load_or_create(path, SPEC, parts(), Source())
+    source = Source()
+    feature_files.load_or_create(
+        path, feature_specs.classification_spec(4, 100), parts(), source)
+    assert source.calls == 1 and "label_ids was" in log.text
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("what, message", [
+    ("flipped", "damaged"), ("cut", "cut off"), ("empty", "the file is empty"),
+    ("fewer", "holds 4 records that are not those"),
+    ("others", "holds 5 records that are not those"),
+    ("no sidecar", "has no fingerprint"), ("sidecar of text", "json is damaged"),
+    ("sidecar without parts", "json is damaged"), ("sidecar flipped", "json"),
+])
+def test_a_damaged_file_is_made_anew_with_a_warning(tmp_path, path, log, what, message):
+    feature_files.load_or_create(path, SPEC, parts(), Source())
+    data = tmp_path / "train.tfrecord"
+    sidecar = tmp_path / "train.tfrecord.fingerprint.json"
+    if what in ("flipped", "sidecar flipped"):
+        flip(data if what == "flipped" else sidecar)
+    elif what == "cut":
+        data.write_bytes(data.read_bytes()[:-9])
+    elif what == "empty":
+        data.write_bytes(b"")
+    elif what in ("fewer", "others"):
+        # Whole and readable, but of another run than the fingerprint.
+        values = examples(4) if what == "fewer" else examples(5)[::-1]
+        with records.RecordWriter(path) as writer:
+            for value in values:
+                writer.write(SPEC.serialize(value))
+    elif what == "no sidecar":
+        sidecar.unlink()
+    else:
+        sidecar.write_text("abc" if what == "sidecar of text" else "[]")
+    source = Source()
+    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    assert source.calls == 1 and message in log.text
+    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    assert source.calls == 1
+
+
+def test_a_failure_leaves_no_file(tmp_path, path):
+    def broken():
+        yield example(0, 3)
+        raise InputError("train.tsv, line 2: no label.")
+
+    for create in (broken, lambda: iter(())):
+        with pytest.raises(InputError, match="line 2|there is no example"):
+            feature_files.load_or_create(path, SPEC, parts(), create)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_writers_leave_a_file_that_is_right_or_made_anew(path):
+    """The slower writer's records stay, under the fingerprint of the faster one."""
+    feature_files.load_or_create(path, SPEC, parts(), Source())
+    sidecar = feature_files.fingerprint_path(path)
+    with open(sidecar, encoding="utf-8") as stream:
+        faster = stream.read()
+    feature_files.load_or_create(path, SPEC, parts(x=1), Source(examples(5)[::-1]))
+    with open(sidecar, "w", encoding="utf-8") as stream:
+        stream.write(faster)
+    source = Source()
+    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    assert source.calls == 1
+
+
+def test_files_with_a_scheme():
+    path = "ram://features/x.tfrecord"
+    source = Source()
+    for _ in range(2):
+        check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    assert source.calls == 1
+    files.remove(path)
+
+
+# --- fingerprints
+
+def make_module(tmp_path, source, monkeypatch):
+    (tmp_path / "featurizer_of_test.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "featurizer_of_test", raising=False)
+    module = types.ModuleType("featurizer_of_test")
+    module.__file__ = str(tmp_path / "featurizer_of_test.py")
+    return module
+
+
+def test_a_fingerprint_depends_on_content_code_and_settings(tmp_path, monkeypatch):
+    data = tmp_path / "a.tsv"
+
+    def fingerprint(content="x\t1\n", source="A = 1\n", name="a.tsv", **settings):
+        data.write_text(content)
+        path = data.rename(tmp_path / name)
+        module = make_module(tmp_path, source, monkeypatch)
+        return feature_files.fingerprint_parts(
+            {"train data": str(path)}, [module], **settings)
+
+    first = fingerprint(max_seq_length=8, labels=("a", "b"))
+    assert first == json.loads(json.dumps(first))
+    assert first == fingerprint(max_seq_length=8, labels=["a", "b"])
+    assert first == fingerprint(name="b.tsv", max_seq_length=8, labels=["a", "b"])
+    for other in (
+            fingerprint("x\t2\n", max_seq_length=8, labels=["a", "b"]),
+            fingerprint(source="A = 2\n", max_seq_length=8, labels=["a", "b"]),
+            fingerprint(max_seq_length=9, labels=["a", "b"])):
+        assert other != first
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(InputError, match="nowhere.tsv: cannot be opened"):
+        feature_files.fingerprint_parts({"data": str(tmp_path / "nowhere.tsv")}, [])

@@ -1,0 +1,113 @@
+"""Features on several cores: the order, errors and killed processes."""
+
+import os
+import pickle
+import signal
+
+import pytest
+
+from albert_tf import featurizing
+from albert_tf.errors import InputError
+
+MANY = 3001
+
+
+class Featurize:
+    """A picklable function with something in it, as a tokenizer is."""
+
+    pickled = 0
+
+    def __init__(self, bad=(), kill=None):
+        self.bad, self.kill = bad, kill
+
+    def __getstate__(self):
+        Featurize.pickled += 1
+        return self.__dict__
+
+    def __call__(self, example):
+        if example == self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if example in self.bad:
+            raise InputError(f"train.tsv, line {example}: no label; give one.")
+        return [{"id": [example], "process": [os.getpid()]}] * (example % 3)
+
+
+def ids(results):
+    return [[record["id"] for record in result] for result in results]
+
+
+EXPECTED = [[[n]] * (n % 3) for n in range(MANY)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 0])
+def test_results_come_in_the_order_of_the_examples(workers):
+    results = list(featurizing.featurize_all(
+        range(MANY), Featurize(), what="train", num_workers=workers))
+    assert ids(results) == EXPECTED
+    if workers == 2:
+        processes = {record["process"][0] for r in results for record in r}
+        assert os.getpid() not in processes and len(processes) == 2
+
+
+def test_results_are_the_same_with_tensorflow_loaded():
+    import tensorflow as tf
+
+    tf.constant(1) + 1  # its threads run now
+    assert ids(featurizing.featurize_all(
+        range(MANY), Featurize(), what="train", num_workers=2)) == EXPECTED
+
+
+def test_the_function_is_not_sent_with_every_task():
+    before = Featurize.pickled
+    list(featurizing.featurize_all(range(MANY), Featurize(), what="x", num_workers=2))
+    assert Featurize.pickled == before + 1
+
+
+def test_a_small_set_is_made_in_this_process():
+    [[record]] = featurizing.featurize_all([1], Featurize(), what="x", num_workers=2)
+    assert record["process"] == [os.getpid()]
+    assert not list(featurizing.featurize_all([], Featurize(), what="x"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_wrong_example_is_told(workers):
+    with pytest.raises(InputError) as caught:
+        list(featurizing.featurize_all(
+            range(MANY), Featurize(bad=(2900, 700, 1500)), what="train",
+            num_workers=workers))
+    assert str(caught.value) == "train.tsv, line 700: no label; give one."
+
+
+def test_a_killed_process_ends_the_job_with_a_sentence():
+    with pytest.raises(InputError, match="features of train was killed.*--num_workers"):
+        list(featurizing.featurize_all(
+            range(MANY), Featurize(kill=2000), what="train", num_workers=2))
+
+
+def test_a_function_that_cannot_be_sent_fails_at_once():
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        list(featurizing.featurize_all(
+            range(MANY), lambda _: [], what="train", num_workers=2))
+
+
+def test_a_negative_number_of_processes_is_refused():
+    with pytest.raises(InputError, match="--num_workers=-1"):
+        list(featurizing.featurize_all([1], Featurize(), what="x", num_workers=-1))
+
+
+def test_a_reader_that_stops_early_ends_the_processes():
+    results = featurizing.featurize_all(
+        range(MANY), Featurize(), what="x", num_workers=2)
+    next(results)
+    process = next(results)[0]["process"][0]
+    results.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+def test_a_long_job_shows_a_bar(capsys, monkeypatch):
+    list(featurizing.featurize_all([1, 2], Featurize(), what="train"))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(featurizing, "_BAR_DELAY", 0)
+    list(featurizing.featurize_all([1, 2], Featurize(), what="train"))
+    assert "features of train: 100%" in capsys.readouterr().err

@@ -1,0 +1,364 @@
+"""Batches by length: which rows come when, how they are padded, what is saved."""
+
+import collections
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import feature_specs, length_batching, records
+from albert_tf.feature_table import FeatureTable
+from albert_tf.length_batching import BatchPlan
+
+SHAPES = (8, 16, 24)
+
+
+def random_lengths(count, longest=24, seed=0):
+    return np.random.default_rng(seed).integers(1, longest + 1, count)
+
+
+def single(number, length):
+    return dict(
+        unique_ids=[10**9 + number], input_ids=[number % 90 + 1] * length,
+        input_mask=[1] * length, segment_ids=np.arange(length) % 2,
+        p_mask=np.arange(length) % 2, start_positions=[0], end_positions=[length - 1],
+        is_impossible=[number % 2], example_index=[0], paragraph_len=[1],
+        tok_start_to_orig_index=[1], tok_end_to_orig_index=[1],
+        token_is_max_context=[1, 0])
+
+
+def choice(number, length):
+    ids = (number + np.arange(4 * length).reshape(4, length)) % 90 + 1
+    return dict(input_ids=ids, input_mask=np.ones_like(ids), segment_ids=ids % 2,
+                label_ids=[number % 4])
+
+
+TABLES = {
+    "spans": (feature_specs.span_spec(100), single),
+    "choices": (feature_specs.choice_spec(4, 100), choice),
+    "regression": (feature_specs.classification_spec(1, 100), lambda number, length: {
+        name: single(number, length)[name]
+        for name in ("input_ids", "input_mask", "segment_ids")
+    } | {"label_ids": [number / 2]}),
+}
+
+
+def make_table(kind="spans", count=61):
+    spec, example = TABLES[kind]
+    return FeatureTable.from_dicts(
+        spec, [example(*pair) for pair in enumerate(random_lengths(count).tolist())])
+
+
+def padded(table, row, length):
+    """The row as a batch should hold it, made with NumPy alone."""
+    values = {}
+    for feature in table.spec.features:
+        if not feature.parsed:
+            continue
+        value = table.columns[feature.name][row]
+        if feature.is_variable:
+            ends = [(0, 0)] * (value.ndim - 1) + [(0, length - value.shape[-1])]
+            value = np.pad(value, ends, constant_values=feature.name == "p_mask")
+        values[feature.name] = value
+    return values
+
+
+def check_batches(table, batches, length):
+    """Every row of every batch equals the table's."""
+    for batch in batches:
+        assert not {"paragraph_len", "tok_start_to_orig_index"} & batch.keys()
+        for position, row in enumerate(batch["example_index"].tolist()):
+            if row < 0:
+                continue
+            expected = padded(table, row, length)
+            for name, value in expected.items():
+                assert batch[name].dtype == value.dtype
+                np.testing.assert_array_equal(batch[name][position], value, name)
+
+
+# --- lengths
+
+def cost(lengths, shapes):
+    return sum(min(s for s in shapes if s >= length) for length in lengths)
+
+
+@pytest.mark.parametrize("num_lengths", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_other_lengths_have_less_padding(num_lengths, seed):
+    lengths = random_lengths(40, 9 + 10 * seed, seed)
+    chosen = length_batching.choose_lengths(lengths, 53, num_lengths)
+    assert list(chosen) == sorted(set(chosen)) and len(chosen) <= num_lengths
+    assert chosen[-1] >= max(lengths)
+    assert all(length % 8 == 0 or length == 53 for length in chosen)
+    candidates = [*range(8, 53, 8), 53]
+    costs = {
+        combination: cost(lengths, combination)
+        for count in range(1, num_lengths + 1)
+        for combination in itertools.combinations(candidates, count)
+        if combination[-1] >= max(lengths)}
+    assert cost(lengths, chosen) == min(costs.values())
+    assert len(chosen) == min(len(c) for c, value in costs.items()
+                              if value == min(costs.values()))
+
+
+def test_chosen_lengths():
+    choose = length_batching.choose_lengths
+    # As the release pads.
+    assert choose([3, 60], 128, 1) == choose([3, 60], 128, 0) == (128,)
+    # Nothing to gain from more; never longer than needed, nor than the limit.
+    assert choose([3, 60], 128, 5) == (8, 64)
+    assert choose([8, 8], 128, 3) == (8,)
+    assert choose([99, 100], 100, 3) == (100,)
+    assert choose([5, 40, 41], 64, 3, multiple=1) == (5, 40, 41)
+
+
+@pytest.mark.parametrize("arguments", [
+    ([], 8, 1), ([9], 8, 1), ([0], 8, 2), ([3], 8, -1)])
+def test_lengths_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError):
+        length_batching.choose_lengths(*arguments)
+
+
+# --- the plan
+
+def all_rows(plan, steps):
+    return np.concatenate([plan.rows_of_step(step) for step in range(steps)])
+
+
+@pytest.mark.parametrize("rows, batch, window", [
+    (60, 4, 5), (61, 4, 100), (7, 16, 100), (3, 2, 100), (1, 4, 3)])
+@pytest.mark.parametrize("shapes", [SHAPES, (24,)])
+def test_every_row_is_seen_equally_often(rows, batch, window, shapes):
+    plan = BatchPlan(random_lengths(rows), shapes, batch, seed=3, window=window)
+    # So many steps end with a window and with an epoch at the same time.
+    steps = plan.window * rows
+    counts = np.bincount(all_rows(plan, steps), minlength=rows)
+    assert (counts == steps * batch // rows).all()
+    # And at no time does a row fall behind by more than the windows allow.
+    for end in range(1, min(rows, 5)):
+        counts = np.bincount(all_rows(plan, end * plan.window), minlength=rows)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_the_shape_of_a_step_is_the_smallest_that_holds_its_rows():
+    lengths = random_lengths(500)
+    plan = BatchPlan(lengths, SHAPES, 4, seed=1, window=25)
+    shapes = []
+    for step in range(300):
+        longest = lengths[plan.rows_of_step(step)].max()
+        shapes.append(plan.shape_of_step(step))
+        assert SHAPES[shapes[-1]] == min(s for s in SHAPES if s >= longest)
+    # Sorting within windows leaves little padding; chance alone would leave more.
+    waste = sum(SHAPES[shape] * 4 for shape in shapes) / cost(
+        lengths[all_rows(plan, 300)], SHAPES)
+    assert waste < 1.1
+    shuffled = np.random.default_rng(0).permutation(all_rows(plan, 300)).reshape(-1, 4)
+    assert sum(4 * cost([lengths[r].max()], SHAPES) for r in shuffled) > 1.2 * cost(
+        lengths[shuffled.ravel()], SHAPES)
+    # The lengths come mixed, not in ascending order.
+    assert shapes[:25] != sorted(shapes[:25]) and shapes[:25] != shapes[25:50]
+
+
+def test_the_order_depends_on_the_seed_and_the_epoch():
+    def rows(seed, shapes=(24,)):
+        return all_rows(BatchPlan(random_lengths(60), shapes, 4, seed), 45).tolist()
+
+    assert rows(1) == rows(1) != rows(2)
+    first, second, third = np.reshape(rows(-1), (3, 60)).tolist()
+    assert sorted(first) == sorted(second) == list(range(60))
+    assert first != second != third != sorted(third)
+
+
+def test_a_step_far_ahead_needs_no_walk(monkeypatch):
+    lengths = random_lengths(60)
+    unbroken = BatchPlan(lengths, SHAPES, 4, 1, window=10)
+    expected = all_rows(unbroken, 400)[-4:].tolist()
+    made = []
+    make = BatchPlan._make_window
+    monkeypatch.setattr(BatchPlan, "_make_window",
+                        lambda plan, n: made.append(n) or make(plan, n))
+    assert BatchPlan(lengths, SHAPES, 4, 1, window=10
+                     ).rows_of_step(399).tolist() == expected
+    assert made == [39]
+
+
+@pytest.mark.parametrize("arguments", [
+    ([25], SHAPES, 1, 0), ([], SHAPES, 1, 0), ([1], SHAPES, 0, 0),
+    ([1], (16, 8), 1, 0), ([1], (), 1, 0)])
+def test_plans_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError):
+        BatchPlan(*arguments)
+
+
+# --- training
+
+def train(table, plan, start=0, steps=30, **pipeline):
+    """(step, batches of the pipeline's replicas) in the order of the steps."""
+    pipeline = {"replicas": 1, "batch_size": plan.batch_size} | pipeline
+    iterators = [iter(length_batching.training_dataset(
+        table, plan, shape, start_step=start, num_steps=steps, **pipeline
+    ).as_numpy_iterator()) for shape in range(len(plan.shapes))]
+    result = [[next(iterators[plan.shape_of_step(step)])
+               for _ in range(pipeline["replicas"])] for step in range(start, steps)]
+    for iterator in iterators:  # and not one batch more
+        assert next(iterator, None) is None
+    return result
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_training_batches_hold_the_tables_rows(kind):
+    table = make_table(kind)
+    plan = BatchPlan(table.lengths, SHAPES, 4, seed=1, window=5)
+    for step, [batch] in enumerate(train(table, plan)):
+        length = SHAPES[plan.shape_of_step(step)]
+        assert batch["input_ids"].shape[-1] == length
+        assert batch["example_index"].tolist() == plan.rows_of_step(step).tolist()
+        check_batches(table, [batch], length)
+
+
+def test_shapes_are_static():
+    table = make_table("choices")
+    plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
+    dataset = length_batching.training_dataset(
+        table, plan, 1, batch_size=2, replicas=2, start_step=0, num_steps=4)
+    evaluation, _ = length_batching.evaluation_dataset(
+        table, SHAPES, 1, batch_size=2, replicas=1)
+    expected = {
+        "input_ids": tf.TensorSpec([2, 4, 16], tf.int32),
+        "input_mask": tf.TensorSpec([2, 4, 16], tf.int32),
+        "segment_ids": tf.TensorSpec([2, 4, 16], tf.int32),
+        "label_ids": tf.TensorSpec([2, 1], tf.int32),
+        "example_index": tf.TensorSpec([2], tf.int32)}
+    assert dataset.element_spec == expected
+    assert evaluation.element_spec == expected | {
+        "example_weights": tf.TensorSpec([2], tf.float32)}
+
+
+@pytest.mark.parametrize("replicas, num_shards", [(1, 2), (2, 1), (2, 2), (4, 1)])
+def test_the_order_does_not_depend_on_replicas_and_pipelines(replicas, num_shards):
+    table = make_table()
+    plan = BatchPlan(table.lengths, SHAPES, 8, seed=1, window=5)
+    pipelines = [
+        train(table, plan, batch_size=8 // replicas // num_shards, replicas=replicas,
+              shard_index=shard, num_shards=num_shards) for shard in range(num_shards)]
+    for step, parts in enumerate(zip(*pipelines)):
+        rows = [row for batches in parts for batch in batches
+                for row in batch["example_index"].tolist()]
+        assert rows == plan.rows_of_step(step).tolist()
+
+
+@pytest.mark.parametrize("start", [1, 5, 13, 30])
+def test_a_resumed_run_sees_what_the_unbroken_one_sees(start):
+    table = make_table()
+
+    def plan():
+        return BatchPlan(table.lengths, SHAPES, 4, seed=1, window=5)
+
+    unbroken, resumed = train(table, plan())[start:], train(table, plan(), start)
+    assert len(unbroken) == len(resumed) == 30 - start
+    for [expected], [batch] in zip(unbroken, resumed):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(batch[name], value)
+
+
+def test_parsed_names_are_those_in_batches():
+    spec = records.FeatureSpec((
+        records.Feature("input_ids", "int64", (None,), pad_value=7),
+        records.Feature("old", "int64", (1,), parsed_name="new")))
+    table = FeatureTable.from_dicts(spec, [{"input_ids": [1, 2], "old": [3]}])
+    dataset, _ = length_batching.evaluation_dataset(
+        table, (4,), 0, batch_size=1, replicas=1)
+    [batch] = dataset.as_numpy_iterator()
+    assert batch["new"].tolist() == [[3]] and "old" not in batch
+    assert batch["input_ids"].tolist() == [[1, 2, 7, 7]]
+
+
+def test_data_is_no_part_of_the_graph():
+    """A graph may not be larger than 2 GB, the data may."""
+    table = make_table(count=1)
+    table.columns["input_ids"].values = np.arange(10**6, dtype=np.int32)
+    plan = BatchPlan(table.lengths, SHAPES, 1, seed=1)
+    dataset = length_batching.training_dataset(
+        table, plan, 0, batch_size=1, replicas=1, start_step=0, num_steps=1)
+
+    @tf.function
+    def function():
+        return length_batching._assembler(table, 8)(tf.constant([0]))["input_ids"]
+
+    graph = function.get_concrete_function().graph
+    assert graph.as_graph_def().ByteSize() < 100_000
+    assert dataset.element_spec["input_ids"].shape == [1, 8]
+
+
+@pytest.mark.parametrize("change", [
+    {"batch_size": 3}, {"replicas": 3}, {"num_shards": 2}, {"shard_index": 1},
+    {"start_step": -1}])
+def test_a_plan_for_another_batch_size_is_refused(change):
+    table = make_table(count=9)
+    plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
+    with pytest.raises(ValueError):
+        length_batching.training_dataset(table, plan, 0, **{
+            "batch_size": 2, "replicas": 2, "start_step": 0, "num_steps": 1} | change)
+
+
+def test_a_feature_with_the_name_of_the_row_index_is_refused():
+    spec = records.FeatureSpec((
+        records.Feature("input_ids", "int64", (None,)),
+        records.Feature("example_index", "int64", (1,))))
+    table = FeatureTable.from_dicts(spec, [{"input_ids": [1], "example_index": [1]}])
+    with pytest.raises(ValueError, match="example_index"):
+        length_batching.evaluation_dataset(table, (8,), 0, batch_size=1, replicas=1)
+
+
+# --- evaluation
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("batch, replicas, num_shards", [
+    (4, 1, 1), (3, 2, 1), (2, 1, 2), (5, 2, 3)])
+def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shards):
+    table = make_table(kind)
+    rows = collections.Counter()
+    for shape, length in enumerate(SHAPES):
+        counts = set()
+        for shard in range(num_shards):
+            dataset, per_replica = length_batching.evaluation_dataset(
+                table, SHAPES, shape, batch_size=batch, replicas=replicas,
+                shard_index=shard, num_shards=num_shards)
+            batches = list(dataset.as_numpy_iterator())
+            assert len(batches) == per_replica * replicas
+            counts.add(per_replica)
+            check_batches(table, batches, length)
+            for element in batches:
+                assert element["input_ids"].shape[0] == batch
+                index, weights = element["example_index"], element["example_weights"]
+                assert (weights == (index >= 0)).all()
+                rows.update(index[index >= 0].tolist())
+                # Rows that fill up are like any other input.
+                assert element["input_mask"].any(axis=-1).all()
+        assert len(counts) == 1
+        own = np.sum(length_batching.buckets(table.lengths, SHAPES) == shape)
+        assert counts == {-(-own // (batch * replicas * num_shards))}
+    assert rows == collections.Counter(range(table.num_rows))
+
+
+def test_a_bucket_without_rows():
+    table = make_table()
+    dataset, per_replica = length_batching.evaluation_dataset(
+        table, (*SHAPES, 32), 3, batch_size=2, replicas=2)
+    assert per_replica == 0 and not list(dataset)
+    assert dataset.element_spec["input_ids"].shape == [2, 32]
+
+
+def test_datasets_are_dealt_out_to_replicas_whole():
+    """Under a strategy nobody shards them once more."""
+    table = make_table()
+    plan = BatchPlan(table.lengths, (24,), 4, seed=1)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    data = iter(strategy.distribute_datasets_from_function(
+        lambda _: length_batching.training_dataset(
+            table, plan, 0, batch_size=2, replicas=2, start_step=0, num_steps=5)))
+    for step in range(5):
+        parts = strategy.experimental_local_results(next(data)["example_index"])
+        assert np.concatenate([p.numpy() for p in parts]).tolist() == (
+            plan.rows_of_step(step).tolist())
