@@ -15,7 +15,7 @@ write_predictions_v1 / _v2. Answers, numbers and ties come out as there.
 """
 
 import math
-from typing import Any, NamedTuple, Protocol, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
@@ -31,8 +31,11 @@ NO_SPAN_V1 = ("empty", 0.0)
 NO_SPAN_V2 = ("", -1e6)
 
 
-class Windows(Protocol):
-    """One row per window, in the order in which the windows were made.
+class Windows(NamedTuple):
+    """Columns of one row per window, in the order in which the windows were made.
+
+    They are those of a FeatureTable of SQuAD:
+    Windows(*(table.columns[name] for name in Windows._fields)).
 
     `paragraph_len` is the length of the whole sequence, both [SEP] included, so
     the first piece of the paragraph stands at
@@ -177,10 +180,13 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
     """Spans among the head's own choice: end_n_top ends for each of its starts."""
     _check_rows(windows, len(examples), *results)
     rows, lengths = len(windows.unique_ids), _column(windows.paragraph_len)
-    starts = [np.reshape(values, (rows, start_n_top, 1))
-              for values in (results.start_top_index, results.start_top_log_probs)]
-    ends = [np.reshape(values, (rows, start_n_top, end_n_top))
-            for values in (results.end_top_index, results.end_top_log_probs)]
+    # Positions and log-probabilities, [N, k, 1] and [N, k, m].
+    starts = [np.reshape(np.asarray(values, dtype), (rows, start_n_top, 1))
+              for values, dtype in ((results.start_top_index, int),
+                                    (results.start_top_log_probs, float))]
+    ends = [np.reshape(np.asarray(values, dtype), (rows, start_n_top, end_n_top))
+            for values, dtype in ((results.end_top_index, int),
+                                  (results.end_top_log_probs, float))]
     found = []
     for row in range(rows):
         for values in (starts[1][row], ends[1][row],
@@ -188,8 +194,7 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
             _check_numbers(values, examples, windows, row)
         found.append(_valid_spans(
             windows, row, lengths[row], starts[0][row], ends[0][row],
-            starts[1][row].astype(float), ends[1][row].astype(float),
-            max_answer_length))
+            starts[1][row], ends[1][row], max_answer_length))
     return _join(found)
 
 

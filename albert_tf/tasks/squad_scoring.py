@@ -217,10 +217,11 @@ def _evaluate_v2(articles: Sequence[Mapping[str, Any]], texts: Mapping[str, str]
     from official.nlp.tools import squad_evaluate_v2_0
 
     _check_questions(articles, texts, may_be_unanswerable=True)
+    # The official code fails at a question that is not in the dataset.
+    ids = [question["id"] for question in _questions(articles)]
+    texts = {qas_id: texts[qas_id] for qas_id in ids}
     if null_odds is not None:
-        # The official code fails at odds of a question that is not in the dataset.
-        null_odds = {question["id"]: null_odds[question["id"]]
-                     for question in _questions(articles)}
+        null_odds = {qas_id: null_odds[qas_id] for qas_id in ids}
     return squad_evaluate_v2_0.evaluate(articles, texts, null_odds)
 
 

@@ -1,0 +1,483 @@
+"""SQuAD: from log-probabilities to answers, metrics and files.
+
+fixtures/squad/predictions*: 17 of the questions of golden/squad with their
+windows, two sets of results and the release's answers (chosen for ties, empty
+texts, spans found twice, accents, questions without windows or valid spans), and
+the release's metrics on all questions.
+"""
+
+import gzip
+import json
+import types
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.feature_table import Ragged
+from albert_tf.tasks import squad_predictions, squad_scoring
+from albert_tf.tasks.squad_predictions import TopSpans, Windows
+from tests.helpers import FIXTURES, SHARED
+
+RUNS = ("one", "two_accumulated", "nbest3_len5")
+TOP = {"start_n_top": 5, "end_n_top": 4}
+
+
+def read_json(path):
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+SCORES = read_json(FIXTURES / "squad" / "predictions_scores.json.gz")
+
+
+def read_subset(version):
+    """(examples, windows, arrays of results, the release's runs)"""
+    arrays = dict(np.load(FIXTURES / "squad" / f"predictions_{version}.npz"))
+    expected = read_json(FIXTURES / "squad" / "predictions_expected.json.gz")[version]
+    cuts = np.cumsum(arrays["pieces"])[:-1]
+    windows = Windows(
+        **{name: arrays[name]
+           for name in ("unique_ids", "example_index", "paragraph_len")},
+        **{name: np.split(arrays[name], cuts)
+           for name in ("tok_start_to_orig_index", "tok_end_to_orig_index",
+                        "token_is_max_context")})
+    examples = [types.SimpleNamespace(**e) for e in expected["examples"]]
+    return examples, windows, arrays, expected["runs"]
+
+
+def read_golden(version):
+    """The same with all questions."""
+    folder = SHARED / "golden" / "squad"
+    features = read_json(folder / f"features_dev_{version}_a.json.gz")
+    for feature in features:
+        own = feature["token_is_max_context"]
+        feature["token_is_max_context"] = [own[key] for key in sorted(own, key=int)]
+    windows = Windows(
+        unique_ids=[f["unique_id"] for f in features],
+        **{name: [f[name] for f in features] for name in (
+            "example_index", "paragraph_len", "tok_start_to_orig_index",
+            "tok_end_to_orig_index", "token_is_max_context")})
+    examples = [types.SimpleNamespace(**e)
+                for e in read_json(folder / f"examples_dev_{version}.json.gz")]
+    runs = read_json(folder / f"{version}_predictions.json.gz")
+    if version == "v2":
+        for run in runs.values():
+            run["thresholds"] = {threshold: found["predictions"]
+                                 for threshold, found in run["thresholds"].items()}
+    return examples, windows, dict(np.load(folder / f"{version}_logits.npz")), runs
+
+
+def predict_v1(examples, windows, arrays, run):
+    sets = [squad_predictions.spans_v1(
+        examples, windows, arrays[f"start_log_prob_{i}"], arrays[f"end_log_prob_{i}"],
+        n_best_size=run["n_best_size"], max_answer_length=run["max_answer_length"])
+        for i in run["results_used"]]
+    return squad_predictions.rank_spans(
+        examples, windows, sets, run["n_best_size"], squad_predictions.NO_SPAN_V1)
+
+
+def top_spans(arrays, i):
+    return TopSpans(*(arrays[f"{name}_{i}"] for name in TopSpans._fields))
+
+
+def predict_v2(examples, windows, arrays, run):
+    results = [top_spans(arrays, i) for i in run["results_used"]]
+    sets = [squad_predictions.spans_v2(
+        examples, windows, result, max_answer_length=run["max_answer_length"], **TOP)
+        for result in results]
+    ranked = squad_predictions.rank_spans(
+        examples, windows, sets, run["n_best_size"], squad_predictions.NO_SPAN_V2)
+    return ranked._replace(
+        null_odds=squad_predictions.null_odds(examples, windows, results))
+
+
+def assert_same_entries(found, expected):
+    assert [e["text"] for e in found] == [e["text"] for e in expected]
+    for name in ("probability", "start_log_prob", "end_log_prob"):
+        np.testing.assert_allclose([e[name] for e in found],
+                                   [e[name] for e in expected], rtol=0, atol=1e-9)
+
+
+def check_v1(read, name):
+    examples, windows, arrays, runs = read("v1")
+    found = predict_v1(examples, windows, arrays, runs[name])
+    # The one difference: the release answers "empty" without windows too.
+    assert found.without_windows == ["q132"]
+    assert found.texts["q132"] == found.nbest["q132"][0]["text"] == ""
+    assert runs[name]["predictions"].pop("q132") == "empty"
+    assert list(found.nbest) == list(runs[name]["nbest"])
+    for qas_id, text in runs[name]["predictions"].items():
+        assert found.texts[qas_id] == text
+        assert_same_entries(found.nbest[qas_id], runs[name]["nbest"][qas_id])
+
+
+def check_v2(read, name):
+    examples, windows, arrays, runs = read("v2")
+    found = predict_v2(examples, windows, arrays, runs[name])
+    assert found.without_windows == ["q132", "q133"]
+    assert list(found.nbest) == list(runs[name]["nbest"])
+    for qas_id, entries in runs[name]["nbest"].items():
+        assert_same_entries(found.nbest[qas_id], entries)
+    assert found.null_odds == pytest.approx(runs[name]["null_odds"], abs=1e-9, rel=0)
+    for threshold, texts in runs[name]["thresholds"].items():
+        given = None if threshold == "None" else float(threshold)
+        assert found.texts_at(given) == texts
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_answers_of_version_1_equal_the_releases(name):
+    check_v1(read_subset, name)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_answers_of_version_2_equal_the_releases(name):
+    check_v2(read_subset, name)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", RUNS)
+def test_all_golden_answers_equal_the_releases(name):
+    check_v1(read_golden, name)
+    check_v2(read_golden, name)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_spans_come_in_the_releases_order(version):
+    examples, windows, arrays, runs = read_golden(version)
+    run = runs["nbest3_len5"]
+    if version == "v1":
+        spans = squad_predictions.spans_v1(
+            examples, windows, arrays["start_log_prob_0"], arrays["end_log_prob_0"],
+            n_best_size=3, max_answer_length=5)
+    else:
+        spans = squad_predictions.spans_v2(
+            examples, windows, top_spans(arrays, 0), max_answer_length=5, **TOP)
+    spans = squad_predictions.average_spans([spans])
+    expected = [
+        (int(unique_id), start, end, *np.mean(scores, axis=0))
+        for by_window in run["accumulated"].values()
+        for unique_id, found in by_window.items() for start, end, scores in found]
+    found = list(zip(np.asarray(windows.unique_ids)[spans.row].tolist(),
+                     *(column.tolist() for column in spans[1:])))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+# A paragraph by hand: each window is [CLS] q [SEP] pieces [SEP].
+
+PARAGRAPH = "red green blue cyan pink"
+PIECES = [(0, 2), (4, 8), (10, 13), (15, 18), (20, 23)]
+
+
+def paragraph_windows(*parts):
+    """Windows of one example; a part is (first piece, last piece + 1, own pieces)."""
+    return Windows(
+        unique_ids=np.arange(len(parts))[:, None],
+        # As a table of features has them: a column of single numbers.
+        example_index=np.zeros((len(parts), 1), int),
+        paragraph_len=np.array([[4 + end - start] for start, end, _ in parts]),
+        tok_start_to_orig_index=[np.array([p[0] for p in PIECES[start:end]])
+                                 for start, end, _ in parts],
+        tok_end_to_orig_index=[np.array([p[1] for p in PIECES[start:end]])
+                               for start, end, _ in parts],
+        token_is_max_context=[np.array([int(i in own) for i in range(start, end)])
+                              for start, end, own in parts])
+
+
+EXAMPLES = [types.SimpleNamespace(qas_id="q", question_text="Which?",
+                                  paragraph_text=PARAGRAPH)]
+
+
+def log_probs(*pieces, question=-9.0, length=None):
+    """[CLS] q [SEP] pieces [SEP], -inf up to `length`."""
+    row = [question] * 3 + list(pieces) + [question]
+    return np.array(row + [-np.inf] * ((length or len(row)) - len(row)), np.float32)
+
+
+def best_of(windows, starts, ends, n_best_size=20, max_answer_length=30):
+    found = squad_predictions.predict_v1(
+        EXAMPLES, windows, starts, ends, n_best_size=n_best_size,
+        max_answer_length=max_answer_length)
+    return [entry["text"] for entry in found.nbest["q"]]
+
+
+def test_a_span_counts_in_the_window_that_holds_most_of_its_start_s_context():
+    windows = paragraph_windows((0, 3, {0, 1}), (1, 5, {2, 3, 4}))
+    starts = [log_probs(-5, -5, 0), log_probs(0, -5, -5, -1)]
+    ends = [log_probs(-5, -5, 0), log_probs(0, -5, -5, -1)]
+    # "blue" in window 0 and "green" in window 1 would be better.
+    assert best_of(windows, starts, ends)[0] == "pink"
+
+
+def test_equal_scores_keep_the_order_of_the_windows_and_positions():
+    windows = paragraph_windows((0, 5, range(5)))
+    same = [log_probs(-1, -1, -1, -1, -1)]
+    assert best_of(windows, same, same)[:6] == [
+        "red", "red green", "red green blue", "red green blue cyan", PARAGRAPH, "green"]
+    # Among equal starts and ends, the first n_best_size are tried.
+    assert best_of(windows, same, same, n_best_size=2) == ["red", "red green"]
+
+
+def test_an_answer_is_not_longer_than_allowed():
+    windows = paragraph_windows((0, 5, range(5)))
+    starts, ends = [log_probs(0, -9, -9, -9, -9)], [log_probs(-9, -8, -1, 0, -9)]
+    assert best_of(windows, starts, ends)[0] == "red green blue cyan"
+    assert best_of(windows, starts, ends, max_answer_length=3)[0] == "red green blue"
+
+
+def test_positions_of_the_question_are_tried_and_fall_out():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    starts = [log_probs(-3, -4, question=-1)]
+    assert best_of(windows, starts, starts, n_best_size=6) == [
+        "red", "red green", "green"]
+    # The question takes all of two places, so no span is left.
+    assert best_of(windows, starts, starts, n_best_size=2) == ["empty"]
+
+
+@pytest.mark.parametrize("padding", [-np.inf, -1e30])
+def test_padding_does_not_change_the_answers(padding):
+    generator = np.random.default_rng(3)
+    examples, windows, _, _ = read_subset("v1")
+    rows = [np.log(generator.dirichlet(np.ones(n)), dtype=np.float32)
+            for n in windows.paragraph_len for _ in "se"]
+
+    def predictions(length):
+        padded = rows if length is None else [
+            np.concatenate([row, np.full(length - len(row), padding, np.float32)])
+            for row in rows]
+        return squad_predictions.predict_v1(
+            examples, windows, padded[::2], padded[1::2], n_best_size=100,
+            max_answer_length=30)
+
+    bare = predictions(None)
+    assert bare == predictions(64) == predictions(384)
+    assert len(bare.nbest["q001"]) == 100
+
+
+def test_padding_in_the_top_spans_does_not_change_the_answers():
+    # Four pieces of which only three can start: the fourth of the top is padding.
+    windows = paragraph_windows((0, 3, {0, 1, 2}))
+    index = np.array([[3, 4, 5]])
+
+    def predict(extra_index, extra_score):
+        return squad_predictions.predict_v2(
+            EXAMPLES, windows, TopSpans(
+                np.append([[-1.0, -2.0, -3.0]], [[extra_score]], axis=1),
+                np.append(index, [[extra_index]], axis=1),
+                np.full((1, 4, 1), -1.0), np.array([[[3], [5], [5], [63]]]),
+                np.array([0.5])),
+            start_n_top=4, end_n_top=1, n_best_size=20, max_answer_length=30)
+
+    assert predict(7, -1e30) == predict(300, -np.inf)
+    assert [e["text"] for e in predict(7, -1e30).nbest["q"]] == [
+        "red", "green blue", "blue"]
+
+
+def test_columns_of_a_feature_table_serve_as_windows():
+    examples, windows, arrays, runs = read_subset("v1")
+    ragged = [Ragged(np.concatenate(rows).astype(np.int32),
+                     np.cumsum([0, *map(len, rows)]), (None,)) for rows in windows[3:]]
+    columns = [np.asarray(c, np.int32)[:, None] for c in windows[:3]]
+    assert (predict_v1(examples, Windows(*columns, *ragged), arrays, runs["one"])
+            == predict_v1(examples, windows, arrays, runs["one"]))
+
+
+def test_questions_without_windows_are_answered_and_listed():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    windows.example_index[:] = 1
+    examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH) for i in "abc"]
+    row = [log_probs(-3, -4)]
+    first = squad_predictions.predict_v1(examples, windows, row, row, n_best_size=20,
+                                         max_answer_length=30)
+    assert first.texts == {"a": "", "b": "red", "c": ""}
+    assert first.without_windows == ["a", "c"]
+    second = squad_predictions.predict_v2(
+        examples, windows, TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
+                                    np.array([9.0])),
+        start_n_top=1, end_n_top=1, n_best_size=20, max_answer_length=30)
+    assert second.texts == {"a": "", "b": "red", "c": ""}
+    assert second.null_odds["b"] == 9.0 < second.null_odds["a"]
+    assert second.texts_at(10.0) == second.texts
+
+
+def test_no_windows_at_all_is_no_failure():
+    found = squad_predictions.predict_v1(
+        EXAMPLES, paragraph_windows(), [], [], n_best_size=20, max_answer_length=30)
+    assert found.texts == {"q": ""} and found.without_windows == ["q"]
+
+
+def test_values_that_are_not_numbers_are_told_with_their_question():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    with pytest.raises(InputError, match="Question 'q': .* not numbers.*learning_rate"):
+        best_of(windows, [log_probs(-1, np.nan)], [log_probs(-1, -2)])
+    with pytest.raises(InputError, match="Question 'q': .* not numbers"):
+        squad_predictions.predict_v2(
+            EXAMPLES, windows, TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
+                                        np.array([np.nan])),
+            start_n_top=1, end_n_top=1, n_best_size=20, max_answer_length=30)
+
+
+def test_results_that_do_not_fit_the_windows_are_refused():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    row = log_probs(-1, -2)
+    with pytest.raises(ValueError, match="2 windows|1 windows"):
+        best_of(windows, [row, row], [row, row])
+    with pytest.raises(ValueError, match="5 log-probabilities for 6 positions"):
+        best_of(windows, [row[:5]], [row])
+    windows.example_index[:] = 1
+    with pytest.raises(ValueError, match="there are 1 examples"):
+        best_of(windows, [row], [row])
+
+
+# Metrics.
+
+def released_predictions(run):
+    return squad_predictions.Predictions(
+        run["predictions"], {}, run["null_odds"], [])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_metrics_of_version_1_equal_the_releases(name):
+    run = SCORES["v1"]["runs"][name]
+    assert squad_scoring.score_v1(SCORES["v1"]["articles"], run["predictions"]) == (
+        pytest.approx(run["evaluate_v1"], rel=0, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_metrics_of_version_2_equal_the_releases(name):
+    run, articles = SCORES["v2"]["runs"][name], SCORES["v2"]["articles"]
+    released = squad_scoring.score_v2_as_released(articles, released_predictions(run))
+    assert released.metrics == pytest.approx(run["evaluate_v2"], rel=0, abs=1e-9)
+    assert released.texts == run["final_predictions"]
+    score = squad_scoring.score_v2(articles, released_predictions(run))
+    for best in "f1", "exact":
+        assert run[f"find_best_thresh_{best}"] == pytest.approx(
+            [score.metrics[f"best_{best}"], score.metrics[f"best_{best}_thresh"]],
+            rel=0, abs=1e-9)
+    # No odds of these are above 1, where the release's scores go another way.
+    assert score.texts == released.texts
+    assert score.metrics["f1"] == released.metrics["f1"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_question_s_metrics_equal_the_releases(name):
+    run = SCORES["v2"]["runs"][name]
+    outcomes = squad_scoring.question_outcomes(
+        SCORES["v2"]["articles"], run["predictions"], version_2=True)
+    assert {i: o.exact for i, o in outcomes.items()} == run["exact_raw"]
+    assert {i: o.f1 for i, o in outcomes.items()} == pytest.approx(
+        run["f1_raw"], rel=0, abs=1e-9)
+
+
+def question(qas_id, *answers):
+    return {"id": qas_id, "question": f"{qas_id}?",
+            "answers": [{"text": answer} for answer in answers]}
+
+
+def dataset(*questions):
+    return [{"paragraphs": [{"qas": list(questions)}]}]
+
+
+@pytest.mark.parametrize("pair", SCORES["pairs"], ids=lambda p: f"{p['a']}~{p['b']}")
+def test_two_texts_are_compared_as_the_release_does(pair):
+    articles, texts = dataset(question("q", pair["b"])), {"q": pair["a"]}
+    for version in 1, 2:
+        outcome = squad_scoring.question_outcomes(articles, texts, version == 2)["q"]
+        assert outcome.exact == pair[f"em_v{version}"]
+        assert outcome.f1 == pytest.approx(pair[f"f1_v{version}"], abs=1e-9)
+
+
+ARTICLES = dataset(question("a", "red"), question("b", "blue"), question("c"),
+                   question("d"))
+ANSWERS = squad_predictions.Predictions(
+    {"a": "red", "b": "blue", "c": "green", "d": "pink"},
+    {i: [{"text": i, "probability": 0.5}] for i in "abcd"},
+    {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0}, [])
+
+
+def test_the_best_threshold_leaves_its_own_question_out_unless_told():
+    score = squad_scoring.score_v2(ARTICLES, ANSWERS)
+    assert score.metrics["best_f1"] == 100 and score.metrics["best_f1_thresh"] == 3
+    assert score.metrics["f1"] == 75 and score.texts["b"] == ""
+    mended = squad_scoring.score_v2(ARTICLES, ANSWERS, answer_at_threshold=True)
+    assert mended.metrics["f1"] == 100 and mended.texts["b"] == "blue"
+    for found in score, mended:
+        assert found.metrics["null_score_diff_threshold"] == 3
+        assert found.metrics["null_score_diff_threshold_found"] is True
+
+
+def test_a_threshold_given_is_applied_and_recorded():
+    score = squad_scoring.score_v2(ARTICLES, ANSWERS, threshold=4.5)
+    assert score.texts == {"a": "red", "b": "blue", "c": "green", "d": ""}
+    assert score.metrics["null_score_diff_threshold"] == 4.5
+    assert score.metrics["null_score_diff_threshold_found"] is False
+    assert score.metrics["exact"] == 75
+    assert score.metrics["HasAns_exact"] == 100 and score.metrics["NoAns_exact"] == 50
+    assert score.metrics["best_f1"] == 100
+    with pytest.raises(InputError, match="threshold .* not a number"):
+        squad_scoring.score_v2(ARTICLES, ANSWERS, threshold=float("nan"))
+
+
+def test_the_release_takes_null_odds_above_1_for_no_answer():
+    released = squad_scoring.score_v2_as_released(ARTICLES, ANSWERS)
+    assert released.texts["a"] == "red"
+    assert released.metrics["exact"] == 50
+
+
+def test_questions_that_cannot_be_scored_are_told():
+    with pytest.raises(InputError, match=r"'b' has no prediction \(3 of 4"):
+        squad_scoring.score_v2(ARTICLES, ANSWERS._replace(texts={"a": "red"}))
+    with pytest.raises(InputError, match="'b' has no prediction"):
+        squad_scoring.score_v1(dataset(question("a", "x"), question("b", "x")),
+                               {"a": "x"})
+    with pytest.raises(InputError, match="'c' has no true answers.*version 2.0"):
+        squad_scoring.score_v1(ARTICLES, ANSWERS.texts)
+    with pytest.raises(InputError, match="'t' has no true answers"):
+        squad_scoring.score_v2(dataset({"id": "t"}), ANSWERS._replace(texts={"t": ""}))
+    with pytest.raises(InputError, match="no questions"):
+        squad_scoring.score_v1(dataset(), {})
+
+
+def test_a_dataset_may_be_part_of_what_was_predicted():
+    score = squad_scoring.score_v2(ARTICLES[:1], ANSWERS._replace(
+        texts=ANSWERS.texts | {"more": "x"},
+        null_odds=ANSWERS.null_odds | {"more": 1.0}))
+    assert score.metrics["total"] == 4
+
+
+# Files.
+
+def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
+    examples = [types.SimpleNamespace(qas_id=i, question_text=f"Which\t{i}\n?")
+                for i in "abcd"]
+    texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
+    paths = squad_scoring.write_prediction_files(
+        str(tmp_path / "out"), examples, ANSWERS, texts, ARTICLES)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
+        path.rpartition("/")[2] for path in paths) == [
+            "nbest_predictions.json", "null_odds.json", "predictions.json",
+            "predictions.tsv"]
+    content = {path.rpartition("/")[2]: open(path, encoding="utf-8").read()
+               for path in paths}
+    assert json.loads(content["predictions.json"]) == texts
+    assert "bläu" in content["predictions.json"]
+    assert json.loads(content["nbest_predictions.json"]) == ANSWERS.nbest
+    assert json.loads(content["null_odds.json"]) == ANSWERS.null_odds
+    rows = [line.split("\t") for line in content["predictions.tsv"].splitlines()]
+    assert rows == [
+        ["id", "question", "prediction", "probability", "answers", "exact_match"],
+        ["a", "Which a ?", "red", "0.5000", "red", "yes"],
+        ["b", "Which b ?", "bläu", "0.5000", "blue", "no"],
+        ["c", "Which c ?", "green", "0.5000", "", "no"],
+        ["d", "Which d ?", "", "0.5000", "", "yes"]]
+
+
+def test_files_without_true_answers(tmp_path):
+    examples = [types.SimpleNamespace(qas_id="a", question_text="Which?")]
+    first = squad_predictions.Predictions(
+        {"a": "red"}, {"a": [{"text": "red", "probability": 1.0}]}, None, [])
+    squad_scoring.write_prediction_files(str(tmp_path), examples, first, first.texts)
+    assert not (tmp_path / "null_odds.json").exists()
+    assert (tmp_path / "predictions.tsv").read_text().splitlines()[1].split("\t") == [
+        "a", "Which?", "red", "1.0000", "", ""]
