@@ -258,6 +258,12 @@ class _Fields:
             raise InputError(
                 f"{row.where}: the field '{field}' holds {json.dumps(value)[:40]}, "
                 "not a text.")
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{row.where}: character {error.start + 1} of the field '{field}' "
+                "is half a surrogate pair, not a character.") from error
         return value
 
     def _label(self, row: tables.Row, field: str) -> str | None:
