@@ -90,11 +90,13 @@ def _inputs(spec, train, evaluation):
     """training.Inputs over checked files."""
     from albert_tf import input_pipeline, records, training
 
-    def train_dataset(**pipeline):
+    def train_dataset(shape, **pipeline):
+        del shape  # There is one.
         return input_pipeline.training_dataset(
             train, spec, seed=FLAGS.random_seed, **pipeline)
 
-    def evaluation_dataset(batch_size, replicas, shard_index, num_shards):
+    def evaluation_dataset(shape, batch_size, replicas, shard_index, num_shards):
+        del shape
         data = input_pipeline.evaluation_dataset(
             evaluation, spec, batch_size, shard_index=shard_index,
             num_shards=num_shards, batches_multiple_of=replicas,

@@ -8,7 +8,7 @@ is always reported; a mismatch stops unless it is allowed.
 import dataclasses
 import os
 import re
-from typing import Mapping
+from typing import Callable, Mapping
 
 import numpy as np
 import tf_keras
@@ -45,6 +45,10 @@ _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 _SHOWN = 3
 
 
+def _never(name: str) -> bool:
+    return False
+
+
 @dataclasses.dataclass(frozen=True)
 class RestoreReport:
     """What restoring found; names are the release's, sorted.
@@ -59,6 +63,8 @@ class RestoreReport:
       unexpected: the part of `extra` that lies within the model's own scopes, such
         as a second group for a model of one. The rest of `extra` is harmless:
         heads that the model does not have, and the optimizer's state.
+      new: variables that may be new and are: the checkpoint lacks them or has them
+        in another shape; they keep their values.
     """
 
     source: str
@@ -67,6 +73,7 @@ class RestoreReport:
     extra: list[str]
     mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
     unexpected: list[str]
+    new: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -78,6 +85,8 @@ class RestoreReport:
         lines = [f"{self.source}: {len(self.matched)} variables matched, "
                  f"{len(self.missing)} missing, {len(self.mismatched)} of another "
                  f"shape, {len(self.extra)} extra."]
+        if self.new:
+            lines.append(f"  new, start from random values: {_some(self.new)}")
         if self.missing:
             lines.append(f"  missing, keep their values: {_some(self.missing)}")
         if self.mismatched:
@@ -145,7 +154,7 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
     stored = StoredTensors(
         "the given tensors", {name: np.shape(value) for name, value in tensors.items()},
         lambda name: np.asarray(tensors[name]))
-    return _restore(model, stored, allow_partial, False, MISMATCH_HINT)
+    return _restore(model, stored, allow_partial, False, MISMATCH_HINT, _never)
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
@@ -168,7 +177,7 @@ def export_tf1(model: tf_keras.Model, path: str) -> None:
 
 def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
                 init_from_group0: bool = False, hint: str = MISMATCH_HINT,
-                ) -> RestoreReport:
+                may_be_new: Callable[[str], bool] = _never) -> RestoreReport:
     """Sets the model's weights from a checkpoint, matched by name.
 
     All names and shapes are checked, and all tensors read, before any variable
@@ -185,6 +194,8 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         checkpoint's group 0. The release does the same, but loses the attention
         and feed-forward weights of group 0 itself.
       hint: what the error says to do about a mismatch.
+      may_be_new: whether a variable of this name may be missing or of another
+        shape, and then keeps its values: a task's head on a pretrained encoder.
 
     Returns:
       The report; it is logged too.
@@ -193,15 +204,16 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
       InputError: if there is no such checkpoint, it is damaged, it does not match
         (unless allow_partial), or nothing of it matches (in any case).
     """
-    return _restore(model, open_checkpoint(path), allow_partial, init_from_group0, hint)
+    return _restore(model, open_checkpoint(path), allow_partial, init_from_group0, hint,
+                    may_be_new)
 
 
-def _restore(model, stored: StoredTensors, allow_partial: bool,
-             init_from_group0: bool, hint: str) -> RestoreReport:
+def _restore(model, stored: StoredTensors, allow_partial: bool, init_from_group0: bool,
+             hint: str, may_be_new: Callable[[str], bool]) -> RestoreReport:
     variables = _variables(model)
     sources = {name: _GROUP.sub(r"\1group_0/", name) if init_from_group0 else name
                for name in variables}
-    report = _compare(variables, sources, stored, init_from_group0)
+    report = _compare(variables, sources, stored, init_from_group0, may_be_new)
     if not report.matched:
         raise InputError(
             f"{stored.source}: none of its {len(stored.shapes)} tensors has the name "
@@ -222,20 +234,22 @@ def _restore(model, stored: StoredTensors, allow_partial: bool,
 
 
 def _compare(variables, sources: Mapping[str, str], stored: StoredTensors,
-             init_from_group0: bool) -> RestoreReport:
+             init_from_group0: bool, may_be_new: Callable[[str], bool]) -> RestoreReport:
     """The report of restoring, before it is done."""
-    matched, missing, mismatched = [], [], []
+    matched, missing, mismatched, new = [], [], [], []
     for name in sorted(variables):
         shape = tuple(variables[name].shape)
         found = stored.shapes.get(sources[name])
-        if found is None:
+        if may_be_new(name) and (found is None or tuple(found) != shape):
+            new.append(name)
+        elif found is None:
             missing.append(name)
         elif tuple(found) != shape:
             mismatched.append((name, shape, tuple(found)))
         else:
             matched.append(name)
     extra = sorted(set(stored.shapes) - set(sources.values()))
-    scopes = {name.split("/")[0] for name in variables}
+    scopes = {name.split("/")[0] for name in variables if not may_be_new(name)}
 
     def belongs_to_model(name):
         # With init_from_group0 the other groups are left out on purpose.
@@ -243,7 +257,7 @@ def _compare(variables, sources: Mapping[str, str], stored: StoredTensors,
                 and not (init_from_group0 and _GROUP.match(name)))
 
     return RestoreReport(stored.source, matched, missing, extra, mismatched,
-                         [name for name in extra if belongs_to_model(name)])
+                         [name for name in extra if belongs_to_model(name)], new)
 
 
 def _group_hint(report: RestoreReport, sources: Mapping[str, str],

@@ -85,14 +85,20 @@ def step_of(path: str) -> int:
     return int(path.rsplit("-", 1)[1])
 
 
-def restore(checkpoint: tf.train.Checkpoint, path: str) -> None:
+def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True) -> None:
     """Restores everything that `checkpoint` holds.
+
+    Args:
+      checkpoint: what to restore.
+      path: the checkpoint's prefix.
+      go_on: whether more checkpoints will follow it, which go on with its count of
+        them; the best checkpoint has no such count.
 
     Raises:
       InputError: if the file is damaged or lacks a variable.
     """
     try:
-        status = checkpoint.restore(path)
+        status = checkpoint.restore(path) if go_on else checkpoint.read(path)
         status.assert_existing_objects_matched()
         # Evaluation alone has no use for the optimizer's part, nor for a line on
         # each variable of it.

@@ -42,6 +42,9 @@ class RunOptions:
       init_checkpoint: checkpoint to start from; "" starts from random weights.
       init_from_group0: copy its group 0 into every group.
       allow_partial_init: start even where names or shapes do not match.
+      from_scratch: random weights will do where there is nothing to start from.
+      early_stopping: end after so many evaluations in a row without a better best
+        metric; 0 never does.
       step: how a training step is computed.
     """
 
@@ -55,6 +58,8 @@ class RunOptions:
     init_checkpoint: str = ""
     init_from_group0: bool = False
     allow_partial_init: bool = False
+    from_scratch: bool = True
+    early_stopping: int = 0
     step: StepOptions = StepOptions()
 
 
@@ -62,19 +67,29 @@ class RunOptions:
 class Inputs:
     """Where the batches come from, for one input pipeline of several.
 
+    Batches may have one of several static shapes; each shape has a dataset of its
+    own, so that accelerators compile a step for each of them.
+
     Attributes:
-      train: (batch_size, start_batch, shard_index, num_shards) → endless
-        tf.data.Dataset.
-      evaluation: (batch_size, replicas, shard_index, num_shards) → dataset and its
-        number of batches, a multiple of `replicas`, the replicas that it feeds;
-        None evaluates nothing.
+      train: (shape, batch_size, start_batch, shard_index, num_shards) →
+        tf.data.Dataset of the batches of that shape, from the pipeline's batch
+        number `start_batch` on, of all shapes, counted from the first step.
+      evaluation: (shape, batch_size, replicas, shard_index, num_shards) → dataset
+        and its number of batches, a multiple of `replicas`, the replicas that it
+        feeds; None evaluates nothing.
       explain_error: error of reading a batch → InputError that names the file
         and record, or None.
+      num_shapes: shapes of training batches.
+      shape_of_step: step → the shape of its batch, in 0..num_shapes-1.
+      num_evaluation_shapes: shapes of evaluation batches.
     """
 
     train: Optional[Callable[..., Any]] = None
     evaluation: Optional[Callable[..., tuple[Any, int]]] = None
     explain_error: Callable[[Exception], Optional[InputError]] = lambda error: None
+    num_shapes: int = 1
+    shape_of_step: Callable[[int], int] = lambda step: 0
+    num_evaluation_shapes: int = 1
 
 
 def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True,

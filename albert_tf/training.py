@@ -1,9 +1,6 @@
 """The loop, one for every task: start, train, save, evaluate, keep the best.
 
-Where a run starts, in this order, said aloud (`_start`):
-  1. the latest checkpoint of its own output_dir, at its exact step;
-  2. the weights of init_checkpoint, at step 0;
-  3. random weights, at step 0.
+Where a run starts is told in run_start.
 """
 
 import contextlib
@@ -13,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import orbit
 import tensorflow as tf
@@ -23,11 +20,14 @@ from albert_tf import checkpoint as checkpoints
 from albert_tf import cluster, files, run_folder
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.evaluation_steps import Evaluator
 from albert_tf.run_log import (
-    CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row)
+    CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
+from albert_tf.run_start import Start
 from albert_tf.stop_signals import Stopped, StopSignals
-from albert_tf.training_steps import Evaluator, Task, Trainer
+from albert_tf.training_steps import (
+    Predictions, Task, Trainer, evaluation_datasets, training_datasets)
 
 __all__ = ["DivergenceError", "Inputs", "Run", "RunOptions", "Stopped"]
 
@@ -79,98 +79,52 @@ class Run:
         if optimizer is not None:
             self.checkpoint.optimizer = optimizer
         self.signals = StopSignals()
+        self._start = Start(task, config, options, self.checkpoint, self.step, self.chief)
 
     @property
     def current_step(self) -> int:
         """Steps done."""
         return int(self.step.numpy())
 
-    # ---- start -------------------------------------------------------------
+    # ---- evaluate and predict ----------------------------------------------
 
-    def _start(self, need_weights: bool) -> None:
-        """Loads the weights to start from; see the top of this file."""
-        output_dir = self.options.output_dir
-        latest = run_folder.latest_checkpoint(output_dir)
-        cluster.check_same_start(
-            self.strategy, run_folder.step_of(latest) if latest else 0)
-        if latest:
-            # First of all: a config of another shape explains what follows.
-            self._keep_config()
-            run_folder.restore(self.checkpoint, latest)
-            logging.info("Going on at step %d from %s.", self.current_step, latest)
-        elif self.options.init_checkpoint:
-            checkpoints.restore_tf1(
-                self.task.model, self.options.init_checkpoint,
-                allow_partial=self.options.allow_partial_init,
-                init_from_group0=self.options.init_from_group0)
-            logging.info("Starting at step 0 from the weights of %s.",
-                         self.options.init_checkpoint)
-        elif need_weights:
-            raise InputError(
-                f"nothing to evaluate: {output_dir} holds no checkpoint and no "
-                "init_checkpoint is given.")
-        else:
-            logging.info(
-                "Starting at step 0 from random weights: %s holds no checkpoint and "
-                "no init_checkpoint is given.", output_dir)
-        # Not before: a start that failed must not tie the folder to its config.
-        self._keep_config()
-
-    def _keep_config(self) -> None:
-        if self.chief:
-            checkpoints.write_config(self.options.output_dir, self.config)
-
-    # ---- data --------------------------------------------------------------
-
-    def _train_dataset(self):
-        """Every replica's batches, from the current step on."""
-        start, size = self.current_step, self.options.train_batch_size
-
-        def pipeline(context):
-            replicas = context.num_replicas_in_sync // context.num_input_pipelines
-            return self.inputs.train(
-                batch_size=context.get_per_replica_batch_size(size),
-                start_batch=start * replicas,
-                shard_index=context.input_pipeline_id,
-                num_shards=context.num_input_pipelines)
-
-        return self.strategy.distribute_datasets_from_function(pipeline)
+    def load(self, best: bool = True) -> None:
+        """Loads weights to evaluate or predict with; see Start.to_use."""
+        self._start.to_use(best)
 
     def _evaluator(self) -> Optional[Evaluator]:
         if self.inputs.evaluation is None:
             return None
-        steps = []
+        return Evaluator(self.task, evaluation_datasets(
+            self.strategy, self.inputs, self.options.eval_batch_size))
 
-        def pipeline(context):
-            replicas = context.num_replicas_in_sync // context.num_input_pipelines
-            dataset, batches = self.inputs.evaluation(
-                batch_size=context.get_per_replica_batch_size(
-                    self.options.eval_batch_size),
-                replicas=replicas,
-                shard_index=context.input_pipeline_id,
-                num_shards=context.num_input_pipelines)
-            steps.append(batches // replicas)
-            return dataset
-
-        dataset = self.strategy.distribute_datasets_from_function(pipeline)
-        evaluator = Evaluator(self.task, dataset, steps[0])
-        evaluator.create_metrics(dataset)
-        return evaluator
-
-    # ---- evaluate ----------------------------------------------------------
-
-    def evaluate(self) -> dict[str, float]:
-        """Evaluates the latest checkpoint of output_dir, or init_checkpoint.
+    def evaluate(self, best: bool = False) -> dict[str, float]:
+        """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint.
 
         Returns:
           The metrics; they are also written to `eval_results.json`.
         """
-        self._start(need_weights=True)
+        self.load(best)
         evaluator = self._evaluator()
+        evaluator.create_metrics()
         with self._explained():
-            metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
+            metrics = evaluator.evaluate()
         self._write_results(metrics)
         return metrics
+
+    def predict(self, inputs: Inputs, batch_size: int) -> Predictions:
+        """The task's predictions, by the weights as they stand (see `load`).
+
+        Args:
+          inputs: `evaluation` tells the examples; their labels are not looked at.
+          batch_size: examples per batch, all replicas together.
+
+        Returns:
+          Name → one array for each example, in their order.
+        """
+        with self._explained():
+            return Evaluator(self.task, evaluation_datasets(
+                self.strategy, inputs, batch_size)).predict()
 
     def _write_results(self, metrics: Mapping[str, float]) -> None:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
@@ -195,7 +149,7 @@ class Run:
           Stopped: after SIGTERM or SIGINT, with a checkpoint of the last step.
           InputError: if there is nothing to start from, or no room to write.
         """
-        self._start(need_weights=False)
+        self._start.to_train()
         first = self.current_step
         with tempfile.TemporaryDirectory() as scratch:
             return self._train(first, scratch)
@@ -211,6 +165,7 @@ class Run:
                 options.output_dir, self._all_options, resumed=first > 0)
             if not first:
                 files.remove(os.path.join(options.output_dir, run_folder.BEST_FILE))
+        self._best_metric_values = self._earlier_values(first)
         log = MetricsLog(options.output_dir, first) if self.chief else None
         if first >= options.num_train_steps and not evaluation_due:
             logging.info("Step %d of %d is reached: nothing to train.",
@@ -218,11 +173,15 @@ class Run:
             return None
         self._progress = Progress(
             options.num_train_steps, options.train_batch_size, first)
-        dataset = self._train_dataset()
-        trainer = Trainer(self.task, self.optimizer, dataset, options.step, self._on_step)
-        trainer.create_metrics(dataset)
+        trainer = Trainer(
+            self.task, self.optimizer,
+            training_datasets(self.strategy, self.inputs, options.train_batch_size, first),
+            options.step, self._on_step, self.inputs.shape_of_step)
+        trainer.create_metrics()
         self._trainer = trainer
         evaluator = self._evaluator()
+        if evaluator is not None:
+            evaluator.create_metrics()
         # Every process must take part in saving; only the chief's files count.
         self._folder = options.output_dir if self.chief else scratch
         self._manager = tf.train.CheckpointManager(
@@ -252,6 +211,14 @@ class Run:
                 if self.chief and log.rows:
                     draw_curves(log.path, os.path.join(options.output_dir, CURVES_FILE))
 
+    def _earlier_values(self, step: int) -> list[float]:
+        """The best metric in the evaluations up to the step of this start."""
+        path = os.path.join(self.options.output_dir, METRICS_FILE)
+        rows = read_metrics(path) if step and files.exists(path) else []
+        return [row[self.task.best_metric] for row in rows
+                if row["split"] == "eval" and row["step"] <= step
+                and self.task.best_metric in row]
+
     def _evaluation_due(self) -> bool:
         """Whether the run was stopped between a checkpoint and its evaluation."""
         step, options = self.current_step, self.options
@@ -280,6 +247,12 @@ class Run:
         if evaluation_due:
             metrics = controller.evaluate(steps=evaluator.num_steps)
         while self.current_step < options.num_train_steps:
+            if self._stalled():
+                logging.info(
+                    "Stopped early at step %d: %d evaluations in a row did not "
+                    "better %s.", self.current_step, options.early_stopping,
+                    self.task.best_metric)
+                break
             # Checkpoints fall on multiples, wherever the run started.
             interval = options.save_checkpoints_steps
             target = min((self.current_step // interval + 1) * interval,
@@ -291,6 +264,12 @@ class Run:
                 metrics = controller.evaluate(steps=evaluator.num_steps)
             self._progress.skip()
         return metrics
+
+    def _stalled(self) -> bool:
+        """Whether the last `early_stopping` evaluations did not better the best."""
+        patience, values = self.options.early_stopping, self._best_metric_values
+        return 0 < patience < len(values) and (
+            max(values[-patience:]) <= max(values[:-patience]))
 
     def _steps_per_loop(self, step: int) -> int:
         """Steps to the next multiple, so that rows fall on round steps."""
@@ -355,6 +334,7 @@ class Run:
                          checkpoints.BEST_CHECKPOINT)
 
         def record(output):
+            self._best_metric_values.append(float(output[self.task.best_metric]))
             self._write_results(output)
             if log:
                 log.write(self.current_step, "eval", output)

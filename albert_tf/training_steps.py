@@ -7,18 +7,21 @@ the replicas and applied.
 
 import dataclasses
 import time
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
+import numpy as np
 import orbit
 import tensorflow as tf
 import tf_keras
 
 from albert_tf import optimization
-from albert_tf.run_options import StepOptions
+from albert_tf.run_options import Inputs, StepOptions
 
 Features = Mapping[str, tf.Tensor]
 # Metric → its values and their weights; a metric is their weighted mean.
 WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
+# Name → one array for each example, in the order of their `example_index`.
+Predictions = dict[str, list[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,13 @@ class Task:
         features hold `example_weights` [B], 0 for examples that pad a batch.
       best_metric: the evaluation metric, higher is better, by which the best
         checkpoint is chosen.
+      predictions: (outputs, features) → what is kept of each example, [B, ...]; the
+        features hold `example_index` [B], -1 for examples that pad a batch. None
+        keeps nothing.
+      score: predictions of all examples, as Evaluator.predict returns them →
+        further evaluation metrics.
+      may_be_new: whether a variable of this name may be missing from the
+        checkpoint that the weights come from: a head that is trained from new.
     """
 
     model: tf_keras.Model
@@ -42,9 +52,12 @@ class Task:
     losses: Callable[..., Mapping[str, tf.Tensor]]
     metrics: Callable[..., WeightedValues]
     best_metric: str
+    predictions: Optional[Callable[..., Mapping[str, tf.Tensor]]] = None
+    score: Optional[Callable[[Predictions], Mapping[str, float]]] = None
+    may_be_new: Callable[[str], bool] = lambda name: False
 
 
-def _sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
+def metric_sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
     """Weighted sum and sum of weights, [2], of each metric."""
     sums = {}
     for name, (values, weights) in metrics.items():
@@ -85,25 +98,31 @@ class Trainer(orbit.StandardTrainer):
     Args:
       task: what to train.
       optimizer: a built optimizer; its `iterations` number the steps.
-      dataset: distributed; yields each replica's batch of features.
+      datasets: distributed; one for each static shape of a batch. They yield each
+        replica's batch of features.
       options: how a step is computed.
       on_step: called without arguments after every step where the loop runs on
         the host.
+      shape_of_step: step → which of the datasets its batch comes from.
     """
 
-    def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer, dataset,
-                 options: StepOptions, on_step: Optional[Callable[[], None]] = None):
+    def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
+                 datasets: Sequence[Any], options: StepOptions,
+                 on_step: Optional[Callable[[], None]] = None,
+                 shape_of_step: Callable[[int], int] = lambda step: 0):
         self.strategy = tf.distribute.get_strategy()
         on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         # On TPUs a loop runs on the device; elsewhere on the host, where
         # progress can be shown at any step and starting one costs little.
-        super().__init__(dataset, orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
+        super().__init__(
+            list(datasets), orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
         self.task = task
         self.optimizer = optimizer
         self.options = options
         self.metrics = MeanMetrics()
         self.runs_on_device = on_tpu
         self._on_step = on_step
+        self._shape_of_step = shape_of_step
         self._begin = (0.0, 0)
         self._variables = task.model.trainable_variables
         # First step since the start whose loss or gradient is not finite; -1: none.
@@ -122,9 +141,9 @@ class Trainer(orbit.StandardTrainer):
         self._step = (tf.function(self._replica_step, jit_compile=True)
                       if jit and not several else self._replica_step)
 
-    def create_metrics(self, dataset) -> None:
+    def create_metrics(self) -> None:
         """Makes the metrics' variables, whose names tracing one batch tells."""
-        spec = _replica_spec(dataset.element_spec)
+        spec = replica_spec(self.train_dataset[0].element_spec)
 
         def sums(features):
             denominators = self.task.denominators(features)
@@ -135,15 +154,22 @@ class Trainer(orbit.StandardTrainer):
 
     def create_train_loop_fn(self):
         loop = super().create_train_loop_fn()
-        if self._train_options.use_tf_while_loop or self._on_step is None:
-            return loop
 
-        def loop_on_host(iterator, num_steps):
-            for _ in range(int(num_steps)):
-                loop(iterator, tf.constant(1))
-                self._on_step()
+        def loop_by_shape(iterators, num_steps):
+            step = int(self.optimizer.iterations.numpy())
+            end = step + int(num_steps)
+            while step < end:
+                shape, count = self._shape_of_step(step), 1
+                # As many steps as possible run on the device without the host.
+                while (self.runs_on_device and step + count < end
+                       and self._shape_of_step(step + count) == shape):
+                    count += 1
+                loop(iterators[shape], tf.constant(count))
+                step += count
+                if self._on_step is not None and not self.runs_on_device:
+                    self._on_step()
 
-        return loop_on_host
+        return loop_by_shape
 
     def train_loop_begin(self):
         self.metrics.reset()
@@ -164,7 +190,8 @@ class Trainer(orbit.StandardTrainer):
         """Loss of a part of a batch and the sums of its metrics."""
         outputs = self.task.model(features, training=True, seed=seed)
         losses = self.task.losses(outputs, features, denominators)
-        return losses["total_loss"], _sums(self.task.metrics(outputs, features, losses))
+        metrics = self.task.metrics(outputs, features, losses)
+        return losses["total_loss"], metric_sums(metrics)
 
     def _part_gradients(self, features, denominators, seed):
         with tf.GradientTape() as tape:
@@ -243,49 +270,7 @@ class Trainer(orbit.StandardTrainer):
         })
 
 
-class Evaluator(orbit.StandardEvaluator):
-    """Evaluates a task's model over every example of a dataset, once.
-
-    Args:
-      task: what to evaluate.
-      dataset: distributed; yields each replica's batch, padded with examples of
-        weight 0.
-      num_steps: batches that each replica takes.
-    """
-
-    def __init__(self, task: Task, dataset, num_steps: int):
-        super().__init__(dataset)
-        self.strategy = tf.distribute.get_strategy()
-        self.task = task
-        self.num_steps = num_steps
-        self.metrics = MeanMetrics()
-
-    def create_metrics(self, dataset) -> None:
-        """Makes the metrics' variables, whose names tracing one batch tells."""
-        outputs = tf.function(self._metric_sums).get_concrete_function(
-            _replica_spec(dataset.element_spec)).structured_outputs
-        self.metrics.create(outputs)
-
-    def _metric_sums(self, features):
-        outputs = self.task.model(features, training=False)
-        denominators = self.task.denominators(features)
-        losses = self.task.losses(outputs, features, denominators)
-        return _sums(self.task.metrics(outputs, features, losses))
-
-    def _replica_step(self, features):
-        self.metrics.update(self._metric_sums(features))
-
-    def eval_begin(self):
-        self.metrics.reset()
-
-    def eval_step(self, iterator):
-        self.strategy.run(self._replica_step, args=(next(iterator),))
-
-    def eval_end(self, *unused):
-        return self.metrics.result()
-
-
-def _replica_spec(element_spec: Any) -> Any:
+def replica_spec(element_spec: Any) -> Any:
     """The spec of one replica's batch from that of a distributed dataset."""
 
     def first(spec):
@@ -295,3 +280,54 @@ def _replica_spec(element_spec: Any) -> Any:
             spec._value_specs[0])
 
     return {name: first(spec) for name, spec in element_spec.items()}
+
+
+# ---- every replica's batches -----------------------------------------------
+
+
+def training_datasets(strategy: tf.distribute.Strategy, inputs: Inputs,
+                      batch_size: int, start_step: int) -> list[Any]:
+    """Distributed datasets, one for each static shape, from `start_step` on.
+
+    Args:
+      strategy: the current one.
+      inputs: where the batches come from.
+      batch_size: sequences per step, all replicas together.
+      start_step: steps done.
+    """
+    def dataset(shape):
+        def pipeline(context):
+            replicas = context.num_replicas_in_sync // context.num_input_pipelines
+            return inputs.train(
+                shape=shape,
+                batch_size=context.get_per_replica_batch_size(batch_size),
+                start_batch=start_step * replicas,
+                shard_index=context.input_pipeline_id,
+                num_shards=context.num_input_pipelines)
+
+        return strategy.distribute_datasets_from_function(pipeline)
+
+    return [dataset(shape) for shape in range(inputs.num_shapes)]
+
+
+def evaluation_datasets(strategy: tf.distribute.Strategy, inputs: Inputs,
+                        batch_size: int) -> list[tuple[Any, int]]:
+    """(distributed dataset, batches that each replica takes) for each shape."""
+    def dataset(shape):
+        steps = []
+
+        def pipeline(context):
+            replicas = context.num_replicas_in_sync // context.num_input_pipelines
+            batches, count = inputs.evaluation(
+                shape=shape,
+                batch_size=context.get_per_replica_batch_size(batch_size),
+                replicas=replicas,
+                shard_index=context.input_pipeline_id,
+                num_shards=context.num_input_pipelines)
+            steps.append(count // replicas)
+            return batches
+
+        distributed = strategy.distribute_datasets_from_function(pipeline)
+        return distributed, steps[0]
+
+    return [dataset(shape) for shape in range(inputs.num_evaluation_shapes)]

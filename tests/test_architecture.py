@@ -24,6 +24,7 @@ LEVELS = {
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
+    "tasks.race": 1,
     "tasks.tables": 1, "tasks.classification": 1, "tasks.glue": 1,
     "tasks.custom": 1, "tasks.recipes": 1,
     "tasks.squad": 1, "tasks.squad_alignment": 1,
@@ -36,8 +37,8 @@ LEVELS = {
     "finetuning_heads": 2, "finetuning_losses": 2,
     "feature_specs": 2, "feature_table": 2, "feature_files": 2, "length_batching": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
-    "training_steps": 3, "evaluation_steps": 3, "run_start": 3, "training": 3, "pretraining_data": 3,
-    "baselines": 3,
+    "training_steps": 3, "evaluation_steps": 3, "run_start": 3, "training": 3,
+    "pretraining_data": 3, "baselines": 3,
     "command_line": 4,
 }
 

@@ -300,7 +300,7 @@ LATE = {
         r"intermediate/dense/bias is \[20\] in the checkpoint, \[12\] in the model.*"
         r"--allow_partial_init\)"),
     "nothing to evaluate": (
-        dict(do_train="false", do_eval="true"), "nothing to evaluate: "),
+        dict(do_train="false", do_eval="true"), "there is no model to use: "),
     "bit flip": (
         dict(input_file="{data}/train.tfrecord,{data}/flipped.tfrecord"),
         r"flipped.tfrecord, record 31: damaged \(the checksum of its content is wrong"),

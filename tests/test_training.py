@@ -46,11 +46,11 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
                iterations_per_loop=2, save_checkpoints_steps=3,
                keep_checkpoint_max=0), **options})
 
-    def train_data(**pipeline):
+    def train_data(shape, **pipeline):
         return input_pipeline.training_dataset(
             train_infos, tiny_run.SPEC, seed=3, **pipeline)
 
-    def evaluation_data(batch_size, replicas, shard_index, num_shards):
+    def evaluation_data(shape, batch_size, replicas, shard_index, num_shards):
         made = input_pipeline.evaluation_dataset(
             dev_infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
         return made.dataset, made.num_batches
@@ -243,7 +243,7 @@ def test_own_checkpoint_goes_before_init_checkpoint(copy, finished, data, caplog
     run = make_run(copy, data, train=False, init_checkpoint=str(finished / "model.ckpt-3"))
     run.evaluate()
     assert run.current_step == 12
-    assert f"Going on at step 12 from {copy}/model.ckpt-12." in caplog.text
+    assert f"Using {copy}/model.ckpt-12, of step 12." in caplog.text
 
 
 def test_init_checkpoint_gives_the_weights_at_step_0(tmp_path, finished, data, caplog):
@@ -257,7 +257,7 @@ def test_init_checkpoint_gives_the_weights_at_step_0(tmp_path, finished, data, c
 
 
 def test_nothing_to_evaluate(tmp_path, data):
-    with pytest.raises(InputError, match="nothing to evaluate: .* no checkpoint"):
+    with pytest.raises(InputError, match="no model to use: .* no checkpoint"):
         make_run(tmp_path, data, train=False).evaluate()
 
 

@@ -10,7 +10,8 @@ import tensorflow as tf
 from albert_tf import heads, input_pipeline, optimization, records
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.training_steps import Evaluator, StepOptions, Trainer
+from albert_tf.evaluation_steps import Evaluator
+from albert_tf.training_steps import StepOptions, Trainer
 from tests import golden_training, tiny_run
 from tests.helpers import FIXTURES
 
@@ -43,8 +44,8 @@ class Training:
             self.optimizer = tiny_run.optimizer(self.model, name=name)
             dataset = self._distributed(even_batches())
             self.trainer = Trainer(tiny_run.task_with_loss(self.model), self.optimizer,
-                                   dataset, StepOptions(**options))
-            self.trainer.create_metrics(dataset)
+                                   [dataset], StepOptions(**options))
+            self.trainer.create_metrics()
 
     def _distributed(self, batches):
         return self.strategy.distribute_datasets_from_function(
@@ -58,7 +59,7 @@ class Training:
         self.optimizer.iterations.assign(first)
         self.trainer.first_bad_step.assign(-1)
         with self.strategy.scope():
-            self.trainer.train_dataset = self._distributed(batches)
+            self.trainer.train_dataset = [self._distributed(batches)]
             return self.more(steps)
 
     def more(self, steps):
@@ -157,11 +158,11 @@ def check_golden_run(run, start, final, infos, spec):
     data = strategy.distribute_datasets_from_function(
         lambda context: input_pipeline.training_dataset(
             infos, spec, 16, 1, shuffle_buffer=0))
-    trainer = Trainer(task, optimizer, data, StepOptions(count_duplicate_rows=True))
-    trainer.create_metrics(data)
+    trainer = Trainer(task, optimizer, [data], StepOptions(count_duplicate_rows=True))
+    trainer.create_metrics()
     held = input_pipeline.evaluation_dataset(infos, spec, 16, max_batches=6)
-    evaluator = Evaluator(task, held.dataset, held.num_batches)
-    evaluator.create_metrics(held.dataset)
+    evaluator = Evaluator(task, [(held.dataset, held.num_batches)])
+    evaluator.create_metrics()
 
     def check_evaluation(expected):
         metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
@@ -371,8 +372,8 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
             infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
         dataset = strategy.distribute_datasets_from_function(lambda _: data.dataset)
         evaluator = Evaluator(
-            tiny_run.task_with_loss(model), dataset, data.num_batches // replicas)
-        evaluator.create_metrics(dataset)
+            tiny_run.task_with_loss(model), [(dataset, data.num_batches // replicas)])
+        evaluator.create_metrics()
         metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
 
     plain = heads.AlbertForPreTraining(tiny_run.config())

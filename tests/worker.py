@@ -26,7 +26,7 @@ def main(path, output_dir):
         strategy = tiny_run.strategy(2)
     infos = records.check_files([path], tiny_run.SPEC)
 
-    def data(**pipeline):
+    def data(shape, **pipeline):
         return input_pipeline.training_dataset(
             infos, tiny_run.SPEC, seed=1, shuffle_buffer=0, **pipeline)
 
