@@ -341,7 +341,7 @@ class AlbertForConditionalSpans(_EncoderWithHead):
         }
 
     def _end_log_probs(self, hidden, p_mask, starts):
-        """Of every position as the end of an answer at `starts` int [B, k]: [B, k, S]."""
+        """Of every position as the end, given `starts` int [B, k]: [B, k, S]."""
         chosen = tf.one_hot(starts, tf.shape(hidden)[1], dtype=hidden.dtype)
         scores = self.end_head(hidden, tf.matmul(chosen, hidden))
         return tf.nn.log_softmax(_possible(scores, p_mask[:, tf.newaxis]))

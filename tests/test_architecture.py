@@ -25,6 +25,7 @@ LEVELS = {
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
     "tasks.race": 1,
+    "tasks.race": 1,
     "tasks.tables": 1, "tasks.classification": 1, "tasks.glue": 1,
     "tasks.custom": 1, "tasks.recipes": 1,
     "tasks.squad": 1, "tasks.squad_alignment": 1,

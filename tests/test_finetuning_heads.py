@@ -230,8 +230,10 @@ def test_parts_of_a_batch_add_up_to_the_whole(name):
     features = {key: value[:2] for key, value in case(name).features().items()}
     _, whole = train_losses(name, features)
     denominators = KINDS[name][1].denominators(features)
-    parts = [train_losses(name, {key: value[i:i + 1] for key, value in features.items()},
-                          denominators)[1] for i in range(2)]
+    parts = []
+    for i in range(2):
+        part = {key: value[i:i + 1] for key, value in features.items()}
+        parts.append(train_losses(name, part, denominators)[1])
     close(parts[0]["total_loss"] + parts[1]["total_loss"], whole["total_loss"])
     close([float(part["example_loss"][0]) for part in parts], whole["example_loss"])
 
