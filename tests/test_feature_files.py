@@ -116,10 +116,10 @@ def test_a_table_without_examples():
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"input_ids": [100, 1, 1]}, "input_ids holds 100, which is not in 0..99, as vocab"),
+    ({"input_ids": [100, 1, 1]}, "input_ids holds 100, which is not in 0..99"),
     ({"label_ids": [3]}, "label_ids holds 3, which is not in 0..2, as num_labels 3"),
     ({"segment_ids": [0, 2, 0]}, "segment_ids holds 2.*type_vocab_size"),
-    ({"input_mask": [1, 1]}, "one length, 1 or more, but have input_ids 3, input_mask 2"),
+    ({"input_mask": [1, 1]}, "one length.*, but have input_ids 3, input_mask 2"),
     ({name: [] for name in ("input_ids", "input_mask", "segment_ids")}, "input_ids 0"),
 ])
 def test_wrong_values_name_the_example(change, message):
@@ -129,7 +129,7 @@ def test_wrong_values_name_the_example(change, message):
 
 
 def test_values_of_more_than_32_bits_are_refused():
-    with pytest.raises(InputError, match="example 1: unique_ids has a value that needs"):
+    with pytest.raises(InputError, match="example 1: unique_ids has a value"):
         feature_files.FeatureTable.from_dicts(
             SPANS, [span(1, 3) | {"unique_ids": [2**31]}])
 

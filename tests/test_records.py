@@ -171,8 +171,8 @@ def test_rows_that_do_not_fit_are_refused(choices, message):
 
 
 def test_wrong_records_of_variable_length_are_told():
-    other = records.FeatureSpec((
-        records.Feature("ids", "int64", (2,)), records.Feature("choices", "float32", (3,))))
+    other = records.FeatureSpec((records.Feature("ids", "int64", (2,)),
+                                 records.Feature("choices", "float32", (3,))))
     data = other.serialize({"ids": [1, 100], "choices": [1.0] * 3})
     with pytest.raises(InputError, match=(
             "^x: choices has 3 values, which is not a multiple of 2; ids holds 100, "
