@@ -93,7 +93,7 @@ def test_numbers_to_predict(tmp_path):
 
 def test_blank_lines_are_counted(tmp_path):
     for name, content in [("x.tsv", "text\tlabel\n\na\tyes\n\n"),
-                          ("x.csv", "text,label\n\na,yes\n\n"),
+                          ("x.csv", "text,label\n\na,yes\n \n"),
                           ("x.jsonl", '\n{"text": "a", "label": "yes"}\n \n')]:
         found = read(tmp_path, name, content)
         assert len(found.examples) == 1
@@ -194,6 +194,9 @@ def test_a_label_of_the_dev_set_must_be_one_of_the_training_set(tmp_path):
     task = build(tmp_path, TRAIN, dev="text\tlabel\na\tno\nb\tnever\n")
     with pytest.raises(InputError, match="dev.tsv, line 3: the label 'never' is not"):
         task.read("", "dev")
+    task = build(tmp_path, TRAIN, dev="text\tlabel\na\tno\nb\t\n")
+    with pytest.raises(InputError, match="dev.tsv, line 3: there is no label"):
+        task.read("", "dev")
 
 
 def test_a_test_set_needs_no_label(tmp_path):
@@ -205,6 +208,10 @@ def test_a_test_set_needs_no_label(tmp_path):
     assert triples(found) == [("a", None, "yes")]
     data = {"test": DataFile(write(tmp_path, "t.jsonl", '{"text": "a"}'), "text",
                              label="label")}
+    task = custom.build_task(data, labels=("no", "yes"))
+    assert triples(task.read("", "test")) == [("a", None, None)]
+    data = {"test": DataFile(write(tmp_path, "t.tsv", "a\n"), "0", label="1",
+                             header=False)}
     task = custom.build_task(data, labels=("no", "yes"))
     assert triples(task.read("", "test")) == [("a", None, None)]
 
@@ -250,8 +257,10 @@ def test_metrics_fit_the_number_of_labels(tmp_path):
     two = build(tmp_path, "text\tlabel\na\tgood\nb\tbad\n")
     assert two.metric_names == ("accuracy", "macro_f1", "f1", "matthews")
     # F1 is that of the second label, "good": one of two found.
-    scores = classification.score(two, np.array([0, 0, 1]), np.array([0, 1, 1]))
-    assert np.isclose(scores["f1"], 2 / 3) and np.isclose(scores["macro_f1"], 2 / 3)
+    scores = classification.score(
+        two, np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]))
+    assert np.isclose(scores["f1"], 2 / 3)
+    assert np.isclose(scores["macro_f1"], (2 / 3 + 4 / 5) / 2)
     number = build(tmp_path, "text\tlabel\na\t1\nb\t2.5\n", regression=True)
     assert number.is_regression and number.num_outputs == 1
     assert (number.metric_names, number.main_metric) == (

@@ -121,6 +121,19 @@ def test_featurizing_goes_to_other_processes():
     assert pickle.loads(pickle.dumps(glue.TASKS["qqp"])).labels == ("0", "1")
 
 
+def test_a_second_text_of_no_pieces_is_no_second_text():
+    convert = functools.partial(
+        classification.featurize, tokenizer=tokenizer("spm"), labels=())
+    long = "The ferry leaves at nine."
+    for second, length in ((" ", 8), ("cut away, as one piece has room", 4)):
+        [features] = convert(classification.Example("1", long, second),
+                             max_seq_length=length)
+        cls, *pieces, sep = features["input_ids"]
+        assert (cls, sep) == (tokenizer("spm").cls_id, tokenizer("spm").sep_id)
+        assert sep not in pieces and set(features["segment_ids"]) == {0}
+        assert len(pieces) == {8: 6, 4: 1}[length]
+
+
 def test_a_length_without_room_for_text_is_refused():
     with pytest.raises(InputError, match="--max_seq_length=3 leaves no room"):
         classification.featurize(
@@ -131,7 +144,7 @@ def test_a_length_without_room_for_text_is_refused():
 def test_quotes_are_text_and_line_ends_and_byte_order_mark_are_not(tmp_path):
     write(tmp_path, "MRPC/dev.tsv",
           "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r",
-          '1\t1\t2\t"Open\tquotes "" here\r', '0\t3\t4\ta\tb\r', "")
+          '1\t1\t2\t"Open\tquotes "" here\r', '0 \t3\t4\ta\tb\r', "")
     first, second = read("mrpc", tmp_path, "dev").examples
     assert (first.text_a, first.text_b) == ('"Open', 'quotes "" here')
     assert (second.text_b, second.label, second.guid) == ("b", "0", "dev-2")

@@ -96,9 +96,12 @@ def test_an_empty_set_is_refused(metric):
 
 
 @pytest.mark.parametrize("metric", ALL)
-def test_a_column_of_predictions_is_not_broadcast(metric):
-    with pytest.raises(ValueError, match="shape"):
-        metric(PREDICTIONS[:, None], LABELS)
+@pytest.mark.parametrize("predictions, labels", [
+    (PREDICTIONS[:, None], LABELS), (PREDICTIONS[:, None], LABELS[:, None]),
+    (PREDICTIONS[:1], LABELS)])
+def test_predictions_of_another_shape_are_not_broadcast(metric, predictions, labels):
+    with pytest.raises(ValueError, match=r"both must be \[N\]"):
+        metric(predictions, labels)
 
 
 def test_predictions_that_are_no_numbers_are_refused():
