@@ -184,6 +184,9 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
                 "parts": parts, "num_records": table.num_rows,
                 "sha256": digest.hexdigest()}, indent=1) + "\n").encode())
         files.rename(staged, fingerprint_path(path))
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror or error}.") from error
     finally:
         files.remove(staged)
     logging.info("Wrote the features of %d records to %s.", table.num_rows, path)

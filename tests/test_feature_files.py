@@ -232,6 +232,13 @@ def test_a_failure_leaves_no_file(tmp_path, path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_of_that_name_is_told(tmp_path, path):
+    (tmp_path / "train.tfrecord").mkdir()
+    with pytest.raises(InputError, match=f"^{path}: cannot be written: Is a directory"):
+        feature_files.load_or_create(path, SPEC, parts(), Source())
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_two_writers_leave_a_file_that_is_right_or_made_anew(path):
     """The slower writer's records stay, under the fingerprint of the faster one."""
     feature_files.load_or_create(path, SPEC, parts(), Source())

@@ -193,7 +193,7 @@ def test_plans_out_of_range_are_refused(arguments):
 
 # --- training
 
-def train(table, plan, start=0, steps=30, **pipeline):
+def train(table, plan, start=0, steps=28, **pipeline):
     """(step, batches of the pipeline's replicas) in the order of the steps."""
     pipeline = {"replicas": 1, "batch_size": plan.batch_size} | pipeline
     iterators = [iter(length_batching.training_dataset(
@@ -248,7 +248,7 @@ def test_the_order_does_not_depend_on_replicas_and_pipelines(replicas, num_shard
         assert rows == plan.rows_of_step(step).tolist()
 
 
-@pytest.mark.parametrize("start", [1, 5, 13, 30])
+@pytest.mark.parametrize("start", [1, 5, 13, 28])
 def test_a_resumed_run_sees_what_the_unbroken_one_sees(start):
     table = make_table()
 
@@ -256,7 +256,7 @@ def test_a_resumed_run_sees_what_the_unbroken_one_sees(start):
         return BatchPlan(table.lengths, SHAPES, 4, seed=1, window=5)
 
     unbroken, resumed = train(table, plan())[start:], train(table, plan(), start)
-    assert len(unbroken) == len(resumed) == 30 - start
+    assert len(unbroken) == len(resumed) == 28 - start
     for [expected], [batch] in zip(unbroken, resumed):
         for name, value in expected.items():
             np.testing.assert_array_equal(batch[name], value)
