@@ -214,9 +214,9 @@ def check_window_sizes(
     least = max_query_length + NUM_SPECIAL_PAIR + 1
     if max_seq_length < least:
         raise InputError(
-            f"--max_seq_length={max_seq_length} leaves no room for the paragraph beside "
-            f"a question of --max_query_length={max_query_length} pieces; give at "
-            f"least {least}.")
+            f"--max_seq_length={max_seq_length} leaves no room for the paragraph "
+            f"beside a question of --max_query_length={max_query_length} pieces; give "
+            f"at least {least}.")
 
 
 def featurize(example: SquadExample, *, tokenizer: FullTokenizer, max_seq_length: int,
