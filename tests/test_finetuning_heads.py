@@ -287,17 +287,20 @@ def test_dropout_is_repeated_by_its_seed_and_off_in_prediction(name):
     assert not np.allclose(logits(True), logits(True))
 
 
-def test_the_heads_dropout_is_not_the_encoders():
-    """The first dropout of the encoder and the head's, of one shape, drop others."""
-    from albert_tf import finetuning_heads
-    from albert_tf.modeling import DropoutSeeds
+@pytest.mark.parametrize("name", ["cola", "race", "conditional_spans"])
+def test_every_dropout_of_a_step_has_a_seed_of_its_own(name, monkeypatch):
+    config = case(name).config.replace(hidden_dropout_prob=0.1)
+    model = KINDS[name][0](config, dropout_prob=0.1)
+    seeds = []
 
-    seed, ones = tf.constant([1, 2]), tf.ones([8, 8])
-    encoder = DropoutSeeds(seed)
-    head = DropoutSeeds(tf.random.fold_in(seed, finetuning_heads._HEAD_SEED))
-    masks = [encoder.dropout(ones, 0.5).numpy() for _ in range(20)]
-    ours = head.dropout(ones, 0.5).numpy()
-    assert not any(np.array_equal(ours, mask) for mask in masks)
+    def record(inputs, rate, seed):
+        seeds.append(tuple(seed.numpy()))
+        return inputs
+
+    monkeypatch.setattr(tf.nn.experimental, "stateless_dropout", record)
+    model(case(name).features(), training=True, seed=[1, 2])
+    # Embeddings, two in each layer, the head.
+    assert len(set(seeds)) == len(seeds) == 2 + 2 * config.num_hidden_layers
 
 
 @pytest.mark.slow
