@@ -231,6 +231,7 @@ def test_positions_of_the_question_are_tried_and_fall_out():
     starts = [log_probs(-3, -4, question=-1)]
     assert best_of(windows, starts, starts, n_best_size=6) == [
         "red", "red green", "green"]
+    assert best_of(windows, [log_probs(-3, -np.inf)], starts) == ["red", "red green"]
     # The question takes all of two places, so no span is left.
     assert best_of(windows, starts, starts, n_best_size=2) == ["empty"]
 
@@ -286,7 +287,8 @@ def test_columns_of_a_feature_table_serve_as_windows():
 def test_questions_without_windows_are_answered_and_listed():
     windows = paragraph_windows((0, 2, {0, 1}))
     windows.example_index[:] = 1
-    examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH) for i in "abc"]
+    examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH)
+                for i in "abc"]
     row = [log_probs(-3, -4)]
     first = squad_predictions.predict_v1(examples, windows, row, row, n_best_size=20,
                                          max_answer_length=30)
@@ -388,7 +390,8 @@ def test_two_texts_are_compared_as_the_release_does(pair):
         assert outcome.f1 == pytest.approx(pair[f"f1_v{version}"], abs=1e-9)
 
 
-ARTICLES = dataset(question("a", "red"), question("b", "blue"), question("c"),
+ARTICLES = dataset(question("a", "red", "red", "a red"), question("b", "blue"),
+                   question("c"),
                    question("d"))
 ANSWERS = squad_predictions.Predictions(
     {"a": "red", "b": "blue", "c": "green", "d": "pink"},
@@ -415,6 +418,8 @@ def test_a_threshold_given_is_applied_and_recorded():
     assert score.metrics["exact"] == 75
     assert score.metrics["HasAns_exact"] == 100 and score.metrics["NoAns_exact"] == 50
     assert score.metrics["best_f1"] == 100
+    with pytest.raises(ValueError, match="no null odds"):
+        ANSWERS._replace(null_odds=None).texts_at(0.0)
     with pytest.raises(InputError, match="threshold .* not a number"):
         squad_scoring.score_v2(ARTICLES, ANSWERS, threshold=float("nan"))
 
@@ -467,7 +472,7 @@ def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
     rows = [line.split("\t") for line in content["predictions.tsv"].splitlines()]
     assert rows == [
         ["id", "question", "prediction", "probability", "answers", "exact_match"],
-        ["a", "Which a ?", "red", "0.5000", "red", "yes"],
+        ["a", "Which a ?", "red", "0.5000", "red | a red", "yes"],
         ["b", "Which b ?", "bläu", "0.5000", "blue", "no"],
         ["c", "Which c ?", "green", "0.5000", "", "no"],
         ["d", "Which d ?", "", "0.5000", "", "yes"]]

@@ -294,9 +294,7 @@ def _with_probabilities(
 
 def _best(values: np.ndarray, count: int) -> np.ndarray:
     """Positions of the largest values; of equal ones the first comes first."""
-    order = np.argsort(-values, kind="stable")[:count]
-    # A position at -inf is one that is not there.
-    return order[values[order] > -np.inf]
+    return np.argsort(-values, kind="stable")[:count]
 
 
 def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
@@ -319,6 +317,7 @@ def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
     inside = (starts >= 0) & (starts < pieces)
     inside[inside] = own[starts[inside]]
     # Starts are the outer loop of the release and ends the inner one: row-major.
+    # A position at -inf is one that is not there.
     kept = np.nonzero(inside & (ends >= starts) & (ends < pieces)
                       & (ends - starts < max_answer_length)
                       & (start_log_probs > -np.inf) & (end_log_probs > -np.inf))
