@@ -18,7 +18,7 @@ from albert_tf import files
 from albert_tf.checkpoint_files import (
     BEST_CHECKPOINT, StoredTensors, find_checkpoint, open_checkpoint, read_tensors,
     write_tensors, write_whole)
-from albert_tf.config import AlbertConfig
+from albert_tf.config import CONFIG_FILE, AlbertConfig
 from albert_tf.errors import InputError
 
 __all__ = [
@@ -26,8 +26,6 @@ __all__ = [
     "find_checkpoint", "load_tf1_tensors", "read_config", "read_tensors",
     "restore_tf1", "tf1_tensors", "write_config", "write_whole",
 ]
-
-CONFIG_FILE = "albert_config.json"
 
 # What to do about a mismatch. The library's argument and the scripts' flag have
 # one name each, so that both kinds of reader find theirs.

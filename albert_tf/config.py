@@ -12,6 +12,9 @@ ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 # What the layers share ("Cross-layer parameter sharing", section 3.1 and Table
 # 4 of the paper): everything, the attention sub-layers alone, the feed-forward
 # sub-layers alone, or nothing.
+# The name of a config beside checkpoints.
+CONFIG_FILE = "albert_config.json"
+
 SHARING = ("all", "attention", "ffn", "none")
 
 

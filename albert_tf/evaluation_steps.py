@@ -1,6 +1,6 @@
 """Evaluation on every replica: each example once, its metrics and predictions."""
 
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 import numpy as np
 import orbit
@@ -9,32 +9,40 @@ import tensorflow as tf
 from albert_tf.training_steps import (
     MeanMetrics, Predictions, Task, metric_sums, replica_spec)
 
+# A dataset of batches of one shape, and how many each replica takes.
+Batches = Sequence[tuple[Any, int]]
+
 
 class Evaluator(orbit.AbstractEvaluator):
     """Evaluates a task's model over every example of a dataset, once.
+
+    Each static shape of a batch is traced once, whatever sets it occurs in.
 
     Args:
       task: what to evaluate.
       datasets: (distributed dataset, batches that each replica takes) for each
         static shape of a batch; padded with examples of weight 0.
+
+    Attributes:
+      predictions: what was kept of each example in the last evaluation.
     """
 
-    def __init__(self, task: Task, datasets: Sequence[tuple[Any, int]]):
+    def __init__(self, task: Task, datasets: Batches = ()):
         self.strategy = tf.distribute.get_strategy()
         self.task = task
         self.metrics = MeanMetrics()
-        self._datasets = [(data, steps) for data, steps in datasets if steps]
-        self._batch_metrics = tf.function(self._metric_step)
-        self._batch_predictions = tf.function(self._prediction_step)
+        self.predictions: Predictions = {}
+        self._datasets = datasets
+        self._step = tf.function(self._metric_step)
 
     @property
     def num_steps(self) -> int:
         """Batches that each replica takes."""
         return sum(steps for _, steps in self._datasets)
 
-    def create_metrics(self) -> None:
+    def create_metrics(self, datasets: Optional[Batches] = None) -> None:
         """Makes the metrics' variables, whose names tracing one batch tells."""
-        spec = replica_spec(self._datasets[0][0].element_spec)
+        spec = replica_spec((datasets or self._datasets)[0][0].element_spec)
         outputs = tf.function(
             lambda features: self._metric_sums(
                 self.task.model(features, training=False), features)
@@ -45,23 +53,28 @@ class Evaluator(orbit.AbstractEvaluator):
         """Metrics over all examples: the task's means, and what it scores."""
         del num_steps  # orbit hands it over; all are taken.
         self.metrics.reset()
-        predictions = self._run(self._batch_metrics)
+        self.predictions = self._run(self._datasets)
         metrics = self.metrics.result()
         if self.task.score is not None:
-            metrics |= self.task.score(predictions)
+            metrics |= self.task.score(self.predictions)
         return metrics
 
-    def predict(self) -> Predictions:
-        """The task's predictions for every example; labels are not looked at."""
-        return self._run(self._batch_predictions)
+    def predict(self, datasets: Batches) -> Predictions:
+        """The task's predictions for every example of another set.
 
-    def _run(self, step) -> Predictions:
+        Its labels are of no matter; they may all be 0.
+        """
+        if not self.metrics.names:
+            self.create_metrics(datasets)
+        return self._run(datasets)
+
+    def _run(self, datasets: Batches) -> Predictions:
         rows: dict[str, dict[int, np.ndarray]] = {}
-        for dataset, steps in self._datasets:
-            iterator = iter(dataset)
+        for dataset, steps in datasets:
+            iterator = iter(dataset) if steps else None
             for _ in range(steps):
                 batch = {name: self._gathered(value)
-                         for name, value in step(iterator).items()}
+                         for name, value in self._step(iterator).items()}
                 indices = batch.pop("example_index", ())
                 for name, values in batch.items():
                     rows.setdefault(name, {}).update(
@@ -79,22 +92,13 @@ class Evaluator(orbit.AbstractEvaluator):
         losses = self.task.losses(outputs, features, denominators)
         return metric_sums(self.task.metrics(outputs, features, losses))
 
-    def _kept(self, outputs, features):
-        if self.task.predictions is None:
-            return {}
-        return {**self.task.predictions(outputs, features),
-                "example_index": features["example_index"]}
-
     def _metric_step(self, iterator):
         def replica_step(features):
             outputs = self.task.model(features, training=False)
             self.metrics.update(self._metric_sums(outputs, features))
-            return self._kept(outputs, features)
-
-        return self.strategy.run(replica_step, args=(next(iterator),))
-
-    def _prediction_step(self, iterator):
-        def replica_step(features):
-            return self._kept(self.task.model(features, training=False), features)
+            if self.task.predictions is None:
+                return {}
+            return {**self.task.predictions(outputs, features),
+                    "example_index": features["example_index"]}
 
         return self.strategy.run(replica_step, args=(next(iterator),))

@@ -5,6 +5,7 @@ Where a run starts is told in run_start.
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -92,11 +93,15 @@ class Run:
         """Loads weights to evaluate or predict with; see Start.to_use."""
         self._start.to_use(best)
 
-    def _evaluator(self) -> Optional[Evaluator]:
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        """Evaluates `inputs.evaluation`; without one it only predicts."""
         if self.inputs.evaluation is None:
-            return None
-        return Evaluator(self.task, evaluation_datasets(
+            return Evaluator(self.task)
+        evaluator = Evaluator(self.task, evaluation_datasets(
             self.strategy, self.inputs, self.options.eval_batch_size))
+        evaluator.create_metrics()
+        return evaluator
 
     def evaluate(self, best: bool = False) -> dict[str, float]:
         """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint.
@@ -105,10 +110,8 @@ class Run:
           The metrics; they are also written to `eval_results.json`.
         """
         self.load(best)
-        evaluator = self._evaluator()
-        evaluator.create_metrics()
         with self._explained():
-            metrics = evaluator.evaluate()
+            metrics = self.evaluator.evaluate()
         self._write_results(metrics)
         return metrics
 
@@ -123,8 +126,8 @@ class Run:
           Name → one array for each example, in their order.
         """
         with self._explained():
-            return Evaluator(self.task, evaluation_datasets(
-                self.strategy, inputs, batch_size)).predict()
+            return self.evaluator.predict(
+                evaluation_datasets(self.strategy, inputs, batch_size))
 
     def _write_results(self, metrics: Mapping[str, float]) -> None:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
@@ -179,9 +182,7 @@ class Run:
             options.step, self._on_step, self.inputs.shape_of_step)
         trainer.create_metrics()
         self._trainer = trainer
-        evaluator = self._evaluator()
-        if evaluator is not None:
-            evaluator.create_metrics()
+        evaluator = self.evaluator if self.inputs.evaluation is not None else None
         # Every process must take part in saving; only the chief's files count.
         self._folder = options.output_dir if self.chief else scratch
         self._manager = tf.train.CheckpointManager(

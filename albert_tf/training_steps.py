@@ -78,6 +78,11 @@ class MeanMetrics:
         for name in names:
             self._means.setdefault(name, tf_keras.metrics.Mean(name))
 
+    @property
+    def names(self) -> list[str]:
+        """The metrics that there are variables of."""
+        return list(self._means)
+
     def update(self, sums: Mapping[str, tf.Tensor]) -> None:
         """Adds [weighted sum, sum of weights] of each metric; in replica context."""
         for name, pair in sums.items():

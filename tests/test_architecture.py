@@ -25,12 +25,11 @@ LEVELS = {
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
     "tasks.race": 1,
-    "tasks.race": 1,
     "tasks.tables": 1, "tasks.classification": 1, "tasks.glue": 1,
     "tasks.custom": 1, "tasks.recipes": 1,
     "tasks.squad": 1, "tasks.squad_alignment": 1,
     "tasks.squad_predictions": 1, "tasks.squad_scoring": 1,
-    "featurizing": 1,
+    "featurizing": 1, "task_folder": 1,
     # Records, model, optimizer, checkpoints.
     "records": 2, "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
@@ -39,7 +38,8 @@ LEVELS = {
     "feature_specs": 2, "feature_table": 2, "feature_files": 2, "length_batching": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
     "training_steps": 3, "evaluation_steps": 3, "run_start": 3, "training": 3,
-    "pretraining_data": 3, "baselines": 3,
+    "pretraining_data": 3, "baselines": 3, "finetuning": 3,
+    "model_export": 3,
     "command_line": 4,
 }
 

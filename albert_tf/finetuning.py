@@ -1,0 +1,189 @@
+"""Fine-tuning: tables of features → batches of few lengths → a run of the loop.
+
+What the tasks share. What is particular to one comes in as a `Task`: its model,
+losses, predictions and score.
+"""
+
+import dataclasses
+from typing import Any, Callable, Mapping, Optional
+
+import numpy as np
+import tf_keras
+from absl import logging
+
+from albert_tf import length_batching, optimization
+from albert_tf.config import AlbertConfig
+from albert_tf.feature_table import FeatureTable
+from albert_tf.finetuning_losses import Objective
+from albert_tf.run_options import Inputs, RunOptions
+from albert_tf.training import Run
+from albert_tf.training_steps import Predictions, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchOptions:
+    """How sequences become batches.
+
+    Attributes:
+      max_seq_length: the longest sequence, in pieces.
+      num_lengths: static lengths that sequences are padded to; 1 pads all to
+        max_seq_length, as the release does.
+      random_seed: fixes the order of training.
+      predict_batch_size: examples per batch of prediction, all replicas together.
+    """
+
+    max_seq_length: int
+    num_lengths: int = 6
+    random_seed: int = 12345
+    predict_batch_size: int = 8
+
+
+def make_task(model: tf_keras.Model, objective: Objective,
+              score: Optional[Callable[[Predictions], Mapping[str, float]]],
+              best_metric: str) -> Task:
+    """A task for the loop; only its encoder must be in the checkpoint it starts from.
+
+    Args:
+      model: a model of finetuning_heads.
+      objective: its losses and predictions.
+      score: predictions of the evaluation set → metrics.
+      best_metric: the metric that the best checkpoint is chosen by.
+    """
+    return Task(
+        model=model, denominators=objective.denominators, losses=objective.losses,
+        metrics=objective.metrics, predictions=objective.predictions, score=score,
+        best_metric=best_metric, may_be_new=lambda name: not name.startswith("bert/"))
+
+
+def make_optimizer(model: tf_keras.Model, learning_rate: float, num_train_steps: int,
+                   num_warmup_steps: int, optimizer: str):
+    """A built optimizer for the model's trainable variables."""
+    made = optimization.create_optimizer(
+        learning_rate, num_train_steps, num_warmup_steps, optimizer=optimizer)
+    made.build(model.trainable_variables)
+    optimization.log_parameter_groups(model.trainable_variables, made)
+    return made
+
+
+def lengths_for(table: FeatureTable, batches: BatchOptions,
+                lengths: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The static lengths that a set's sequences are padded to.
+
+    Args:
+      table: the set.
+      batches: how batches are made.
+      lengths: those of another set, to be used again, so that fewer shapes are
+        compiled; one more is added where sequences are longer.
+    """
+    own = length_batching.choose_lengths(
+        table.lengths, batches.max_seq_length, batches.num_lengths)
+    if not lengths:
+        return own
+    return lengths if own[-1] <= lengths[-1] else (*lengths, own[-1])
+
+
+def training_inputs(table: FeatureTable, lengths: tuple[int, ...], options: RunOptions,
+                    random_seed: int) -> Inputs:
+    """Endless batches of a set, in the order that the seed fixes."""
+    plan = length_batching.BatchPlan(
+        table.lengths, lengths, options.train_batch_size, random_seed)
+
+    def dataset(shape, batch_size, start_batch, shard_index, num_shards):
+        replicas = options.train_batch_size // (batch_size * num_shards)
+        return length_batching.training_dataset(
+            table, plan, shape, batch_size=batch_size, replicas=replicas,
+            start_step=start_batch // replicas, num_steps=options.num_train_steps,
+            shard_index=shard_index, num_shards=num_shards)
+
+    return Inputs(train=dataset, num_shapes=len(lengths),
+                  shape_of_step=plan.shape_of_step)
+
+
+def evaluation_inputs(table: FeatureTable, lengths: tuple[int, ...]) -> Inputs:
+    """Every example of a set, once."""
+    def dataset(shape, **pipeline):
+        made, count = length_batching.evaluation_dataset(
+            table, lengths, shape, **pipeline)
+        return made, count * pipeline["replicas"]
+
+    return Inputs(evaluation=dataset, num_evaluation_shapes=len(lengths))
+
+
+class FineTuning:
+    """Training, evaluation and prediction of one task in one output_dir.
+
+    To be constructed and used within the strategy's scope.
+
+    Args:
+      task: from make_task.
+      config: the encoder's shape.
+      options: how the run goes.
+      batches: how batches are made.
+      train: the set to train on, or None.
+      evaluation: the set to evaluate on, or None.
+      optimizer: from make_optimizer, or None where nothing is trained.
+      task_options: what else the result depends on; kept in output_dir.
+    """
+
+    def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
+                 batches: BatchOptions, train: Optional[FeatureTable],
+                 evaluation: Optional[FeatureTable], optimizer=None,
+                 task_options: Optional[Mapping[str, Any]] = None):
+        self._batches = batches
+        self._lengths: tuple[int, ...] = ()
+        self._loaded = False
+        inputs = Inputs()
+        if train is not None:
+            inputs = training_inputs(
+                train, self._lengths_for(train, "training"), options,
+                batches.random_seed)
+        if evaluation is not None:
+            held = evaluation_inputs(
+                evaluation, self._lengths_for(evaluation, "evaluation"))
+            inputs = dataclasses.replace(
+                inputs, evaluation=held.evaluation,
+                num_evaluation_shapes=held.num_evaluation_shapes)
+        self.run = Run(task, config, options, inputs, optimizer, task_options)
+
+    def _lengths_for(self, table: FeatureTable, what: str) -> tuple[int, ...]:
+        # Those of the first set, which is the one to train on: its order must not
+        # depend on what is evaluated or predicted.
+        self._lengths = lengths = lengths_for(table, self._batches, self._lengths)
+        logging.info(
+            "%s: %d sequences of %.1f pieces on average; batches are padded to %s "
+            "pieces.", what, table.num_rows, float(np.mean(table.lengths)),
+            ", ".join(map(str, lengths)))
+        return lengths
+
+    @property
+    def chief(self) -> bool:
+        """Whether this process writes what there is one of."""
+        return self.run.chief
+
+    @property
+    def model(self) -> tf_keras.Model:
+        """The model with the weights loaded last."""
+        return self.run.task.model
+
+    def train(self) -> None:
+        """Trains to the last step, or until it stops early; see Run.train."""
+        self.run.train()
+
+    def evaluate(self) -> tuple[dict[str, float], Predictions]:
+        """Metrics and predictions of the best checkpoint, else of the latest.
+
+        See Run.evaluate; predictions have one row for each example.
+        """
+        self._loaded = True
+        metrics = self.run.evaluate(best=True)
+        return metrics, self.run.evaluator.predictions
+
+    def predict(self, table: FeatureTable, what: str) -> Predictions:
+        """The best checkpoint's predictions for a set, one row for each example."""
+        if not self._loaded:
+            self.run.load()
+            self._loaded = True
+        replicas = self.run.strategy.num_replicas_in_sync
+        batch_size = -(-self._batches.predict_batch_size // replicas) * replicas
+        inputs = evaluation_inputs(table, self._lengths_for(table, what))
+        return self.run.predict(inputs, batch_size)

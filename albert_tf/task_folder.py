@@ -1,0 +1,118 @@
+"""What the folder of a fine-tuned model keeps, so that it can be used by itself.
+
+Beside checkpoints and config lie `task.json`, with the flags that make up the task
+and its labels, and a copy of the vocabulary.
+"""
+
+import hashlib
+import json
+import os
+from typing import Any, Mapping, Optional
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+TASK_FILE = "task.json"
+
+# Written by run_pretraining.py, and part of task.json.
+VOCABULARY_FILE = "vocabulary.json"
+
+# TensorFlow's list of checkpoints, and the best one.
+_CHECKPOINTS = ("checkpoint", "model.ckpt-best.index")
+
+
+def vocabulary_of(path: str) -> dict[str, str]:
+    """Name and SHA-256 of a vocabulary file."""
+    digest = hashlib.sha256()
+    with files.open_binary(path) as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return {"file": os.path.basename(path), "sha256": digest.hexdigest()}
+
+
+def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None:
+    """Writes task.json and a copy of the vocabulary.
+
+    Args:
+      folder: output_dir.
+      settings: JSON values.
+      vocabulary_path: SentencePiece model or WordPiece vocabulary.
+
+    Raises:
+      InputError: if the folder was made for another task: names what differs.
+    """
+    vocabulary = vocabulary_of(vocabulary_path)
+    settings = json.loads(json.dumps({**settings, "vocabulary": vocabulary}))
+    before = read(folder)
+    # A run that came to nothing does not tie the folder.
+    if before is not None and has_model(folder):
+        check_same(folder, before, settings)
+    copy = os.path.join(folder, vocabulary["file"])
+    if not (files.exists(copy) and vocabulary_of(copy) == vocabulary):
+        files.copy(vocabulary_path, copy)
+    with files.atomic_write(os.path.join(folder, TASK_FILE)) as stream:
+        stream.write(json.dumps(settings, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def has_model(folder: str) -> bool:
+    """Whether a folder holds a checkpoint of a run, the best or others."""
+    return any(files.exists(os.path.join(folder, name)) for name in _CHECKPOINTS)
+
+
+def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises InputError where what both tell of the task or vocabulary differs."""
+    for key in ("task", "labels"):
+        if key in before and key in now and before[key] != now[key]:
+            raise InputError(
+                f"{folder} holds a model of another task: {key} {before[key]!r} there, "
+                f"{now[key]!r} here; choose another --output_dir.")
+    if "vocabulary" in now:
+        check_vocabulary(before["vocabulary"], now["vocabulary"], folder)
+
+
+def check_vocabulary(kept: Mapping[str, str], given: Mapping[str, str],
+                     where: str) -> None:
+    """Raises InputError where two vocabularies differ in content."""
+    if kept.get("sha256") and kept["sha256"] != given["sha256"]:
+        raise InputError(
+            f"{given['file']} is not the vocabulary of the model in {where}, which "
+            f"was made with another ({kept.get('file', 'unnamed')}); give that one.")
+
+
+def read(folder: str) -> Optional[dict[str, Any]]:
+    """The settings of a folder, or None if it has none.
+
+    Raises:
+      InputError: if the file is damaged.
+    """
+    return _read_json(os.path.join(folder, TASK_FILE))
+
+
+def pretraining_vocabulary(checkpoint: str) -> Optional[dict[str, str]]:
+    """The vocabulary that the model of a checkpoint was made with, where it is known.
+
+    Args:
+      checkpoint: a folder, or a checkpoint in it.
+    """
+    for folder in (checkpoint, os.path.dirname(checkpoint)):
+        task = _read_json(os.path.join(folder, TASK_FILE))
+        found = task["vocabulary"] if task else _read_json(
+            os.path.join(folder, VOCABULARY_FILE))
+        if found:
+            return found
+    return None
+
+
+def _read_json(path: str) -> Optional[dict[str, Any]]:
+    if not files.exists(path):
+        return None
+    try:
+        found = json.loads("\n".join(line for _, line in files.read_lines(path)))
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {error.lineno}: not JSON ({error.msg}); restore the file, "
+            "or remove it and give all flags.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: not a JSON object; restore the file, or remove it "
+                         "and give all flags.")
+    return found

@@ -1,0 +1,253 @@
+r"""Fine-tunes ALBERT to classify texts: the GLUE tasks, or your own data.
+
+    python run_classifier.py --task_name=sst-2 --data_dir=glue --recipe \
+        --init_checkpoint=albert_base/model.ckpt-best \
+        --spm_model_file=albert_base/30k-clean.model \
+        --output_dir=runs/sst-2 --do_train --do_eval --do_predict
+
+    python run_classifier.py --task_name=custom --train_file=train.csv \
+        --dev_file=dev.csv --text_column=review --label_column=stars ...
+
+With the model trained, --do_predict alone needs --output_dir and the data:
+
+    python run_classifier.py --output_dir=runs/sst-2 --data_dir=glue --do_predict
+"""
+
+import functools
+import math
+import os
+import sys
+
+import numpy as np
+from absl import flags, logging
+
+from albert_tf import command_line, featurizing, files
+from albert_tf.errors import InputError
+from albert_tf.tasks import classification, custom, glue
+from albert_tf.tasks.recipes import RECIPES
+
+FLAGS = flags.FLAGS
+
+command_line.define_model_flags()
+command_line.define_device_flags()
+command_line.define_training_flags(
+    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
+    save_checkpoints_steps=1000)
+command_line.define_finetuning_flags(max_seq_length=512, do_train=False, do_eval=False)
+# --help lists them too.
+flags.adopt_module_key_flags(command_line)
+flags.DEFINE_string(
+    "task_name", None, f"One of {', '.join(glue.TASKS)}, or custom for your own data.")
+flags.DEFINE_string(
+    "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, or "
+    "where the files of a custom task lie.")
+flags.DEFINE_integer("train_step", 1000, "Step at which training ends.", lower_bound=1)
+flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.", lower_bound=0)
+flags.DEFINE_string("export_dir", None,
+                    "Folder for a SavedModel of the best checkpoint.")
+flags.DEFINE_float("threshold_to_export", math.nan,
+                   "Export only if the main metric reaches it; nan: in any case.")
+for _split, _what in (("train", "train on"), ("dev", "evaluate on"),
+                      ("test", "predict")):
+    flags.DEFINE_string(
+        f"{_split}_file", None,
+        f"Custom task: TSV, CSV or JSON lines to {_what}; may be .gz.")
+flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, its "
+                    "number from 0 with --noheader, or a field of JSON lines.")
+flags.DEFINE_string("text_b_column", None, "Custom task: column of a second text.")
+flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
+flags.DEFINE_bool("header", True, "Custom task: whether the first line names columns.")
+flags.DEFINE_list("labels", None, "Custom task: the labels in the order of their ids; "
+                  "default: those of the training file, sorted.")
+flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
+flags.DEFINE_string("delimiter", None, "Custom task: in place of tab or comma.")
+
+# What makes up the task: kept with the model, and taken from there.
+_KEPT = ("task_name", "max_seq_length", "do_lower_case", "dropout_prob", "text_column",
+         "text_b_column", "label_column", "header", "labels", "regression", "delimiter")
+_OUTPUT_OF_SPLIT = {"dev": "eval_predictions", "test": ""}
+
+
+def _task() -> classification.ClassificationTask:
+    name = (FLAGS.task_name or "").lower()
+    if name != "custom":
+        if name not in glue.TASKS:
+            raise InputError(
+                f"--task_name={FLAGS.task_name or ''}: give one of "
+                f"{', '.join(glue.TASKS)} or custom.")
+        return glue.TASKS[name]
+    data = {split: custom.DataFile(
+        path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,
+        delimiter=FLAGS.delimiter)
+        for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
+    return custom.build_task(data, labels=FLAGS.labels, regression=FLAGS.regression,
+                             data_dir=FLAGS.data_dir)
+
+
+def _splits(task) -> list[str]:
+    """The sets that are needed, in the order of their use."""
+    splits = [split for split, needed in (
+        ("train", FLAGS.do_train), ("dev", FLAGS.do_eval), ("test", FLAGS.do_predict))
+        if needed]
+    if not splits:
+        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    if task.name == "custom":
+        for split in splits:
+            if split not in task.readers:
+                raise InputError(f"give --{split}_file, the data to "
+                                 f"{'predict' if split == 'test' else split} with.")
+    return splits
+
+
+def _read(task, split):
+    found = task.read(FLAGS.data_dir, split)
+    for note in found.notes:
+        logging.warning("%s", note)
+    return found
+
+
+def _features(task, split, found, config, tokenizer):
+    """A FeatureTable, made or taken from a file that fits."""
+    from albert_tf import (
+        feature_files, feature_specs, sentence_pieces, sequences, text_cleaning,
+        wordpiece)
+
+    vocabulary = FLAGS.spm_model_file or FLAGS.vocab_file
+    paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
+    function = functools.partial(
+        classification.featurize, tokenizer=tokenizer, labels=task.labels,
+        max_seq_length=FLAGS.max_seq_length)
+
+    def create():
+        for features in featurizing.featurize_all(
+                found.examples, function, what=split, num_workers=FLAGS.num_workers):
+            yield from features
+
+    return feature_files.load_or_create(
+        command_line.features_path(split),
+        feature_specs.classification_spec(
+            task.num_outputs, config.vocab_size, config.type_vocab_size),
+        feature_files.fingerprint_parts(
+            {**paths, "vocabulary": vocabulary},
+            [classification, sequences, sentence_pieces, text_cleaning, wordpiece],
+            **{name: FLAGS[name].value for name in _KEPT if name != "dropout_prob"},
+            labels_of_task=task.labels),
+        create)
+
+
+def _outputs(task, predictions) -> np.ndarray:
+    return np.stack(predictions["logits" if task.is_regression else "probabilities"])
+
+
+def _build(task, config, options, sets, tables):
+    """The FineTuning object; in the strategy's scope."""
+    import tf_keras
+
+    from albert_tf import finetuning, finetuning_heads, finetuning_losses
+
+    tf_keras.utils.set_random_seed(FLAGS.random_seed)
+    model = finetuning_heads.AlbertForSequenceClassification(
+        config, task.num_outputs, FLAGS.dropout_prob)
+    labels = classification.labels_of(
+        task, sets["dev"].examples) if "dev" in sets else None
+
+    def score(predictions):
+        return classification.score(
+            task, classification.decisions(task, _outputs(task, predictions)), labels)
+
+    objective = (finetuning_losses.REGRESSION if task.is_regression
+                 else finetuning_losses.CLASSIFICATION)
+    optimizer = finetuning.make_optimizer(
+        model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
+        FLAGS.optimizer) if FLAGS.do_train else None
+    return finetuning.FineTuning(
+        finetuning.make_task(model, objective, score, task.main_metric), config, options,
+        finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
+                                FLAGS.random_seed, FLAGS.predict_batch_size),
+        tables.get("train"), tables.get("dev"), optimizer,
+        {name: FLAGS[name].value for name in (
+            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
+            "dropout_prob", "num_length_buckets")})
+
+
+def _write(tuner, task, split, found, predictions):
+    """Files of predictions and, for the evaluation set, the report."""
+    if not tuner.chief:
+        return
+    outputs = _outputs(task, predictions)
+    folder = os.path.join(FLAGS.output_dir, _OUTPUT_OF_SPLIT[split])
+    paths = classification.write_predictions(folder, task, found.examples, outputs)
+    if split == "dev":
+        report = classification.report(
+            task, classification.decisions(task, outputs),
+            classification.labels_of(task, found.examples))
+        paths.append(os.path.join(FLAGS.output_dir, "eval_report.txt"))
+        with files.atomic_write(paths[-1]) as stream:
+            stream.write(report.encode())
+        for line in report.splitlines():
+            logging.info("%s", line)
+    logging.info("Wrote %s.", ", ".join(paths))
+
+
+def _export(tuner, task, metrics):
+    from albert_tf import model_export
+
+    value = metrics.get(task.main_metric, math.nan)
+    if value < FLAGS.threshold_to_export:
+        logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
+                     task.main_metric, value, FLAGS.threshold_to_export)
+        return
+    if tuner.chief:
+        model_export.export_classifier(tuner.model, FLAGS.export_dir, task.labels)
+
+
+def main(argv):
+    del argv
+    command_line.use_kept_task(_KEPT)
+    task = _task()
+    if FLAGS.recipe and FLAGS.do_train:
+        if task.name not in RECIPES:
+            raise InputError("--recipe: the paper has none for a custom task.")
+        command_line.use_recipe(
+            RECIPES[task.name], albert_dropout="albert_dropout_prob",
+            classifier_dropout="dropout_prob", batch_size="train_batch_size",
+            learning_rate="learning_rate", num_train_steps="train_step",
+            warmup_steps="warmup_step", max_seq_length="max_seq_length")
+    splits = _splits(task)
+    options = command_line.run_options(
+        num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
+        early_stopping=FLAGS.early_stopping)
+    config = command_line.finetuning_config()
+    tokenizer = command_line.finetuning_tokenizer(config)
+    command_line.check_start()
+    sets = {split: _read(task, split) for split in splits}
+    files.make_directory(options.output_dir, "--output_dir")
+    if task.name == "custom" and task.labels:
+        FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
+    command_line.keep_task(_KEPT, task=task.name, labels=task.labels)
+    tables = {split: _features(task, split, found, config, tokenizer)
+              for split, found in sets.items()}
+
+    strategy = command_line.make_strategy()
+    from albert_tf import training
+
+    with strategy.scope():
+        tuner = _build(task, config, options, sets, tables)
+        metrics = {}
+        if FLAGS.do_train:
+            try:
+                tuner.train()
+            except training.Stopped as stop:
+                sys.exit(128 + stop.signal_number)
+        if FLAGS.do_eval:
+            metrics, predictions = tuner.evaluate()
+            _write(tuner, task, "dev", sets["dev"], predictions)
+        if FLAGS.do_predict:
+            predictions = tuner.predict(tables["test"], "prediction")
+            _write(tuner, task, "test", sets["test"], predictions)
+        if FLAGS.export_dir:
+            _export(tuner, task, metrics)
+
+
+if __name__ == "__main__":
+    command_line.run(main)
