@@ -168,7 +168,6 @@ class FeatureSpec:
                     f"{expected}.")
             try:
                 kind = getattr(entries[feature.name], _LISTS[feature.dtype])
-                kind.SetInParent()  # an empty list has its type, too
                 kind.value.extend(given)
             except (TypeError, ValueError) as error:
                 raise ValueError(

@@ -146,6 +146,12 @@ def test_records_of_another_specification_are_refused(spec, message):
         feature_files.FeatureTable.from_records(spec, map(SPEC.serialize, examples()))
 
 
+def test_choices_of_unequal_lengths_are_refused():
+    flat = [SPEC.serialize(example(1, length)) for length in (4, 5)]
+    with pytest.raises(InputError, match="^record 2: .*5 values.*not a multiple of 4"):
+        feature_files.FeatureTable.from_records(CHOICES, flat)
+
+
 # --- files
 
 def test_features_are_made_once(path, log):

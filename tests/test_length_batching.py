@@ -217,7 +217,7 @@ def test_training_batches_hold_the_tables_rows(kind):
         check_batches(table, [batch], length)
 
 
-def test_shapes_are_static():
+def test_shapes_are_static_and_nobody_shards_once_more():
     table = make_table("choices")
     plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
     dataset = length_batching.training_dataset(
@@ -231,6 +231,10 @@ def test_shapes_are_static():
         "label_ids": tf.TensorSpec([2, 1], tf.int32),
         "example_index": tf.TensorSpec([2], tf.int32)}
     assert dataset.element_spec == expected
+    for data in (dataset, evaluation):
+        assert data.options().deterministic
+        assert (data.options().experimental_distribute.auto_shard_policy
+                == tf.data.experimental.AutoShardPolicy.OFF)
     assert evaluation.element_spec == expected | {
         "example_weights": tf.TensorSpec([2], tf.float32)}
 
@@ -351,7 +355,6 @@ def test_a_bucket_without_rows():
 
 
 def test_datasets_are_dealt_out_to_replicas_whole():
-    """Under a strategy nobody shards them once more."""
     table = make_table()
     plan = BatchPlan(table.lengths, (24,), 4, seed=1)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
