@@ -14,7 +14,7 @@ import sys
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, record_vocabulary
+from albert_tf import command_line, files, record_vocabulary, task_folder
 from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -54,7 +54,8 @@ flags.DEFINE_integer("masked_lm_budget", 0,
 
 
 def _input_files(config):
-    """The features of the records, and checked files to train and evaluate on."""
+    """The features of the records, checked files to train and evaluate on, and the
+    vocabulary they were made with, where it is known."""
     from albert_tf import records
 
     if FLAGS.max_seq_length > config.max_position_embeddings:
@@ -70,8 +71,10 @@ def _input_files(config):
     # All names before any content, which takes longer to check.
     paths = {name: files.expand_patterns(FLAGS[name].value or "", f"--{name}")
              for name in flags_used}
-    for found in paths.values():
-        record_vocabulary.check_vocabulary(found, config.vocab_size)
+    vocabulary = record_vocabulary.check_vocabulary(
+        [path for found in paths.values() for path in found], config.vocab_size)
+    if vocabulary:
+        task_folder.check_records(FLAGS.output_dir, vocabulary)
     infos = {name: records.check_files(found, spec) for name, found in paths.items()}
     train, evaluation = infos.get("input_file"), infos.get("eval_input_file")
     if FLAGS.do_eval and evaluation is None:
@@ -83,7 +86,7 @@ def _input_files(config):
         if found:
             logging.info("%s: %d records in %d files.", what,
                          sum(info.num_records for info in found), len(found))
-    return spec, train, evaluation
+    return spec, train, evaluation, vocabulary
 
 
 def _inputs(spec, train, evaluation):
@@ -161,7 +164,7 @@ def main(argv):
             "training; mask the records with create_pretraining_data.py.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    spec, train, evaluation = _input_files(config)
+    spec, train, evaluation, vocabulary = _input_files(config)
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = command_line.make_strategy()
@@ -174,6 +177,8 @@ def main(argv):
         if not FLAGS.do_train:
             run.evaluate()
             return
+        if vocabulary and run.chief:
+            task_folder.keep_vocabulary(options.output_dir, vocabulary)
         optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
         try:
             run.train()

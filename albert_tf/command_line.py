@@ -345,9 +345,10 @@ def finetuning_config() -> AlbertConfig:
     """
     kept = os.path.join(FLAGS.output_dir or "", CONFIG_FILE)
     if not (FLAGS.albert_config_file or FLAGS.model):
-        beside = FLAGS.init_checkpoint or ""
-        candidates = [kept, os.path.join(beside, CONFIG_FILE),
-                      os.path.join(os.path.dirname(beside), CONFIG_FILE)]
+        candidates = [kept]
+        if FLAGS.init_checkpoint:
+            candidates.append(os.path.join(
+                task_folder.folder_of(FLAGS.init_checkpoint), CONFIG_FILE))
         found = [path for path in candidates if files.exists(path)]
         if not found:
             raise InputError(
@@ -392,10 +393,12 @@ def finetuning_tokenizer(config: AlbertConfig) -> FullTokenizer:
             f"{path} has {tokenizer.vocab_size} pieces, but the config's vocab_size is "
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
     given = task_folder.vocabulary_of(path)
-    for folder in (FLAGS.output_dir, FLAGS.init_checkpoint):
-        known = task_folder.pretraining_vocabulary(folder) if folder else None
-        if known:
-            task_folder.check_vocabulary(known, given, folder)
+    # That of a run which came to nothing does not count.
+    start = (FLAGS.output_dir if task_folder.has_model(FLAGS.output_dir)
+             else FLAGS.init_checkpoint)
+    known = task_folder.pretraining_vocabulary(start) if start else None
+    if known:
+        task_folder.check_vocabulary(known, given, start)
     return tokenizer
 
 

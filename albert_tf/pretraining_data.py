@@ -14,7 +14,7 @@ from typing import Any, Iterator, Optional, Sequence
 
 from absl import logging
 
-from albert_tf import files, run_log, sequences
+from albert_tf import files, run_log, sequences, task_folder
 from albert_tf.errors import InputError
 from albert_tf.masking import RandomSource
 from albert_tf.pretraining_instances import (
@@ -313,6 +313,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         "settings": dataclasses.asdict(options),
         "vocabulary": {
             "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
+            **task_folder.vocabulary_of(tokenizer.vocabulary_path),
             "size": tokenizer.vocab_size,
             "do_lower_case": tokenizer.do_lower_case},
         "text": corpus.as_dict(),

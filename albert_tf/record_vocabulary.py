@@ -1,4 +1,4 @@
-"""Whether records were made with a vocabulary of the model's size."""
+"""Which vocabulary records were made with, and whether it is of the model's size."""
 
 import glob
 import json
@@ -14,10 +14,10 @@ from albert_tf.errors import InputError
 _SUMMARIES = "summary-*.json"
 
 
-def check_vocabulary(paths: Iterable[str], vocab_size: int) -> None:
+def check_vocabulary(paths: Iterable[str], vocab_size: int) -> Optional[dict[str, Any]]:
     """Compares the vocabulary that records were made with to the model's.
 
-    The size is in the summary that create_pretraining_data.py leaves beside its
+    It is named in the summary that create_pretraining_data.py leaves beside its
     outputs. Records without one, such as the release's, pass: ids out of range
     show when they are read.
 
@@ -25,9 +25,14 @@ def check_vocabulary(paths: Iterable[str], vocab_size: int) -> None:
       paths: record files.
       vocab_size: of the model's config.
 
+    Returns:
+      `file`, `sha256` and `size` of the vocabulary, or None where no summary tells.
+
     Raises:
-      InputError: if a summary tells another size; names both and the files.
+      InputError: if a summary tells another size, or two tell vocabularies of other
+        content; names both and the files.
     """
+    known, known_from = None, ""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folders.setdefault(os.path.dirname(path), []).append(path)
@@ -43,6 +48,18 @@ def check_vocabulary(paths: Iterable[str], vocab_size: int) -> None:
                     f"{vocab_size}; set it to {size} (--config_overrides="
                     f"vocab_size={size}), or make the records with the model's "
                     "vocabulary.")
+            digest = _get(summary, "vocabulary", "sha256")
+            if not (made and isinstance(digest, str)):
+                continue
+            if known and known["sha256"] != digest:
+                raise InputError(
+                    f"{known_from} and {made[0]} were made with vocabularies of "
+                    "different content, as the summaries beside them say; make them "
+                    "with one.")
+            known_from, known = made[0], {
+                "file": str(_get(summary, "vocabulary", "file")), "sha256": digest,
+                "size": vocab_size}
+    return known
 
 
 def _summaries(folder: str) -> list[str]:

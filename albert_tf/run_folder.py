@@ -29,11 +29,12 @@ _UNFINISHED = re.compile(
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
     r"|.*\.(json|jsonl|png)\.incomplete-\d+")
 
-# Options that leave the weights as they are: what is shown, kept and evaluated.
+# Options that leave the weights of a step as they are: what is shown, kept and
+# evaluated.
 _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
-    "allow_partial_init"))
+    "allow_partial_init", "from_scratch", "early_stopping"))
 _SHOWN_LENGTH = 100  # characters of a value in a message
 
 

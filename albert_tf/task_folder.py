@@ -7,6 +7,7 @@ and its labels, and a copy of the vocabulary.
 import hashlib
 import json
 import os
+import re
 from typing import Any, Mapping, Optional
 
 from albert_tf import files
@@ -19,6 +20,7 @@ VOCABULARY_FILE = "vocabulary.json"
 
 # TensorFlow's list of checkpoints, and the best one.
 _CHECKPOINTS = ("checkpoint", "model.ckpt-best.index")
+_FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d+-of-\d+)$")
 
 
 def vocabulary_of(path: str) -> dict[str, str]:
@@ -79,6 +81,27 @@ def check_vocabulary(kept: Mapping[str, str], given: Mapping[str, str],
             f"was made with another ({kept.get('file', 'unnamed')}); give that one.")
 
 
+def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
+    """Raises InputError where a pretrained model has another vocabulary than records.
+
+    Args:
+      folder: output_dir of pretraining.
+      vocabulary: of the records to go on with.
+    """
+    kept = pretraining_vocabulary(folder) if has_model(folder) else None
+    if kept and kept.get("sha256") not in (None, vocabulary["sha256"]):
+        raise InputError(
+            f"the records were made with another vocabulary ({vocabulary['file']}) than "
+            f"the model in {folder} ({kept.get('file', 'unnamed')}); choose another "
+            "--output_dir, or make the records with the model's.")
+
+
+def keep_vocabulary(folder: str, vocabulary: Mapping[str, Any]) -> None:
+    """Writes the vocabulary.json of a pretrained model: file, sha256 and size."""
+    with files.atomic_write(os.path.join(folder, VOCABULARY_FILE)) as stream:
+        stream.write(json.dumps(vocabulary, indent=2).encode() + b"\n")
+
+
 def read(folder: str) -> Optional[dict[str, Any]]:
     """The settings of a folder, or None if it has none.
 
@@ -94,13 +117,18 @@ def pretraining_vocabulary(checkpoint: str) -> Optional[dict[str, str]]:
     Args:
       checkpoint: a folder, or a checkpoint in it.
     """
-    for folder in (checkpoint, os.path.dirname(checkpoint)):
-        task = _read_json(os.path.join(folder, TASK_FILE))
-        found = task["vocabulary"] if task else _read_json(
-            os.path.join(folder, VOCABULARY_FILE))
-        if found:
-            return found
-    return None
+    folder = folder_of(checkpoint)
+    task = _read_json(os.path.join(folder, TASK_FILE))
+    return task["vocabulary"] if task else _read_json(
+        os.path.join(folder, VOCABULARY_FILE))
+
+
+def folder_of(checkpoint: str) -> str:
+    """The folder that a checkpoint lies in, by its name or one of its files; a folder
+    is its own."""
+    if _FILE_OF_CHECKPOINT.search(checkpoint) or files.exists(f"{checkpoint}.index"):
+        return os.path.dirname(checkpoint)
+    return checkpoint
 
 
 def _read_json(path: str) -> Optional[dict[str, Any]]:

@@ -29,6 +29,7 @@ class FullTokenizer:
       vocab: piece -> id; not to be changed.
       do_lower_case: whether text is lower-cased.
       uses_sentencepiece: SentencePiece, or else WordPiece.
+      vocabulary_path: the file it was loaded from.
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special pieces.
     """
 
@@ -65,7 +66,8 @@ class FullTokenizer:
                 "--vocab_file (WordPiece).")
         self.vocab = self._tokenizer.vocab
         self._pieces = list(self.vocab)
-        self._set_special_ids(spm_model_file or vocab_file)
+        self.vocabulary_path = spm_model_file or vocab_file
+        self._set_special_ids(self.vocabulary_path)
 
     def _set_special_ids(self, path: str) -> None:
         names = ["[CLS]", "[SEP]", "[MASK]",
