@@ -33,6 +33,8 @@ class Evaluator(orbit.AbstractEvaluator):
         self.metrics = MeanMetrics()
         self.predictions: Predictions = {}
         self._datasets = datasets
+        # A task may have none, so their number does not tell.
+        self._has_metrics = False
         self._step = tf.function(self._metric_step)
 
     @property
@@ -48,6 +50,7 @@ class Evaluator(orbit.AbstractEvaluator):
                 self.task.model(features, training=False), features)
         ).get_concrete_function(spec).structured_outputs
         self.metrics.create(outputs)
+        self._has_metrics = True
 
     def evaluate(self, num_steps=None) -> dict[str, float]:
         """Metrics over all examples: the task's means, and what it scores."""
@@ -64,7 +67,7 @@ class Evaluator(orbit.AbstractEvaluator):
 
         Its labels are of no matter; they may all be 0.
         """
-        if not self.metrics.names:
+        if not self._has_metrics:
             self.create_metrics(datasets)
         return self._run(datasets)
 

@@ -21,7 +21,8 @@ Features = Mapping[str, tf.Tensor]
 # Of most heads' weights, whatever the config's initializer_range is.
 HEAD_INITIALIZER_RANGE = 0.02
 
-# Subtracted from the scores of positions that no answer may have.
+# Subtracted from the scores of positions that no answer may have. Finite in
+# float32, so that nothing becomes a NaN where all positions are such ones.
 IMPOSSIBLE_SCORE = 1e30
 
 # Folded into the step's seed for the head's dropout. The encoder folds in 0, 1, 2
@@ -183,11 +184,15 @@ class AlbertForSpans(_EncoderWithHead):
 
     Args:
       config: the encoder's shape.
+      mask_padding: whether positions of padding can be no start and no end, so that
+        losses and predictions do not depend on the length that a batch is padded
+        to. False counts them in, as the release does.
     """
 
-    def __init__(self, config: AlbertConfig):
-        super().__init__(config, "spans", {})
+    def __init__(self, config: AlbertConfig, mask_padding: bool = True):
+        super().__init__(config, "spans", {"mask_padding": mask_padding})
         self._freeze_pooler()
+        self.mask_padding = mask_padding
         self.output_layer = OutputLayer("cls/squad", config.hidden_size, 2)
 
     def call(self, features: Features, training: bool = False,
@@ -200,8 +205,9 @@ class AlbertForSpans(_EncoderWithHead):
           seed: as for AlbertForSequenceClassification.
 
         Returns:
-          A dict: `start_logits`, `end_logits` [B, S]. They are not normalized,
-          and positions of padding have scores too, as in the release.
+          A dict, float32: in training `start_logits`, `end_logits` [B, S], not
+          normalized; else `start_log_probs`, `end_log_probs` [B, S]. With
+          mask_padding, positions of padding are at -1e30.
 
         Raises:
           InputError: if S is over max_position_embeddings.
@@ -211,8 +217,15 @@ class AlbertForSpans(_EncoderWithHead):
         logits = self.output_layer(tf.reshape(hidden, [batch * length, size]))
         logits = tf.reshape(logits, [batch, length, 2])
         logits.set_shape([*hidden.shape[:2], 2])
+        logits = tf.cast(logits, tf.float32)
+        if self.mask_padding:
+            there = tf.cast(features["input_mask"], tf.bool)[:, :, tf.newaxis]
+            logits = tf.where(there, logits, -IMPOSSIBLE_SCORE)
         start, end = tf.unstack(logits, axis=-1)
-        return {"start_logits": start, "end_logits": end}
+        if training:
+            return {"start_logits": start, "end_logits": end}
+        return {"start_log_probs": tf.nn.log_softmax(start),
+                "end_log_probs": tf.nn.log_softmax(end)}
 
 
 class EndHead(NamedLayer):

@@ -22,7 +22,7 @@ class Objective:
     Attributes:
       denominators: features → `examples`, scalar: the weight of the batch.
       losses: (outputs, features, denominators) → scalar `total_loss`, and
-        `example_loss` [B], not weighted.
+        `example_loss` [B], not weighted. (Spans have none in evaluation.)
       metrics: (outputs, features, losses) → name → (values [B], weights [B]).
       predictions: (outputs, features) → name → [B, ...].
 
@@ -73,15 +73,20 @@ def _keep(*names: str):
     return predictions
 
 
-def _objective(example_loss, accuracies, predictions) -> Objective:
+def _objective(example_loss, accuracies, predictions,
+               training_output: str = "") -> Objective:
     """An Objective whose loss is the mean of a loss per example.
 
     Args:
       example_loss: (outputs, features) → [B].
       accuracies: (outputs, features) → metric → [B] of 0 and 1.
       predictions: as in Objective.
+      training_output: an output that the model gives in training only, and that
+        its loss needs. Without it there is no loss, and there are no metrics.
     """
     def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
+        if training_output and training_output not in outputs:
+            return {"total_loss": tf.zeros([])}
         values = example_loss(outputs, features)
         # A replica's batch may hold nothing but padding.
         total = tf.math.divide_no_nan(
@@ -89,6 +94,8 @@ def _objective(example_loss, accuracies, predictions) -> Objective:
         return {"total_loss": total, "example_loss": values}
 
     def metrics(outputs: Tensors, features: Tensors, losses: Tensors):
+        if "example_loss" not in losses:
+            return {}
         values = {"loss": losses["example_loss"], **accuracies(outputs, features)}
         return {name: (value, _weights(features)) for name, value in values.items()}
 
@@ -125,8 +132,7 @@ def _squared_error(outputs: Tensors, features: Tensors) -> tf.Tensor:
 def _span_loss(outputs: Tensors, features: Tensors) -> tf.Tensor:
     """Mean of the cross-entropies of start and end, over all S positions.
 
-    Padding is among them, as in the release: the loss depends, a little, on the
-    length that a batch is padded to. The logits of real positions do not.
+    Whether padding takes part is the model's mask_padding.
     """
     start, end = (
         tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -182,15 +188,20 @@ REGRESSION = _objective(
 # `race_utils.create_model`.
 CHOICE = _objective(_label_loss, _label_accuracy, _label_predictions)
 
-# Features `start_positions`, `end_positions` int [B, 1]; outputs `start_logits`,
-# `end_logits` [B, S]. Release: `squad_utils.v1_model_fn_builder`.
+# Losses and metrics of spans need the model's outputs of training, predictions those
+# of prediction. The loop asks for both in evaluation too, where there is no loss to
+# tell: version 2.0 follows its own starts there, and the windows of a set to predict
+# have no positions of answers. Questions are scored by their texts instead.
+
+# Features `start_positions`, `end_positions` int [B, 1]; outputs of AlbertForSpans.
+# Release: `squad_utils.v1_model_fn_builder`.
 SPANS = _objective(
-    _span_loss, _span_accuracies("logits"), _keep("start_logits", "end_logits"))
+    _span_loss, _span_accuracies("logits"), _keep("start_log_probs", "end_log_probs"),
+    training_output="start_logits")
 
 # Features as for SPANS, and `is_impossible` int [B, 1]; outputs of
-# AlbertForConditionalSpans. Loss and metrics need those of training, predictions
-# those of prediction. Release: `squad_utils.v2_model_fn_builder`.
+# AlbertForConditionalSpans. Release: `squad_utils.v2_model_fn_builder`.
 CONDITIONAL_SPANS = _objective(
     _conditional_span_loss, _conditional_span_accuracies,
     _keep("start_top_log_probs", "start_top_index", "end_top_log_probs",
-          "end_top_index", "cls_logits"))
+          "end_top_index", "cls_logits"), training_output="start_log_probs")

@@ -117,12 +117,16 @@ def test_metrics_do_not_count_examples_of_weight_0(name):
 def test_span_head_is_the_releases():
     golden = case("spans").values
     features = case("spans").features()
-    outputs, losses = train_losses("spans", features)
-    model, objective = without_dropout("spans")
+    model, objective = build("spans", mask_padding=False)
+    outputs = model(features, training=True)
+    losses = objective.losses(outputs, features, objective.denominators(features))
     kept = objective.predictions(model(features), features)
-    for name in ("start_logits", "end_logits"):
-        close(kept[name], golden[name])
+    for side in ("start", "end"):
+        close(outputs[f"{side}_logits"], golden[f"{side}_logits"])
+        close(kept[f"{side}_log_probs"],
+              tf.nn.log_softmax(golden[f"{side}_logits"]))
     close(losses["total_loss"], golden["total_loss"])
+    assert not features["input_mask"].all()  # Else padding is not tested.
 
 
 def test_conditional_span_head_is_the_releases():
@@ -183,8 +187,9 @@ def test_padding_does_not_matter(name):
             for batch in (padded(features, 64), padded(features, 384))]
     for key, short in kept[0].items():
         short, long = short.numpy(), kept[1][key].numpy()
-        if key in ("start_logits", "end_logits"):
+        if key in ("start_log_probs", "end_log_probs"):
             assert short.shape[1] == 64 and long.shape[1] == 384
+            close(np.exp(short).sum(1), 1.0)
             short, long = short[:, :real], long[:, :real]
         if key.endswith("index"):
             np.testing.assert_array_equal(short, long)
@@ -192,9 +197,10 @@ def test_padding_does_not_matter(name):
             close(short, long)
 
 
-def test_padding_does_not_change_the_conditional_span_loss():
-    features = case("conditional_spans").features()
-    model, objective = long_model("conditional_spans"), KINDS["conditional_spans"][1]
+@pytest.mark.parametrize("name", ["spans", "conditional_spans"])
+def test_padding_does_not_change_the_loss_of_spans(name):
+    features = case(name).features()
+    model, objective = long_model(name), KINDS[name][1]
     values = []
     for length in (64, 384):
         batch = padded(features, length)
@@ -202,6 +208,28 @@ def test_padding_does_not_change_the_conditional_span_loss():
         values.append(objective.losses(
             outputs, batch, objective.denominators(batch))["total_loss"])
     close(*values)
+
+
+def test_positions_of_padding_count_only_where_it_is_wanted():
+    features = case("spans").features()
+    padding = features["input_mask"] == 0
+    log_probs = {}
+    for mask in (True, False):
+        model, _ = build("spans", mask_padding=mask)
+        log_probs[mask] = model(features)["start_log_probs"].numpy()
+    assert np.isfinite(log_probs[True]).all()
+    assert (log_probs[True][padding] < -1e29).all()
+    assert (log_probs[False][padding] > -20).all()
+
+
+@pytest.mark.parametrize("name", ["spans", "conditional_spans"])
+def test_prediction_of_spans_has_no_loss_and_no_metrics(name):
+    features = case(name).features()
+    model, objective = without_dropout(name)
+    outputs = model(features)
+    losses = objective.losses(outputs, features, objective.denominators(features))
+    assert losses == {"total_loss": 0.0}
+    assert objective.metrics(outputs, features, losses) == {}
 
 
 def test_fewer_positions_than_wanted_are_filled_with_impossible_ones():

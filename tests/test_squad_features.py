@@ -458,10 +458,9 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
 
 
 @pytest.mark.parametrize("answers, message", [
-    ([], "has no answer, but training takes exactly one"),
-    (None, "has no answer, but training takes exactly one"),
-    ([{"text": "", "answer_start": 0}], "has no answer"),
-    ([{"text": "clock", "answer_start": 4}] * 2, "has 2 answers"),
+    ([], "has no answer to train on"),
+    (None, "has no answer to train on"),
+    ([{"text": "", "answer_start": 0}], "has no answer to train on"),
     ([{"text": "clock", "answer_start": 5}],
      "the answer 'clock' does not stand at character 5 of its paragraph, where there "
      "is 'lock '; correct its answer_start."),
@@ -479,6 +478,26 @@ def test_answers_unfit_for_training_are_told_with_the_question(
     example, = squad.read_examples(
         path, is_training=False, version_2_with_negative=False)
     assert example.answer_text is None and example.start_position is None
+
+
+def test_training_takes_the_first_of_several_answers():
+    answers = [{"text": "old", "answer_start": 13}, {"text": "clock", "answer_start": 4}]
+    data = dataset(answers=answers)["data"]
+    example, = squad.read_examples(
+        data, is_training=True, version_2_with_negative=False)
+    assert (example.answer_text, example.start_position) == ("old", 13)
+    assert squad.count_several_answers(data) == 1
+    assert squad.count_several_answers(dataset()["data"]) == 0
+    # Those of a question that is marked impossible are not looked at.
+    data = dataset(answers=answers, is_impossible=True)["data"]
+    assert squad.count_several_answers(data) == 0
+
+
+def test_a_test_set_has_no_answers():
+    assert squad.has_any_answer(dataset()["data"])
+    assert squad.has_any_answer(dataset(answers=[], is_impossible=True)["data"])
+    for answers in ([], None):
+        assert not squad.has_any_answer(dataset(answers=answers)["data"])
 
 
 @pytest.mark.parametrize("is_training", [True, False])

@@ -83,23 +83,39 @@ def check_answered(data: list[dict], name: str, version_2_with_negative: bool) -
                 "file with answers.")
 
 
+def has_any_answer(data: list[dict]) -> bool:
+    """Whether a question has an answer or is marked as having none: not a test set."""
+    return any(question.get("answers") or "is_impossible" in question
+               for question in _questions(data))
+
+
+def count_several_answers(data: list[dict]) -> int:
+    """Questions of which read_examples takes the first of several answers."""
+    return sum(len(question.get("answers") or ()) > 1
+               and not question.get("is_impossible") for question in _questions(data))
+
+
 def read_examples(path_or_data: str | list[dict], *, is_training: bool,
-                  version_2_with_negative: bool) -> list[SquadExample]:
+                  version_2_with_negative: bool,
+                  name: str = "The data") -> list[SquadExample]:
     """Examples in the order of the file (the release's read_squad_examples).
+
+    Training sets have one answer to a question, evaluation sets several. Training
+    on the latter takes the first one (count_several_answers tells how often); the
+    release refuses such a file.
 
     Args:
       path_or_data: a file, or what load_dataset returned.
-      is_training: whether to take the answers; a question has exactly one then,
-        or none if it is marked impossible.
+      is_training: whether to take the answers.
       version_2_with_negative: whether questions without an answer are allowed
         (SQuAD 2.0). A question without the key is_impossible has an answer.
+      name: the file that the data came from, for error messages.
 
     Raises:
       InputError: as load_dataset; if a question is marked impossible though
         version_2_with_negative is False; in training, if a question has no answer,
-        several, or one that does not stand where the file says.
+        or one that does not stand where the file says.
     """
-    name = "The data"
     if isinstance(path_or_data, str):
         name, path_or_data = path_or_data, load_dataset(path_or_data)
     examples = []
@@ -130,6 +146,10 @@ def _parse(path: str) -> Any:
         raise InputError(
             f"{path}, line {error.lineno}: not valid JSON ({error.msg}); the file may "
             "be incomplete: fetch it again.") from error
+
+
+def _questions(data: list[dict]) -> Iterator[dict]:
+    return (question for _, _, question in _walk({"data": data}, "The data"))
 
 
 def _walk(data: Any, name: str) -> Iterator[tuple[str, dict, dict]]:
@@ -181,12 +201,10 @@ def _check_version(place: str, question: dict, version_2_with_negative: bool) ->
 
 def _training_answer(place: str, context: str, question: dict) -> tuple[str, int]:
     answers = question.get("answers") or []
-    if len(answers) != 1 or not answers[0]["text"]:
-        problem = f"{len(answers)} answers" if len(answers) > 1 else "no answer"
+    if not answers or not answers[0]["text"]:
         raise InputError(
-            f"{place} has {problem}, but training takes exactly one; give a file for "
-            "training, or mark a question without an answer with \"is_impossible\": "
-            "true.")
+            f"{place} has no answer to train on; give a file for training, or mark a "
+            "question without an answer with \"is_impossible\": true.")
     text = answers[0]["text"]
     start = _get(answers[0], "answer_start", int, f"{place}, answer")
     there = context[start:start + len(text)] if start >= 0 else ""
