@@ -1,0 +1,388 @@
+r"""Fine-tunes ALBERT to answer questions about a text: SQuAD 1.1 and 2.0.
+
+    python run_squad.py --train_file=train-v2.0.json --predict_file=dev-v2.0.json \
+        --version_2_with_negative --recipe \
+        --init_checkpoint=albert_base/model.ckpt-best \
+        --spm_model_file=albert_base/30k-clean.model \
+        --output_dir=runs/squad --do_train --do_eval --do_predict
+
+With the model trained, --do_predict alone needs --output_dir and questions, which
+need no answers:
+
+    python run_squad.py --output_dir=runs/squad --predict_file=mine.json --do_predict
+"""
+
+import dataclasses
+import functools
+import json
+import math
+import os
+import sys
+from typing import Any, Mapping, NamedTuple, Optional
+
+import numpy as np
+from absl import flags, logging
+
+from albert_tf import command_line, featurizing, files, task_folder
+from albert_tf.errors import InputError
+from albert_tf.tasks import squad, squad_predictions, squad_scoring
+from albert_tf.tasks.recipes import RECIPES
+
+FLAGS = flags.FLAGS
+
+command_line.define_model_flags()
+command_line.define_device_flags()
+command_line.define_training_flags(
+    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
+    save_checkpoints_steps=1000)
+command_line.define_finetuning_flags(max_seq_length=384, do_train=False, do_eval=False)
+FLAGS["do_eval"].help += " On --predict_file, which must have answers."
+# --help lists them too.
+flags.adopt_module_key_flags(command_line)
+flags.DEFINE_string("train_file", None, "JSON file of SQuAD's format to train on.")
+flags.DEFINE_string(
+    "predict_file", None, "JSON file of SQuAD's format to predict and evaluate.")
+for _set in ("train", "predict"):
+    flags.DEFINE_string(
+        f"{_set}_feature_file", None, f"File of the features of --{_set}_file; default: "
+        f"{_set}.tf_record in --cached_dir, else in --output_dir.")
+flags.DEFINE_string(
+    "predict_feature_left_file", None, "As in the release; all is in "
+    "--predict_feature_file now. (Kept for old command lines.)")
+flags.DEFINE_bool("version_2_with_negative", False,
+                  "SQuAD 2.0: some questions have no answer.")
+flags.DEFINE_integer("doc_stride", 128,
+                     "Pieces from the start of a window of the paragraph to the next.")
+flags.DEFINE_integer("max_query_length", 64, "Pieces that are kept of a question.")
+flags.DEFINE_float("num_train_epochs", 3.0, "How often to train on every question.",
+                   lower_bound=0.0)
+flags.DEFINE_integer("num_train_steps", 0,
+                     "Step at which training ends; 0: by --num_train_epochs.",
+                     lower_bound=0)
+flags.DEFINE_float("warmup_proportion", 0.1, "Share of steps with linear warm-up.",
+                   lower_bound=0.0, upper_bound=1.0)
+flags.DEFINE_integer("num_warmup_steps", -1,
+                     "Steps of linear warm-up; -1: by --warmup_proportion.",
+                     lower_bound=-1)
+flags.DEFINE_integer("n_best_size", 20, "Answers to a question that are kept, and "
+                     "(SQuAD 1.1) starts and ends of a window that are tried.",
+                     lower_bound=1)
+flags.DEFINE_integer("max_answer_length", 30, "Longest answer, in pieces.",
+                     lower_bound=1)
+flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: starts of a window that are tried.",
+                     lower_bound=1)
+flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: ends that are tried for each start.",
+                     lower_bound=1)
+flags.DEFINE_float(
+    "null_score_diff_threshold", None, "SQuAD 2.0: a question whose null odds reach it "
+    "is left unanswered. Default: the threshold with the best F1 on --predict_file; "
+    "where that has no answers, the one that was found in --output_dir before; else 0.")
+
+# What makes up the task: kept with the model, and taken from there.
+_KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
+         "do_lower_case", "dropout_prob", "start_n_top", "end_n_top", "n_best_size",
+         "max_answer_length")
+_DROPPED_FILE = "dropped_questions.txt"
+_RESULTS_FILE = "eval_results.json"
+
+
+class QuestionSet(NamedTuple):
+    """The questions of a file.
+
+    Attributes:
+      articles: what stands under "data" in the file.
+      examples: of all its questions.
+      answered: whether predictions can be scored.
+    """
+
+    articles: list
+    examples: list
+    answered: bool
+
+
+def _task_name() -> str:
+    return "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1"
+
+
+def _check_flags() -> None:
+    if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
+        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    if FLAGS.do_train and not FLAGS.train_file:
+        raise InputError("give --train_file, the questions to train on.")
+    if (FLAGS.do_eval or FLAGS.do_predict) and not FLAGS.predict_file:
+        raise InputError("give --predict_file, the questions to "
+                         f"{'predict' if FLAGS.do_predict else 'evaluate on'}.")
+    squad.check_window_sizes(
+        FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length)
+    threshold = FLAGS.null_score_diff_threshold
+    if threshold is not None and not FLAGS.version_2_with_negative:
+        raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it out, or "
+                         "add --version_2_with_negative.")
+    if threshold is not None and math.isnan(threshold):
+        raise InputError("--null_score_diff_threshold is not a number; leave it out to "
+                         "have the best one found.")
+
+
+def _check_folder() -> None:
+    """The other version's model, or another task's, cannot be used here."""
+    if task_folder.has_model(FLAGS.output_dir):
+        kept = task_folder.read(FLAGS.output_dir)
+        if kept is not None:
+            task_folder.check_same(FLAGS.output_dir, kept, {"task": _task_name()})
+
+
+def _use_recipe() -> None:
+    steps, warmup = "num_train_steps", "num_warmup_steps"
+    flag_of = dict(
+        albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",
+        batch_size="train_batch_size", learning_rate="learning_rate",
+        max_seq_length="max_seq_length")
+    # Flags of the same matter go before, whichever of them is given.
+    if not (FLAGS["num_train_epochs"].present or FLAGS[steps].present):
+        flag_of["num_train_steps"] = steps
+        if not FLAGS["warmup_proportion"].present:
+            flag_of["warmup_steps"] = warmup
+    command_line.use_recipe(RECIPES[_task_name()], **flag_of)
+
+
+def _read(name: str) -> QuestionSet:
+    path = FLAGS[f"{name}_file"].value
+    articles = squad.load_dataset(path)
+    version_2 = FLAGS.version_2_with_negative
+    examples = squad.read_examples(
+        articles, is_training=name == "train", version_2_with_negative=version_2,
+        name=path)
+    if name == "train":
+        several = squad.count_several_answers(articles)
+        if several:
+            logging.warning("%s: %d of %d questions have several answers; training "
+                            "takes the first.", path, several, len(examples))
+        return QuestionSet(articles, examples, True)
+    answered = FLAGS.do_eval or squad.has_any_answer(articles)
+    try:
+        if answered:
+            squad.check_answered(articles, path, version_2)
+    except InputError as error:
+        if FLAGS.do_eval:
+            raise
+        logging.warning("There will be no metrics: %s", error)
+        answered = False
+    return QuestionSet(articles, examples, answered)
+
+
+def _training_steps(num_examples: int) -> tuple[int, int]:
+    """Steps, and those of them with warm-up; by questions, as in the release."""
+    steps = FLAGS.num_train_steps or int(
+        num_examples / FLAGS.train_batch_size * FLAGS.num_train_epochs)
+    if steps < 1:
+        raise InputError(
+            f"{num_examples} questions, --num_train_epochs={FLAGS.num_train_epochs:g} "
+            f"and --train_batch_size={FLAGS.train_batch_size} give no training step; "
+            "give more epochs, or --num_train_steps.")
+    warmup = FLAGS.num_warmup_steps
+    return steps, int(steps * FLAGS.warmup_proportion) if warmup < 0 else warmup
+
+
+def _features(name: str, examples: list, config, tokenizer):
+    """A FeatureTable, made or taken from a file that fits."""
+    from albert_tf import (
+        feature_files, feature_specs, sentence_pieces, sequences, text_cleaning,
+        tokenization, wordpiece)
+    from albert_tf.tasks import squad_alignment
+
+    settings = {flag: FLAGS[flag].value for flag in (
+        "max_seq_length", "doc_stride", "max_query_length")}
+    function = functools.partial(
+        squad.featurize, tokenizer=tokenizer, is_training=name == "train", **settings)
+
+    def create():
+        yield from squad.number_features(featurizing.featurize_all(
+            examples, function, what=name, num_workers=FLAGS.num_workers))
+
+    return feature_files.load_or_create(
+        FLAGS[f"{name}_feature_file"].value or command_line.features_path(name),
+        feature_specs.span_spec(config.vocab_size, config.type_vocab_size,
+                                max_seq_length=FLAGS.max_seq_length),
+        feature_files.fingerprint_parts(
+            {f"{name} data": FLAGS[f"{name}_file"].value,
+             "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
+            [squad, squad_alignment, sequences, sentence_pieces, text_cleaning,
+             tokenization, wordpiece],
+            **settings, do_lower_case=FLAGS.do_lower_case,
+            version_2_with_negative=FLAGS.version_2_with_negative, is_training=(
+                name == "train")),
+        create)
+
+
+def _report_dropped(sets: Mapping[str, QuestionSet], tables: Mapping[str, Any]) -> None:
+    """Questions without features: to the log, and all to a file, "set<tab>id"."""
+    path, lines = os.path.join(FLAGS.output_dir, _DROPPED_FILE), []
+    if files.exists(path):  # What is known of a set that is not used now.
+        lines = [line for _, line in files.read_lines(path)
+                 if line.partition("\t")[0] not in sets]
+    for name, found in sets.items():
+        kept = set(tables[name].columns["example_index"][:, 0].tolist())
+        dropped = [example.qas_id for i, example in enumerate(found.examples)
+                   if i not in kept]
+        lines += [f"{name}\t{qas_id}" for qas_id in dropped]
+        if dropped:
+            logging.warning(
+                "%s: %d of %d questions are %s, as their paragraph or answer cannot be "
+                "matched with its pieces; %s lists them all: %s%s",
+                FLAGS[f"{name}_file"].value, len(dropped), len(found.examples),
+                "left out" if name == "train" else "answered with \"\"", path,
+                ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
+    if lines:
+        with files.atomic_write(path) as stream:
+            stream.write("".join(f"{line}\n" for line in lines).encode())
+    else:
+        files.remove(path)
+
+
+def _predictions(examples: list, table, outputs) -> squad_predictions.Predictions:
+    """Answers from the model's outputs for each window."""
+    windows = squad_predictions.Windows(
+        *(table.columns[name] for name in squad_predictions.Windows._fields))
+    options = dict(n_best_size=FLAGS.n_best_size,
+                   max_answer_length=FLAGS.max_answer_length)
+    if not FLAGS.version_2_with_negative:
+        return squad_predictions.predict_v1(
+            examples, windows, outputs["start_log_probs"], outputs["end_log_probs"],
+            **options)
+    results = squad_predictions.TopSpans(
+        *(np.stack(outputs[name]) for name in squad_predictions.TopSpans._fields))
+    return squad_predictions.predict_v2(
+        examples, windows, results, start_n_top=FLAGS.start_n_top,
+        end_n_top=FLAGS.end_n_top, **options)
+
+
+def _scored(articles: list, found: squad_predictions.Predictions
+            ) -> tuple[dict[str, float], dict[str, str]]:
+    """Official metrics, and the answers after the threshold."""
+    if not FLAGS.version_2_with_negative:
+        return squad_scoring.score_v1(articles, found.texts), found.texts
+    metrics, texts = squad_scoring.score_v2(
+        articles, found, FLAGS.null_score_diff_threshold)
+    # A yes or no is nothing to draw curves of, and --null_score_diff_threshold tells.
+    return {name: value for name, value in metrics.items()
+            if name != "null_score_diff_threshold_found"}, texts
+
+
+def _known_threshold() -> Optional[float]:
+    """The threshold of null odds where there are no answers to find it by."""
+    if not FLAGS.version_2_with_negative:
+        return None
+    threshold, source = FLAGS.null_score_diff_threshold, "the flag"
+    path = os.path.join(FLAGS.output_dir, _RESULTS_FILE)
+    if threshold is None and files.exists(path):
+        with files.open_binary(path) as stream:
+            threshold = json.loads(stream.read()).get("null_score_diff_threshold")
+        source = path
+    if threshold is None:
+        threshold, source = 0.0, "default; none was searched for in this folder"
+    logging.info("Questions with null odds of %g or more are left unanswered (%s).",
+                 threshold, source)
+    return threshold
+
+
+def _build(config, options, warmup: int, data: Optional[QuestionSet],
+           tables: Mapping[str, Any]):
+    """The FineTuning object; in the strategy's scope."""
+    import tf_keras
+
+    from albert_tf import finetuning, finetuning_heads, finetuning_losses
+
+    tf_keras.utils.set_random_seed(FLAGS.random_seed)
+    if FLAGS.version_2_with_negative:
+        model = finetuning_heads.AlbertForConditionalSpans(
+            config, FLAGS.start_n_top, FLAGS.end_n_top, FLAGS.dropout_prob)
+        objective, best_metric = finetuning_losses.CONDITIONAL_SPANS, "best_f1"
+    else:
+        model = finetuning_heads.AlbertForSpans(config)
+        objective, best_metric = finetuning_losses.SPANS, "f1"
+
+    def score(outputs):
+        return _scored(data.articles, _predictions(
+            data.examples, tables["predict"], outputs))[0]
+
+    optimizer = finetuning.make_optimizer(
+        model, FLAGS.learning_rate, options.num_train_steps, warmup,
+        FLAGS.optimizer) if FLAGS.do_train else None
+    return finetuning.FineTuning(
+        finetuning.make_task(model, objective, score, best_metric), config, options,
+        finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
+                                FLAGS.random_seed, FLAGS.predict_batch_size),
+        tables.get("train"), tables["predict"] if FLAGS.do_eval else None, optimizer,
+        {"task": _task_name(), "num_warmup_steps": warmup,
+         **{name: FLAGS[name].value for name in (
+             *_KEPT, "learning_rate", "optimizer", "num_length_buckets")}})
+
+
+def _write(tuner, data: QuestionSet, table, outputs) -> None:
+    """Prediction files and, where there are answers, the metrics."""
+    found = _predictions(data.examples, table, outputs)
+    if data.answered:
+        metrics, texts = _scored(data.articles, found)
+    else:
+        metrics, texts = {}, found.texts_at(_known_threshold())
+    if not tuner.chief:
+        return
+    if metrics:
+        step = tuner.run.current_step
+        logging.info("Predictions at step %d: %s", step, ", ".join(
+            f"{name} {value:.6g}" for name, value in metrics.items()))
+        with files.atomic_write(os.path.join(FLAGS.output_dir, _RESULTS_FILE)) as stream:
+            stream.write(json.dumps({"step": step, **metrics}, indent=2).encode() + b"\n")
+    paths = squad_scoring.write_prediction_files(
+        FLAGS.output_dir, data.examples, found, texts,
+        data.articles if data.answered else None)
+    logging.info("Wrote %s.", ", ".join(paths))
+
+
+def main(argv):
+    del argv
+    command_line.use_kept_task(_KEPT)
+    if FLAGS.recipe and FLAGS.do_train:
+        _use_recipe()
+    _check_flags()
+    options = command_line.run_options(
+        num_train_steps=FLAGS.num_train_steps, from_scratch=FLAGS.from_scratch,
+        early_stopping=FLAGS.early_stopping)
+    _check_folder()
+    config = command_line.finetuning_config()
+    tokenizer = command_line.finetuning_tokenizer(config)
+    command_line.check_start()
+    sets, warmup = {}, 0
+    if FLAGS.do_train:
+        sets["train"] = _read("train")
+        steps, warmup = _training_steps(len(sets["train"].examples))
+        options = dataclasses.replace(options, num_train_steps=steps)
+    if FLAGS.do_eval or FLAGS.do_predict:
+        sets["predict"] = _read("predict")
+    files.make_directory(options.output_dir, "--output_dir")
+    command_line.keep_task(_KEPT, task=_task_name())
+    tables = {name: _features(name, found.examples, config, tokenizer)
+              for name, found in sets.items()}
+    _report_dropped(sets, tables)
+
+    strategy = command_line.make_strategy()
+    from albert_tf import training
+
+    with strategy.scope():
+        tuner = _build(config, options, warmup, sets.get("predict"), tables)
+        outputs = None
+        if FLAGS.do_train:
+            try:
+                tuner.train()
+            except training.Stopped as stop:
+                sys.exit(128 + stop.signal_number)
+        if FLAGS.do_eval:
+            _, outputs = tuner.evaluate()
+        if FLAGS.do_predict:
+            if outputs is None:
+                outputs = tuner.predict(tables["predict"], "prediction")
+            _write(tuner, sets["predict"], tables["predict"], outputs)
+
+
+if __name__ == "__main__":
+    command_line.run(main)
