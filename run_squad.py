@@ -77,6 +77,10 @@ flags.DEFINE_float(
     "null_score_diff_threshold", None, "SQuAD 2.0: a question whose null odds reach it "
     "is left unanswered. Default: the threshold with the best F1 on --predict_file; "
     "where that has no answers, the one that was found in --output_dir before; else 0.")
+flags.DEFINE_bool(
+    "answer_at_threshold", False, "SQuAD 2.0: answer a question whose null odds equal the "
+    "threshold, as the search for the best one counted it. The release does not, so that "
+    "its F1 is mostly a little under the best.")
 
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
@@ -262,7 +266,7 @@ def _scored(articles: list, found: squad_predictions.Predictions
     if not FLAGS.version_2_with_negative:
         return squad_scoring.score_v1(articles, found.texts), found.texts
     metrics, texts = squad_scoring.score_v2(
-        articles, found, FLAGS.null_score_diff_threshold)
+        articles, found, FLAGS.null_score_diff_threshold, FLAGS.answer_at_threshold)
     # A yes or no is nothing to draw curves of, and --null_score_diff_threshold tells.
     return {name: value for name, value in metrics.items()
             if name != "null_score_diff_threshold_found"}, texts
@@ -324,10 +328,10 @@ def _write(tuner, data: QuestionSet, table, outputs) -> None:
     if data.answered:
         metrics, texts = _scored(data.articles, found)
     else:
-        metrics, texts = {}, found.texts_at(_known_threshold())
+        metrics, texts = {}, found.texts_at(_known_threshold(), FLAGS.answer_at_threshold)
     if not tuner.chief:
         return
-    if metrics:
+    if metrics and not FLAGS.do_eval:  # Which has told them.
         step = tuner.run.current_step
         logging.info("Predictions at step %d: %s", step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
