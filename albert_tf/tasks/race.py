@@ -109,9 +109,11 @@ def _split_dir(data_dir: str, split: str) -> str:
     for folder in folders:
         if files.exists(folder):
             return folder
+    use = {"train": "train", "dev": "eval", "test": "predict"}[split]
     raise InputError(
         f"--data_dir={data_dir}: there is neither a folder {folders[0]} nor "
-        f"{folders[1]}; give the folder RACE as downloaded.")
+        f"{folders[1]}; give the folder RACE as downloaded, or do without this set "
+        f"(--nodo_{use}).")
 
 
 def _passages(folder: str, level: str) -> Iterator[tuple[Any, str, str]]:

@@ -1,0 +1,278 @@
+r"""Fine-tunes ALBERT on RACE: reading comprehension with four choices.
+
+    python run_race.py --data_dir=RACE --recipe \
+        --init_checkpoint=albert_base/model.ckpt-best \
+        --spm_model_file=albert_base/30k-clean.model \
+        --output_dir=runs/race --gradient_accumulation_steps=8 --do_predict
+
+Trains on RACE's train, evaluates on dev at each checkpoint, keeps the best and, with
+--do_predict, answers test; where test has answers its accuracy is told too.
+
+A question is four sequences: a batch of 32 is 128 of up to 512 pieces, which few
+devices have the memory for. --gradient_accumulation_steps=8 computes it in parts of
+four questions, and gives the same step.
+
+With the model trained, --do_predict alone needs --output_dir and the data:
+
+    python run_race.py --output_dir=runs/race --data_dir=RACE \
+        --nodo_train --nodo_eval --do_predict
+"""
+
+import functools
+import hashlib
+import json
+import os
+import sys
+
+import numpy as np
+from absl import flags, logging
+
+from albert_tf import command_line, featurizing, files
+from albert_tf.errors import InputError
+from albert_tf.tasks import race
+from albert_tf.tasks.recipes import RECIPES
+
+FLAGS = flags.FLAGS
+
+command_line.define_model_flags()
+command_line.define_device_flags()
+command_line.define_training_flags(
+    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=1e-5,
+    save_checkpoints_steps=100)
+command_line.define_finetuning_flags(max_seq_length=512, do_train=True, do_eval=True)
+# --help lists them too.
+flags.adopt_module_key_flags(command_line)
+FLAGS["recipe"].help += (
+    " For a model without dropout these are those of version 2 of the released models: "
+    "no dropout, rate 1e-5. (xxlarge of version 1 comes without, too, but the paper "
+    "trains it with: add --albert_dropout_prob=0.1.)")
+flags.DEFINE_string("task_name", "race", "As in the release: race.")
+flags.DEFINE_string(
+    "data_dir", "", "The folder RACE as downloaded, or the one that holds it.")
+flags.DEFINE_integer("train_step", 12000, "Step at which training ends.", lower_bound=1)
+flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.", lower_bound=0)
+flags.DEFINE_integer(
+    "max_qa_length", 128, "Pieces that are kept of question and option, the last ones.",
+    lower_bound=1)
+flags.DEFINE_bool("high_only", False, "Without the middle-school passages.")
+flags.DEFINE_bool("middle_only", False, "Without the high-school passages.")
+_FILE_OF_SPLIT = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
+for _split, _flag in _FILE_OF_SPLIT.items():
+    flags.DEFINE_string(
+        _flag, None, f"File in which the features of {_split} are kept; default: "
+        f"{_split}.tf_record in --cached_dir.")
+
+# What makes up the task: kept with the model, and taken from there.
+_KEPT = ("task_name", "max_seq_length", "max_qa_length", "do_lower_case",
+         "dropout_prob")
+_LEVELS = ("high_only", "middle_only")
+_OUTPUT_OF_SPLIT = {"dev": "eval_predictions", "test": ""}
+_PREDICT_RESULTS = "predict_results.json"
+
+
+def _use_kept_task():
+    # Of the levels both or neither: those that are given exclude others.
+    given = any(FLAGS[name].present for name in _LEVELS)
+    command_line.use_kept_task(_KEPT if given else _KEPT + _LEVELS)
+    if FLAGS.task_name.lower() != "race":
+        raise InputError(
+            f"--task_name={FLAGS.task_name}: this script knows race alone; "
+            "run_classifier.py has the other tasks.")
+
+
+def _use_recipe():
+    # The released models of version 2 have no dropout in their config. The length
+    # that the config is checked against is a recipe's already, or the flag's.
+    config = command_line.finetuning_config()
+    dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
+    name = "race" if dropout else "race-v2"
+    logging.info("The settings are those of the recipe %s.", name)
+    command_line.use_recipe(
+        RECIPES[name], albert_dropout="albert_dropout_prob",
+        classifier_dropout="dropout_prob", batch_size="train_batch_size",
+        learning_rate="learning_rate", num_train_steps="train_step",
+        warmup_steps="warmup_step", max_seq_length="max_seq_length")
+
+
+def _splits() -> list[str]:
+    """The sets that are needed, in the order of their use."""
+    splits = [split for split, needed in (
+        ("train", FLAGS.do_train), ("dev", FLAGS.do_eval), ("test", FLAGS.do_predict))
+        if needed]
+    if not splits:
+        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+    if not FLAGS.data_dir:
+        raise InputError("--data_dir=FOLDER is needed: the folder RACE as downloaded.")
+    return splits
+
+
+def _read(split: str) -> list[race.RaceExample]:
+    examples = race.read_examples(
+        FLAGS.data_dir, split, high_only=FLAGS.high_only, middle_only=FLAGS.middle_only)
+    if split != "test":
+        for example in examples:
+            if example.label is None:
+                raise InputError(
+                    f"{example.where}: there are no answers, so the set can be predicted "
+                    f"but not {'trained on' if split == 'train' else 'scored'}.")
+    logging.info("%s: %d questions on %d passages.", split, len(examples),
+                 len({example.example_id for example in examples}))
+    return examples
+
+
+def _features_paths(splits) -> dict[str, str]:
+    """Where the features of each set are kept; their folders are made."""
+    paths = {}
+    for split in splits:
+        flag = _FILE_OF_SPLIT[split]
+        path = FLAGS[flag].value or command_line.features_path(split)
+        if path in paths.values():
+            raise InputError(f"--{flag}={path} is the file of another set already; "
+                             "each set needs its own.")
+        # A file that is named may be anything, and must not be written over.
+        if FLAGS[flag].value and files.exists(path) and not files.exists(
+                f"{path}.fingerprint.json"):
+            raise InputError(
+                f"--{flag}={path} was not written by this script, which keeps features "
+                "there and makes them of --data_dir: give another name, or none.")
+        paths[split] = path
+        files.make_directory(os.path.dirname(path) or ".",
+                             f"--{flag}" if FLAGS[flag].value else "--cached_dir")
+    return paths
+
+
+def _digest(examples) -> str:
+    """Of all that the features depend on."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(json.dumps([
+            example.article, example.question, example.options,
+            example.label]).encode())
+    return digest.hexdigest()
+
+
+def _features(split, path, examples, config, tokenizer):
+    """A FeatureTable, made or taken from a file that fits."""
+    from albert_tf import (
+        feature_files, feature_specs, sentence_pieces, sequences, text_cleaning,
+        tokenization, wordpiece)
+
+    function = functools.partial(
+        race.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,
+        max_qa_length=FLAGS.max_qa_length)
+
+    def create():
+        for features in featurizing.featurize_all(
+                examples, function, what=split, num_workers=FLAGS.num_workers):
+            yield from features
+
+    parts = feature_files.fingerprint_parts(
+        {"vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
+        [race, sequences, sentence_pieces, text_cleaning, tokenization, wordpiece],
+        **{name: FLAGS[name].value for name in (
+            "max_seq_length", "max_qa_length", "do_lower_case")})
+    # RACE comes as 28,000 files; one digest tells of all.
+    parts["files"][f"{split} data"] = _digest(examples)
+    return feature_files.load_or_create(
+        path, feature_specs.choice_spec(
+            race.NUM_CHOICES, config.vocab_size, config.type_vocab_size),
+        parts, create)
+
+
+def _build(config, options, sets, tables):
+    """The FineTuning object; in the strategy's scope."""
+    import tf_keras
+
+    from albert_tf import finetuning, finetuning_heads, finetuning_losses
+
+    tf_keras.utils.set_random_seed(FLAGS.random_seed)
+    model = finetuning_heads.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
+
+    def score(predictions):
+        return race.score(sets["dev"], _chosen(predictions))
+
+    optimizer = finetuning.make_optimizer(
+        model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
+        FLAGS.optimizer) if FLAGS.do_train else None
+    return finetuning.FineTuning(
+        finetuning.make_task(model, finetuning_losses.CHOICE, score, "accuracy"),
+        config, options,
+        finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
+                                FLAGS.random_seed, FLAGS.predict_batch_size),
+        tables.get("train"), tables.get("dev"), optimizer,
+        {name: FLAGS[name].value for name in (
+            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
+            "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS)})
+
+
+def _chosen(predictions) -> np.ndarray:
+    return np.stack(predictions["probabilities"]).argmax(axis=1)
+
+
+def _write(tuner, split, examples, predictions):
+    """Files of predictions and, of the test set, the accuracy where it is known."""
+    if not tuner.chief:
+        return
+    paths = race.write_predictions(
+        os.path.join(FLAGS.output_dir, _OUTPUT_OF_SPLIT[split]), examples,
+        np.stack(predictions["probabilities"]))
+    if split == "test":
+        results = os.path.join(FLAGS.output_dir, _PREDICT_RESULTS)
+        known = [i for i, example in enumerate(examples) if example.label is not None]
+        if known:
+            metrics = race.score([examples[i] for i in known],
+                                 _chosen(predictions)[known])
+            logging.info(
+                "Test, %d of %d questions with an answer: %s", len(known),
+                len(examples), ", ".join(
+                    f"{name} {value:.6g}" for name, value in metrics.items()))
+            with files.atomic_write(results) as stream:
+                stream.write(json.dumps(
+                    {"questions": len(known), **metrics}, indent=2).encode() + b"\n")
+            paths.append(results)
+        else:
+            logging.info("The test set has no answers, so it is not scored.")
+            files.remove(results)  # Of another set.
+    logging.info("Wrote %s.", ", ".join(paths))
+
+
+def main(argv):
+    del argv
+    _use_kept_task()
+    splits = _splits()
+    if FLAGS.recipe and FLAGS.do_train:
+        _use_recipe()
+    options = command_line.run_options(
+        num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
+        early_stopping=FLAGS.early_stopping)
+    config = command_line.finetuning_config()
+    race.check_lengths(FLAGS.max_seq_length, FLAGS.max_qa_length)
+    tokenizer = command_line.finetuning_tokenizer(config)
+    command_line.check_start()
+    sets = {split: _read(split) for split in splits}
+    files.make_directory(options.output_dir, "--output_dir")
+    paths = _features_paths(splits)
+    command_line.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
+    tables = {split: _features(split, paths[split], sets[split], config, tokenizer)
+              for split in splits}
+
+    strategy = command_line.make_strategy()
+    from albert_tf import training
+
+    with strategy.scope():
+        tuner = _build(config, options, sets, tables)
+        if FLAGS.do_train:
+            try:
+                tuner.train()
+            except training.Stopped as stop:
+                sys.exit(128 + stop.signal_number)
+        if FLAGS.do_eval:
+            _, predictions = tuner.evaluate()
+            _write(tuner, "dev", sets["dev"], predictions)
+        if FLAGS.do_predict:
+            predictions = tuner.predict(tables["test"], "prediction")
+            _write(tuner, "test", sets["test"], predictions)
+
+
+if __name__ == "__main__":
+    command_line.run(main)
