@@ -28,6 +28,8 @@ from albert_tf.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
 
+_USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
+
 command_line.define_model_flags()
 command_line.define_device_flags()
 command_line.define_training_flags(
@@ -47,8 +49,7 @@ flags.DEFINE_string("export_dir", None,
                     "Folder for a SavedModel of the best checkpoint.")
 flags.DEFINE_float("threshold_to_export", math.nan,
                    "Export only if the main metric reaches it; nan: in any case.")
-for _split, _what in (("train", "train on"), ("dev", "evaluate on"),
-                      ("test", "predict")):
+for _split, _what in _USE_OF_SPLIT.items():
     flags.DEFINE_string(
         f"{_split}_file", None,
         f"Custom task: TSV, CSV or JSON lines to {_what}; may be .gz.")
@@ -84,19 +85,30 @@ def _task() -> classification.ClassificationTask:
                              data_dir=FLAGS.data_dir)
 
 
-def _splits(task) -> list[str]:
+def _splits() -> list[str]:
     """The sets that are needed, in the order of their use."""
     splits = [split for split, needed in (
         ("train", FLAGS.do_train), ("dev", FLAGS.do_eval), ("test", FLAGS.do_predict))
         if needed]
-    if not splits:
+    if not (splits or FLAGS.export_dir):
         raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
-    if task.name == "custom":
+    if (FLAGS.task_name or "").lower() == "custom":
         for split in splits:
-            if split not in task.readers:
-                raise InputError(f"give --{split}_file, the data to "
-                                 f"{'predict' if split == 'test' else split} with.")
+            if not FLAGS[f"{split}_file"].value:
+                raise InputError(
+                    f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
     return splits
+
+
+def _check_export() -> None:
+    if not FLAGS.export_dir:
+        return
+    if files.exists(FLAGS.export_dir):
+        raise InputError(
+            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
+    if not (math.isnan(FLAGS.threshold_to_export) or FLAGS.do_eval):
+        raise InputError("--threshold_to_export is compared with the evaluation: give "
+                         "--do_eval, or leave it out.")
 
 
 def _read(task, split):
@@ -193,10 +205,12 @@ def _export(tuner, task, metrics):
     from albert_tf import model_export
 
     value = metrics.get(task.main_metric, math.nan)
+    # Never true where either is nan.
     if value < FLAGS.threshold_to_export:
         logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
                      task.main_metric, value, FLAGS.threshold_to_export)
         return
+    tuner.load()
     if tuner.chief:
         model_export.export_classifier(tuner.model, FLAGS.export_dir, task.labels)
 
@@ -204,6 +218,8 @@ def _export(tuner, task, metrics):
 def main(argv):
     del argv
     command_line.use_kept_task(_KEPT)
+    splits = _splits()
+    _check_export()
     task = _task()
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
@@ -213,7 +229,6 @@ def main(argv):
             classifier_dropout="dropout_prob", batch_size="train_batch_size",
             learning_rate="learning_rate", num_train_steps="train_step",
             warmup_steps="warmup_step", max_seq_length="max_seq_length")
-    splits = _splits(task)
     options = command_line.run_options(
         num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)

@@ -417,6 +417,11 @@ def check_start() -> None:
         raise InputError(
             f"--init_checkpoint={init}: there is neither a folder of this name nor "
             f"{init}.index; give the checkpoint's name without its ending.")
+    if init and os.path.isdir(init) and not any(
+            name.endswith(".index") for name in os.listdir(init)):
+        raise InputError(
+            f"--init_checkpoint={init}: the folder holds no checkpoint, which is a file "
+            "that ends in .index and others beside it.")
 
 
 def features_path(name: str) -> str:

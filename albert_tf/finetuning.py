@@ -169,6 +169,12 @@ class FineTuning:
         """Trains to the last step, or until it stops early; see Run.train."""
         self.run.train()
 
+    def load(self) -> None:
+        """Loads the best checkpoint, else the latest, unless that is done."""
+        if not self._loaded:
+            self.run.load()
+            self._loaded = True
+
     def evaluate(self) -> tuple[dict[str, float], Predictions]:
         """Metrics and predictions of the best checkpoint, else of the latest.
 
@@ -180,9 +186,7 @@ class FineTuning:
 
     def predict(self, table: FeatureTable, what: str) -> Predictions:
         """The best checkpoint's predictions for a set, one row for each example."""
-        if not self._loaded:
-            self.run.load()
-            self._loaded = True
+        self.load()
         replicas = self.run.strategy.num_replicas_in_sync
         batch_size = -(-self._batches.predict_batch_size // replicas) * replicas
         inputs = evaluation_inputs(table, self._lengths_for(table, what))

@@ -34,10 +34,11 @@ def export_classifier(model: tf_keras.Model, export_dir: str,
     parent = os.path.dirname(export_dir.rstrip("/")) or "."
     files.make_directory(parent, "--export_dir")
     staged = f"{export_dir.rstrip('/')}.incomplete-{os.getpid()}"
-    spec = tf.TensorSpec([None, None], tf.int32)
 
+    # The names of the specs become those of the signature's inputs.
     @tf.function(input_signature=[{
-        name: spec for name in ("input_ids", "input_mask", "segment_ids")}])
+        name: tf.TensorSpec([None, None], tf.int32, name=name)
+        for name in ("input_ids", "input_mask", "segment_ids")}])
     def serve(features):
         logits = model(features, training=False)["logits"]
         outputs = {"logits": logits}

@@ -4,6 +4,7 @@
 
 Takes a list of lists of arguments and gives, for each, a dict: `status`, what the
 script wrote to `stderr`, its `log`, and whether TensorFlow was `loaded` by then.
+["copy", folder, new folder] copies a folder as it is then.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import importlib
 import io
 import json
 import logging
+import shutil
 import sys
 import traceback
 
@@ -21,6 +23,9 @@ from albert_tf import command_line
 
 
 def run(module, arguments):
+    if arguments[:1] == ["copy"]:
+        shutil.copytree(*arguments[1:])
+        return dict(status=0, stderr="", log="", loaded=True)
     log, stderr, status = io.StringIO(), io.StringIO(), 0
     handler = logging.StreamHandler(log)
     logging.getLogger("absl").addHandler(handler)

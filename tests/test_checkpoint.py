@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import checkpoint, checkpoint_files
+from albert_tf import checkpoint, checkpoint_files, finetuning_heads
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.heads import AlbertForPreTraining
@@ -194,6 +194,70 @@ def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
                             "output_weights": np.zeros([3, 8], "f")})
     report = checkpoint.restore_tf1(model, path)
     assert report.extra == ["output_weights"] and report.complete
+
+
+# ---- a head that may be new ------------------------------------------------
+
+
+def head_may_be_new(name):
+    return not name.startswith("bert/")
+
+
+@pytest.mark.parametrize("make_head", [
+    lambda: finetuning_heads.AlbertForSequenceClassification(TINY, 3),
+    # Its own scope is cls/squad, beside the heads of pretraining.
+    lambda: finetuning_heads.AlbertForSpans(TINY)])
+def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
+    caplog.set_level(python_logging.INFO, logger="absl")
+    tensors = numbered_tensors(pretrainer())
+    path = write(tmp_path, tensors)
+    model = make_head()
+    before = checkpoint.tf1_tensors(model)
+    head = sorted(name for name in before if head_may_be_new(name))
+    report = checkpoint.restore_tf1(model, path, may_be_new=head_may_be_new)
+    assert report.new == head and len(head) == 2
+    assert report.complete and report.missing == report.mismatched == []
+    # Pretraining's heads are left over, and so may the pooler be for spans.
+    assert report.unexpected == [] and set(HEADS) <= set(report.extra)
+    assert f"new, start from random values: {', '.join(head)}" in caplog.text
+    assert_holds(model, {**tensors, **{name: before[name] for name in head}})
+    # Nothing is new without leave.
+    check_refused(make_head(), path, "lacks: 2", head[0])
+
+
+def test_head_of_another_shape_is_new(tmp_path):
+    def classifier(num_labels):
+        return finetuning_heads.AlbertForSequenceClassification(TINY, num_labels)
+
+    tensors = numbered_tensors(classifier(3))
+    path = write(tmp_path, tensors)
+    same, other = classifier(3), classifier(2)
+    report = checkpoint.restore_tf1(same, path, may_be_new=head_may_be_new)
+    assert report.new == [] and report.extra == []
+    assert_holds(same, tensors)
+
+    before = checkpoint.tf1_tensors(other)
+    report = checkpoint.restore_tf1(other, path, may_be_new=head_may_be_new)
+    head = ["output_bias", "output_weights"]
+    assert report.new == head and report.complete
+    assert_holds(other, {**tensors, **{name: before[name] for name in head}})
+    check_refused(classifier(2), path, "another shape: 2",
+                  "output_bias is [3] in the checkpoint, [2] in the model")
+
+
+def test_encoder_is_never_new(tmp_path):
+    tensors = numbered_tensors(pretrainer())
+    lost = f"{GROUP.format(0)}/attention_1/self/key/kernel"
+    model = finetuning_heads.AlbertForSequenceClassification(TINY, 3)
+    check_refused(
+        model, write(tmp_path, {n: v for n, v in tensors.items() if n != lost}),
+        "lacks: 1", lost, may_be_new=head_may_be_new)
+    tensors[lost] = tensors[lost][:, :4]
+    check_refused(model, write(tmp_path, tensors), "another shape: 1", lost,
+                  may_be_new=head_may_be_new)
+    second = numbered_tensors(pretrainer(num_hidden_groups=2))
+    check_refused(model, write(tmp_path, second), "no place in the model: 16",
+                  may_be_new=head_may_be_new)
 
 
 def test_own_hint_replaces_the_flags(tmp_path):

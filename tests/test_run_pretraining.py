@@ -87,6 +87,12 @@ def _data(tmp_path_factory):
         "settings": {"output_files": ["old/train.tfrecord-0", "old/train.tfrecord-1"]},
         "vocabulary": {"kind": "WordPiece", "size": 29}}))
     (folder / "made" / "summary-other.json").write_text("{")
+    for name, digest in (("named", "12"), ("renamed", "34")):
+        (folder / name).mkdir()
+        tiny_run.write_records(folder / name / "train.tfrecord", 9, 1)
+        (folder / name / "summary-train.tfrecord.json").write_text(json.dumps({
+            "settings": {"output_files": ["train.tfrecord"]},
+            "vocabulary": {"file": "a.txt", "sha256": digest, "size": 30}}))
 
     export_tf1(heads.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
                str(folder / "other_shape" / "model.ckpt"))
@@ -316,7 +322,9 @@ LATE = {
 WORKING = {
     "partial init": dict(
         init_checkpoint="{data}/other_shape/model.ckpt", allow_partial_init="true",
-        num_train_steps=1),
+        num_train_steps=1, input_file="{data}/named/train.tfrecord"),
+    "records of another vocabulary": dict(
+        input_file="{data}/renamed/train.tfrecord", output_dir="{data}/partial init"),
     "unbroken": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
     "evaluation": dict(
         eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
@@ -371,6 +379,20 @@ def test_partial_start_is_reported(results):
     result = results["partial init"]
     assert result["status"] == 0, result["stderr"]
     assert "of another shape, keep their values: bert/encoder/" in result["log"]
+
+
+def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
+    kept = {"file": "a.txt", "sha256": "12", "size": 30}
+    assert results["partial init"]["status"] == 0
+    path = data / "partial init" / "vocabulary.json"
+    assert json.loads(path.read_text()) == kept
+    # Where no summary tells, nothing is claimed.
+    assert not (data / "unbroken" / "vocabulary.json").exists()
+    result = results["records of another vocabulary"]
+    assert result["status"] == 1
+    assert result["stderr"].startswith(
+        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the model "
+        f"in {data}/partial init (a.txt); choose another --output_dir")
 
 
 def test_summary_that_is_damaged_is_left_out_aloud(results):

@@ -1,0 +1,361 @@
+"""Fine-tuning in the loop: several lengths, replicas, stops, early ends, the best."""
+
+import dataclasses
+import itertools
+import json
+import re
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+from absl import logging
+
+from albert_tf import feature_specs, finetuning, finetuning_losses
+from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoint_files import write_tensors
+from albert_tf.errors import InputError
+from albert_tf.feature_table import FeatureTable
+from albert_tf.finetuning_heads import AlbertForSequenceClassification
+from albert_tf.run_options import Inputs, RunOptions, StepOptions
+from albert_tf.training import Run, Stopped
+from tests import tiny_run
+
+LENGTH = 24  # the longest
+STEPS = 10
+SPEC = feature_specs.classification_spec(3, tiny_run.VOCAB_SIZE)
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog):
+    logging.set_verbosity(logging.INFO)
+    caplog.set_level("INFO", logger="absl")
+
+
+@pytest.fixture(name="eager")
+def _eager():
+    """Steps run as they are written: tracing them takes longer than ten of them."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+def make_rows(count, seed):
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        size = int(random.integers(3, LENGTH + 1))
+        ids = random.integers(5, tiny_run.VOCAB_SIZE, size)
+        rows.append({"input_ids": ids.tolist(), "input_mask": [1] * size,
+                     "segment_ids": [int(i > size // 2) for i in range(size)],
+                     "label_ids": [int(ids[1]) % 3]})
+    return rows
+
+
+# An epoch ends within step 5, and the lengths of 5 batches are sorted together.
+TRAIN = FeatureTable.from_dicts(SPEC, make_rows(43, 1))
+DEV_ROWS = make_rows(13, 2)
+DEV = FeatureTable.from_dicts(SPEC, DEV_ROWS)
+
+
+def config(dropout=0.0):
+    return tiny_run.config(
+        num_hidden_layers=1, max_position_embeddings=LENGTH,
+        hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+
+
+def make_task(dropout=0.0, score=None, best_metric="accuracy"):
+    tf_keras.utils.set_random_seed(1)
+    model = AlbertForSequenceClassification(config(dropout), 3, dropout)
+    # Larger weights than a model's first, so that inputs count.
+    random = np.random.default_rng(3)
+    load_tf1_tensors(model, {
+        name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
+        for name, value in tf1_tensors(model).items()})
+    return finetuning.make_task(
+        model, finetuning_losses.CLASSIFICATION, score, best_metric)
+
+
+def make_options(folder, **options):
+    return RunOptions(output_dir=str(folder), **{
+        **dict(num_train_steps=STEPS, train_batch_size=8, eval_batch_size=4,
+               iterations_per_loop=5, save_checkpoints_steps=4, keep_checkpoint_max=0,
+               # Norms of replicas differ, so nothing is clipped.
+               step=StepOptions(clip_norm=1e9)), **options})
+
+
+def make(folder, dropout=0.0, score=None, best_metric="accuracy", train=TRAIN,
+         evaluation=DEV, lengths=3, **options):
+    task = make_task(dropout, score, best_metric)
+    optimizer = finetuning.make_optimizer(
+        task.model, 0.01, STEPS, 2, "adamw") if train is not None else None
+    return finetuning.FineTuning(
+        task, config(dropout), make_options(folder, **options),
+        finetuning.BatchOptions(LENGTH, lengths, random_seed=5, predict_batch_size=5),
+        train, evaluation, optimizer)
+
+
+def assert_close(found, expected, tolerance=2e-5):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        # The gradient of the key's bias is 0 but for rounding errors.
+        np.testing.assert_allclose(
+            found[name], value, rtol=0, err_msg=name,
+            atol=0.2 if "key/bias" in name else tolerance)
+
+
+@pytest.fixture(scope="module", name="trained")
+def _trained(tmp_path_factory):
+    """A run over three lengths without dropout: its folder, weights and model."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    tuner = make(folder)
+    tuner.train()
+    return folder, tf1_tensors(tuner.model)
+
+
+# ---- several lengths -------------------------------------------------------
+
+
+def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
+    plan = finetuning.length_batching.BatchPlan(
+        TRAIN.lengths, finetuning.lengths_for(
+            TRAIN, finetuning.BatchOptions(LENGTH, 3)), 8, 5)
+    assert len(plan.shapes) == 3
+    assert len({plan.shape_of_step(step) for step in range(STEPS)}) == 3
+
+    def batch(step):
+        rows = plan.rows_of_step(step)
+        return {name: np.stack([
+            np.pad(TRAIN.columns[name][row], (0, pad - len(TRAIN.columns[name][row])))
+            for row in rows for pad in [1 if name == "label_ids" else LENGTH]
+        ]).astype(np.int32) for name in TRAIN.columns}
+
+    batches = [batch(step) for step in range(STEPS)]
+
+    def dataset(shape, **pipeline):
+        assert shape == 0 and pipeline["start_batch"] == 0
+        return tf.data.Dataset.from_tensor_slices(
+            {name: np.stack([each[name] for each in batches]) for name in batches[0]})
+
+    task = make_task()
+    run = Run(task, config(), make_options(tmp_path), Inputs(train=dataset),
+              finetuning.make_optimizer(task.model, 0.01, STEPS, 2, "adamw"))
+    run.train()
+    assert_close(tf1_tensors(task.model), trained[1])
+
+
+def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
+    tuner = make(tmp_path, evaluation=None)
+    tuner.train()
+    for name, value in trained[1].items():
+        np.testing.assert_array_equal(tf1_tensors(tuner.model)[name], value)
+
+
+def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
+    with tiny_run.strategy(2).scope():
+        tuner = make(tmp_path)
+        tuner.train()
+        weights = tf1_tensors(tuner.model)
+        metrics, predictions = tuner.evaluate()
+        predicted = tuner.predict(DEV, "prediction")
+    assert_close(weights, trained[1])
+    one = make(trained[0], train=None)
+    expected_metrics, expected = one.evaluate()
+    assert metrics == pytest.approx(expected_metrics, rel=1e-4)
+    for found in (predictions, predicted):
+        np.testing.assert_allclose(found["probabilities"], expected["probabilities"],
+                                   atol=1e-4)
+
+
+def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
+    del eager
+    whole = make(tmp_path / "whole", dropout=0.1)
+    whole.train()
+    stopped = make(tmp_path / "stopped", dropout=0.1)
+    on_step = stopped.run._on_step
+
+    def stop_after_7():
+        if stopped.run.current_step == 7:
+            stopped.run.signals.received = signal.SIGTERM
+        on_step()
+
+    stopped.run._on_step = stop_after_7
+    with pytest.raises(Stopped):
+        stopped.train()
+    assert (tmp_path / "stopped" / "model.ckpt-7.index").exists()
+
+    resumed = make(tmp_path / "stopped", dropout=0.1)
+    resumed.train()
+    for name, value in tf1_tensors(whole.model).items():
+        np.testing.assert_array_equal(tf1_tensors(resumed.model)[name], value)
+
+
+# ---- evaluation and prediction ---------------------------------------------
+
+
+@pytest.mark.parametrize("replicas, batch_size, lengths", [
+    (1, 5, 3), (1, 16, 1), (2, 6, 3)])
+def test_every_example_is_evaluated_once_and_in_order(
+        replicas, batch_size, lengths, trained):
+    with tiny_run.strategy(replicas).scope():
+        tuner = make(trained[0], train=None, lengths=lengths, eval_batch_size=batch_size)
+        metrics, predictions = tuner.evaluate()
+        predicted = tuner.predict(DEV, "prediction")
+        model = tuner.model
+    expected = np.stack([model({
+        name: tf.constant([row[name]], tf.int32)
+        for name in ("input_ids", "input_mask", "segment_ids")})["logits"][0].numpy()
+        for row in DEV_ROWS])
+    assert expected.std(axis=0).min() > 1e-3
+    for found in (predictions, predicted):
+        np.testing.assert_allclose(found["logits"], expected, atol=1e-5)
+    labels = np.array([row["label_ids"][0] for row in DEV_ROWS])
+    log_probs = tf.nn.log_softmax(expected).numpy()[np.arange(13), labels]
+    assert metrics["loss"] == pytest.approx(-log_probs.mean(), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx(
+        (expected.argmax(axis=-1) == labels).mean())
+
+
+def test_labels_do_not_matter_to_predictions(trained):
+    other = FeatureTable.from_dicts(
+        SPEC, [{**row, "label_ids": [0]} for row in DEV_ROWS])
+    tuner = make(trained[0], train=None, evaluation=None)
+    for name, values in tuner.predict(other, "prediction").items():
+        np.testing.assert_array_equal(values, tuner.predict(DEV, "again")[name])
+
+
+def test_prediction_of_longer_sequences_than_in_training(trained):
+    short = FeatureTable.from_dicts(
+        SPEC, [row for row in make_rows(60, 4) if len(row["input_ids"]) <= 8])
+    tuner = make(trained[0], train=None, evaluation=short)
+    expected = make(trained[0], train=None).evaluate()[1]
+    np.testing.assert_allclose(tuner.predict(DEV, "prediction")["logits"],
+                               expected["logits"], atol=1e-5)
+
+
+# ---- early stopping and the best -------------------------------------------
+
+
+def scores(*values):
+    """A score that gives these values one after the other."""
+    left = iter(values)
+    return lambda predictions: {"score": next(left)}
+
+
+def evaluated(folder):
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(row["step"], row["score"]) for row in rows if row["split"] == "eval"]
+
+
+EARLY = dict(best_metric="score", early_stopping=2, save_checkpoints_steps=2)
+
+
+def test_training_ends_after_evaluations_without_a_better_one(
+        tmp_path, caplog, eager):
+    del eager
+    # A best that comes again is not better.
+    tuner = make(tmp_path, score=scores(1.0, 3.0, 2.0, 3.0), **EARLY)
+    tuner.train()
+    assert evaluated(tmp_path) == [(2, 1.0), (4, 3.0), (6, 2.0), (8, 3.0)]
+    assert tuner.run.current_step == 8
+    assert ("Stopped early at step 8: 2 evaluations in a row did not better score."
+            in caplog.text)
+    tuner.run.load()
+    assert tuner.run.current_step == 4
+    best = tf1_tensors(tuner.model)
+
+    # The same command finds nothing more to do, and what it kept is still there.
+    again = make(tmp_path, score=scores(3.0), **EARLY)
+    again.train()
+    assert evaluated(tmp_path)[-1] == (8, 3.0) and again.run.current_step == 8
+    metrics, _ = again.evaluate()
+    assert again.run.current_step == 4 and metrics["score"] == 3.0
+    for name, value in best.items():
+        np.testing.assert_array_equal(tf1_tensors(again.model)[name], value)
+
+
+def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
+    del eager
+    first = make(tmp_path, score=scores(3.0, 2.0), **EARLY)
+    on_step = first.run._on_step
+
+    def stop_after_5():
+        if first.run.current_step == 5:
+            first.run.signals.received = signal.SIGTERM
+        on_step()
+
+    first.run._on_step = stop_after_5
+    with pytest.raises(Stopped):
+        first.train()
+    second = make(tmp_path, score=scores(2.5), **EARLY)
+    second.train()
+    assert evaluated(tmp_path) == [(2, 3.0), (4, 2.0), (6, 2.5)]
+    second.run.load()
+    assert second.run.current_step == 2
+
+
+def test_better_evaluations_train_to_the_end(tmp_path, eager):
+    del eager
+    values = itertools.count()
+    tuner = make(tmp_path, score=lambda predictions: {"score": float(next(values))},
+                 **EARLY)
+    tuner.train()
+    assert tuner.run.current_step == STEPS
+
+
+def test_score_sees_every_example(tmp_path, eager):
+    del eager
+    seen = []
+
+    def score(predictions):
+        seen.append(len(predictions["probabilities"]))
+        return {"score": 1.0}
+
+    make(tmp_path, score=score, best_metric="score").train()
+    assert seen == [13, 13, 13]
+
+
+# ---- the start -------------------------------------------------------------
+
+
+def test_no_model_to_start_from(tmp_path):
+    with pytest.raises(InputError, match=re.escape(
+            f"there is no model to start from: {tmp_path} holds no checkpoint and no "
+            "--init_checkpoint is given; give one, or --from_scratch")):
+        make(tmp_path, from_scratch=False).train()
+    assert not list(tmp_path.glob("model.ckpt*"))
+    assert not (tmp_path / "albert_config.json").exists()
+
+
+def test_own_checkpoint_needs_no_from_scratch(trained):
+    tuner = make(trained[0], from_scratch=False)
+    tuner.train()
+    assert tuner.run.current_step == STEPS
+
+
+def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path, eager):
+    """A pretrained encoder alone predicts nothing."""
+    del eager
+    encoder = {name: value for name, value in trained[1].items()
+               if name.startswith("bert/")}
+    write_tensors(encoder, str(tmp_path / "encoder" / "model.ckpt"))
+    tuner = make(tmp_path / "run", train=None,
+                 init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
+    with pytest.raises(InputError, match=r"model that it lacks: 2 \(output_bias"):
+        tuner.evaluate()
+    trainer = make(tmp_path / "run", from_scratch=False, num_train_steps=1,
+                   init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
+    trainer.train()
+    assert trainer.run.current_step == 1
+
+
+# ---- lengths ---------------------------------------------------------------
+
+
+def test_lengths_of_the_first_set_are_used_again():
+    batches = finetuning.BatchOptions(LENGTH, 3)
+    assert finetuning.lengths_for(DEV, batches, (16, 24)) == (16, 24)
+    assert finetuning.lengths_for(DEV, batches, (8,)) == (8, 24)
+    one = dataclasses.replace(batches, num_lengths=1, max_seq_length=30)
+    assert finetuning.lengths_for(DEV, one) == (30,)

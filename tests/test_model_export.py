@@ -1,0 +1,85 @@
+"""SavedModels: what serves gives the numbers of the model."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning_heads import AlbertForSequenceClassification
+from albert_tf.model_export import export_classifier
+from tests import tiny_run
+
+
+def make(num_labels):
+    config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=12,
+                             hidden_dropout_prob=0.5)
+    return AlbertForSequenceClassification(config, num_labels, dropout_prob=0.5)
+
+
+def batch(rows, length, masked=2):
+    random = np.random.default_rng(length)
+    ids = random.integers(5, tiny_run.VOCAB_SIZE, (rows, length)).astype(np.int32)
+    mask = np.ones_like(ids)
+    mask[:, length - masked:] = 0
+    return {"input_ids": tf.constant(ids), "input_mask": tf.constant(mask),
+            "segment_ids": tf.constant((ids % 2).astype(np.int32))}
+
+
+@pytest.fixture(scope="module", name="exported")
+def _exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export") / "below" / "model"
+    model = make(3)
+    export_classifier(model, f"{folder}/", ["no", "maybe", "好"])
+    return folder, model
+
+
+def test_exported_classifier_serves_any_batch_without_dropout(exported):
+    folder, model = exported
+    serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+    for features in (batch(2, 12), batch(3, 5)):
+        found = serve(**features)
+        assert found.keys() == {"logits", "probabilities"}
+        logits = model(features)["logits"]
+        assert np.ptp(logits) > 0
+        np.testing.assert_allclose(found["logits"], logits, atol=1e-6)
+        np.testing.assert_allclose(
+            found["probabilities"], tf.nn.softmax(logits), atol=1e-6)
+
+
+def test_labels_stand_beside_it(exported):
+    folder, _ = exported
+    assert (folder / "assets" / "labels.txt").read_text(encoding="utf-8") == (
+        "no\nmaybe\n好\n")
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
+
+
+def test_regression_has_no_probabilities(tmp_path):
+    model = make(1)
+    export_classifier(model, str(tmp_path / "model"), ())
+    features = batch(2, 7)
+    found = tf.saved_model.load(str(tmp_path / "model")).signatures[
+        "serving_default"](**features)
+    assert found.keys() == {"logits"} and found["logits"].shape == (2, 1)
+    np.testing.assert_allclose(found["logits"], model(features)["logits"], atol=1e-6)
+    assert not (tmp_path / "model" / "assets" / "labels.txt").exists()
+
+
+def test_folder_that_exists_is_kept(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "notes").write_text("the user's")
+    with pytest.raises(InputError, match=(
+            "--export_dir=.*model is there already; choose another")):
+        export_classifier(make(2), str(tmp_path / "model"), ["a", "b"])
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["notes"]
+
+
+def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
+    def fail(module, folder, **kwargs):
+        tf.io.gfile.makedirs(f"{folder}/variables")
+        raise tf.errors.ResourceExhaustedError(None, None, "no room left\nmore")
+
+    monkeypatch.setattr(tf.saved_model, "save", fail)
+    with pytest.raises(InputError, match=(
+            r"--export_dir=.*model: cannot be written: no room left\.")):
+        export_classifier(make(2), str(tmp_path / "model"), ["a", "b"])
+    assert not list(tmp_path.iterdir())

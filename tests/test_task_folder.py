@@ -1,0 +1,150 @@
+"""What a fine-tuned model's folder keeps of its task and vocabulary."""
+
+import json
+
+import pytest
+
+from albert_tf import record_vocabulary, task_folder
+from albert_tf.errors import InputError
+
+SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",
+                flags={"max_seq_length": 8})
+
+
+@pytest.fixture(name="vocabulary")
+def _vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\na\n")
+    return path
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    return tmp_path / "model"
+
+
+def keep(folder, vocabulary, **changes):
+    task_folder.keep(str(folder), {**SETTINGS, **changes}, str(vocabulary))
+
+
+def with_model(folder):
+    (folder / "model.ckpt-best.index").write_bytes(b"")
+
+
+def test_task_is_read_as_it_was_kept(folder, vocabulary):
+    assert task_folder.read(str(folder)) is None
+    keep(folder, vocabulary, labels=("好", "坏"))
+    kept = task_folder.read(str(folder))
+    assert kept["labels"] == ["好", "坏"] and kept["flags"] == {"max_seq_length": 8}
+    assert "好" in (folder / "task.json").read_text(encoding="utf-8")
+    assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
+    assert kept["vocabulary"] == task_folder.vocabulary_of(str(vocabulary))
+
+
+def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
+    keep(folder, vocabulary)
+    with_model(folder)
+    keep(folder, vocabulary, flags={"max_seq_length": 9})  # No other task.
+    for changes, message in (
+            (dict(task="rte"), "another task: task 'cola' there, 'rte' here; choose"),
+            (dict(labels=["1", "0"]), r"labels \['0', '1'\] there, \['1', '0'\] here")):
+        with pytest.raises(InputError, match=message):
+            keep(folder, vocabulary, **changes)
+    vocabulary.write_text("[PAD]\nb\n")
+    with pytest.raises(InputError, match=(
+            "vocab.txt is not the vocabulary of the model in .*model, which")):
+        keep(folder, vocabulary)
+    assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
+    assert task_folder.read(str(folder))["flags"] == {"max_seq_length": 9}
+
+
+def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
+    keep(folder, vocabulary)
+    vocabulary.write_text("[PAD]\nb\n")
+    keep(folder, vocabulary, task="rte")
+    assert task_folder.read(str(folder))["task"] == "rte"
+    assert (folder / "vocab.txt").read_text() == "[PAD]\nb\n"
+
+
+@pytest.mark.parametrize("content, message", [
+    ("{", "task.json, line 1: not JSON .*restore the file, or remove it"),
+    ("[]", "task.json: not a JSON object; restore the file"),
+])
+def test_damaged_task(content, message, tmp_path):
+    (tmp_path / "task.json").write_text(content)
+    with pytest.raises(InputError, match=message):
+        task_folder.read(str(tmp_path))
+
+
+# ---- the vocabulary of a pretrained model ----------------------------------
+
+
+def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(tmp_path):
+    (tmp_path / "parent").mkdir()
+    kept = {"file": "30k.model", "sha256": "12", "size": 3}
+    folder = tmp_path / "parent" / "model"
+    task_folder.keep_vocabulary(str(folder), kept)
+    (folder / "model.ckpt-5.index").write_bytes(b"")
+    for name in ("", "/", "/model.ckpt-5", "/model.ckpt-5.index",
+                 "/model.ckpt-5.data-00000-of-00001"):
+        assert task_folder.pretraining_vocabulary(f"{folder}{name}") == kept, name
+    # A folder beside it or below it is another's.
+    (folder / "below").mkdir()
+    assert task_folder.pretraining_vocabulary(str(folder / "below")) is None
+    assert task_folder.pretraining_vocabulary(str(tmp_path / "parent")) is None
+
+
+def test_task_goes_before_the_vocabulary_of_pretraining(folder, vocabulary):
+    keep(folder, vocabulary)
+    task_folder.keep_vocabulary(str(folder), {"file": "old", "sha256": "12"})
+    assert task_folder.pretraining_vocabulary(str(folder)) == (
+        task_folder.vocabulary_of(str(vocabulary)))
+
+
+def test_vocabulary_without_a_digest_is_not_compared(vocabulary):
+    given = task_folder.vocabulary_of(str(vocabulary))
+    task_folder.check_vocabulary({"file": "other"}, given, "model")
+    task_folder.check_vocabulary({**given, "file": "renamed"}, given, "model")
+    with pytest.raises(InputError, match=r"made with another \(other\); give that"):
+        task_folder.check_vocabulary({"file": "other", "sha256": "1"}, given, "model")
+
+
+def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
+    kept = {"file": "a.model", "sha256": "1", "size": 3}
+    task_folder.keep_vocabulary(str(folder), kept)
+    other = {**kept, "file": "b.model", "sha256": "2"}
+    task_folder.check_records(str(folder), other)  # There is no model yet.
+    with_model(folder)
+    task_folder.check_records(str(folder), {**kept, "file": "renamed"})
+    with pytest.raises(InputError, match=(
+            r"made with another vocabulary \(b.model\) than the model in .* \(a.model\)")):
+        task_folder.check_records(str(folder), other)
+
+
+# ---- the vocabulary that records tell --------------------------------------
+
+
+def records_of(folder, **vocabulary):
+    """A record file with its summary; returns its path."""
+    folder.mkdir()
+    (folder / "summary-a.json").write_text(json.dumps({
+        "settings": {"output_files": ["a.tfrecord"]},
+        "vocabulary": {"kind": "WordPiece", "size": 3, **vocabulary}}))
+    return str(folder / "a.tfrecord")
+
+
+def test_vocabulary_of_records(tmp_path):
+    first = records_of(tmp_path / "1", file="v.txt", sha256="1")
+    assert record_vocabulary.check_vocabulary([first], 3) == {
+        "file": "v.txt", "sha256": "1", "size": 3}
+    assert record_vocabulary.check_vocabulary([str(tmp_path / "1" / "b")], 3) is None
+    # As summaries were before they told the content.
+    old = records_of(tmp_path / "old")
+    assert record_vocabulary.check_vocabulary([old], 3) is None
+    assert record_vocabulary.check_vocabulary([old, first], 3)["sha256"] == "1"
+    same = records_of(tmp_path / "2", file="renamed.txt", sha256="1")
+    record_vocabulary.check_vocabulary([first, same], 3)
+    other = records_of(tmp_path / "3", file="v.txt", sha256="2")
+    with pytest.raises(InputError, match=(
+            "1/a.tfrecord and .*3/a.tfrecord were made with vocabularies of different")):
+        record_vocabulary.check_vocabulary([first, other], 3)
