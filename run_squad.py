@@ -365,11 +365,13 @@ def main(argv):
         sets["predict"] = _read("predict")
     files.make_directory(options.output_dir, "--output_dir")
     command_line.keep_task(_KEPT, task=_task_name())
+    # Before anything of TensorFlow runs, as making features does: devices and workers
+    # cannot be arranged later.
+    strategy = command_line.make_strategy()
     tables = {name: _features(name, found.examples, config, tokenizer)
               for name, found in sets.items()}
     _report_dropped(sets, tables)
 
-    strategy = command_line.make_strategy()
     from albert_tf import training
 
     with strategy.scope():
