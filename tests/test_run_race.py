@@ -81,6 +81,7 @@ def _data(tmp_path_factory):
     spoil(folder / "not_json", content='{"article": \n "w1" "w2"}')
     spoil(folder / "three_options", "train", options=[["w1"] * 3, ["w1"] * 4])
     (folder / "no_test" / "train").mkdir(parents=True)
+    (folder / "not_read.index").touch()
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     (folder / "short_vocab.txt").write_text("\n".join(vocabulary[:-1]) + "\n")
@@ -113,7 +114,7 @@ EARLY = {
         r"{data}/RACE/train; give the folder RACE .*\(--nodo_train\)"),
     "no test": (
         dict(data_dir="{data}/no_test", do_predict="true", do_eval="false",
-             do_train="false", init_checkpoint="{data}/race"),
+             do_train="false", init_checkpoint="{data}/not_read"),
         r"neither a folder {data}/no_test/test nor .*\(--nodo_predict\)"),
     "other task": (dict(task_name="cola"), "--task_name=cola: this script knows race"),
     "both levels alone": (
