@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from albert_tf import feature_specs, finetuning, finetuning_losses
+from albert_tf import feature_specs, finetuning, finetuning_losses, training
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.checkpoint_files import write_tensors
 from albert_tf.errors import InputError
@@ -25,6 +25,14 @@ from tests import tiny_run
 LENGTH = 24  # the longest
 STEPS = 10
 SPEC = feature_specs.classification_spec(3, tiny_run.VOCAB_SIZE)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_curves():
+    """Drawing them takes longer than the runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "draw_curves", lambda *args: None)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +153,7 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     assert_close(tf1_tensors(task.model), trained[1])
 
 
+@pytest.mark.slow
 def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
     tuner = make(tmp_path, evaluation=None)
     tuner.train()
@@ -152,6 +161,7 @@ def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
         np.testing.assert_array_equal(tf1_tensors(tuner.model)[name], value)
 
 
+@pytest.mark.slow
 def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
     with tiny_run.strategy(2).scope():
         tuner = make(tmp_path)
