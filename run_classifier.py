@@ -120,11 +120,8 @@ def _read(task, split):
 
 def _features(task, split, found, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import (
-        feature_files, feature_specs, sentence_pieces, sequences, text_cleaning,
-        wordpiece)
+    from albert_tf import feature_files, feature_specs
 
-    vocabulary = FLAGS.spm_model_file or FLAGS.vocab_file
     paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
     function = functools.partial(
         classification.featurize, tokenizer=tokenizer, labels=task.labels,
@@ -139,11 +136,11 @@ def _features(task, split, found, config, tokenizer):
         command_line.features_path(split),
         feature_specs.classification_spec(
             task.num_outputs, config.vocab_size, config.type_vocab_size),
-        feature_files.fingerprint_parts(
-            {**paths, "vocabulary": vocabulary},
-            [classification, sequences, sentence_pieces, text_cleaning, wordpiece],
-            **{name: FLAGS[name].value for name in _KEPT if name != "dropout_prob"},
-            labels_of_task=task.labels),
+        command_line.features_fingerprint(
+            paths, [classification],
+            **{name: FLAGS[name].value for name in (
+                "text_column", "text_b_column", "label_column", "header", "delimiter")},
+            task=task.name, labels=task.labels),
         create)
 
 
@@ -240,11 +237,12 @@ def main(argv):
     if task.name == "custom" and task.labels:
         FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
     command_line.keep_task(_KEPT, task=task.name, labels=task.labels)
-    tables = {split: _features(task, split, found, config, tokenizer)
-              for split, found in sets.items()}
-
+    # Before the features, which start TensorFlow.
     strategy = command_line.make_strategy()
     from albert_tf import training
+
+    tables = {split: _features(task, split, found, config, tokenizer)
+              for split, found in sets.items()}
 
     with strategy.scope():
         tuner = _build(task, config, options, sets, tables)

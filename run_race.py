@@ -153,9 +153,7 @@ def _digest(examples) -> str:
 
 def _features(split, path, examples, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import (
-        feature_files, feature_specs, sentence_pieces, sequences, text_cleaning,
-        tokenization, wordpiece)
+    from albert_tf import feature_files, feature_specs
 
     function = functools.partial(
         race.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,
@@ -166,11 +164,8 @@ def _features(split, path, examples, config, tokenizer):
                 examples, function, what=split, num_workers=FLAGS.num_workers):
             yield from features
 
-    parts = feature_files.fingerprint_parts(
-        {"vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
-        [race, sequences, sentence_pieces, text_cleaning, tokenization, wordpiece],
-        **{name: FLAGS[name].value for name in (
-            "max_seq_length", "max_qa_length", "do_lower_case")})
+    parts = command_line.features_fingerprint(
+        {}, [race], max_qa_length=FLAGS.max_qa_length)
     # RACE comes as 28,000 files; one digest tells of all.
     parts["files"][f"{split} data"] = _digest(examples)
     return feature_files.load_or_create(
@@ -253,11 +248,12 @@ def main(argv):
     files.make_directory(options.output_dir, "--output_dir")
     paths = _features_paths(splits)
     command_line.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
-    tables = {split: _features(split, paths[split], sets[split], config, tokenizer)
-              for split in splits}
-
+    # Before the features, which start TensorFlow.
     strategy = command_line.make_strategy()
     from albert_tf import training
+
+    tables = {split: _features(split, paths[split], sets[split], config, tokenizer)
+              for split in splits}
 
     with strategy.scope():
         tuner = _build(config, options, sets, tables)

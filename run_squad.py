@@ -189,15 +189,15 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
 
 def _features(name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import (
-        feature_files, feature_specs, sentence_pieces, sequences, text_cleaning,
-        tokenization, wordpiece)
+    from albert_tf import feature_files, feature_specs
     from albert_tf.tasks import squad_alignment
 
-    settings = {flag: FLAGS[flag].value for flag in (
-        "max_seq_length", "doc_stride", "max_query_length")}
+    settings = {"doc_stride": FLAGS.doc_stride,
+                "max_query_length": FLAGS.max_query_length,
+                "is_training": name == "train"}
     function = functools.partial(
-        squad.featurize, tokenizer=tokenizer, is_training=name == "train", **settings)
+        squad.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,
+        **settings)
 
     def create():
         yield from squad.number_features(featurizing.featurize_all(
@@ -207,14 +207,9 @@ def _features(name: str, examples: list, config, tokenizer):
         FLAGS[f"{name}_feature_file"].value or command_line.features_path(name),
         feature_specs.span_spec(config.vocab_size, config.type_vocab_size,
                                 max_seq_length=FLAGS.max_seq_length),
-        feature_files.fingerprint_parts(
-            {f"{name} data": FLAGS[f"{name}_file"].value,
-             "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
-            [squad, squad_alignment, sequences, sentence_pieces, text_cleaning,
-             tokenization, wordpiece],
-            **settings, do_lower_case=FLAGS.do_lower_case,
-            version_2_with_negative=FLAGS.version_2_with_negative, is_training=(
-                name == "train")),
+        command_line.features_fingerprint(
+            {f"{name} data": FLAGS[f"{name}_file"].value}, [squad, squad_alignment],
+            **settings, version_2_with_negative=FLAGS.version_2_with_negative),
         create)
 
 

@@ -7,7 +7,8 @@ here, so that the scripts that create data start without it.
 import logging as pylogging
 import os
 import sys
-from typing import Any, Callable, Sequence
+import types
+from typing import Any, Callable, Mapping, Sequence
 
 from absl import app, flags, logging
 
@@ -422,6 +423,28 @@ def check_start() -> None:
         raise InputError(
             f"--init_checkpoint={init}: the folder holds no checkpoint, which is a file "
             "that ends in .index and others beside it.")
+
+
+def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.ModuleType],
+                         **settings: Any) -> dict[str, Any]:
+    """What a set's features depend on: the data, and how it is tokenized and cut.
+
+    Args:
+      paths: what a file of data is → its path.
+      modules: the task's code.
+      **settings: what else matters to the task.
+    """
+    import sentencepiece
+
+    from albert_tf import (
+        feature_files, sentence_pieces, sequences, text_cleaning, tokenization,
+        wordpiece)
+
+    return feature_files.fingerprint_parts(
+        {**paths, "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
+        [*modules, sequences, sentence_pieces, text_cleaning, tokenization, wordpiece],
+        **settings, do_lower_case=FLAGS.do_lower_case,
+        max_seq_length=FLAGS.max_seq_length, sentencepiece=sentencepiece.__version__)
 
 
 def features_path(name: str) -> str:
