@@ -21,7 +21,7 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing, files
+from albert_tf import command_line, featurizing, files, finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.tasks import classification, custom, glue
 from albert_tf.tasks.recipes import RECIPES
@@ -35,9 +35,10 @@ command_line.define_device_flags()
 command_line.define_training_flags(
     train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
     save_checkpoints_steps=1000)
-command_line.define_finetuning_flags(max_seq_length=512, do_train=False, do_eval=False)
+finetuning_flags.define_flags(max_seq_length=512, do_train=False, do_eval=False)
 # --help lists them too.
 flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string(
     "task_name", None, f"One of {', '.join(glue.TASKS)}, or custom for your own data.")
 flags.DEFINE_string(
@@ -133,10 +134,10 @@ def _features(task, split, found, config, tokenizer):
             yield from features
 
     return feature_files.load_or_create(
-        command_line.features_path(split),
+        finetuning_flags.features_path(split),
         feature_specs.classification_spec(
             task.num_outputs, config.vocab_size, config.type_vocab_size),
-        command_line.features_fingerprint(
+        finetuning_flags.features_fingerprint(
             paths, [classification],
             **{name: FLAGS[name].value for name in (
                 "text_column", "text_b_column", "label_column", "header", "delimiter")},
@@ -214,14 +215,14 @@ def _export(tuner, task, metrics):
 
 def main(argv):
     del argv
-    command_line.use_kept_task(_KEPT)
+    finetuning_flags.use_kept_task(_KEPT)
     splits = _splits()
     _check_export()
     task = _task()
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
             raise InputError("--recipe: the paper has none for a custom task.")
-        command_line.use_recipe(
+        finetuning_flags.use_recipe(
             RECIPES[task.name], albert_dropout="albert_dropout_prob",
             classifier_dropout="dropout_prob", batch_size="train_batch_size",
             learning_rate="learning_rate", num_train_steps="train_step",
@@ -229,14 +230,14 @@ def main(argv):
     options = command_line.run_options(
         num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
-    config = command_line.finetuning_config()
-    tokenizer = command_line.finetuning_tokenizer(config)
-    command_line.check_start()
+    config = finetuning_flags.model_config()
+    tokenizer = finetuning_flags.tokenizer(config)
+    finetuning_flags.check_start()
     sets = {split: _read(task, split) for split in splits}
     files.make_directory(options.output_dir, "--output_dir")
     if task.name == "custom" and task.labels:
         FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
-    command_line.keep_task(_KEPT, task=task.name, labels=task.labels)
+    finetuning_flags.keep_task(_KEPT, task=task.name, labels=task.labels)
     # Before the features, which start TensorFlow.
     strategy = command_line.make_strategy()
     from albert_tf import training

@@ -27,7 +27,7 @@ import sys
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing, files
+from albert_tf import command_line, featurizing, files, finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.tasks import race
 from albert_tf.tasks.recipes import RECIPES
@@ -39,9 +39,10 @@ command_line.define_device_flags()
 command_line.define_training_flags(
     train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=1e-5,
     save_checkpoints_steps=100)
-command_line.define_finetuning_flags(max_seq_length=512, do_train=True, do_eval=True)
+finetuning_flags.define_flags(max_seq_length=512, do_train=True, do_eval=True)
 # --help lists them too.
 flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(finetuning_flags)
 FLAGS["recipe"].help += (
     " For a model without dropout these are those of version 2 of the released models: "
     "no dropout, rate 1e-5. (xxlarge of version 1 comes without, too, but the paper "
@@ -73,7 +74,7 @@ _PREDICT_RESULTS = "predict_results.json"
 def _use_kept_task():
     # Of the levels both or neither: those that are given exclude others.
     given = any(FLAGS[name].present for name in _LEVELS)
-    command_line.use_kept_task(_KEPT if given else _KEPT + _LEVELS)
+    finetuning_flags.use_kept_task(_KEPT if given else _KEPT + _LEVELS)
     if FLAGS.task_name.lower() != "race":
         raise InputError(
             f"--task_name={FLAGS.task_name}: this script knows race alone; "
@@ -83,11 +84,11 @@ def _use_kept_task():
 def _use_recipe():
     # The released models of version 2 have no dropout in their config. The length
     # that the config is checked against is a recipe's already, or the flag's.
-    config = command_line.finetuning_config()
+    config = finetuning_flags.model_config()
     dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
     name = "race" if dropout else "race-v2"
     logging.info("The settings are those of the recipe %s.", name)
-    command_line.use_recipe(
+    finetuning_flags.use_recipe(
         RECIPES[name], albert_dropout="albert_dropout_prob",
         classifier_dropout="dropout_prob", batch_size="train_batch_size",
         learning_rate="learning_rate", num_train_steps="train_step",
@@ -125,7 +126,7 @@ def _features_paths(splits) -> dict[str, str]:
     paths = {}
     for split in splits:
         flag = _FILE_OF_SPLIT[split]
-        path = FLAGS[flag].value or command_line.features_path(split)
+        path = FLAGS[flag].value or finetuning_flags.features_path(split)
         if path in paths.values():
             raise InputError(f"--{flag}={path} is the file of another set already; "
                              "each set needs its own.")
@@ -164,7 +165,7 @@ def _features(split, path, examples, config, tokenizer):
                 examples, function, what=split, num_workers=FLAGS.num_workers):
             yield from features
 
-    parts = command_line.features_fingerprint(
+    parts = finetuning_flags.features_fingerprint(
         {}, [race], max_qa_length=FLAGS.max_qa_length)
     # RACE comes as 28,000 files; one digest tells of all.
     parts["files"][f"{split} data"] = _digest(examples)
@@ -240,14 +241,14 @@ def main(argv):
     options = command_line.run_options(
         num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
-    config = command_line.finetuning_config()
+    config = finetuning_flags.model_config()
     race.check_lengths(FLAGS.max_seq_length, FLAGS.max_qa_length)
-    tokenizer = command_line.finetuning_tokenizer(config)
-    command_line.check_start()
+    tokenizer = finetuning_flags.tokenizer(config)
+    finetuning_flags.check_start()
     sets = {split: _read(split) for split in splits}
     files.make_directory(options.output_dir, "--output_dir")
     paths = _features_paths(splits)
-    command_line.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
+    finetuning_flags.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
     # Before the features, which start TensorFlow.
     strategy = command_line.make_strategy()
     from albert_tf import training

@@ -23,7 +23,7 @@ from typing import Any, Mapping, NamedTuple, Optional
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing, files, task_folder
+from albert_tf import command_line, featurizing, files, finetuning_flags, task_folder
 from albert_tf.errors import InputError
 from albert_tf.tasks import squad, squad_predictions, squad_scoring
 from albert_tf.tasks.recipes import RECIPES
@@ -35,10 +35,11 @@ command_line.define_device_flags()
 command_line.define_training_flags(
     train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
     save_checkpoints_steps=1000)
-command_line.define_finetuning_flags(max_seq_length=384, do_train=False, do_eval=False)
+finetuning_flags.define_flags(max_seq_length=384, do_train=False, do_eval=False)
 FLAGS["do_eval"].help += " On --predict_file, which must have answers."
 # --help lists them too.
 flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string("train_file", None, "JSON file of SQuAD's format to train on.")
 flags.DEFINE_string(
     "predict_file", None, "JSON file of SQuAD's format to predict and evaluate.")
@@ -146,7 +147,7 @@ def _use_recipe() -> None:
         flag_of["num_train_steps"] = steps
         if not FLAGS["warmup_proportion"].present:
             flag_of["warmup_steps"] = warmup
-    command_line.use_recipe(RECIPES[_task_name()], **flag_of)
+    finetuning_flags.use_recipe(RECIPES[_task_name()], **flag_of)
 
 
 def _read(name: str) -> QuestionSet:
@@ -204,10 +205,10 @@ def _features(name: str, examples: list, config, tokenizer):
             examples, function, what=name, num_workers=FLAGS.num_workers))
 
     return feature_files.load_or_create(
-        FLAGS[f"{name}_feature_file"].value or command_line.features_path(name),
+        FLAGS[f"{name}_feature_file"].value or finetuning_flags.features_path(name),
         feature_specs.span_spec(config.vocab_size, config.type_vocab_size,
                                 max_seq_length=FLAGS.max_seq_length),
-        command_line.features_fingerprint(
+        finetuning_flags.features_fingerprint(
             {f"{name} data": FLAGS[f"{name}_file"].value}, [squad, squad_alignment],
             **settings, version_2_with_negative=FLAGS.version_2_with_negative),
         create)
@@ -340,7 +341,7 @@ def _write(tuner, data: QuestionSet, table, outputs) -> None:
 
 def main(argv):
     del argv
-    command_line.use_kept_task(_KEPT)
+    finetuning_flags.use_kept_task(_KEPT)
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
     _check_flags()
@@ -348,9 +349,9 @@ def main(argv):
         num_train_steps=FLAGS.num_train_steps, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
     _check_folder()
-    config = command_line.finetuning_config()
-    tokenizer = command_line.finetuning_tokenizer(config)
-    command_line.check_start()
+    config = finetuning_flags.model_config()
+    tokenizer = finetuning_flags.tokenizer(config)
+    finetuning_flags.check_start()
     sets, warmup = {}, 0
     if FLAGS.do_train:
         sets["train"] = _read("train")
@@ -359,7 +360,7 @@ def main(argv):
     if FLAGS.do_eval or FLAGS.do_predict:
         sets["predict"] = _read("predict")
     files.make_directory(options.output_dir, "--output_dir")
-    command_line.keep_task(_KEPT, task=_task_name())
+    finetuning_flags.keep_task(_KEPT, task=_task_name())
     # Before anything of TensorFlow runs, as making features does: devices and workers
     # cannot be arranged later.
     strategy = command_line.make_strategy()
