@@ -81,6 +81,9 @@ def dataset_options() -> tf.data.Options:
     """What every dataset here has: a fixed order, and no sharding by tf.data."""
     options = tf.data.Options()
     options.deterministic = True
+    # The tuning thread sleeps for up to a minute, and whoever drops an iterator
+    # waits for it; AUTOTUNE then takes as many threads as there are cores.
+    options.autotune.enabled = False
     # Sharding is done here; tf.data must not do it once more.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF)
