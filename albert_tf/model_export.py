@@ -47,7 +47,9 @@ def export_classifier(model: tf_keras.Model, export_dir: str,
         return outputs
 
     module = tf.Module()
-    module.model, module.serve = model, serve
+    # Its variables and not the model: Keras would store a function for each layer,
+    # which takes many times as long to write and to load.
+    module.weights, module.serve = list(model.weights), serve
     try:
         tf.saved_model.save(module, staged, signatures={"serving_default": serve})
         if labels:
