@@ -46,7 +46,8 @@ def test_results_come_in_the_order_of_the_examples(workers):
     assert ids(results) == EXPECTED
     if workers == 2:
         processes = {record["process"][0] for r in results for record in r}
-        assert os.getpid() not in processes and len(processes) == 2
+        # One of them may have done it all before the other was up.
+        assert os.getpid() not in processes and len(processes) <= 2
 
 
 def test_results_are_the_same_with_tensorflow_loaded():
