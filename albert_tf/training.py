@@ -80,6 +80,8 @@ class Run:
         if optimizer is not None:
             self.checkpoint.optimizer = optimizer
         self.signals = StopSignals()
+        # Step and metrics of the evaluation that `evaluator.predictions` are of.
+        self._last_evaluation: tuple[int, dict[str, float]] = (-1, {})
         self._start = Start(task, config, options, self.checkpoint, self.step, self.chief)
 
     @property
@@ -110,8 +112,10 @@ class Run:
           The metrics; they are also written to `eval_results.json`.
         """
         self.load(best)
-        with self._explained():
-            metrics = self.evaluator.evaluate()
+        step, metrics = self._last_evaluation
+        if step != self.current_step:
+            with self._explained():
+                metrics = self.evaluator.evaluate()
         self._write_results(metrics)
         return metrics
 
@@ -335,6 +339,7 @@ class Run:
                          checkpoints.BEST_CHECKPOINT)
 
         def record(output):
+            self._last_evaluation = self.current_step, dict(output)
             self._best_metric_values.append(float(output[self.task.best_metric]))
             self._write_results(output)
             if log:

@@ -423,3 +423,24 @@ def test_long_values_are_cut_in_a_warning(caplog):
     run_folder.warn_of_changes({"files": ({"file" * 100: 1}, None)})
     assert '"filefile' in caplog.text and len(caplog.records[-1].getMessage()) < 250
     assert "is not given now" in caplog.text
+
+
+def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, data):
+    run = make_run(tmp_path, data)
+    metrics = run.train()
+    run.evaluator.evaluate = lambda: pytest.fail("evaluated again")
+    again = run.evaluate()
+    assert {name: again[name] for name in again} == {
+        name: metrics[name] for name in again}
+    result = json.loads((tmp_path / "eval_results.json").read_text())
+    assert result["step"] == STEPS
+
+
+def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data):
+    best = json.loads((copy / "best_metric.json").read_text())
+    run = make_run(copy, data, num_train_steps=15)
+    run.train()
+    run.load(best=True)
+    best_step = run.current_step
+    run._last_evaluation = (best_step + 1, {"sentence_order_accuracy": -1.0})
+    assert run.evaluate(best=True)["sentence_order_accuracy"] >= float(best)
