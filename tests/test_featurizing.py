@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import time
 
 import pytest
 
@@ -44,10 +45,29 @@ def test_results_come_in_the_order_of_the_examples(workers):
     results = list(featurizing.featurize_all(
         range(MANY), Featurize(), what="train", num_workers=workers))
     assert ids(results) == EXPECTED
-    if workers == 2:
-        processes = {record["process"][0] for r in results for record in r}
-        # One of them may have done it all before the other was up.
-        assert os.getpid() not in processes and len(processes) <= 2
+
+
+class Meeting(Featurize):
+    """Goes on once two processes have come, so that none does all the work."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = str(folder)
+
+    def __call__(self, example):
+        open(os.path.join(self.folder, str(os.getpid())), "wb").close()
+        deadline = time.monotonic() + 60
+        while len(os.listdir(self.folder)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return super().__call__(example)
+
+
+def test_two_processes_share_the_work(tmp_path):
+    results = list(featurizing.featurize_all(
+        range(MANY), Meeting(tmp_path), what="train", num_workers=2))
+    assert ids(results) == EXPECTED
+    processes = {record["process"][0] for r in results for record in r}
+    assert os.getpid() not in processes and len(processes) == 2
 
 
 def test_results_are_the_same_with_tensorflow_loaded():
