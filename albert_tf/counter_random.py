@@ -1,0 +1,88 @@
+"""Random numbers as a pure function of a key and an index.
+
+Data creation draws for millions of sequences at once, in any order, on any number
+of workers, and must come to the same records. So there is no generator with a state:
+a sequence of numbers belongs to a key, such as that of (seed, document, copy,
+instance), and its i-th number is computed from the key and i alone, for whole arrays
+of keys at a time.
+
+The numbers are those of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014; its outputs pass BigCrush): the state
+goes up by an odd constant, and each state is mixed by two rounds of shift, xor and
+multiplication.
+"""
+
+import numpy as np
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_UNIT = 2.0 ** -53
+
+
+def _mixed(states: np.ndarray) -> np.ndarray:
+    """SplitMix64's output function, in place: uint64 [...]."""
+    states ^= states >> np.uint64(30)
+    states *= _MIX_1
+    states ^= states >> np.uint64(27)
+    states *= _MIX_2
+    states ^= states >> np.uint64(31)
+    return states
+
+
+def keys_of(*parts: int | np.ndarray) -> np.ndarray:
+    """One key for several integers: other integers, or another order, another key.
+
+    Args:
+      parts: integers, or arrays of them that broadcast; taken modulo 2^64.
+
+    Returns:
+      uint64, of the shape to which the parts broadcast; [] if all are integers.
+    """
+    key = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in parts)), np.uint64)
+    for part in parts:
+        if isinstance(part, (int, np.integer)):
+            part = np.uint64(int(part) % 2**64)
+        with np.errstate(over="ignore"):
+            key = _mixed((key ^ np.asarray(part).astype(np.uint64)) + _STEP)
+    return key
+
+
+def words(keys: np.ndarray, first: int, count: int) -> np.ndarray:
+    """Numbers first, ..., first + count - 1 of each key: uint64 [..., count]."""
+    keys = np.asarray(keys, np.uint64)
+    with np.errstate(over="ignore"):
+        steps = np.arange(first + 1, first + count + 1, dtype=np.uint64) * _STEP
+        return _mixed(keys[..., None] + steps)
+
+
+def word(keys: np.ndarray, index: int) -> np.ndarray:
+    """Number `index` of each key: uint64 [...]."""
+    return words(keys, index, 1)[..., 0]
+
+
+def as_uniform(numbers: np.ndarray) -> np.ndarray:
+    """Numbers as float64 in [0, 1), of 53 random bits."""
+    return (numbers >> np.uint64(11)).astype(np.float64) * _UNIT
+
+
+def uniforms(keys: np.ndarray, first: int, count: int) -> np.ndarray:
+    """`words` as float64 in [0, 1): [..., count]."""
+    return as_uniform(words(keys, first, count))
+
+
+def uniform(keys: np.ndarray, index: int) -> np.ndarray:
+    """`word` as float64 in [0, 1): [...]."""
+    return as_uniform(word(keys, index))
+
+
+def below(numbers: np.ndarray, bounds: int | np.ndarray) -> np.ndarray:
+    """Numbers as integers in 0 ... bounds - 1, int64 of the broadcast shape.
+
+    All are equally likely but for a share of bounds / 2^53.
+
+    Args:
+      numbers: uint64 from `words`.
+      bounds: 1 to 2^53.
+    """
+    return (as_uniform(numbers) * bounds).astype(np.int64)

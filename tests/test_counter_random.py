@@ -1,0 +1,56 @@
+"""Random numbers from keys: known values, independence of how they are asked for."""
+
+import numpy as np
+import pytest
+
+from albert_tf import counter_random
+
+
+def test_numbers_are_those_of_splitmix64():
+    # Computed step by step with Python's integers, from the paper's definition.
+    state, expected = 1234567, []
+    for _ in range(5):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        mixed = ((state ^ state >> 30) * 0xBF58476D1CE4E5B9) % 2**64
+        mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) % 2**64
+        expected.append(mixed ^ mixed >> 31)
+    assert expected[0] == 6457827717110365317  # as published for the seed 1234567
+    assert counter_random.words(np.uint64(1234567), 0, 5).tolist() == expected
+
+
+def test_a_number_depends_on_its_key_and_index_alone():
+    keys = counter_random.keys_of(7, np.arange(5))
+    table = counter_random.words(keys, 0, 8)
+    assert table.shape == (5, 8) and table.dtype == np.uint64
+    np.testing.assert_array_equal(counter_random.words(keys[3], 2, 4), table[3, 2:6])
+    np.testing.assert_array_equal(counter_random.word(keys, 6), table[:, 6])
+
+
+def test_keys_differ_with_every_part_and_with_the_order():
+    parts = [(1, 2, 3), (1, 3, 2), (2, 1, 3), (1, 2), (1, 2, 3, 0), (0, 1, 2, 3), (1, 2, -3)]
+    assert len({int(counter_random.keys_of(*each)) for each in parts}) == len(parts)
+    many = counter_random.keys_of(5, np.arange(1000)[:, None], np.arange(50))
+    assert many.shape == (1000, 50) and len(np.unique(many)) == 50_000
+    assert many[17, 4] == counter_random.keys_of(5, 17, 4)
+
+
+@pytest.mark.parametrize("bound", [1, 3, 10, 1000])
+def test_integers_are_uniform(bound):
+    numbers = counter_random.words(counter_random.keys_of(11, np.arange(2000)), 3, 50)
+    drawn = counter_random.below(numbers, bound)
+    assert drawn.min() >= 0 and drawn.max() < bound
+    expected = drawn.size / bound
+    chi_square = ((np.bincount(drawn.ravel(), minlength=bound) - expected) ** 2
+                  / expected).sum()
+    # Five standard deviations of chi square with bound - 1 degrees of freedom.
+    assert abs(chi_square - (bound - 1)) <= 5 * np.sqrt(2 * max(bound - 1, 0)) + 1e-9
+
+
+def test_uniform_numbers_lie_in_the_unit_interval_and_are_not_correlated():
+    table = counter_random.uniforms(counter_random.keys_of(3, np.arange(20_000)), 0, 4)
+    assert 0 <= table.min() and table.max() < 1
+    assert table.mean() == pytest.approx(0.5, abs=0.005)
+    correlation = np.corrcoef(table.T) - np.eye(4)
+    assert np.abs(correlation).max() < 0.03
+    neighbours = np.corrcoef(table[:-1, 0], table[1:, 0])[0, 1]
+    assert abs(neighbours) < 0.03
