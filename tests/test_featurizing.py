@@ -99,10 +99,31 @@ def test_the_first_wrong_example_is_told(workers):
     assert str(caught.value) == "train.tsv, line 700: no label; give one."
 
 
-def test_a_killed_process_ends_the_job_with_a_sentence():
-    with pytest.raises(InputError, match="features of train was killed.*--num_workers"):
+def test_processes_that_are_always_killed_end_the_job_with_a_sentence():
+    with pytest.raises(
+            InputError, match="features of train: .*killed 4 times.*--num_workers"):
         list(featurizing.featurize_all(
             range(MANY), Featurize(kill=2000), what="train", num_workers=2))
+
+
+class KilledOnce(Featurize):
+    """Dies at one example, the first time only."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.mark = str(folder / "killed")
+
+    def __call__(self, example):
+        if example == 1500 and not os.path.exists(self.mark):
+            open(self.mark, "wb").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(example)
+
+
+def test_what_a_killed_process_was_doing_is_done_again(tmp_path):
+    assert ids(featurizing.featurize_all(
+        range(MANY), KilledOnce(tmp_path), what="train", num_workers=2)) == EXPECTED
+    assert os.path.exists(tmp_path / "killed")
 
 
 def test_a_function_that_cannot_be_sent_fails_at_once():

@@ -1,0 +1,152 @@
+"""Processes that apply one function to many items.
+
+A worker that is killed, for want of memory say, does not hang the others: its item
+is done again by another, a few times at most. Workers end with their parent, however
+that ends.
+"""
+
+import collections
+import concurrent.futures
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import signal
+import threading
+from concurrent.futures import process
+from typing import Any, Callable, Iterable, Iterator
+
+from absl import logging
+
+from albert_tf.errors import InputError
+
+# More kills than that have a cause which starting again does not mend.
+_MOST_RESTARTS = 3
+_AHEAD = 4  # items handed out for each worker: a slow reader must not fill memory
+
+
+def num_cores() -> int:
+    """Cores that this process may use; a container may have given it only some."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def num_processes(num_workers: int) -> int:
+    """--num_workers as a number of processes: 0 stands for one per core.
+
+    Raises:
+      InputError: if it is negative.
+    """
+    if num_workers < 0:
+        raise InputError(
+            f"--num_workers={num_workers}: give a number of processes, or 0 for one "
+            "per core.")
+    return num_workers or num_cores()
+
+
+def in_order(function: Callable[[Any], Any], items: Iterable, num_workers: int,
+             what: str) -> Iterator[Any]:
+    """function(item) of each item, in the order of the items.
+
+    Args:
+      function: can be pickled; each process receives it once, with what it holds.
+      items: can be pickled.
+      num_workers: processes; 1 works in this one.
+      what: the work, for messages ("tokenizing").
+
+    Raises:
+      InputError: as the function raises it, for the first such item; or if
+        processes are killed again and again.
+    """
+    if num_workers == 1:
+        yield from map(function, items)
+        return
+    todo = iter(items)
+    # Handed out and not yet yielded, in order.
+    pending: collections.deque[_Task] = collections.deque()
+    for restart in itertools.count():
+        try:
+            yield from _one_pool(function, todo, pending, num_workers)
+            return
+        except process.BrokenProcessPool as error:
+            if restart == _MOST_RESTARTS:
+                raise InputError(
+                    f"{what}: worker processes were killed {restart + 1} times, "
+                    "perhaps for want of memory; start again with a smaller "
+                    f"--num_workers than {num_workers}.") from error
+            logging.warning(
+                "%s: a worker process was killed, perhaps for want of memory; what it "
+                "was doing is done again.", what)
+
+
+class _Task:
+    """An item and, once it is handed out, its future."""
+
+    def __init__(self, item: Any):
+        self.item = item
+        self.future: concurrent.futures.Future | None = None
+
+    def is_done(self) -> bool:
+        """Whether it has a result, or an error of its own."""
+        return (self.future is not None and self.future.done()
+                and not self.future.cancelled() and not isinstance(
+                    self.future.exception(), process.BrokenProcessPool))
+
+
+def _one_pool(function, todo: Iterator, pending: collections.deque,
+              num_workers: int) -> Iterator[Any]:
+    """Yields results until all is done; `pending` then is empty.
+
+    Raises:
+      BrokenProcessPool: if a worker was killed; `pending` holds what is left.
+    """
+    # Not fork: a copy of a process with TensorFlow's threads may hang for ever.
+    methods = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context(
+        "forkserver" if "forkserver" in methods else "spawn")
+    pool = concurrent.futures.ProcessPoolExecutor(
+        num_workers, context, _start_worker, (pickle.dumps(function),))
+    try:
+        for task in pending:
+            if not task.is_done():
+                task.future = pool.submit(_apply, task.item)
+        while True:
+            for item in itertools.islice(todo, _AHEAD * num_workers - len(pending)):
+                pending.append(_Task(item))
+                pending[-1].future = pool.submit(_apply, item)
+            if not pending:
+                return
+            result = pending[0].future.result()
+            pending.popleft()
+            yield result
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+# --- in a worker
+
+_pickled: bytes = b""
+_function: list[Callable] = []
+
+
+def _start_worker(pickled: bytes) -> None:
+    global _pickled
+    _pickled = pickled
+    # Ctrl-C is the parent's to handle.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
+
+
+def _apply(item: Any) -> Any:
+    if not _function:
+        # Here and not at the start, so that an error reaches the parent.
+        _function.append(pickle.loads(_pickled))
+    return _function[0](item)
