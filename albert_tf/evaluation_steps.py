@@ -7,7 +7,8 @@ import orbit
 import tensorflow as tf
 
 from albert_tf.training_steps import (
-    MeanMetrics, Predictions, Task, metric_sums, replica_spec)
+    MeanMetrics, Predictions, Task, metric_sums, own_function, replica_spec,
+    shape_key)
 
 # A dataset of batches of one shape, and how many each replica takes.
 Batches = Sequence[tuple[Any, int]]
@@ -35,7 +36,8 @@ class Evaluator(orbit.AbstractEvaluator):
         self._datasets = datasets
         # A task may have none, so their number does not tell.
         self._has_metrics = False
-        self._step = tf.function(self._metric_step)
+        # The step on batches of each shape.
+        self._steps: dict[frozenset, Any] = {}
 
     @property
     def num_steps(self) -> int:
@@ -74,10 +76,12 @@ class Evaluator(orbit.AbstractEvaluator):
     def _run(self, datasets: Batches) -> Predictions:
         rows: dict[str, dict[int, np.ndarray]] = {}
         for dataset, steps in datasets:
+            step = self._steps.setdefault(
+                shape_key(dataset), own_function(self._metric_step))
             iterator = iter(dataset) if steps else None
             for _ in range(steps):
                 batch = {name: self._gathered(value)
-                         for name, value in self._step(iterator).items()}
+                         for name, value in step(iterator).items()}
                 indices = batch.pop("example_index", ())
                 for name, values in batch.items():
                     rows.setdefault(name, {}).update(

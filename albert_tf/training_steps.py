@@ -6,6 +6,7 @@ the replicas and applied.
 """
 
 import dataclasses
+import functools
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
@@ -97,8 +98,18 @@ class MeanMetrics:
         return {name: float(mean.result()) for name, mean in self._means.items()}
 
 
+def own_function(python_function: Callable[..., Any], **options: Any) -> Any:
+    """A tf.function for one static shape, whose tracings count for it alone.
+
+    TensorFlow warns of retracing when one piece of code is often traced, also by
+    tf.functions of their own, as here by that of each shape. It counts a partial by
+    itself: the warning then means that a shape is traced again.
+    """
+    return tf.function(functools.partial(python_function), **options)
+
+
 class Trainer(orbit.StandardTrainer):
-    """Trains a task's model.
+    """Trains a task's model. Each static shape of a batch is traced once.
 
     Args:
       task: what to train.
@@ -141,10 +152,8 @@ class Trainer(orbit.StandardTrainer):
         # with several of them only the computation before it is compiled.
         several = self.strategy.num_replicas_in_sync > 1
         jit = options.jit_compile and not on_tpu
-        self._compute = (tf.function(self._compute_gradients, jit_compile=True)
-                         if jit and several else self._compute_gradients)
-        self._step = (tf.function(self._replica_step, jit_compile=True)
-                      if jit and not several else self._replica_step)
+        self._compiles_gradients = jit and several
+        self._compiles_step = jit and not several
 
     def create_metrics(self) -> None:
         """Makes the metrics' variables, whose names tracing one batch tells."""
@@ -158,7 +167,14 @@ class Trainer(orbit.StandardTrainer):
         self.metrics.create([*outputs, "gradient_norm", "learning_rate"])
 
     def create_train_loop_fn(self):
-        loop = super().create_train_loop_fn()
+        def new_loop():
+            if self.runs_on_device:
+                return own_function(
+                    orbit.utils.create_tf_while_loop_fn(self.train_step))
+            return orbit.utils.create_loop_fn(own_function(self.train_step))
+
+        specs = [shape_key(dataset) for dataset in self.train_dataset]
+        loops = {spec: new_loop() for spec in specs}
 
         def loop_by_shape(iterators, num_steps):
             step = int(self.optimizer.iterations.numpy())
@@ -169,7 +185,7 @@ class Trainer(orbit.StandardTrainer):
                 while (self.runs_on_device and step + count < end
                        and self._shape_of_step(step + count) == shape):
                     count += 1
-                loop(iterators[shape], tf.constant(count))
+                loops[specs[shape]](iterators[shape], tf.constant(count))
                 step += count
                 if self._on_step is not None and not self.runs_on_device:
                     self._on_step()
@@ -181,7 +197,9 @@ class Trainer(orbit.StandardTrainer):
         self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
 
     def train_step(self, iterator):
-        self.strategy.run(self._step, args=(next(iterator),))
+        step = (own_function(self._replica_step, jit_compile=True)
+                if self._compiles_step else self._replica_step)
+        self.strategy.run(step, args=(next(iterator),))
 
     def train_loop_end(self):
         # Reading the results waits for the device, hence before the clock.
@@ -256,7 +274,9 @@ class Trainer(orbit.StandardTrainer):
         context = tf.distribute.get_replica_context()
         step = tf.identity(self.optimizer.iterations)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-        loss, gradients, norm, sums = self._compute(features, step, replica)
+        compute = (own_function(self._compute_gradients, jit_compile=True)
+                   if self._compiles_gradients else self._compute_gradients)
+        loss, gradients, norm, sums = compute(features, step, replica)
         if context.num_replicas_in_sync > 1:
             # One exchange for everything; the mean loss is not finite if any is.
             loss, norm, gradients = context.all_reduce(
@@ -285,6 +305,11 @@ def replica_spec(element_spec: Any) -> Any:
             spec._value_specs[0])
 
     return {name: first(spec) for name, spec in element_spec.items()}
+
+
+def shape_key(dataset: Any) -> frozenset:
+    """Equal for distributed datasets whose batches a graph can share."""
+    return frozenset(replica_spec(dataset.element_spec).items())
 
 
 # ---- every replica's batches -----------------------------------------------

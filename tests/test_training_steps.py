@@ -1,17 +1,19 @@
 """Steps: the release's runs, replicas, parts of a batch, XLA, dropout, broken losses."""
 
+import collections
 import functools
 import gzip
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from albert_tf import heads, input_pipeline, optimization, records
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.evaluation_steps import Evaluator
-from albert_tf.training_steps import StepOptions, Trainer
+from albert_tf.training_steps import StepOptions, Task, Trainer
 from tests import golden_training, tiny_run
 from tests.helpers import FIXTURES
 
@@ -326,6 +328,77 @@ def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
     for name in (*LOSSES, "gradient_norm", "learning_rate"):
         assert row[name] == pytest.approx(np.mean(column(rows, name)), rel=1e-6)
     assert_close(device.state(), host.state(), 1e-6)
+
+
+# ---- batches of several shapes ---------------------------------------------
+
+
+class _Weighted(tf_keras.Model):
+    """One weight, so that tracing takes no time."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = self.add_weight(name="weight", shape=[], initializer="ones")
+
+    def call(self, features, training=False, seed=None):
+        return self.weight * features["values"]
+
+
+class _Shapes:
+    """Trains and evaluates on batches of 1, 2, ... examples; counts what is traced."""
+
+    SIZES = range(1, 6)
+
+    def __init__(self, replicas=1, **options):
+        self.traced = collections.Counter()
+        strategy = tiny_run.strategy(replicas)
+        self.scope = strategy.scope
+        with strategy.scope():
+            model = _Weighted()
+            optimizer = optimization.create_optimizer(0.1, 100, 0)
+            optimizer.build(model.trainable_variables)
+            task = Task(model, lambda features: {}, self._losses,
+                        lambda outputs, features, losses: {"mean": (outputs, 1.0)}, "")
+            self.data = [strategy.distribute_datasets_from_function(
+                lambda context, size=size: batches_of(
+                    [{"values": np.ones([size], np.float32)}]).repeat())
+                for size in self.SIZES]
+            self.trainer = Trainer(
+                task, optimizer, self.data, StepOptions(**options),
+                shape_of_step=lambda step: step % len(self.data))
+            self.trainer.create_metrics()
+            self.evaluator = Evaluator(task, [(data, 1) for data in self.data])
+            self.evaluator.create_metrics()
+        self.traced.clear()
+
+    def _losses(self, outputs, features, denominators):
+        self.traced[outputs.shape[0]] += 1
+        return {"total_loss": tf.reduce_mean(outputs)}
+
+
+@pytest.mark.parametrize("options, device", [
+    ({}, False), ({}, True), (dict(jit_compile=True), False),
+    pytest.param(dict(replicas=2, jit_compile=True), False, marks=pytest.mark.slow)])
+def test_each_shape_is_traced_once(options, device, caplog, monkeypatch):
+    """However often evaluation and loops of any number of steps take turns."""
+    if device:
+        default = type(tf.distribute.get_strategy())
+        monkeypatch.setattr(tf.distribute, "TPUStrategy", default)
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        shapes = _Shapes(**options)
+        with shapes.scope():
+            shapes.evaluator.evaluate()
+            # In training and in evaluation; replicas trace on their own.
+            twice = dict.fromkeys(shapes.SIZES, 2 * options.get("replicas", 1))
+            for steps in (5, 1, 7):
+                shapes.trainer.train(tf.constant(steps))
+                shapes.evaluator.evaluate()
+                shapes.evaluator.predict([(data, 2) for data in shapes.data])
+                assert shapes.traced == twice
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text
 
 
 # ---- dropout ---------------------------------------------------------------
