@@ -1,7 +1,5 @@
 """Examples → features, on all cores, in the order of the examples."""
 
-import contextlib
-import itertools
 import sys
 from typing import Any, Callable, Iterator, Sequence
 
@@ -66,6 +64,6 @@ def _in_parallel(examples: Sequence, function: Function, what: str,
                  workers: int) -> Iterator[list[dict]]:
     size = max(1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
     chunks = (examples[at:at + size] for at in range(0, len(examples), size))
-    with contextlib.closing(worker_pool.in_order(
-            _EachOf(function), chunks, workers, f"features of {what}")) as results:
-        yield from itertools.chain.from_iterable(results)
+    with worker_pool.WorkerPool(_EachOf(function), workers) as pool:
+        for results in pool.in_order(chunks, f"features of {what}"):
+            yield from results

@@ -1,4 +1,4 @@
-"""Processes that apply one function to many items.
+"""Processes that apply a function to many items.
 
 A worker that is killed, for want of memory say, does not hang the others: its item
 is done again by another, a few times at most. Workers end with their parent, however
@@ -46,41 +46,6 @@ def num_processes(num_workers: int) -> int:
     return num_workers or num_cores()
 
 
-def in_order(function: Callable[[Any], Any], items: Iterable, num_workers: int,
-             what: str) -> Iterator[Any]:
-    """function(item) of each item, in the order of the items.
-
-    Args:
-      function: can be pickled; each process receives it once, with what it holds.
-      items: can be pickled.
-      num_workers: processes; 1 works in this one.
-      what: the work, for messages ("tokenizing").
-
-    Raises:
-      InputError: as the function raises it, for the first such item; or if
-        processes are killed again and again.
-    """
-    if num_workers == 1:
-        yield from map(function, items)
-        return
-    todo = iter(items)
-    # Handed out and not yet yielded, in order.
-    pending: collections.deque[_Task] = collections.deque()
-    for restart in itertools.count():
-        try:
-            yield from _one_pool(function, todo, pending, num_workers)
-            return
-        except process.BrokenProcessPool as error:
-            if restart == _MOST_RESTARTS:
-                raise InputError(
-                    f"{what}: worker processes were killed {restart + 1} times, "
-                    "perhaps for want of memory; start again with a smaller "
-                    f"--num_workers than {num_workers}.") from error
-            logging.warning(
-                "%s: a worker process was killed, perhaps for want of memory; what it "
-                "was doing is done again.", what)
-
-
 class _Task:
     """An item and, once it is handed out, its future."""
 
@@ -95,34 +60,103 @@ class _Task:
                     self.future.exception(), process.BrokenProcessPool))
 
 
-def _one_pool(function, todo: Iterator, pending: collections.deque,
-              num_workers: int) -> Iterator[Any]:
-    """Yields results until all is done; `pending` then is empty.
+class WorkerPool:
+    """Processes that apply a function to items, in one go or several.
 
-    Raises:
-      BrokenProcessPool: if a worker was killed; `pending` holds what is left.
+        with WorkerPool(function, num_workers) as pool:
+            for result in pool.in_order(items, "tokenizing"):
+
+    Args:
+      function: can be pickled; each process receives it once, with what it holds.
+      num_workers: processes; with 1, this one does the work.
     """
-    # Not fork: a copy of a process with TensorFlow's threads may hang for ever.
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context(
-        "forkserver" if "forkserver" in methods else "spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(
-        num_workers, context, _start_worker, (pickle.dumps(function),))
-    try:
-        for task in pending:
-            if not task.is_done():
-                task.future = pool.submit(_apply, task.item)
-        while True:
-            for item in itertools.islice(todo, _AHEAD * num_workers - len(pending)):
-                pending.append(_Task(item))
-                pending[-1].future = pool.submit(_apply, item)
-            if not pending:
+
+    def __init__(self, function: Callable[[Any], Any], num_workers: int):
+        self._function = function
+        self._num_workers = num_workers
+        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, *exception_info) -> None:
+        self._stop()
+
+    def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
+        """function(item) of each item, in the order of the items.
+
+        Args:
+          items: can be pickled.
+          what: the work, for messages ("tokenizing").
+
+        Raises:
+          InputError: as the function raises it, for the first such item; or if
+            processes are killed again and again.
+        """
+        if self._num_workers == 1:
+            yield from map(self._function, items)
+            return
+        todo = iter(items)
+        # Handed out and not yet yielded, in order.
+        pending: collections.deque[_Task] = collections.deque()
+        for restart in itertools.count():
+            try:
+                yield from self._results(todo, pending)
                 return
-            result = pending[0].future.result()
-            pending.popleft()
-            yield result
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+            except process.BrokenProcessPool as error:
+                if restart == _MOST_RESTARTS:
+                    raise InputError(
+                        f"{what}: worker processes were killed {restart + 1} times, "
+                        "perhaps for want of memory; start again with a smaller "
+                        f"--num_workers than {self._num_workers}.") from error
+                logging.warning(
+                    "%s: a worker process was killed, perhaps for want of memory; what "
+                    "it was doing is done again.", what)
+                self._stop()
+
+    def _results(self, todo: Iterator, pending: collections.deque) -> Iterator[Any]:
+        """Yields results until all is done; `pending` then is empty.
+
+        Raises:
+          BrokenProcessPool: if a worker was killed; `pending` holds what is left.
+        """
+        self._start()
+        try:
+            for task in pending:
+                if not task.is_done():
+                    task.future = self._pool.submit(_apply, task.item)
+            while True:
+                room = _AHEAD * self._num_workers - len(pending)
+                for item in itertools.islice(todo, room):
+                    pending.append(_Task(item))
+                    pending[-1].future = self._pool.submit(_apply, item)
+                if not pending:
+                    return
+                result = pending[0].future.result()
+                pending.popleft()
+                yield result
+        finally:
+            # Where an error, or a reader that stops early, leaves work behind.
+            if pending:
+                self._stop()
+
+    def _start(self) -> None:
+        if self._pool is not None:
+            return
+        # Not fork: a copy of a process with TensorFlow's threads may hang for ever.
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context(
+            "forkserver" if "forkserver" in methods else "spawn")
+        if "forkserver" in methods:
+            # Imported once, for all workers.
+            context.set_forkserver_preload([type(self._function).__module__])
+        self._pool = concurrent.futures.ProcessPoolExecutor(
+            self._num_workers, context, _start_worker, (pickle.dumps(self._function),))
+
+    def _stop(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
 
 
 # --- in a worker
