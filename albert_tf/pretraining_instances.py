@@ -7,10 +7,11 @@ create_instances_from_document draws them.
     document     a list of segments (sentences), in order
     segment      a list of pieces
     instance     [CLS] a [SEP] b [SEP], masked, with the label of its order
+                 (without a sentence objective: [CLS] a [SEP])
 """
 
 import dataclasses
-from typing import Mapping, NamedTuple, Optional, Sequence
+from typing import Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from albert_tf import sequences
 from albert_tf.errors import InputError
@@ -21,11 +22,13 @@ Segment = list[str]
 Document = list[Segment]
 
 SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
+SENTENCE_OBJECTIVES = ("order", "next", "none")
 
 # Where an instance's second segment comes from.
 FOLLOWING = "following"  # the text after the first one: label 0
 SWAPPED = "swapped"  # the text before it: label 1
 RANDOM_DOCUMENT = "random_document"  # another document: label 1
+ONE_SEGMENT = "one_segment"  # there is none: label 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +40,13 @@ class InstanceOptions:
       short_seq_prob: share of the walks over a document that aim at a shorter
         length, drawn uniformly.
       random_next_sentence: negatives are texts from other documents (BERT's
-        next-sentence prediction) instead of swapped segments (sentence order).
+        next-sentence prediction) instead of swapped segments (sentence order):
+        the release's flag for sentence_objective="next".
+      sentence_objective: what label 1 means (the paper's Table 5). "order": the
+        segments are swapped; "next": the second is from another document, which
+        is random_next_sentence=True, and each sets the other; "none": there are
+        no pairs, but full sentences of one document after another (RoBERTa,
+        section 4.2), all with label 0.
       single_segment: what to do with a chunk of one sentence, which has no
         second segment: "random" takes one from another document (the release),
         "split" cuts the sentence in two, "skip" leaves it out.
@@ -50,6 +59,7 @@ class InstanceOptions:
     max_seq_length: int = 512
     short_seq_prob: float = 0.1
     random_next_sentence: bool = False
+    sentence_objective: str = "order"
     single_segment: str = "random"
     masking: MaskingOptions = MaskingOptions()
 
@@ -66,6 +76,28 @@ class InstanceOptions:
             raise InputError(
                 f"--single_segment={self.single_segment}: give one of "
                 f"{', '.join(SINGLE_SEGMENT_CHOICES)}.")
+        self._agree_on_the_objective()
+
+    def _agree_on_the_objective(self) -> None:
+        """Makes random_next_sentence and sentence_objective say the same."""
+        if self.sentence_objective not in SENTENCE_OBJECTIVES:
+            raise InputError(
+                f"--sentence_objective={self.sentence_objective}: give one of "
+                f"{', '.join(SENTENCE_OBJECTIVES)}.")
+        if self.random_next_sentence and self.sentence_objective == "none":
+            raise InputError(
+                "--random_next_sentence is the sentence objective next, but "
+                "--sentence_objective=none asks for none; give one of the two.")
+        if self.random_next_sentence or self.sentence_objective == "next":
+            object.__setattr__(self, "random_next_sentence", True)
+            object.__setattr__(self, "sentence_objective", "next")
+
+    @property
+    def max_pieces(self) -> int:
+        """Most pieces in a sequence, [CLS] and the [SEP] at segments' ends apart."""
+        return self.max_seq_length - (
+            sequences.NUM_SPECIAL_SINGLE if self.sentence_objective == "none"
+            else sequences.NUM_SPECIAL_PAIR)
 
 
 class Pieces(NamedTuple):
@@ -90,12 +122,12 @@ class Instance(NamedTuple):
 
     Attributes:
       tokens: pieces with [CLS] and [SEP], after masking.
-      segment_ids: 0 up to the first [SEP], then 1.
+      segment_ids: 0 up to the first [SEP], then 1; all 0 for one segment.
       token_boundary: 1 where a word starts.
       masked_lm_positions: positions to predict, ascending.
       masked_lm_labels: the pieces to predict.
       label: 0 if the second segment follows the first, else 1.
-      origin: FOLLOWING, SWAPPED or RANDOM_DOCUMENT.
+      origin: FOLLOWING, SWAPPED, RANDOM_DOCUMENT or ONE_SEGMENT.
       num_cut: pieces cut off to fit max_seq_length.
       ngrams: number of words of each masked n-gram.
     """
@@ -112,10 +144,10 @@ class Instance(NamedTuple):
 
 
 class DocumentInstances(NamedTuple):
-    """One walk over a document.
+    """One walk over a document (without a sentence objective: over several).
 
     Attributes:
-      instances: in the order of the document.
+      instances: in the order of the text.
       skipped: pieces of each chunk of one sentence that was left out.
     """
 
@@ -130,6 +162,21 @@ class _Pair(NamedTuple):
     second: Segment
     origin: str
     num_unused: int = 0
+
+
+def create_walks(
+        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
+        random: RandomSource) -> Iterator[DocumentInstances]:
+    """All instances of one copy of the documents.
+
+    A walk over each document in turn; without a sentence objective, one walk over
+    all of them. Arguments as of create_instances.
+    """
+    if options.sentence_objective == "none":
+        yield create_full_sentences(documents, pieces, options, random)
+        return
+    for index in range(len(documents)):
+        yield create_instances(documents, index, pieces, options, random)
 
 
 def create_instances(
@@ -147,12 +194,15 @@ def create_instances(
       pieces: the vocabulary.
       options: how to cut and mask.
       random: its generators go on from where they stand.
+
+    Raises:
+      ValueError: without a sentence objective (create_full_sentences).
     """
+    if options.sentence_objective == "none":
+        raise ValueError(
+            "Full sentences run over several documents: call create_full_sentences.")
     document = documents[document_index]
-    target_length = options.max_seq_length - sequences.NUM_SPECIAL_PAIR
-    if random.python.random() < options.short_seq_prob:
-        # Shorter sequences too, because fine-tuning has them.
-        target_length = random.python.randint(2, target_length)
+    target_length = _target_length(options, random)
     instances, skipped = [], []
     chunk: list[Segment] = []
     length = position = 0
@@ -171,6 +221,50 @@ def create_instances(
             instances.append(_instance_of_pair(pair, pieces, options, random))
         chunk, length = [], 0
     return DocumentInstances(instances, skipped)
+
+
+def create_full_sentences(
+        documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
+        random: RandomSource) -> DocumentInstances:
+    """Walks once over documents, one after another, without a sentence objective.
+
+    Whole sentences fill each sequence up to its target length; where one document
+    ends and the next begins within a sequence, a [SEP] stands between (RoBERTa,
+    Liu et al. 2019, section 4.2, FULL-SENTENCES). A sentence longer than the
+    target is an instance of its own, and the only one to be cut.
+
+    Args and returns: as of create_instances, with all documents in a row.
+    """
+    # [SEP] goes before a document's first sentence, but not at a sequence's start.
+    sentences = [(index == 0, sentence) for document in documents
+                 for index, sentence in enumerate(document)]
+    instances, position = [], 0
+    while position < len(sentences):
+        target_length = _target_length(options, random)
+        text = list(sentences[position][1])
+        position += 1
+        while position < len(sentences):
+            begins, sentence = sentences[position]
+            more = [SEP, *sentence] if begins else sentence
+            if len(text) + len(more) > target_length:
+                break
+            text += more
+            position += 1
+        kept, _ = sequences.truncate_at_random_ends(
+            text, [], target_length, random.python)
+        instances.append(_masked_instance(
+            sequences.assemble(kept, None, CLS, SEP), ONE_SEGMENT,
+            len(text) - len(kept), pieces, options, random))
+    return DocumentInstances(instances, [])
+
+
+def _target_length(options: InstanceOptions, random: RandomSource) -> int:
+    """Pieces to aim at: mostly as many as fit."""
+    target_length = options.max_pieces
+    if random.python.random() < options.short_seq_prob:
+        # Shorter sequences too, because fine-tuning has them.
+        target_length = random.python.randint(2, target_length)
+    return target_length
 
 
 def _pair_of_chunk(
@@ -240,20 +334,27 @@ def _split_segment(segment: Segment, pieces: Pieces,
 def _instance_of_pair(pair: _Pair, pieces: Pieces, options: InstanceOptions,
                       random: RandomSource) -> Instance:
     """Cuts a pair to size, assembles and masks it."""
-    max_tokens = options.max_seq_length - sequences.NUM_SPECIAL_PAIR
     first, second = sequences.truncate_at_random_ends(
-        pair.first, pair.second, max_tokens, random.python)
-    tokens, segment_ids = sequences.assemble(first, second, CLS, SEP)
-    masked = mask_sequence(
-        tokens, pieces.starts_word, pieces.vocabulary, options.masking, random)
+        pair.first, pair.second, options.max_pieces, random.python)
     num_given = len(pair.first) + len(pair.second)
+    return _masked_instance(
+        sequences.assemble(first, second, CLS, SEP), pair.origin,
+        num_given - len(first) - len(second), pieces, options, random)
+
+
+def _masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
+                     pieces: Pieces, options: InstanceOptions,
+                     random: RandomSource) -> Instance:
+    masked = mask_sequence(
+        assembled.tokens, pieces.starts_word, pieces.vocabulary, options.masking,
+        random)
     return Instance(
         tokens=masked.tokens,
-        segment_ids=segment_ids,
+        segment_ids=assembled.segment_ids,
         token_boundary=masked.token_boundary,
         masked_lm_positions=masked.positions,
         masked_lm_labels=masked.labels,
-        label=int(pair.origin != FOLLOWING),
-        origin=pair.origin,
-        num_cut=num_given - len(first) - len(second),
+        label=int(origin in (SWAPPED, RANDOM_DOCUMENT)),
+        origin=origin,
+        num_cut=num_cut,
         ngrams=masked.ngrams)

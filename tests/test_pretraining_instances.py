@@ -289,10 +289,67 @@ def test_cut_pieces_are_counted():
     assert documents[0][0] == ["▁a"] * 30
 
 
+def _full_sentences(documents, seed=0, **options):
+    options = pi.InstanceOptions(**{
+        "short_seq_prob": 0, "masking": UNMASKED, "sentence_objective": "none",
+        **options})
+    (walk,) = pi.create_walks(documents, PIECES, options, RandomSource.from_seed(seed))
+    assert walk.skipped == []
+    for instance in walk.instances:
+        assert len(instance.tokens) <= options.max_seq_length
+        assert (instance.tokens[0], instance.tokens[-1]) == ("[CLS]", "[SEP]")
+        assert instance.segment_ids == [0] * len(instance.tokens)
+        assert (instance.label, instance.origin) == (0, pi.ONE_SEGMENT)
+    return walk.instances
+
+
+def test_full_sentences_run_over_the_ends_of_documents():
+    # Six pieces; one; two, one and two: with a [SEP] between documents.
+    instances = _full_sentences(DOCUMENTS, max_seq_length=13)
+    assert [i.tokens[1:-1] for i in instances] == [
+        [*LONG, "[SEP]", *SHORT, "[SEP]", "▁p", "q"], ["▁r", "▁s", "t"]]
+    # No room for the next sentence and the [SEP] before it: no [SEP] at the end.
+    instances = _full_sentences(DOCUMENTS, max_seq_length=9)
+    assert [i.tokens[1:-1] for i in instances] == [
+        LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r"], ["▁s", "t"]]
+    assert not any(i.num_cut for i in instances)
+
+
+def test_full_sentences_cut_only_a_sentence_longer_than_the_target():
+    kept = set()
+    for seed in range(30):
+        long, rest = _full_sentences(DOCUMENTS, seed, max_seq_length=7)[:2]
+        assert len(long.tokens) == 7 and long.num_cut == 1
+        assert rest.tokens[1:-1] == ["▁x", "[SEP]", "▁p", "q", "▁r"]
+        kept.add(tuple(long.tokens[1:-1]))
+    assert kept == {tuple(LONG[1:]), tuple(LONG[:-1])}
+
+
+def test_full_sentences_have_a_target_of_their_own_each():
+    sentences = [["▁a"]] * 400
+    lengths = {len(i.tokens) for i in _full_sentences(
+        [sentences], max_seq_length=7, short_seq_prob=0.5)[:-1]}
+    assert lengths == {4, 5, 6, 7}
+    with pytest.raises(ValueError, match="create_full_sentences"):
+        _walk(0, sentence_objective="none")
+
+
+def test_random_next_sentence_is_the_objective_next():
+    both = {("random_next_sentence", True), ("sentence_objective", "next")}
+    for given in both:
+        options = pi.InstanceOptions(**dict([given]))
+        assert both <= vars(options).items()
+    assert not pi.InstanceOptions().random_next_sentence
+
+
 @pytest.mark.parametrize("make, named", [
     (lambda: pi.InstanceOptions(max_seq_length=4), "--max_seq_length=4"),
     (lambda: pi.InstanceOptions(short_seq_prob=1.5), "--short_seq_prob=1.5"),
     (lambda: pi.InstanceOptions(single_segment="no"), "--single_segment=no"),
+    (lambda: pi.InstanceOptions(sentence_objective="no"), "--sentence_objective=no"),
+    (lambda: pi.InstanceOptions(
+        sentence_objective="none", random_next_sentence=True),
+     "--random_next_sentence .* --sentence_objective=none"),
     (lambda: MaskingOptions(max_predictions_per_seq=0), "--max_predictions_per_seq=0"),
     (lambda: MaskingOptions(ngram=0), "--ngram=0"),
     (lambda: MaskingOptions(masked_lm_prob=-0.1), "--masked_lm_prob=-0.1"),
