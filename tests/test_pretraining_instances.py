@@ -308,8 +308,11 @@ def test_full_sentences_run_over_the_ends_of_documents():
     instances = _full_sentences(DOCUMENTS, max_seq_length=13)
     assert [i.tokens[1:-1] for i in instances] == [
         [*LONG, "[SEP]", *SHORT, "[SEP]", "▁p", "q"], ["▁r", "▁s", "t"]]
-    # No room for the next sentence and the [SEP] before it: no [SEP] at the end.
+    # Room for the [SEP], but not for the next sentence too: neither is taken.
     instances = _full_sentences(DOCUMENTS, max_seq_length=9)
+    assert [i.tokens[1:-1] for i in instances] == [
+        LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r", "▁s", "t"]]
+    instances = _full_sentences(DOCUMENTS, max_seq_length=8)
     assert [i.tokens[1:-1] for i in instances] == [
         LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r"], ["▁s", "t"]]
     assert not any(i.num_cut for i in instances)
