@@ -1,18 +1,14 @@
 """Reading documents: plain text, wikiextractor output, JSON lines.
 
-Files are read as streams and may be compressed (.gz, .bz2, .xz); memory holds
-one document at a time.
+Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst); memory
+holds one document at a time.
 """
 
-import bz2
 import collections
-import gzip
 import html
 import itertools
 import json
-import lzma
 import re
-import zlib
 from typing import BinaryIO, Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import files
@@ -86,21 +82,11 @@ def read_documents(
                 yield from _plain_text(path, lines, layout)
 
 
-def _decompressed(path: str, raw: BinaryIO) -> BinaryIO:
-    if path.endswith(".gz"):
-        return gzip.GzipFile(fileobj=raw)
-    if path.endswith(".bz2"):
-        return bz2.BZ2File(raw)
-    if path.endswith(".xz"):
-        return lzma.LZMAFile(raw)
-    return raw
-
-
 def _lines(path: str, raw: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[Line]:
     """Like `files.read_lines`, decompressing and telling how far it is."""
     number, told = 0, 0
     try:
-        for number, line in enumerate(_decompressed(path, raw), 1):
+        for number, line in enumerate(files.decompressed(path, raw), 1):
             text = line.decode("utf-8")
             yield number, (text.removeprefix("\ufeff") if number == 1 else text)
             if number % 256 == 0:
@@ -108,14 +94,9 @@ def _lines(path: str, raw: BinaryIO, on_bytes: Callable[[int], None]) -> Iterato
                 on_bytes(position - told)
                 told = position
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, line {number}: byte {error.start + 1} is not UTF-8 "
-            f"({error.reason}); convert the file to UTF-8, for example with "
-            "iconv.") from error
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise InputError(
-            f"{path}, after line {number}: cannot be read on ({error}); the file "
-            "is damaged or cut short.") from error
+        raise files.not_utf8(path, number, error.start + 1, error.reason) from error
+    except files.READ_ERRORS as error:
+        raise files.damaged(path, number, error) from error
     on_bytes(raw.tell() - told)
 
 
@@ -130,7 +111,7 @@ def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
             break
     if first.startswith("<doc "):
         kind = "wikiextractor"
-    elif re.search(r"\.(jsonl?|ndjson)(\.(gz|bz2|xz))?$", path) or re.match(
+    elif re.search(r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path) or re.match(
             r'\{\s*"', first):
         kind = "jsonl"
     else:

@@ -5,15 +5,25 @@ Local paths go through Python's own functions; paths with a scheme, such as
 work on local files never loads TensorFlow.
 """
 
+import bz2
 import contextlib
 import glob
 import gzip
+import io
+import lzma
 import os
 import shutil
 import zlib
 from typing import BinaryIO, Iterable, Iterator
 
 from albert_tf.errors import InputError
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+# What reading raises when a file is damaged, cut short or on a failing disk.
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
+# Compressed bytes that are decompressed at a time: zstd makes at most 128 KiB of
+# 4 bytes, so that a hostile file gives no more than 32 MiB at once.
+_ZSTD_STEP = 1024
 
 
 def is_remote(path: str) -> bool:
@@ -51,6 +61,85 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be opened: {error.strerror or error}.") from error
+
+
+def is_compressed(path: str) -> bool:
+    """Whether `decompressed` decompresses this file, by the end of its name."""
+    return path.endswith(COMPRESSED)
+
+
+def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
+    """The content of an open file, decompressed if its name ends in COMPRESSED.
+
+    Args:
+      path: the file's name.
+      stream: its bytes; stays open when the result is closed.
+
+    Returns:
+      A stream whose reading raises one of READ_ERRORS if the file is damaged;
+      `stream` itself for other names.
+
+    Raises:
+      InputError: for a .zst file if the package zstandard is missing.
+    """
+    if path.endswith(".gz"):
+        return gzip.GzipFile(fileobj=stream)
+    if path.endswith(".bz2"):
+        return bz2.BZ2File(stream)
+    if path.endswith(".xz"):
+        return lzma.LZMAFile(stream)
+    if path.endswith(".zst"):
+        return io.BufferedReader(_ZstdReader(path, stream), 1 << 17)
+    return stream
+
+
+class _ZstdReader(io.RawIOBase):
+    """Decompresses Zstandard frames, and notices when the last one is cut short.
+
+    (The stream readers of the package take such a file as complete.)
+    """
+
+    def __init__(self, path: str, stream: BinaryIO):
+        super().__init__()
+        try:
+            import zstandard
+        except ImportError as error:
+            raise InputError(
+                f"{path}: reading .zst files needs the package zstandard; install "
+                "it, or decompress the file.") from error
+        self._package, self._stream = zstandard, stream
+        self._frame = None  # The decompressor of the frame that has begun.
+        self._held = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._held:
+            data = self._stream.read(_ZSTD_STEP)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last Zstandard frame has no end")
+                return 0
+            self._held = memoryview(self._decompress(data))
+        size = min(len(buffer), len(self._held))
+        buffer[:size] = self._held[:size]
+        self._held = self._held[size:]
+        return size
+
+    def _decompress(self, data: bytes) -> bytes:
+        parts = []
+        while data:
+            if self._frame is None:
+                self._frame = self._package.ZstdDecompressor().decompressobj()
+            try:
+                parts.append(self._frame.decompress(data))
+            except self._package.ZstdError as error:
+                raise OSError(str(error)) from error
+            data = b""
+            if self._frame.eof:
+                data, self._frame = self._frame.unused_data, None
+        return b"".join(parts)
 
 
 def exists(path: str) -> bool:
@@ -121,7 +210,8 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     """Lines of a UTF-8 text file with their numbers, starting at 1.
 
     A byte-order mark at the start is dropped, and so is each line's end
-    ("\\n" or "\\r\\n"). A file whose name ends in .gz is decompressed.
+    ("\\n" or "\\r\\n"). A file whose name ends in one of COMPRESSED is
+    decompressed.
 
     Raises:
       InputError: if a line is not UTF-8; names the file and the line; or if a
@@ -129,23 +219,30 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
     """
     number = 0
     with open_binary(path) as stream:
-        if path.endswith(".gz"):
-            stream = gzip.GzipFile(fileobj=stream)
         try:
-            for number, raw in enumerate(stream, 1):
+            for number, raw in enumerate(decompressed(path, stream), 1):
                 line = raw.decode("utf-8")
                 if number == 1:
                     line = line.removeprefix("\ufeff")
                 yield number, line.rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}, line {number}: byte {error.start + 1} is not UTF-8 "
-                f"({error.reason}); convert the file to UTF-8, for example "
-                "with iconv.") from error
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(
-                f"{path}, after line {number}: cannot be read on ({error}); the "
-                "file is damaged or cut short.") from error
+            raise not_utf8(path, number, error.start + 1, error.reason) from error
+        except READ_ERRORS as error:
+            raise damaged(path, number, error) from error
+
+
+def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
+    """The error for a file that is not UTF-8; line and byte count from 1."""
+    return InputError(
+        f"{path}, line {line}: byte {byte} is not UTF-8 ({reason}); convert the "
+        "file to UTF-8, for example with iconv.")
+
+
+def damaged(path: str, line: int, error: Exception) -> InputError:
+    """The error for a file of which `line` lines could be read."""
+    return InputError(
+        f"{path}, after line {line}: cannot be read on ({error}); the file is "
+        "damaged or cut short.")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import sentencepiece
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.text_cleaning import (
-    SourcedChar, preprocess_text, preprocess_with_sources)
+    SourcedChar, preprocess_batch, preprocess_text, preprocess_with_sources)
 from albert_tf.wordpiece import Located
 
 UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
@@ -56,6 +56,10 @@ class SentencePieceTokenizer:
         """What the release does to a text before it tokenizes: preprocess_text."""
         return preprocess_text(text, lower=self._lower)
 
+    def prepare_batch(self, texts: list[str]) -> list[str]:
+        """prepare for each text."""
+        return preprocess_batch(texts, lower=self._lower)
+
     def tokenize(self, text: str) -> list[str]:
         """Splits prepared text into pieces, in the order of the text."""
         return self._split_digit_commas(self._encode(text, str))
@@ -71,6 +75,22 @@ class SentencePieceTokenizer:
         return [row if self._unsafe_ids.isdisjoint(row)
                 else self.ids(self.tokenize(text))
                 for text, row in zip(texts, self._encode(texts, int, num_threads))]
+
+    def model_ids(self, texts: list[str]) -> list[list[int]]:
+        """The model's own ids of each text; no piece is split at digit and comma.
+
+        They are the ids of tokenize where a text has neither the unknown piece,
+        whose text is lost here, nor an id in split_pieces().
+        """
+        return self._encode(texts, int)
+
+    def split_pieces(self) -> dict[int, list[str]]:
+        """Id of each piece that ends in a digit and a comma → what it is split into.
+
+        Without the unknown piece, which depends on the text.
+        """
+        return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
+                if i in self._unsafe_ids and i != self._unk_id}
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
         """Ids of pieces; that of the unknown piece for what the model lacks."""

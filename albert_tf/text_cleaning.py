@@ -7,8 +7,11 @@ characters*, triples (character, start, end): the character stems from
 text[start:end] of the original text.
 """
 
+import functools
 import unicodedata
-from typing import Callable
+from typing import Callable, Sequence
+
+import numpy as np
 
 SourcedChar = tuple[str, int, int]
 
@@ -61,6 +64,46 @@ def preprocess_text(text: str, lower: bool = True, remove_space: bool = True) ->
         text = "".join(c for c in unicodedata.normalize("NFKD", text)
                        if not unicodedata.combining(c))
     return text.lower() if lower else text
+
+
+def preprocess_batch(texts: Sequence[str], lower: bool = True) -> list[str]:
+    """[preprocess_text(text, lower) for text in texts], faster.
+
+    The texts are decomposed and lower-cased as one, a line each: no character
+    decomposes into a line feed, and none across one.
+    """
+    if not texts:
+        return []
+    lines = [" ".join(text.split()) for text in texts]
+    whole = "\n".join(lines)
+    if not whole.isascii():
+        places = [i for i, line in enumerate(lines) if not line.isascii()]
+        plain = _without_combining(unicodedata.normalize(
+            "NFKD", "\n".join([lines[i] for i in places])))
+        for i, line in zip(places, plain.split("\n")):
+            lines[i] = line
+        if not lower:
+            return lines
+        whole = "\n".join(lines)
+    return whole.lower().split("\n") if lower else lines
+
+
+@functools.lru_cache(maxsize=None)
+def _combining() -> np.ndarray:
+    """Whether a code point is a combining character: bool [0x20001].
+
+    Planes from 2 on have none; they share the last place.
+    """
+    return np.array([unicodedata.combining(chr(i)) != 0 for i in range(0x20000)]
+                    + [False])
+
+
+def _without_combining(text: str) -> str:
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    dropped = _combining()[np.minimum(codes, 0x20000)]
+    if not dropped.any():
+        return text
+    return codes[~dropped].tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def preprocess_with_sources(

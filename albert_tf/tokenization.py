@@ -96,6 +96,10 @@ class FullTokenizer:
         """
         return self._tokenizer.prepare(text)
 
+    def prepare_batch(self, texts: Iterable[str]) -> list[str]:
+        """[prepare(text) for text in texts], faster."""
+        return self._tokenizer.prepare_batch(list(texts))
+
     def tokenize(self, text: str) -> list[str]:
         """Splits text into pieces; with SentencePiece the text must be prepared."""
         return self._tokenizer.tokenize(text)
@@ -118,6 +122,18 @@ class FullTokenizer:
                      num_threads: int = 1) -> list[list[int]]:
         """[encode(text) for text in texts], faster; see tokenize_batch."""
         return self._tokenizer.encode_batch(list(texts), num_threads)
+
+    def model_ids(self, texts: list[str]) -> list[list[int]]:
+        """SentencePiece only: the model's ids of texts before pieces are split.
+
+        They equal encode_batch(texts) except where a row holds unk_id, whose text
+        may need splitting, or an id in split_pieces().
+        """
+        return self._tokenizer.model_ids(texts)
+
+    def split_pieces(self) -> dict[int, list[str]]:
+        """SentencePiece only: ids such as that of "9," → the pieces in their place."""
+        return self._tokenizer.split_pieces()
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """tokenize(prepare(text)), each piece with its place in `text`.

@@ -107,6 +107,10 @@ class WordPieceTokenizer:
         """The text as it is: cleaning is part of tokenizing here."""
         return text
 
+    def prepare_batch(self, texts: list[str]) -> list[str]:
+        """The texts as they are."""
+        return list(texts)
+
     def tokenize(self, text: str) -> list[str]:
         """Splits text into pieces, in the order of the text."""
         return [located.piece for chunk in _CHUNK.findall(text)
