@@ -23,6 +23,7 @@ LEVELS = {
     "metrics": 0, "counter_random": 0, "worker_pool": 0,
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
+    "batch_masking": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
     "tasks.race": 1,
     "tasks.tables": 1, "tasks.classification": 1, "tasks.glue": 1,

@@ -1,0 +1,389 @@
+"""Masked language modelling for many sequences at a time, with NumPy.
+
+The same choice of n-grams as in `masking` (ALBERT, section 4.1; the release's
+create_masked_lm_predictions), drawn from `counter_random`: what happens to a
+sequence is a function of its key, its pieces and the options alone, whatever else
+is in the batch and however far it is padded.
+
+n-grams are chosen word by word in the order of the visits, as the choice demands, but
+for all sequences of the batch side by side: step v handles the v-th visit of each.
+"""
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+
+from albert_tf import counter_random
+from albert_tf.masking import MaskingOptions
+
+# Which numbers of a row's key are what. The first round chooses the pieces to mask,
+# the second, with do_permutation, those to permute. "+ v", "+ p", ...: one each for
+# the v-th visit, the p-th masked piece from the left, ...
+_ROUNDS = (0, 1 << 40)  # where the numbers of each round begin; within a round:
+_VISITS = 0  # + v: the word visited and the size of its n-gram
+_ORDER = 1 << 32  # + w: the place of the row's w-th word among the words left then
+_SIZES = 2 << 32  # + w: the size of the n-gram of that word
+_REPLACEMENTS = 2 << 40  # + p: what the p-th masked piece is shown as
+_PERMUTATION = 3 << 40  # + p: the order of the permuted pieces
+
+_BLOCK = 8  # visits prepared at once
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
+# The low bits of a number to sort by, which hold what is sorted: so no two are equal,
+# and every way of sorting comes to the same order.
+_ORDINAL = np.uint64(2**20 - 1)
+_LAST = np.uint64(2**64 - 1)
+
+
+class MaskedBatch(NamedTuple):
+    """N sequences of up to S pieces after masking, with P prediction slots.
+
+    Attributes:
+      input_ids: the pieces as shown, int32 [N, S].
+      token_boundary: 1 for [CLS], [SEP] and where a word starts, uint8 [N, S].
+      masked_lm_positions: masked and permuted positions, ascending, then zeros,
+        int32 [N, P].
+      masked_lm_ids: the pieces that stood there, then zeros, int32 [N, P].
+      num_masked: slots filled, int64 [N].
+      shown: masked and permuted pieces of the batch that now look like [MASK], like
+        themselves, like another piece: int64 [3].
+      ngram_words: masked n-grams of the batch of 0, 1, ... words, int64 [ngram + 1].
+    """
+
+    input_ids: np.ndarray
+    token_boundary: np.ndarray
+    masked_lm_positions: np.ndarray
+    masked_lm_ids: np.ndarray
+    num_masked: np.ndarray
+    shown: np.ndarray
+    ngram_words: np.ndarray
+
+
+def mask_batch(
+        input_ids: np.ndarray, starts_word: np.ndarray, lengths: np.ndarray,
+        keys: np.ndarray, options: MaskingOptions, *, cls_id: int, sep_id: int,
+        mask_id: int, vocab_size: int) -> MaskedBatch:
+    """Masks n-grams of each sequence, with the distribution of masking.mask_sequence.
+
+    Args:
+      input_ids: integers [N, S], S below 2^20; every [CLS] and [SEP] is a special
+        piece, never masked. What lies behind a row's length is copied as it is.
+      starts_word: whether each piece starts a word, bool [N, S]; of no account for
+        special pieces and padding.
+      lengths: pieces of each sequence, special ones counted, [N].
+      keys: of `counter_random`, uint64 [N]; a sequence with the same key is masked in
+        the same way.
+      options: what to mask; P is its num_prediction_slots.
+      cls_id, sep_id, mask_id: ids of the special pieces.
+      vocab_size: random pieces are drawn from 0 ... vocab_size - 1.
+    """
+    shape = input_ids.shape
+    lengths, keys = np.asarray(lengths), np.asarray(keys, np.uint64)
+    inside = np.arange(shape[1]) < lengths[:, None]
+    ordinary = (input_ids != cls_id) & (input_ids != sep_id) & inside
+    words = _Words.of(ordinary, starts_word, options.do_whole_word_mask)
+    budget = _num_to_predict(lengths, options)
+
+    ids = input_ids.astype(np.int32).reshape(-1)
+    shown = ids.copy()
+    masking = _NgramChoice(words, budget, keys, options, _ROUNDS[0])
+    masking.run()
+    masked = predicted = _Places.of(masking.pieces(), shape)
+    shown[masked.flat] = _replacements(
+        ids[masked.flat], masked, keys, mask_id, vocab_size)
+    if options.do_permutation:
+        permuting = _NgramChoice(words, budget, keys, options, _ROUNDS[1])
+        permuting.exclude(masking)
+        permuting.run()
+        permuted = _Places.of(permuting.pieces(), shape)
+        shown[permuted.flat] = ids[_shuffled(permuted, keys)]
+        predicted = _Places.of(np.concatenate([masked.flat, permuted.flat]), shape)
+
+    labels, seen = ids[predicted.flat], shown[predicted.flat]
+    is_mask, is_same = seen == mask_id, seen == labels
+    shown_counts = [np.count_nonzero(each) for each in (
+        is_mask, is_same & ~is_mask, ~(is_same | is_mask))]
+    slots = (shape[0], options.num_prediction_slots)
+    return MaskedBatch(
+        shown.reshape(shape),
+        ((starts_word | ~ordinary) & inside).view(np.uint8),
+        predicted.in_slots(predicted.column, slots), predicted.in_slots(labels, slots),
+        predicted.counts, np.array(shown_counts),
+        np.bincount(masking.sizes(), minlength=options.ngram + 1))
+
+
+def _num_to_predict(lengths: np.ndarray, options: MaskingOptions) -> np.ndarray:
+    """MaskingOptions.num_to_predict of many lengths: int64 [N]."""
+    if options.masked_lm_prob == 0:
+        return np.zeros(len(lengths), np.int64)
+    wanted = np.rint(lengths * options.masked_lm_prob).astype(np.int64)
+    return np.clip(wanted, 1, options.max_predictions_per_seq)
+
+
+def _size_thresholds(options: MaskingOptions) -> list[int]:
+    """Sizes 1 + (how many of these are <= a number of 32 bits) have the odds 1/n."""
+    weights = [1 / n for n in range(1, options.ngram + 1)]
+    if not options.favor_shorter_ngram:
+        weights.reverse()
+    *below, total = itertools.accumulate(weights)
+    return [round(part / total * 2**32) for part in below]
+
+
+class _Words(NamedTuple):
+    """The words of a batch, one row's after the other's.
+
+    Attributes:
+      pieces: where the ordinary pieces lie in the flattened batch, int64 [T].
+      first_piece: the piece (of T) at which each word begins, and T: int64 [W + 1].
+      of_row: the word at which each row begins, and W: int64 [N + 1].
+    """
+
+    pieces: np.ndarray
+    first_piece: np.ndarray
+    of_row: np.ndarray
+
+    @classmethod
+    def of(cls, ordinary: np.ndarray, starts_word: np.ndarray,
+           whole_words: bool) -> "_Words":
+        """As masking.group_words: no piece of a row stays without a word."""
+        count, width = ordinary.shape
+        pieces = np.flatnonzero(ordinary)
+        row_ends = np.searchsorted(pieces, np.arange(count + 1) * width)
+        if not whole_words:
+            return cls(pieces, np.arange(len(pieces) + 1), row_ends)
+        starts = starts_word.reshape(-1)[pieces]
+        starts[row_ends[:-1][np.diff(row_ends) > 0]] = True
+        first_piece = np.flatnonzero(np.append(starts, True))
+        return cls(pieces, first_piece, np.searchsorted(first_piece, row_ends))
+
+
+class _NgramChoice:
+    """Chooses n-grams in every row (masking._choose_ngrams) in an order of its own.
+
+    A row's words are visited in a random order. Most rows have spent their budget
+    after visiting a small part of them, so words are first drawn with replacement, one
+    number each, and a word that was visited before is passed over: that gives a random
+    order too. After about as many visits as its budget, a row with room left goes on
+    with the words not visited, in the order of random numbers of their own.
+
+    `_free` holds for each word the longest n-gram that may begin there, in words: 0
+    once it was visited or taken, and less than `ngram` where a taken word follows. In
+    it `ngram` unused entries lie before, between and after the rows, so that what is
+    written around an n-gram never reaches another row's words.
+    """
+
+    def __init__(self, words: _Words, budget: np.ndarray, keys: np.ndarray,
+                 options: MaskingOptions, first_number: int):
+        """Args: as mask_batch, and where the numbers of this round begin."""
+        ngram = options.ngram
+        self._words, self._keys, self._first_number = words, keys, first_number
+        self._thresholds = _size_thresholds(options)
+        count = len(budget)
+        self._num_words = np.diff(words.of_row)
+        self._budget = np.where(self._num_words > 0, budget, 0)
+        self._room = self._budget.copy()
+        self._gap = np.arange(1, count + 1) * ngram
+        self._free = np.full(
+            words.of_row[-1] + (count + 1) * ngram, ngram, np.min_scalar_type(ngram))
+        # _left[n, i]: what an n-gram of n words leaves to the word _around[i] words on.
+        self._around = np.arange(1 - ngram, ngram)
+        size = np.arange(ngram + 1)[:, None]
+        self._left = np.where(
+            self._around < 0, -self._around,
+            np.where(self._around < size, 0, ngram)).astype(self._free.dtype)
+        self._taken = []  # (first words, places in _free, sizes) of each step
+
+    def exclude(self, other: "_NgramChoice") -> None:
+        """Leaves alone what another choice in the same batch took, before `run`."""
+        for _, places, sizes in other._taken:
+            self._take(places, sizes)
+
+    def run(self) -> None:
+        """Chooses until each row has spent its budget or visited all its words."""
+        for visit in range(0, self._budget.max(initial=0), _BLOCK):
+            rows = np.flatnonzero((self._room > 0) & (self._budget > visit))
+            if not len(rows):
+                break
+            numbers = self._numbers(rows, _VISITS + visit, _BLOCK)
+            num_words = self._num_words[rows].astype(np.uint64)[:, None]
+            ordinals = ((numbers >> _HALF) * num_words >> _HALF).astype(np.int64)
+            self._visit(rows, ordinals, self._sizes_of(numbers))
+        rows = np.flatnonzero(self._room)
+        if len(rows):
+            self._visit_the_rest(rows)
+
+    def _visit_the_rest(self, rows: np.ndarray) -> None:
+        """Visits the words of these rows that may still be chosen, in sorted order."""
+        words = self._words
+        num_words = self._num_words[rows][:, None]
+        ordinals = np.arange(num_words.max())
+        real = ordinals < num_words
+        index = np.where(real, words.of_row[rows][:, None] + ordinals, 0)
+        lengths = words.first_piece[index + 1] - words.first_piece[index]
+        eligible = (real & (self._free[index + self._gap[rows][:, None]] > 0)
+                    & (lengths <= self._room[rows][:, None]))
+        order, counts = _shuffled_columns(
+            self._numbers(rows, _ORDER, len(ordinals)), eligible)
+        sizes = np.take_along_axis(
+            self._sizes_of(self._numbers(rows, _SIZES, len(ordinals))), order, axis=1)
+        # Where a row has fewer such words than others, its first word is visited, if
+        # anything, with an n-gram of no words: nothing is chosen.
+        sizes[np.arange(order.shape[1]) >= counts[:, None]] = 0
+        for visit in range(0, order.shape[1], _BLOCK):
+            left = np.flatnonzero((self._room[rows] > 0) & (counts > visit))
+            if not len(left):
+                break
+            block = np.s_[left, visit:visit + _BLOCK]
+            self._visit(rows[left], order[block], sizes[block])
+
+    def _numbers(self, rows: np.ndarray, first: int, count: int) -> np.ndarray:
+        return counter_random.words(
+            self._keys[rows], self._first_number + first, count)
+
+    def _sizes_of(self, numbers: np.ndarray) -> np.ndarray:
+        """n-gram sizes from the low halves of numbers."""
+        low = numbers & _LOW_HALF
+        sizes = np.ones(numbers.shape, np.int64)
+        for threshold in self._thresholds:
+            sizes += low >= np.uint64(threshold)
+        return sizes
+
+    def _visit(self, rows: np.ndarray, ordinals: np.ndarray, sizes: np.ndarray) -> None:
+        """Visits words of some rows.
+
+        Args:
+          rows: [A].
+          ordinals: which words of the rows, in the order of the visits, [A, V].
+          sizes: sizes drawn for the n-grams, [A, V].
+        """
+        first_piece, of_row = self._words.first_piece, self._words.of_row
+        first = ordinals.T + of_row[rows]
+        # At the end of the sequence an n-gram is shorter than its drawn size.
+        sizes = np.minimum(sizes.T, of_row[rows + 1] - first)
+        lengths = first_piece[first + sizes] - first_piece[first]
+        places = first + self._gap[rows]
+        room = self._room[rows]
+        for step in zip(first, places, sizes, lengths):
+            self._step(room, *step)
+        self._room[rows] = room
+
+    def _step(self, room: np.ndarray, first: np.ndarray, places: np.ndarray,
+              sizes: np.ndarray, lengths: np.ndarray) -> None:
+        """One visit of each of A rows: all arguments [A]; `room` is updated."""
+        long = (lengths > room).nonzero()[0]
+        while len(long):
+            sizes[long] -= 1
+            lengths[long] = (self._words.first_piece[first[long] + sizes[long]]
+                             - self._words.first_piece[first[long]])
+            long = long[lengths[long] > room[long]]
+        free = self._free[places]
+        self._free[places] = 0
+        chosen = ((sizes <= free) & (sizes > 0)).nonzero()[0]
+        places, sizes = places[chosen], sizes[chosen]
+        room[chosen] -= lengths[chosen]
+        self._take(places, sizes)
+        self._taken.append((first[chosen], places, sizes))
+
+    def _take(self, places: np.ndarray, sizes: np.ndarray) -> None:
+        around = places[:, None] + self._around
+        self._free[around] = np.minimum(self._free[around], self._left[sizes])
+
+    def sizes(self) -> np.ndarray:
+        """Words of each n-gram chosen, int64."""
+        return np.concatenate([np.zeros(0, np.int64), *(s for _, _, s in self._taken)])
+
+    def pieces(self) -> np.ndarray:
+        """Where the pieces chosen lie in the flattened batch, int64, in no order."""
+        first = np.concatenate(
+            [np.zeros(0, np.int64), *(first for first, _, _ in self._taken)])
+        begin = self._words.first_piece[first]
+        return self._words.pieces[
+            _ranges(begin, self._words.first_piece[first + self.sizes()] - begin)]
+
+
+def _ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """begin[i], ..., begin[i] + lengths[i] - 1 for each i, one after the other."""
+    before = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) + np.repeat(begin - before, lengths)
+
+
+class _Places(NamedTuple):
+    """Some places of a batch, by rows and from the left.
+
+    Attributes:
+      flat: in the flattened batch, ascending, int64 [M].
+      row, column: in the batch, int64 [M].
+      slot: number of the place within its row, int64 [M].
+      counts: places in each row, int64 [N].
+    """
+
+    flat: np.ndarray
+    row: np.ndarray
+    column: np.ndarray
+    slot: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, flat: np.ndarray, shape: tuple[int, int]) -> "_Places":
+        """Args: places in any order, each once, and the shape of the batch."""
+        is_place = np.zeros(shape[0] * shape[1], bool)
+        is_place[flat] = True
+        flat = np.flatnonzero(is_place)
+        row, column = np.divmod(flat, shape[1])
+        counts = np.bincount(row, minlength=shape[0])
+        slot = _ranges(np.zeros_like(counts), counts)
+        return cls(flat, row, column, slot, counts)
+
+    def numbers(self, keys: np.ndarray, first: int) -> np.ndarray:
+        """Number `first + slot` of the row's key, uint64 [M]."""
+        most = self.counts.max(initial=0)
+        return counter_random.words(keys, first, most)[self.row, self.slot]
+
+    def in_slots(self, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        """Values [M] by row and slot, then zeros: int32 of the shape."""
+        table = np.zeros(shape, np.int32)
+        table[self.row, self.slot] = values
+        return table
+
+
+def _replacements(ids: np.ndarray, masked: _Places, keys: np.ndarray, mask_id: int,
+                  vocab_size: int) -> np.ndarray:
+    """What masked pieces are shown as: 80 % [MASK], 10 % themselves, 10 % any piece."""
+    numbers = masked.numbers(keys, _REPLACEMENTS)
+    kind = numbers >> _HALF
+    drawn = (numbers & _LOW_HALF) * np.uint64(vocab_size) >> _HALF
+    shown = np.where(kind < np.uint64(round(0.9 * 2**32)), ids, drawn.astype(np.int32))
+    shown[kind < np.uint64(round(0.8 * 2**32))] = mask_id
+    return shown
+
+
+def _shuffled(places: _Places, keys: np.ndarray) -> np.ndarray:
+    """The flat places of each row in a random order, row after row: int64 [M]."""
+    slots = np.arange(places.counts.max(initial=0))
+    real = slots < places.counts[:, None]
+    order, _ = _shuffled_columns(
+        counter_random.words(keys, _PERMUTATION, len(slots)), real)
+    row_begins = np.cumsum(places.counts) - places.counts
+    return places.flat[row_begins[places.row] + order[real]]
+
+
+def _shuffled_columns(
+        numbers: np.ndarray, eligible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The eligible columns of each row, in a random order.
+
+    Args:
+      numbers: uint64 [R, C].
+      eligible: bool [R, C].
+
+    Returns:
+      Columns, then zeros, int64 [R, most eligible columns of a row]; and how many are
+      eligible, int64 [R].
+    """
+    counts = eligible.sum(axis=1)
+    columns = np.arange(numbers.shape[1], dtype=np.uint64)
+    # Larger than any number of an eligible column, whose low bits are not all ones.
+    ranked = np.where(eligible, numbers & ~_ORDINAL | columns, _LAST)
+    ranked = np.sort(ranked, axis=1)[:, :counts.max(initial=0)]
+    real = np.arange(ranked.shape[1]) < counts[:, None]
+    return np.where(real, ranked & _ORDINAL, np.uint64(0)).astype(np.int64), counts
