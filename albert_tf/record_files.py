@@ -32,6 +32,13 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
+def frame(data: bytes) -> bytes:
+    """One record as it lies in a file: header, data, checksum."""
+    length = _LENGTH.pack(len(data))
+    return b"".join((length, _CRC.pack(_masked_crc(length)),
+                     data, _CRC.pack(_masked_crc(data))))
+
+
 class RecordWriter:
     """Writes a TFRecord file under a temporary name, renamed when complete.
 
@@ -65,10 +72,7 @@ class RecordWriter:
         """Appends one record."""
         if self._stream is None:
             raise ValueError(f"{self.path}: the writer is not open.")
-        length = _LENGTH.pack(len(data))
-        self._stream.write(b"".join((
-            length, _CRC.pack(_masked_crc(length)),
-            data, _CRC.pack(_masked_crc(data)))))
+        self._stream.write(frame(data))
         self.num_records += 1
 
 

@@ -125,6 +125,14 @@ class Feature:
             return num_values % self.num_values == 0
         return num_values == self.num_values
 
+    def check_fits(self, num_values: int) -> None:
+        """Raises ValueError if an example may not have so many values."""
+        if not self.fits(num_values):
+            expected = ("a multiple of " if self.is_variable else ""
+                        ) + str(self.num_values)
+            raise ValueError(
+                f"feature {self.name} has {num_values} values instead of {expected}.")
+
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
@@ -138,6 +146,15 @@ class FeatureSpec:
             if len(set(names)) != len(names):
                 raise ValueError(f"a feature name occurs twice in {names}.")
 
+    def check_names(self, values: Mapping[str, Any]) -> None:
+        """Raises ValueError if the keys are not exactly the features' names."""
+        expected = {f.name for f in self.features}
+        if values.keys() != expected:
+            raise ValueError(
+                f"features do not match the specification: unknown "
+                f"{sorted(values.keys() - expected)}, missing "
+                f"{sorted(expected - values.keys())}.")
+
     def serialize(self, values: Mapping[str, Any]) -> bytes:
         """A serialized tf.train.Example with features in the order of their names.
 
@@ -150,22 +167,12 @@ class FeatureSpec:
           ValueError: for an unknown or missing feature, a wrong number of
             values, or values of the wrong type.
         """
-        if values.keys() != {f.name for f in self.features}:
-            expected = {f.name for f in self.features}
-            raise ValueError(
-                f"features do not match the specification: unknown "
-                f"{sorted(values.keys() - expected)}, missing "
-                f"{sorted(expected - values.keys())}.")
+        self.check_names(values)
         example = _Example()
         entries = example.features.feature
         for feature in self.features:
             given = _flat(feature, values[feature.name])
-            if not feature.fits(len(given)):
-                expected = ("a multiple of " if feature.is_variable else ""
-                            ) + str(feature.num_values)
-                raise ValueError(
-                    f"feature {feature.name} has {len(given)} values instead of "
-                    f"{expected}.")
+            feature.check_fits(len(given))
             try:
                 kind = getattr(entries[feature.name], _LISTS[feature.dtype])
                 kind.value.extend(given)

@@ -32,7 +32,8 @@ LEVELS = {
     "tasks.squad_predictions": 1, "tasks.squad_scoring": 1,
     "featurizing": 1, "task_folder": 1,
     # Records, model, optimizer, checkpoints.
-    "records": 2, "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
+    "records": 2, "batch_records": 2,
+    "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
     "finetuning_heads": 2, "finetuning_losses": 2,

@@ -1,0 +1,283 @@
+"""Records of many instances at once: sequences put together, serialized, framed.
+
+The protobuf library takes a Python object for each value of a record. Here the
+values of a batch stay in arrays until they are bytes; what comes out is what
+`FeatureSpec.serialize` gives, byte for byte. A record on the wire:
+
+    Example   0A n  Features
+    Features  0A n  entry     for each feature, in the order of the names
+    entry     0A n  name      12 n  Feature
+    Feature   12 n  FloatList, or 1A n  Int64List
+    list      0A n  its values, packed: float32, or varints
+
+with lengths n as varints: seven bits a byte, the lowest first, the eighth bit set in
+all bytes but the last.
+"""
+
+import math
+from typing import Any, Mapping, NamedTuple
+
+import numpy as np
+
+from albert_tf import record_files, sequences
+from albert_tf.records import Feature, FeatureSpec
+
+_LIST_TAGS = {"float32": b"\x12", "int64": b"\x1a"}
+# Rows of varints made at a time; their arrays then stay in the processor's cache.
+_ROWS_AT_A_TIME = 128
+
+
+class Sequences(NamedTuple):
+    """N sequences of at most S pieces, padded.
+
+    Attributes:
+      input_ids: int32 [N, S].
+      starts_word: bool [N, S]; true for [CLS] and [SEP], false in the padding.
+      segment_ids: uint8 [N, S]; 0 up to the first [SEP], then 1, 0 in the padding.
+      input_mask: uint8 [N, S]; 1 where there is a piece.
+      lengths: int64 [N], pieces with [CLS] and [SEP].
+    """
+
+    input_ids: np.ndarray
+    starts_word: np.ndarray
+    segment_ids: np.ndarray
+    input_mask: np.ndarray
+    lengths: np.ndarray
+
+
+def assemble(plans: np.ndarray, tokens_a: np.ndarray, tokens_b: np.ndarray,
+             max_seq_length: int, cls_id: int, sep_id: int,
+             pad_id: int = 0) -> Sequences:
+    """Puts the segments of many instances between their special pieces.
+
+        [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
+          0   0  0    0   1    1     0                0   0  0    0     0     0
+
+    What `sequences.assemble` and `pad_inputs` do for one instance.
+
+    Args:
+      plans: [N], with the fields length_a and length_b; a length_b of 0 stands for
+        an instance of one segment.
+      tokens_a: tokens (id * 2 + starts_word) of all first segments, one after the
+        other, in the order of the plans.
+      tokens_b: those of all second segments, likewise.
+      max_seq_length: S.
+      cls_id: [CLS].
+      sep_id: [SEP].
+      pad_id: what fills up input_ids.
+
+    Raises:
+      ValueError: if there are not as many tokens as the plans say, or a sequence
+        is longer than S.
+    """
+    length_a = plans["length_a"].astype(np.int64)
+    length_b = plans["length_b"].astype(np.int64)
+    for name, length, tokens in (("first", length_a, tokens_a),
+                                 ("second", length_b, tokens_b)):
+        if length.sum() != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens are given for {name} segments of "
+                             f"{length.sum()}.")
+    lengths = length_a + np.where(
+        length_b > 0, length_b + sequences.NUM_SPECIAL_PAIR,
+        sequences.NUM_SPECIAL_SINGLE)
+    if lengths.max(initial=0) > max_seq_length:
+        raise ValueError(f"instance {lengths.argmax()} of the batch has "
+                         f"{lengths.max()} pieces; at most {max_seq_length} fit.")
+    place = np.arange(max_seq_length, dtype=np.int32)
+    first_end = (length_a + 1).astype(np.int32)[:, None]  # where the first [SEP] is
+    end = lengths.astype(np.int32)[:, None]
+    in_first = (place <= first_end) & (place > 0)
+    used = place < end
+    in_second = used & (place > first_end)
+    segment_ids = in_second.astype(np.uint8)
+    # The last [SEP] is no place for a token of the text; the first may be the last.
+    rows = np.arange(len(plans))
+    in_first[rows, length_a + 1] = False
+    in_second[rows, lengths - 1] = False
+    tokens = np.full((len(plans), max_seq_length), 2 * pad_id, tokens_a.dtype)
+    tokens[:, 0] = 2 * cls_id + 1
+    tokens[rows, length_a + 1] = tokens[rows, lengths - 1] = 2 * sep_id + 1
+    # Places are taken row by row, from the left: the order of the tokens.
+    tokens[in_first] = tokens_a
+    tokens[in_second] = tokens_b
+    return Sequences(
+        (tokens >> 1).astype(np.int32), (tokens & 1).astype(bool), segment_ids,
+        used.astype(np.uint8), lengths)
+
+
+def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:
+    """Records as they lie in a TFRecord file, one after the other.
+
+    Args, Raises: as `serialize`.
+    """
+    return b"".join(map(record_files.frame, serialize(spec, batch)))
+
+
+def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
+    """Serialized tf.train.Examples, equal to those of `spec.serialize`.
+
+    Byte for byte, but for the order of two names of which one begins the other: it
+    comes first here, and not in each of protobuf's implementations.
+
+    Args:
+      spec: the features. One of variable length has as many values in each record
+        of the batch.
+      batch: name on disk → array [N, number of values] or [N, *shape of the
+        feature]; [N] for a single value. int64 features take integers or booleans,
+        float32 features numbers of any type.
+
+    Returns:
+      N records; none for a specification without features.
+
+    Raises:
+      ValueError: for an unknown or missing feature, a wrong number of values,
+        values of the wrong type, or features of different N.
+    """
+    spec.check_names(batch)
+    features = sorted(spec.features, key=lambda f: f.name.encode())
+    payloads = [_payload(f, np.asarray(batch[f.name])) for f in features]
+    numbers = {len(payload.lengths) for payload in payloads}
+    if len(numbers) > 1:
+        raise ValueError("features have different numbers of records: " + ", ".join(
+            f"{f.name} {len(p.lengths)}" for f, p in zip(features, payloads)) + ".")
+    columns, total = [], 0
+    fixed: list[np.ndarray] = []  # of neighbouring features whose sizes do not differ
+    for feature, payload in zip(features, payloads):
+        headers = _Headers(feature)
+        if payload.rows is not None:
+            header = np.frombuffer(headers[payload.rows.shape[1]], np.uint8)
+            fixed.append(np.broadcast_to(header, (len(payload.rows), len(header))))
+            fixed.append(payload.rows)
+            total += len(header) + payload.lengths
+            continue
+        columns += _columns_of(fixed)
+        fixed = []
+        column = [headers[length] for length in payload.lengths.tolist()]
+        columns += [column, _slices(payload.data.tobytes(), payload.lengths)]
+        total += payload.lengths + np.fromiter(map(len, column), np.int64, len(column))
+    columns += _columns_of(fixed)
+    if not columns:
+        return []
+    starts = {n: b"\n" + _varint(n) for n in set(total.tolist())}
+    columns.insert(0, [starts[n] for n in total.tolist()])
+    return list(map(b"".join, zip(*columns)))
+
+
+class _Payload(NamedTuple):
+    """A feature's packed values in N records.
+
+    Attributes:
+      lengths: int64 [N], bytes of each record.
+      rows: uint8 [N, bytes] if all are of one length, else None.
+      data: uint8, the bytes of all records one after the other; None with rows.
+    """
+
+    lengths: np.ndarray
+    rows: np.ndarray | None
+    data: np.ndarray | None = None
+
+    @classmethod
+    def of_rows(cls, rows: np.ndarray) -> "_Payload":
+        return cls(np.full(len(rows), rows.shape[1]), rows)
+
+
+class _Headers(dict):
+    """Payload length → the bytes that stand before a feature's payload."""
+
+    def __init__(self, feature: Feature):
+        super().__init__()
+        self._feature = feature
+
+    def __missing__(self, num_bytes: int) -> bytes:
+        name = self._feature.name.encode()
+        header = b"\n" + _varint(num_bytes) if num_bytes else b""  # of the values
+        for tag in (_LIST_TAGS[self._feature.dtype], b"\x12"):
+            header = tag + _varint(len(header) + num_bytes) + header
+        header = b"\n" + _varint(len(name)) + name + header
+        self[num_bytes] = header = b"\n" + _varint(len(header) + num_bytes) + header
+        return header
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 127:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*encoded, value])
+
+
+def _columns_of(fixed: list[np.ndarray]) -> list[list[bytes]]:
+    """Blocks [N, bytes] side by side, as one column of N strings; none of none."""
+    if not fixed:
+        return []
+    block = np.concatenate(fixed, axis=1)
+    return [_slices(block.tobytes(), np.full(len(block), block.shape[1]))]
+
+
+def _slices(data: bytes, lengths: np.ndarray) -> list[bytes]:
+    ends = np.cumsum(lengths)
+    return [data[begin:end]
+            for begin, end in zip((ends - lengths).tolist(), ends.tolist())]
+
+
+def _payload(feature: Feature, values: np.ndarray) -> _Payload:
+    """Packed values of a feature: values [N, ...] of any numeric type."""
+    if not values.ndim:
+        raise ValueError(f"feature {feature.name} has no dimension of records.")
+    shape = values.shape[1:]
+    if len(shape) > 1 and (len(shape) != len(feature.shape) or any(
+            d not in (None, n) for d, n in zip(feature.shape, shape))):
+        raise ValueError(f"feature {feature.name} has the shape {shape} instead of "
+                         f"{feature.shape}.")
+    values = values.reshape(len(values), math.prod(shape))
+    feature.check_fits(values.shape[1])
+    kinds = "iub" if feature.dtype == "int64" else "iubf"
+    if values.dtype.kind not in kinds and values.size:
+        raise ValueError(f"feature {feature.name} does not hold {feature.dtype} values "
+                         f"but {values.dtype}.")
+    if feature.dtype == "float32":
+        if values.dtype != np.float32:
+            # By way of Python's floats, as the protobuf library takes numbers.
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float64).astype(np.float32)
+        values = np.ascontiguousarray(values, "<f4")
+        return _Payload.of_rows(values.view(np.uint8))
+    return _varints(feature, values)
+
+
+def _varints(feature: Feature, values: np.ndarray) -> _Payload:
+    """Values [N, k] as varints; a negative one is 2^64 more."""
+    highest, lowest = (int(values.max()), int(values.min())) if values.size else (0, 0)
+    if highest >= 2**63:
+        raise ValueError(f"feature {feature.name} does not hold int64 values: "
+                         f"{highest} is too large.")
+    if lowest < 0:
+        values, highest = values.astype(np.int64).view(np.uint64), 2**64 - 1
+    if highest < 128:
+        return _Payload.of_rows(values.astype(np.uint8, order="C"))
+    narrow = values.astype(np.min_scalar_type(highest), copy=False)
+    num_bytes = -(-highest.bit_length() // 7)
+    parts = [_ragged_varints(narrow[first:first + _ROWS_AT_A_TIME], num_bytes)
+             for first in range(0, len(narrow), _ROWS_AT_A_TIME)]
+    lengths, data = map(np.concatenate, zip(*parts))
+    return _Payload(lengths, None, data)
+
+
+def _ragged_varints(values: np.ndarray,
+                    num_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unsigned values [n, k], of at most so many bytes → lengths [n], bytes."""
+    encoded = np.empty((*values.shape, num_bytes), np.uint8)
+    used = np.empty(encoded.shape, bool)
+    used[..., 0] = True
+    for place in range(num_bytes):
+        low = values.astype(np.uint8)
+        if place + 1 < num_bytes:
+            more = np.greater(values, 127)
+            used[..., place + 1] = more
+            # Bit 7 of `low` is set only where more bytes follow.
+            low |= more.view(np.uint8) << 7
+            values = values >> 7
+        encoded[..., place] = low
+    used = used.reshape(len(values), -1)
+    # Faster than indexing with booleans, which copies run by run.
+    return used.sum(axis=1), encoded.reshape(-1).compress(used.reshape(-1))
