@@ -16,7 +16,7 @@ import shutil
 import zlib
 from typing import BinaryIO, Iterable, Iterator
 
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Interruption
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # What reading raises when a file is damaged, cut short or on a failing disk.
@@ -267,7 +267,7 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
             stream.close()
         remove(temporary)
         if isinstance(error, OSError):
-            raise InputError(
+            raise Interruption(
                 f"{path}: cannot be written: {error.strerror or error}.") from error
         raise
 

@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterable, Iterator
 
 from absl import logging
 
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Interruption
 
 # More kills than that have a cause which starting again does not mend.
 _MOST_RESTARTS = 3
@@ -105,7 +105,7 @@ class WorkerPool:
                 return
             except process.BrokenProcessPool as error:
                 if restart == _MOST_RESTARTS:
-                    raise InputError(
+                    raise Interruption(
                         f"{what}: worker processes were killed {restart + 1} times, "
                         "perhaps for want of memory; start again with a smaller "
                         f"--num_workers than {self._num_workers}.") from error
