@@ -146,6 +146,22 @@ def exists(path: str) -> bool:
     return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
+def size(path: str) -> int:
+    """Size of a file in bytes.
+
+    Raises:
+      InputError: if it cannot be told.
+    """
+    if is_remote(path):
+        with _remote_errors(path):
+            return _gfile().stat(path).length
+    try:
+        return os.path.getsize(path)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror or error}.") from error
+
+
 def rename(source: str, target: str) -> None:
     """Renames a file; an existing target is replaced."""
     if is_remote(source):

@@ -1,0 +1,344 @@
+"""Documents of text files, read in parallel: the files are cut into spans.
+
+Text has a sentence a line and a blank line between documents; a document runs on
+into the next file where a file does not end in a blank line. The input, all files
+one after the other, is cut anywhere. A document belongs to the span in which the
+blank line before it begins (there is one before the input, so to speak); whoever
+reads the span skips what comes before its first blank line, and reads its last
+document to the end, whatever spans and files that reaches into. So any cutting
+gives the same documents.
+
+Files are read in blocks of lines: a block is decoded, prepared and searched for
+blank lines as one, and a document is never held as a whole.
+"""
+
+from typing import BinaryIO, Callable, Iterator, NamedTuple, Sequence
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+# A line is held in memory, several times over while it is tokenized.
+MAX_LINE_BYTES = 16 << 20
+MAX_FILES = 1 << 20
+_OFFSET_BITS = 44  # of a document id; the number of the file is above them.
+_BLOCK_BYTES = 256 << 10
+_SPANS = 256
+_SMALLEST_SPAN, _LARGEST_SPAN = 1 << 20, 16 << 20
+# Text is about so many times as large as it is compressed.
+_COMPRESSION = 4
+# A line with NUL for more than a quarter of its bytes is not text: text in UTF-16
+# without a byte-order mark has one for every other byte, and is valid UTF-8.
+_FEWEST_NULS, _NUL_SHARE = 16, 0.25
+
+
+class Span(NamedTuple):
+    """The lines that begin from (first_file, start) up to, not at, (end_file, end).
+
+    Attributes:
+      number: counts spans from 0.
+      first_file: number of the file in which it begins.
+      start: the byte at which it begins; above 0 only in a local file that is not
+        compressed.
+      end_file: number of the file in which it ends; the number of files at the end.
+      end: the byte at which it ends; 0 at the beginning of a file.
+      num_bytes: about how long it is; a compressed file counts four times.
+    """
+
+    number: int
+    first_file: int
+    start: int
+    end_file: int
+    end: int
+    num_bytes: int
+
+
+class Lines(NamedTuple):
+    """Consecutive prepared lines of a span's documents, blank ones left out.
+
+    Attributes:
+      lines: the lines; those before the first of `first` go on with the document
+        of the lines before.
+      first: places in `lines` at which documents begin.
+      ids: the documents' ids: number of the file << 44 | place of the document's
+        first line in the (uncompressed) file, in bytes.
+    """
+
+    lines: list[str]
+    first: list[int]
+    ids: list[int]
+
+
+def span_bytes(total: int) -> int:
+    """Size of the spans of an input of `total` bytes."""
+    return min(max(total // _SPANS, _SMALLEST_SPAN), _LARGEST_SPAN)
+
+
+def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
+    """Cuts an input into spans, in a way that depends on the sizes of its files only.
+
+    Local files are cut anywhere, compressed and remote ones nowhere. Small files
+    share a span.
+
+    Args:
+      paths: the files, in order.
+      size: of a span, in bytes; by default span_bytes of the input.
+
+    Raises:
+      InputError: if a file's size cannot be told, or there are too many files.
+    """
+    if len(paths) > MAX_FILES:
+        raise InputError(
+            f"The input has {len(paths):,} files; the most is {MAX_FILES:,}: join "
+            "some.")
+    sizes = [_size(path) for path in paths]
+    size = size or span_bytes(sum(sizes))
+    spans: list[Span] = []
+    first, held = (0, 0), 0
+
+    def cut(file: int, place: int) -> None:
+        nonlocal first, held
+        spans.append(Span(len(spans), *first, file, place, held))
+        first, held = (file, place), 0
+
+    for number, (path, length) in enumerate(zip(paths, sizes)):
+        place = 0
+        if not (files.is_compressed(path) or files.is_remote(path)):
+            while held + length - place > size:
+                step = size - held
+                place, held = place + step, size
+                cut(number, place)
+        held += length - place
+        if held >= size and number + 1 < len(paths):
+            cut(number + 1, 0)
+    if paths:
+        cut(len(paths), 0)
+    return spans
+
+
+def _size(path: str) -> int:
+    length = files.size(path)
+    if length >> _OFFSET_BITS:
+        raise InputError(
+            f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; cut the file up.")
+    return length * (_COMPRESSION if files.is_compressed(path) else 1)
+
+
+def read_span(paths: Sequence[str], span: Span,
+              prepare: Callable[[list[str]], list[str]]) -> Iterator[Lines]:
+    """Documents that belong to a span, in blocks.
+
+    Args:
+      paths: all files of the input, in order: those that plan_spans got.
+      span: one of plan_spans(paths).
+      prepare: makes of lines (which may end in "\\r") lines for the tokenizer; a
+        line that becomes "" is blank.
+
+    Yields:
+      Blocks without gaps; the first begins with a document.
+
+    Raises:
+      InputError: names the file and the line if a line is not UTF-8, looks binary
+        or is longer than MAX_LINE_BYTES; or if a file is damaged or unreadable.
+    """
+    # Whether a blank line of this span has been seen, and whether a document has
+    # begun since the last one.
+    begun = span.first_file == 0 and span.start == 0
+    inside = False
+    for number in range(span.first_file, len(paths)):
+        limit = _limit(span, number)
+        start = span.start if number == span.first_file else 0
+        for block in _blocks(paths[number], start, limit):
+            if not begun and block.offset >= limit:
+                return
+            lines = prepare(_decoded(paths[number], block))
+            starts = _line_starts(block)
+            blanks = [i for i, line in enumerate(lines) if not line]
+            # The first blank line beyond the span ends its last document.
+            last = next((i for i in blanks if starts[i] >= limit), None)
+            if last is not None:
+                blanks = [i for i in blanks if i < last]
+            place = 0
+            if not begun and blanks:
+                begun, place = True, blanks[0] + 1
+            if begun:
+                found, inside = _between(
+                    lines, blanks, place, len(lines) if last is None else last,
+                    starts, number << _OFFSET_BITS, inside)
+                if found.lines:
+                    yield found
+            if last is not None:
+                return
+
+
+def _limit(span: Span, number: int) -> float:
+    """Lines of file `number` that begin before this byte belong to the span."""
+    if number < span.end_file:
+        return float("inf")
+    return span.end if number == span.end_file else 0
+
+
+def _between(lines: list[str], blanks: list[int], place: int, end: int,
+             starts: np.ndarray, file_bits: int,
+             inside: bool) -> tuple[Lines, bool]:
+    """Lines place ... end - 1 of a block without its blank lines.
+
+    Args:
+      inside: whether a document goes on in these lines.
+
+    Returns:
+      The lines, and whether a document goes on behind them.
+    """
+    kept: list[str] = []
+    first: list[int] = []
+    ids: list[int] = []
+    for blank in (*blanks, end):
+        if blank < place:
+            continue
+        if blank > place:
+            if not inside:
+                first.append(len(kept))
+                ids.append(file_bits | int(starts[place]))
+            kept += lines[place:blank]
+        # The end of the block is no blank line.
+        inside = blank == end and (inside or blank > place)
+        place = blank + 1
+    return Lines(kept, first, ids), inside
+
+
+class _Block(NamedTuple):
+    """Whole lines of a file, and the byte at which they begin."""
+
+    offset: int
+    data: bytes
+
+
+def _blocks(path: str, start: int, limit: float) -> Iterator[_Block]:
+    """Blocks of the lines of a file that begin at byte `start` or later.
+
+    None if there is no such line before byte `limit`.
+    """
+    with files.open_binary(path) as raw:
+        stream = files.decompressed(path, raw)
+        offset = 0
+        if start:
+            # The byte before tells whether a line begins at `start`.
+            offset = start - 1
+            stream.seek(offset)
+            offset = _skip_line(path, stream, offset, limit)
+            if offset >= limit:
+                return
+        held: list[bytes] = []  # A line's beginning, in parts.
+        length = 0
+        while True:
+            data = _read(path, stream, offset + length)
+            newline = data.find(b"\n")
+            # Exact, so that it does not depend on where blocks begin.
+            if length + (newline if newline >= 0 else len(data)) > MAX_LINE_BYTES:
+                raise InputError(
+                    f"{path}, line {_line_number(path, offset)}: longer than "
+                    f"{MAX_LINE_BYTES >> 20} MiB; the input has a sentence a line: "
+                    "split the text into sentences, for example with "
+                    "prepare_corpus.py.")
+            end = data.rfind(b"\n") + 1
+            if end:
+                whole = b"".join((*held, data[:end]))
+                yield _Block(offset, whole)
+                offset += len(whole)
+                held, length = [], 0
+            if end < len(data):
+                held.append(data[end:])
+                length += len(data) - end
+            if not data:
+                if held:
+                    yield _Block(offset, b"".join(held))
+                return
+
+
+def _skip_line(path: str, stream: BinaryIO, offset: int, limit: float) -> int:
+    """Reads on to the end of a line, or to `limit`; returns the place behind it."""
+    while offset < limit and (data := _read(path, stream, offset)):
+        newline = data.find(b"\n")
+        if newline >= 0:
+            stream.seek(offset + newline + 1)
+            return offset + newline + 1
+        offset += len(data)
+    return offset
+
+
+def _read(path: str, stream: BinaryIO, offset: int) -> bytes:
+    try:
+        return stream.read(_BLOCK_BYTES)
+    except files.READ_ERRORS as error:
+        raise files.damaged(path, _line_number(path, offset) - 1, error) from error
+
+
+def _line_starts(block: _Block) -> np.ndarray:
+    """Places in the file at which the lines of a block begin: int64."""
+    ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
+    return block.offset + np.concatenate([[0], ends + 1])
+
+
+def _decoded(path: str, block: _Block) -> list[str]:
+    """The lines of a block without their ends, which are "\\n".
+
+    Raises:
+      InputError: if a line is not UTF-8 or looks binary.
+    """
+    data = block.data
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _not_text(path, block, error) from error
+    if not block.offset:
+        text = text.removeprefix("\ufeff")
+    lines = text.split("\n")
+    if data.endswith(b"\n"):
+        lines.pop()
+    if "\0" in text:
+        for index, line in enumerate(lines):
+            nuls = line.count("\0")
+            if nuls >= _FEWEST_NULS and nuls > _NUL_SHARE * len(line):
+                raise _binary(path, _line_number(path, block.offset) + index)
+    return lines
+
+
+def _not_text(path: str, block: _Block, error: UnicodeDecodeError) -> InputError:
+    data = block.data
+    start = data.rfind(b"\n", 0, error.start) + 1
+    number = _line_number(path, block.offset + start)
+    if b"\0" in data[max(0, error.start - 2048):error.start + 2048]:
+        return _binary(path, number)
+    return files.not_utf8(path, number, error.start - start + 1, error.reason)
+
+
+def _binary(path: str, number: int) -> InputError:
+    return InputError(
+        f"{path}, line {number}: looks binary, as there are NUL bytes; give files "
+        "of UTF-8 text (compressed ones with names in "
+        f"{', '.join(files.COMPRESSED)}; UTF-16 converted with iconv).")
+
+
+def document_place(paths: Sequence[str], document_id: int) -> str:
+    """Where a document begins: "corpus.txt, line 12". Reads the file up to there."""
+    path = paths[document_id >> _OFFSET_BITS]
+    offset = document_id & (1 << _OFFSET_BITS) - 1
+    return f"{path}, line {_line_number(path, offset)}"
+
+
+def _line_number(path: str, offset: int) -> int:
+    """Number of the line that holds byte `offset`, from 1."""
+    number = 1
+    with files.open_binary(path) as raw:
+        stream = files.decompressed(path, raw)
+        while offset > 0:
+            try:
+                data = stream.read(min(offset, _BLOCK_BYTES))
+            except files.READ_ERRORS:
+                return number
+            if not data:
+                return number
+            number += data.count(b"\n")
+            offset -= len(data)
+    return number
