@@ -18,6 +18,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, odd
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _UNIT = 2.0 ** -53
+_WORDS_AT_ONCE = 1 << 18  # bounds the memory of `ones`
 
 
 def _mixed(states: np.ndarray) -> np.ndarray:
@@ -86,3 +87,46 @@ def below(numbers: np.ndarray, bounds: int | np.ndarray) -> np.ndarray:
       bounds: 1 to 2^53.
     """
     return (as_uniform(numbers) * bounds).astype(np.int64)
+
+
+def ones(keys: np.ndarray, first: int, counts: np.ndarray) -> np.ndarray:
+    """How many of `counts` random bits are 1, for each key: Binomial(counts, 1/2).
+
+    Args:
+      keys: uint64 [N].
+      first: the bits are those of the words first, first + 1, ...
+      counts: int64 [N]; for the same key, the bits of a smaller count are the first
+        ones of those of a larger.
+
+    Returns:
+      int64 [N].
+    """
+    found = np.zeros(len(keys), np.int64)
+    rows, word = np.flatnonzero(counts), 0
+    while rows.size:
+        # Most need one word; the few that need more get twice as many each time.
+        width = max(1, min(word, _WORDS_AT_ONCE // rows.size))
+        numbers = words(keys[rows], first + word, width)
+        left = np.clip(
+            counts[rows, None] - 64 * np.arange(word, word + width), 0, 64)
+        unused = np.minimum(64 - left, 63).astype(np.uint64)
+        found[rows] += np.where(left > 0, _popcount(numbers >> unused), 0).sum(axis=1)
+        word += width
+        rows = rows[counts[rows] > 64 * word]
+    return found
+
+
+def _popcount(numbers: np.ndarray) -> np.ndarray:
+    """Ones in each uint64 (np.bitwise_count is of NumPy 2): int64.
+
+    Sums of neighbouring bits, then of pairs, then of fours; the multiplication adds
+    up the eight bytes (Warren, Hacker's Delight, section 5-1).
+    """
+    two, four, eight = (np.uint64(mask) for mask in (
+        0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
+    sums = numbers - (numbers >> np.uint64(1) & two)
+    sums = (sums & four) + (sums >> np.uint64(2) & four)
+    sums = sums + (sums >> np.uint64(4)) & eight
+    with np.errstate(over="ignore"):
+        sums = sums * np.uint64(0x0101010101010101) >> np.uint64(56)
+    return sums.astype(np.int64)
