@@ -52,7 +52,7 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_float("dropout_prob", 0.1, "Dropout rate of what the task's head gets.",
                        lower_bound=0.0, upper_bound=1.0)
     flags.DEFINE_integer(
-        "num_length_buckets", 6,
+        "num_length_buckets", 8,
         "Sequences are padded to one of so many lengths, chosen to fit the data; 1 pads "
         "all to --max_seq_length, as the release does.", lower_bound=1, upper_bound=64)
     flags.DEFINE_string("cached_dir", None,
