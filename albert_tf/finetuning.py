@@ -33,7 +33,7 @@ class BatchOptions:
     """
 
     max_seq_length: int
-    num_lengths: int = 6
+    num_lengths: int = 8
     random_seed: int = 12345
     predict_batch_size: int = 8
 
