@@ -8,6 +8,7 @@ A folder of a level may hold one file `all.txt` instead, with a passage a line,
 which the release asks for.
 """
 
+import functools
 import glob
 import json
 import os
@@ -253,15 +254,14 @@ def featurize(example: RaceExample, *, tokenizer: FullTokenizer, max_seq_length:
       InputError: if the lengths leave no room.
     """
     check_lengths(max_seq_length, max_qa_length)
+    article = _article_pieces(example.article, tokenizer)
     question = tokenizer.prepare(example.question)
-    texts = [tokenizer.prepare(example.article)]
-    for option in map(tokenizer.prepare, example.options):
-        texts.append(question.replace(_GAP, option) if _GAP in question
-                     else f"{question} {option}")
-    article, *endings = tokenizer.encode_batch(texts)
+    texts = [question.replace(_GAP, option) if _GAP in question
+             else f"{question} {option}"
+             for option in map(tokenizer.prepare, example.options)]
     room = max_seq_length - NUM_SPECIAL_PAIR
     choices = []
-    for ending in endings:
+    for ending in tokenizer.encode_batch(texts):
         ending = ending[-min(max_qa_length, room):]
         choices.append(assemble(article[:room - len(ending)], ending,
                                 tokenizer.cls_id, tokenizer.sep_id))
@@ -269,6 +269,13 @@ def featurize(example: RaceExample, *, tokenizer: FullTokenizer, max_seq_length:
     padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
     return [{**{name: [choice[name] for choice in padded] for name in padded[0]},
              "label_ids": [example.label or 0]}]
+
+
+# The questions of a passage follow each other: it is tokenized once for them all.
+@functools.lru_cache(maxsize=4)
+def _article_pieces(text: str, tokenizer: FullTokenizer) -> list[int]:
+    """Ids of an article, not to be changed."""
+    return tokenizer.encode(tokenizer.prepare(text))
 
 
 # --- scores and files ------------------------------------------------------------
