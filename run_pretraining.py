@@ -7,15 +7,20 @@ r"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
         --train_batch_size=4096 --gradient_accumulation_steps=512
 
 On a Cloud TPU add --tpu=NAME, on GPUs --distribution_strategy=mirrored. The same
-command started again goes on at its last checkpoint.
+command started again goes on at its last checkpoint. Records made with
+--masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
 """
 
+import functools
 import sys
+from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, record_vocabulary, task_folder
+from albert_tf import (
+    command_line, files, record_summaries, record_vocabulary, task_folder)
 from albert_tf.errors import InputError
+from albert_tf.masking import MaskingOptions
 
 FLAGS = flags.FLAGS
 
@@ -50,13 +55,81 @@ flags.DEFINE_bool("init_from_group0", False,
                   "Copy group 0 of --init_checkpoint into every group.")
 flags.DEFINE_integer("masked_lm_budget", 0,
                      "As in the release, whose masking while training was never "
-                     "published; only 0 is possible.")
+                     "published; only 0 is possible. See --dynamic_masking.")
+flags.DEFINE_enum(
+    "sentence_objective", None, ["order", "next", "none"],
+    "What is learnt of sentences beside masked pieces: order (ALBERT's), next "
+    "(BERT's), none leaves that loss out. Default: what the records were made for, "
+    "as the summary beside them tells, else order.")
+flags.DEFINE_bool(
+    "dynamic_masking", False,
+    "Draw masks anew in each epoch, while training; for records made with "
+    "--masked_lm_prob=0. Evaluation masks the same pieces each time.")
+flags.DEFINE_float("masked_lm_prob", 0.15,
+                   "Share of a sequence's pieces to mask; with --dynamic_masking.")
+flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together; with "
+                     "--dynamic_masking.")
+flags.DEFINE_bool("favor_shorter_ngram", True,
+                  "Draw n-gram sizes in proportion to 1/n; if false, the other way "
+                  "round; with --dynamic_masking.")
+flags.DEFINE_bool("do_whole_word_mask", True,
+                  "Mask words whole; if false, each piece counts as a word; with "
+                  "--dynamic_masking.")
+for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
+    flags.DEFINE_integer(
+        f"{_name}_id", None, f"Id of {_piece}; with --dynamic_masking. Default: what "
+        "the summary beside the records tells.")
+
+_MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
+                  "do_whole_word_mask")
+_ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 
 
-def _input_files(config):
-    """The features of the records, checked files to train and evaluate on, and the
-    vocabulary they were made with, where it is known."""
-    from albert_tf import records
+class _Data(NamedTuple):
+    """What there is to train and evaluate on.
+
+    Attributes:
+      spec: what is read of the records.
+      train, evaluation: checked files, or None.
+      vocabulary: what the records were made with, where it is known.
+      sentence_objective: "order", "next" or "none".
+      special_ids: where masks are made while training.
+    """
+
+    spec: Any
+    train: Optional[Sequence[Any]]
+    evaluation: Optional[Sequence[Any]]
+    vocabulary: Optional[dict[str, Any]]
+    sentence_objective: str
+    special_ids: Any
+
+
+def _masking_options() -> Optional[MaskingOptions]:
+    """How masks are made while training, or None if they are not."""
+    if not FLAGS.dynamic_masking:
+        given = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
+        if given:
+            raise InputError(
+                f"--{given[0]} says how masks are made while training; give "
+                "--dynamic_masking too, or leave it out.")
+        return None
+    if FLAGS.masked_lm_prob == 0:
+        raise InputError(
+            "--masked_lm_prob=0 masks nothing; give --dynamic_masking a share above 0.")
+    options = MaskingOptions(
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+        **{name: FLAGS[name].value for name in _MASKING_FLAGS})
+    logging.info(
+        "Masks are drawn anew each time: %d pieces of a sequence of %d, "
+        "--max_predictions_per_seq=%d at the most.",
+        options.num_to_predict(FLAGS.max_seq_length), FLAGS.max_seq_length,
+        FLAGS.max_predictions_per_seq)
+    return options
+
+
+def _data(config) -> _Data:
+    """Checks all files."""
+    from albert_tf import record_masks, records
 
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise InputError(
@@ -65,16 +138,26 @@ def _input_files(config):
     spec = records.pretraining_spec(
         FLAGS.max_seq_length, FLAGS.max_predictions_per_seq, config.vocab_size,
         config.type_vocab_size)
+    if FLAGS.dynamic_masking:
+        spec = record_masks.unmasked_spec(spec)
     flags_used = ["eval_input_file"] if FLAGS.eval_input_file else []
     if FLAGS.do_train or not FLAGS.eval_input_file:
         flags_used.append("input_file")
     # All names before any content, which takes longer to check.
     paths = {name: files.expand_patterns(FLAGS[name].value or "", f"--{name}")
              for name in flags_used}
-    vocabulary = record_vocabulary.check_vocabulary(
-        [path for found in paths.values() for path in found], config.vocab_size)
+    all_paths = [path for found in paths.values() for path in found]
+    summaries = record_summaries.summaries_of(all_paths)
+    vocabulary = record_vocabulary.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
         task_folder.check_records(FLAGS.output_dir, vocabulary)
+    objective = record_summaries.sentence_objective(
+        summaries, FLAGS.sentence_objective)
+    record_masks.check(all_paths, spec, FLAGS.dynamic_masking)
+    special_ids = record_masks.special_ids(
+        all_paths, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
+        {name: FLAGS[name].value for name in _ID_FLAGS}
+    ) if FLAGS.dynamic_masking else None
     infos = {name: records.check_files(found, spec) for name, found in paths.items()}
     train, evaluation = infos.get("input_file"), infos.get("eval_input_file")
     if FLAGS.do_eval and evaluation is None:
@@ -86,49 +169,65 @@ def _input_files(config):
         if found:
             logging.info("%s: %d records in %d files.", what,
                          sum(info.num_records for info in found), len(found))
-    return spec, train, evaluation, vocabulary
+    return _Data(spec, train, evaluation, vocabulary, objective, special_ids)
 
 
-def _inputs(spec, train, evaluation):
+def _inputs(data: _Data, masking: Optional[MaskingOptions], config):
     """training.Inputs over checked files."""
-    from albert_tf import input_pipeline, records, training
+    from albert_tf import dynamic_masking, input_pipeline, records, training
+
+    random_map = masking and dynamic_masking.DynamicMasking(
+        masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size)
 
     def train_dataset(shape, **pipeline):
         del shape  # There is one.
         return input_pipeline.training_dataset(
-            train, spec, seed=FLAGS.random_seed, **pipeline)
+            data.train, data.spec, seed=FLAGS.random_seed, random_map=random_map,
+            **pipeline)
 
     def evaluation_dataset(shape, batch_size, replicas, shard_index, num_shards):
         del shape
-        data = input_pipeline.evaluation_dataset(
-            evaluation, spec, batch_size, shard_index=shard_index,
+        made = input_pipeline.evaluation_dataset(
+            data.evaluation, data.spec, batch_size, shard_index=shard_index,
             num_shards=num_shards, batches_multiple_of=replicas,
-            max_batches=FLAGS.max_eval_steps * replicas or None)
-        left_out = sum(info.num_records for info in evaluation) - data.num_examples
+            max_batches=FLAGS.max_eval_steps * replicas or None,
+            random_map=random_map)
+        left_out = sum(info.num_records for info in data.evaluation) - made.num_examples
         if left_out:
             logging.info("--max_eval_steps leaves %d of %d records out of each "
-                         "evaluation.", left_out, left_out + data.num_examples)
-        return data.dataset, data.num_batches
+                         "evaluation.", left_out, left_out + made.num_examples)
+        return made.dataset, made.num_batches
 
-    paths = [info.path for info in (train or []) + (evaluation or [])]
+    paths = [info.path for info in (data.train or []) + (data.evaluation or [])]
     return training.Inputs(
         train=train_dataset,
-        evaluation=evaluation_dataset if evaluation else None,
-        explain_error=lambda error: records.explain_read_error(paths, spec, error))
+        evaluation=evaluation_dataset if data.evaluation else None,
+        explain_error=lambda error: records.explain_read_error(
+            paths, data.spec, error))
 
 
-def _task_options(train, evaluation):
+def _task_options(data: _Data) -> dict[str, Any]:
     """What the result depends on beside training.RunOptions, for options.json."""
     names = ("optimizer", "learning_rate", "poly_power", "num_warmup_steps",
              "start_warmup_step", "max_seq_length", "max_predictions_per_seq",
              "max_eval_steps")
-    return {
+    options = {
         **{name: FLAGS[name].value for name in names},
-        "input_files": {info.path: info.num_records for info in train or []},
-        "eval_input_files": {info.path: info.num_records for info in evaluation or []}}
+        "input_files": {info.path: info.num_records for info in data.train or []},
+        "eval_input_files": {
+            info.path: info.num_records for info in data.evaluation or []}}
+    # Only what differs from a run of the release: folders of earlier versions have
+    # no such entries.
+    if data.sentence_objective != "order":
+        options["sentence_objective"] = data.sentence_objective
+    if FLAGS.dynamic_masking:
+        options |= {"dynamic_masking": True,
+                    "special_ids": data.special_ids._asdict(),
+                    **{name: FLAGS[name].value for name in _MASKING_FLAGS}}
+    return options
 
 
-def _build(config, options):
+def _build(config, options, sentence_objective: str):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
@@ -136,10 +235,14 @@ def _build(config, options):
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = heads.AlbertForPreTraining(config)
+    sentence_loss = sentence_objective != "none"
+    if not sentence_loss:
+        model.freeze_sentence_layers()
     task = training_steps.Task(
         model=model,
         denominators=losses.pretraining_denominators,
-        losses=losses.pretraining_losses,
+        losses=functools.partial(
+            losses.pretraining_losses, sentence_loss=sentence_loss),
         metrics=losses.pretraining_metrics,
         best_metric="masked_lm_accuracy")
     if not FLAGS.do_train:
@@ -161,24 +264,25 @@ def main(argv):
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "
-            "training; mask the records with create_pretraining_data.py.")
+            "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    spec, train, evaluation, vocabulary = _input_files(config)
+    masking = _masking_options()
+    data = _data(config)
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = command_line.make_strategy()
     from albert_tf import optimization, training
 
     with strategy.scope():
-        task, optimizer = _build(config, options)
-        run = training.Run(task, config, options, _inputs(spec, train, evaluation),
-                           optimizer, _task_options(train, evaluation))
+        task, optimizer = _build(config, options, data.sentence_objective)
+        run = training.Run(task, config, options, _inputs(data, masking, config),
+                           optimizer, _task_options(data))
         if not FLAGS.do_train:
             run.evaluate()
             return
-        if vocabulary and run.chief:
-            task_folder.keep_vocabulary(options.output_dir, vocabulary)
+        if data.vocabulary and run.chief:
+            task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
         optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
         try:
             run.train()

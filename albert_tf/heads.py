@@ -97,6 +97,15 @@ class AlbertForPreTraining(tf_keras.Model):
             "sentence_order_logits": self.seq_relationship(outputs["pooled_output"]),
         }
 
+    def freeze_sentence_layers(self) -> None:
+        """Leaves the pooler and the sentence-order head as they are.
+
+        For training without the loss over sentences: weight decay alone would shrink
+        them to nothing.
+        """
+        self.bert.pooler.trainable = False
+        self.seq_relationship.trainable = False
+
     def get_config(self):
         return {"config": self.config.to_dict()}
 

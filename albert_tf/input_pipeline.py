@@ -3,10 +3,11 @@
 Training order is a function of the seed, the epoch and the shard alone: not of
 the batch size, the number of threads, the machine, or where the run was resumed.
 So a run that is killed and started again sees exactly the batches that it would
-have seen.
+have seen. So it is with random numbers that examples are changed by, such as masks:
+they are a function of the seed, the shard and the example's place in that order.
 """
 
-from typing import NamedTuple, Sequence
+from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +19,11 @@ from albert_tf.records import FeatureSpec, FileInfo
 # and not a matter of the machine.
 _CYCLE_LENGTH = 8
 _READ_BYTES = 2 << 20  # per read and file; large reads matter for gs://
+
+# What draws are for; the order's seeds have no such entry. Those of evaluation are
+# the same for every run, whatever its seed.
+_TRAINING, _EVALUATION = 1, 2
+_DRAWS_PER_BLOCK = 4  # of Philox
 
 
 class EvaluationData(NamedTuple):
@@ -32,6 +38,24 @@ class EvaluationData(NamedTuple):
     dataset: tf.data.Dataset
     num_batches: int
     num_examples: int
+
+
+class RandomMap(Protocol):
+    """Changes the examples of a batch at random.
+
+    Called with the features of a batch and draws int32 [B, num_draws], each uniform
+    over all int32; returns features of static shapes. An example's result may depend
+    on its own features and draws alone.
+
+    Attributes:
+      num_draws: how many an example needs.
+    """
+
+    num_draws: int
+
+    def __call__(self, features: Mapping[str, tf.Tensor],
+                 draws: tf.Tensor) -> dict[str, tf.Tensor]:
+        ...
 
 
 class _ShardFile(NamedTuple):
@@ -77,6 +101,33 @@ def _order_seed(seed: int, shard_index: int) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
+def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
+         num_draws: int) -> tf.Tensor:
+    """Random numbers of consecutive examples.
+
+    Each example has its own range of one Philox sequence, so that its numbers are the
+    same in whatever batch it comes.
+
+    Args:
+      entropy: decides the sequence.
+      first: number of the first example, int64 [], not negative.
+      num_examples: how many examples.
+      num_draws: numbers of an example.
+
+    Returns:
+      int32 [num_examples, num_draws], uniform over all int32.
+    """
+    blocks = -(-num_draws // _DRAWS_PER_BLOCK)
+    key, high = np.random.SeedSequence(entropy).generate_state(2, np.uint64)
+    low = tf.cast(first, tf.uint64) * tf.constant(blocks, tf.uint64)
+    draws = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[num_examples, blocks * _DRAWS_PER_BLOCK], dtype=tf.int32,
+        key=tf.constant([key]), counter=tf.stack([low, tf.constant(high)]),
+        # By name: the default may depend on the device.
+        alg=tf.random.Algorithm.PHILOX.value)
+    return draws[:, :num_draws]
+
+
 def dataset_options() -> tf.data.Options:
     """What every dataset here has: a fixed order, and no sharding by tf.data."""
     options = tf.data.Options()
@@ -105,6 +156,7 @@ def training_dataset(
         shard_index: int = 0,
         num_shards: int = 1,
         shuffle_buffer: int = 10_000,
+        random_map: Optional[RandomMap] = None,
 ) -> tf.data.Dataset:
     """Endless batches for one input pipeline (one host).
 
@@ -127,6 +179,7 @@ def training_dataset(
         about equally large where the files are.
       shuffle_buffer: records to mix; 0 keeps the order of the files and of the
         records in them, in every epoch.
+      random_map: changes each example, otherwise each time that it comes.
 
     Returns:
       Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
@@ -149,10 +202,20 @@ def training_dataset(
         # After the shuffle, so that what is left comes as it would have come.
         return records.skip(tf.where(epoch == start_epoch, np.int64(skipped), 0))
 
+    def parse(number, serialized):
+        features = spec.parse(serialized)
+        if random_map is None:
+            return features
+        # Examples are counted over all epochs.
+        return random_map(features, draw(
+            (seed % 2**64, shard_index, _TRAINING), number * batch_size, batch_size,
+            random_map.num_draws))
+
     epochs = tf.data.Dataset.range(start_epoch, np.iinfo(np.int64).max)
     return (epochs.flat_map(epoch_records)
             .batch(batch_size, drop_remainder=True)
-            .map(spec.parse, num_parallel_calls=tf.data.AUTOTUNE)
+            .enumerate(start_batch)
+            .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
             .prefetch(tf.data.AUTOTUNE)
             .with_options(dataset_options()))
 
@@ -191,6 +254,7 @@ def evaluation_dataset(
         shard_index: int = 0,
         num_shards: int = 1,
         batches_multiple_of: int = 1,
+        random_map: Optional[RandomMap] = None,
 ) -> EvaluationData:
     """Every example exactly once, in the order of the files; padded, none dropped.
 
@@ -210,6 +274,8 @@ def evaluation_dataset(
       num_shards: number of pipelines.
       batches_multiple_of: pads to a multiple of this many batches: the number of
         replicas that this pipeline feeds, each with batches of its own.
+      random_map: changes each example, in the same way in every evaluation, by every
+        run and any number of shards.
 
     Returns:
       EvaluationData; its batches are dicts name → [batch_size, ...].
@@ -227,12 +293,24 @@ def evaluation_dataset(
         num_examples = min(num_examples, max_batches * batch_size * num_shards)
     num_batches = -(-num_examples // (batch_size * num_shards))
     num_batches += -num_batches % batches_multiple_of
-    dataset = (tf.data.TFRecordDataset([f.path for f in files], buffer_size=_READ_BYTES)
-               .take(num_examples)
-               .shard(num_shards, shard_index)
-               .batch(batch_size)
-               .map(lambda serialized: _pad(spec.parse(serialized), batch_size),
-                    num_parallel_calls=tf.data.AUTOTUNE))
+
+    def with_draws(number, record):
+        # The number among the records of all shards.
+        return record, draw((0, 0, _EVALUATION), number, 1, random_map.num_draws)[0]
+
+    def parse(serialized, *draws):
+        features = spec.parse(serialized)
+        if draws:
+            features = random_map(features, *draws)
+        return _pad(features, batch_size)
+
+    records = tf.data.TFRecordDataset([f.path for f in files], buffer_size=_READ_BYTES)
+    records = records.take(num_examples)
+    if random_map is None:
+        records = records.shard(num_shards, shard_index)
+    else:
+        records = records.enumerate().shard(num_shards, shard_index).map(with_draws)
+    dataset = records.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     padding = {name: tf.zeros(tensor.shape, tensor.dtype)
                for name, tensor in dataset.element_spec.items()}
     # This shard may have fewer batches of examples than others.

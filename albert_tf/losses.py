@@ -42,6 +42,7 @@ def pretraining_losses(
     heads: Mapping[str, tf.Tensor],
     features: Mapping[str, tf.Tensor],
     denominators: Optional[Mapping[str, tf.Tensor]] = None,
+    sentence_loss: bool = True,
 ) -> dict[str, tf.Tensor]:
     """Masked-LM and sentence-order losses (`get_masked_lm_output`, `get_sentence_order_output`).
 
@@ -51,12 +52,15 @@ def pretraining_losses(
         `sentence_order_labels` int [B] or [B, 1].
       denominators: of the batch of which `features` is a part; by default
         those of `features`.
+      sentence_loss: False leaves out the loss over sentences ("None" in Table 5 of
+        the paper).
 
     Returns:
       A dict of natural-log losses: scalars `masked_lm_loss`, Σ w·nll divided by
       (Σ w + 1e-5), `sentence_order_loss`, the mean over the batch, and their sum
       `total_loss`; per example `masked_lm_example_loss` [B, P] (not weighted)
-      and `sentence_order_example_loss` [B].
+      and `sentence_order_example_loss` [B]. Without the sentence loss nothing of it
+      is there.
     """
     if denominators is None:
         denominators = pretraining_denominators(features)
@@ -65,18 +69,22 @@ def pretraining_losses(
     masked_lm = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=tf.cast(features["masked_lm_ids"], tf.int32),
         logits=tf.cast(heads["mlm_logits"], tf.float32))
+    weights = tf.cast(features["masked_lm_weights"], tf.float32)
+    masked_lm_loss = tf.reduce_sum(weights * masked_lm) / denominators["masked_lm"]
+    losses = {
+        "masked_lm_loss": masked_lm_loss, "total_loss": masked_lm_loss,
+        "masked_lm_example_loss": masked_lm}
+    if not sentence_loss:
+        return losses
     sentence_order = tf.nn.sparse_softmax_cross_entropy_with_logits(
         labels=sentence_order_labels(features),
         logits=tf.cast(heads["sentence_order_logits"], tf.float32))
-    weights = tf.cast(features["masked_lm_weights"], tf.float32)
-    masked_lm_loss = tf.reduce_sum(weights * masked_lm) / denominators["masked_lm"]
     sentence_order_loss = (
         tf.reduce_sum(sentence_order) / denominators["sentence_order"])
     return {
-        "masked_lm_loss": masked_lm_loss,
+        **losses,
         "sentence_order_loss": sentence_order_loss,
         "total_loss": masked_lm_loss + sentence_order_loss,
-        "masked_lm_example_loss": masked_lm,
         "sentence_order_example_loss": sentence_order,
     }
 
@@ -96,7 +104,8 @@ def pretraining_metrics(
 
     Returns:
       Metric → (values, weights) of one shape, [B, P] or [B]: `masked_lm_loss`,
-      `masked_lm_accuracy`, `sentence_order_loss`, `sentence_order_accuracy`.
+      `masked_lm_accuracy`, and, where `losses` have them, `sentence_order_loss`,
+      `sentence_order_accuracy`.
     """
     labels = sentence_order_labels(features)
     examples = features.get("example_weights")
@@ -108,10 +117,14 @@ def pretraining_metrics(
         found = tf.argmax(logits, axis=-1, output_type=tf.int32)
         return tf.cast(found == tf.cast(ids, tf.int32), tf.float32)
 
-    return {
+    metrics = {
         "masked_lm_loss": (losses["masked_lm_example_loss"], predictions),
         "masked_lm_accuracy": (
-            hits(heads["mlm_logits"], features["masked_lm_ids"]), predictions),
+            hits(heads["mlm_logits"], features["masked_lm_ids"]), predictions)}
+    if "sentence_order_example_loss" not in losses:
+        return metrics
+    return {
+        **metrics,
         "sentence_order_loss": (losses["sentence_order_example_loss"], examples),
         "sentence_order_accuracy": (
             hits(heads["sentence_order_logits"], labels), examples),

@@ -21,9 +21,11 @@ LEVELS = {
     "record_files": 0, "record_vocabulary": 0, "parameter_groups": 0, "run_log": 0,
     "record_summaries": 0, "stop_signals": 0, "run_options": 0,
     "metrics": 0, "counter_random": 0, "worker_pool": 0, "work_folder": 0,
+    "text_spans": 0,
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
-    "batch_masking": 1,
+    "summary_picture": 1,
+    "batch_masking": 1, "token_encoding": 1, "token_store": 1,
     "plan_walks": 1, "instance_plans": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
     "tasks.race": 1,
@@ -34,7 +36,7 @@ LEVELS = {
     "featurizing": 1, "task_folder": 1,
     # Records, model, optimizer, checkpoints.
     "records": 2, "batch_records": 2,
-    "record_masks": 2, "dynamic_masking": 2,
+    "global_shuffle": 2, "instance_records": 2, "record_masks": 2, "dynamic_masking": 2,
     "input_pipeline": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
@@ -42,7 +44,8 @@ LEVELS = {
     "feature_specs": 2, "feature_table": 2, "feature_files": 2, "length_batching": 2,
     # Whole jobs: training, writing records, the baselines of an evaluation.
     "training_steps": 3, "evaluation_steps": 3, "run_start": 3, "training": 3,
-    "pretraining_data": 3, "release_data": 3, "local_data": 3, "baselines": 3, "finetuning": 3,
+    "pretraining_data": 3, "release_data": 3, "local_data": 3,
+    "baselines": 3, "finetuning": 3,
     "model_export": 3,
     "command_line": 4, "finetuning_flags": 4,
 }

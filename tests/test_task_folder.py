@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from albert_tf import record_vocabulary, task_folder
+from albert_tf import record_summaries, record_vocabulary, task_folder
 from albert_tf.errors import InputError
 
 SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",
@@ -133,18 +133,26 @@ def records_of(folder, **vocabulary):
     return str(folder / "a.tfrecord")
 
 
+def check_vocabulary(paths, vocab_size):
+    return record_vocabulary.check_vocabulary(
+        record_summaries.summaries_of(paths), vocab_size)
+
+
 def test_vocabulary_of_records(tmp_path):
     first = records_of(tmp_path / "1", file="v.txt", sha256="1")
-    assert record_vocabulary.check_vocabulary([first], 3) == {
+    assert check_vocabulary([first], 3) == {
         "file": "v.txt", "sha256": "1", "size": 3}
-    assert record_vocabulary.check_vocabulary([str(tmp_path / "1" / "b")], 3) is None
+    assert check_vocabulary([str(tmp_path / "1" / "b")], 3) is None
     # As summaries were before they told the content.
     old = records_of(tmp_path / "old")
-    assert record_vocabulary.check_vocabulary([old], 3) is None
-    assert record_vocabulary.check_vocabulary([old, first], 3)["sha256"] == "1"
-    same = records_of(tmp_path / "2", file="renamed.txt", sha256="1")
-    record_vocabulary.check_vocabulary([first, same], 3)
+    assert check_vocabulary([old], 3) is None
+    assert check_vocabulary([old, first], 3)["sha256"] == "1"
+    ids = {"cls": 0, "sep": 1, "mask": 2}
+    same = records_of(
+        tmp_path / "2", file="renamed.txt", sha256="1", special_ids=ids)
+    for paths in ([first, same], [same, first]):
+        assert check_vocabulary(paths, 3)["special_ids"] == ids
     other = records_of(tmp_path / "3", file="v.txt", sha256="2")
     with pytest.raises(InputError, match=(
             "1/a.tfrecord and .*3/a.tfrecord were made with vocabularies of different")):
-        record_vocabulary.check_vocabulary([first, other], 3)
+        check_vocabulary([first, other], 3)

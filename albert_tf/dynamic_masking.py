@@ -1,0 +1,220 @@
+"""Masks drawn while training: those of `masking`, for a batch, as TensorFlow operations.
+
+What the release's masked_lm_budget was for. Records are written once and unmasked;
+each time one is read it is masked anew. Everything here runs in the input pipeline,
+on any host and under XLA: static shapes, no Python while it runs, and a loop over
+visits to words that goes through all sequences of a batch at once.
+
+Shapes: B batch, S pieces of a sequence, P predictions, N words of the longest n-gram.
+A sequence has at most S words, so words too are arrays of S.
+"""
+
+import itertools
+from typing import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.masking import MaskingOptions
+from albert_tf.record_masks import SpecialIds
+
+_DRAWS_PER_PIECE = 4
+_NEVER = np.iinfo(np.int32).max
+
+
+def _thresholds(weights: Sequence[float]) -> list[int]:
+    """Where draws, uniform over int32, cross over to the next of several outcomes.
+
+    Args:
+      weights: of the outcomes, in proportion to their probabilities.
+    """
+    sums = list(itertools.accumulate(weights))
+    return [round(s / sums[-1] * 2**32) - 2**31 for s in sums[:-1]]
+
+
+class DynamicMasking:
+    """Hides n-grams of words behind [MASK]; an input_pipeline.RandomMap.
+
+    The choice is that of masking.mask_sequence, from other random numbers.
+
+    Args:
+      options: what to mask; without do_permutation.
+      special_ids: [CLS] and [SEP], which are never masked, and [MASK].
+      max_seq_length: S.
+      vocab_size: random pieces are drawn from 0..vocab_size-1, control symbols
+        included, as in the release.
+
+    Attributes:
+      num_draws: random numbers for a sequence.
+
+    Raises:
+      ValueError: if the options permute n-grams.
+    """
+
+    def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
+                 max_seq_length: int, vocab_size: int):
+        if options.do_permutation:
+            raise ValueError("n-grams are not permuted while training.")
+        self.num_draws = _DRAWS_PER_PIECE * max_seq_length
+        self._options = options
+        self._special_ids = special_ids
+        self._length = max_seq_length
+        self._vocab_size = vocab_size
+        # By the length of the sequence; Python's round is part of it.
+        self._budgets = np.array(
+            [options.num_to_predict(n) for n in range(max_seq_length + 1)], np.int32)
+        weights = [1 / n for n in range(1, options.ngram + 1)]
+        self._size_thresholds = _thresholds(
+            weights if options.favor_shorter_ngram else weights[::-1])
+
+    def __call__(self, features: Mapping[str, tf.Tensor],
+                 draws: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Masks a batch.
+
+        Args:
+          features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
+            others, which stay as they are.
+          draws: int32 [B, num_draws], each uniform over all int32: for each of S
+            words its place in the order of the visits and the size of the n-gram
+            that begins there, then for each of S pieces what becomes of it if it is
+            masked, and which random piece.
+
+        Returns:
+          `features` without `token_boundary` and with pieces of `input_ids`
+          replaced, `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids`
+          int32 [B, P], `masked_lm_weights` float32 [B, P].
+        """
+        ids = features["input_ids"]
+        batch = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]
+        draws = tf.reshape(draws, [batch, _DRAWS_PER_PIECE, self._length])
+        masked = self._choose(features, draws[:, 0], draws[:, 1])
+        positions, weights = self._slots(masked)
+        return {
+            **{name: value for name, value in features.items()
+               if name != "token_boundary"},
+            "input_ids": tf.where(
+                masked, self._replacements(ids, draws[:, 2], draws[:, 3]), ids),
+            "masked_lm_positions": positions,
+            "masked_lm_ids": weights * tf.gather(ids, positions, batch_dims=1),
+            "masked_lm_weights": tf.cast(weights, tf.float32)}
+
+    def _choose(self, features, places, sizes):
+        """Which pieces are masked, bool [B, S]; see masking._choose_ngrams."""
+        ids = features["input_ids"]
+        filled = features["input_mask"] > 0
+        special = self._special_ids
+        inside = filled & (ids != special.cls) & (ids != special.sep)
+        rank = tf.cumsum(tf.cast(inside, tf.int32), axis=1)  # 1 is the first
+        starts = inside
+        if self._options.do_whole_word_mask:
+            # A piece that starts no word belongs to the word before it, also where
+            # a [SEP] lies between them; the very first has none before it.
+            starts &= (features["token_boundary"] > 0) | (rank == 1)
+        word = tf.cumsum(tf.cast(starts, tf.int32), axis=1)  # [B, S], from 1
+        num_words = word[:, -1:]
+        word = tf.maximum(word - 1, 0)
+        word_lengths = _count(inside, word)
+        numbers = tf.range(self._length)
+        # Ties, if ever, go to the word before; what is no word comes last.
+        order = tf.argsort(
+            tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
+        sizes = 1 + sum(tf.cast(sizes >= threshold, tf.int32)
+                        for threshold in self._size_thresholds)
+        length = tf.reduce_sum(tf.cast(filled, tf.int32), axis=1)
+        taken = _take_ngrams(
+            _ngram_lengths(word_lengths, num_words, sizes, self._options.ngram),
+            order, tf.gather(self._budgets, length))
+        return inside & tf.gather(taken, word, batch_dims=1)
+
+    def _slots(self, masked):
+        """Positions and weights int32 [B, P] of masked pieces, bool [B, S]."""
+        wanted = self._options.max_predictions_per_seq
+        # What is masked counts down from S to 1, the rest is 0; so the largest
+        # values are the first positions.
+        values = tf.where(masked, self._length - tf.range(self._length), 0)
+        values = tf.math.top_k(values, k=min(wanted, self._length)).values
+        values = tf.pad(values, [[0, 0], [0, max(wanted - self._length, 0)]])
+        weights = tf.cast(values > 0, tf.int32)
+        return weights * (self._length - values), weights
+
+    def _replacements(self, ids, fates, pieces):
+        """80 % [MASK], 10 % the piece itself, 10 % any piece; int32 [B, S]."""
+        to_mask, to_stay = _thresholds((0.8, 0.1, 0.1))
+        # A draw of 32 bits as a fraction of the vocabulary.
+        any_piece = (tf.cast(pieces, tf.int64) + 2**31) * self._vocab_size // 2**32
+        return tf.where(
+            fates < to_mask, self._special_ids.mask,
+            tf.where(fates < to_stay, ids, tf.cast(any_piece, tf.int32)))
+
+
+def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
+    """Pieces of each word, int32 [B, S], from each piece's word."""
+    batch, length = tf.unstack(tf.shape(word))
+    rows = word + length * tf.range(batch)[:, tf.newaxis]
+    counts = tf.math.unsorted_segment_sum(
+        tf.cast(inside, tf.int32), rows, batch * length)
+    return tf.ensure_shape(tf.reshape(counts, [batch, length]), word.shape)
+
+
+def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
+    """Pieces in the first 1, ..., N words of the n-gram at each word.
+
+    Args:
+      word_lengths: int32 [B, S].
+      num_words: int32 [B, 1].
+      sizes: drawn number of words of each n-gram, int32 [B, S].
+      ngram: N.
+
+    Returns:
+      int32 [B, S, N], ascending; too large for any budget beyond the n-gram's size
+      and the sequence's end.
+    """
+    length = word_lengths.shape[1]
+    numbers = tf.range(length)
+    ends = tf.cumsum(word_lengths, axis=1)
+    begins = ends - word_lengths
+    ends = tf.pad(ends, [[0, 0], [0, ngram - 1]])
+    return tf.stack([
+        tf.where((sizes > more) & (numbers + more < num_words),
+                 ends[:, more:more + length] - begins, _NEVER)
+        for more in range(ngram)], axis=2)
+
+
+def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
+    """Visits words until each sequence's budget of pieces is spent.
+
+    An n-gram that exceeds the budget loses words at its end; one that still does, or
+    touches a taken word, is passed over.
+
+    Args:
+      lengths: from _ngram_lengths.
+      order: the words in the order of their visits, int32 [B, S].
+      budgets: int32 [B].
+
+    Returns:
+      Which words are taken, bool [B, S].
+    """
+    length, ngram = lengths.shape[1:]
+    # The visit first, so that a turn of the loop reads one row.
+    lengths = tf.transpose(tf.gather(lengths, order, batch_dims=1), [1, 0, 2])
+    order = tf.transpose(order)
+    num_visits = tf.reduce_max(tf.reduce_sum(
+        tf.cast(lengths[:, :, 0] < _NEVER, tf.int32), axis=0))
+    # N-grams at the end reach beyond it.
+    numbers = tf.range(length + ngram - 1)
+    taken = tf.zeros([tf.shape(budgets)[0], length + ngram - 1], tf.bool)
+
+    def visit(number, room, taken):
+        first = order[number][:, tf.newaxis]  # [B, 1]
+        fits = lengths[number] <= room[:, tf.newaxis]  # [B, N], true then false
+        touched = tf.gather(taken, first + tf.range(ngram), batch_dims=1)
+        free = tf.logical_not(tf.reduce_any(touched & fits, axis=1, keepdims=True))
+        chosen = fits & free
+        room -= tf.reduce_max(tf.where(chosen, lengths[number], 0), axis=1)
+        end = first + tf.reduce_sum(tf.cast(chosen, tf.int32), axis=1, keepdims=True)
+        return number + 1, room, taken | ((numbers >= first) & (numbers < end))
+
+    _, _, taken = tf.while_loop(
+        lambda number, room, _: (number < num_visits) & tf.reduce_any(room > 0),
+        visit, [tf.constant(0), budgets, taken], maximum_iterations=length)
+    return taken[:, :length]
