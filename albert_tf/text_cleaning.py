@@ -94,8 +94,10 @@ def _combining() -> np.ndarray:
 
     Planes from 2 on have none; they share the last place.
     """
-    return np.array([unicodedata.combining(chr(i)) != 0 for i in range(0x20000)]
-                    + [False])
+    table = np.zeros(0x20001, bool)
+    table[:-1] = np.fromiter(
+        map(unicodedata.combining, map(chr, range(0x20000))), np.uint8, 0x20000)
+    return table
 
 
 def _without_combining(text: str) -> str:

@@ -23,7 +23,7 @@ from albert_tf.errors import InputError
 MAX_LINE_BYTES = 16 << 20
 MAX_FILES = 1 << 20
 _OFFSET_BITS = 44  # of a document id; the number of the file is above them.
-_BLOCK_BYTES = 256 << 10
+_BLOCK_BYTES = 128 << 10
 _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 1 << 20, 16 << 20
 # Text is about so many times as large as it is compressed.

@@ -1,0 +1,472 @@
+"""Tokenized documents on disk, in parts: each document is tokenized once.
+
+A part holds the documents of one span (text_spans), as four files in a WorkFolder:
+
+    part-00000.tokens     tokens (token_encoding): each document's, then a separator
+    part-00000.lengths    pieces of each sentence, "<u4"
+    part-00000.documents  a DOCUMENT row for each document, and one behind the last
+    part-00000.marks      pieces before every 256th sentence, "<u8"
+
+Files are written as the text is read, and read where something is needed, so that
+neither a part nor a document is ever in memory as a whole, unless asked for.
+"""
+
+import collections
+import contextlib
+import itertools
+import os
+from typing import Any, Iterator, NamedTuple, Sequence
+
+import numpy as np
+
+from albert_tf import counter_random, text_spans
+from albert_tf.errors import InputError
+from albert_tf.token_encoding import TokenEncoder
+from albert_tf.work_folder import WorkFolder
+
+# A document's id, and where it begins in its part: in sentences and in tokens. The
+# row behind the last document tells where that ends.
+DOCUMENT = np.dtype([("id", "<u8"), ("first_sentence", "<i8"), ("first_token", "<i8")])
+_LENGTH, _MARK = np.dtype("<u4"), np.dtype("<u8")
+_SENTENCES_PER_MARK = 256
+# Lengths in plans, and what planning does with one document in memory, set these.
+MAX_DOCUMENT_PIECES = 2**31 - 1
+MAX_DOCUMENT_SENTENCES = 20_000_000
+_MOST_OPEN_FILES = 1024
+
+
+class Documents(NamedTuple):
+    """Consecutive documents in memory: T tokens, S sentences, D documents.
+
+    Attributes:
+      tokens: [T]; the tokens of each document and then one separator.
+      sentence_lengths: uint32 [S]; pieces of each sentence, none of them 0.
+      first_sentence: int64 [D + 1]; document d has the sentences first_sentence[d],
+        ..., first_sentence[d + 1] - 1.
+      first_token: int64 [D + 1]; document d has the tokens first_token[d], ...,
+        first_token[d + 1] - 2, and a separator after them.
+      ids: uint64 [D]; where each document begins in the input (text_spans.Lines).
+    """
+
+    tokens: np.ndarray
+    sentence_lengths: np.ndarray
+    first_sentence: np.ndarray
+    first_token: np.ndarray
+    ids: np.ndarray
+
+    @classmethod
+    def of(cls, tokens: np.ndarray, sentence_lengths: np.ndarray,
+           rows: np.ndarray) -> "Documents":
+        """Documents of DOCUMENT rows; places count from the first one's."""
+        return cls(tokens, sentence_lengths,
+                   rows["first_sentence"] - rows["first_sentence"][0],
+                   rows["first_token"] - rows["first_token"][0],
+                   np.ascontiguousarray(rows["id"][:-1]))
+
+
+class _Piece(NamedTuple):
+    """What a block of lines adds to the files of a part."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    documents: np.ndarray
+    marks: np.ndarray
+
+
+class _Tokenizing:
+    """The state of tokenizing one span: what has gone before."""
+
+    def __init__(self, paths: Sequence[str], encoder: TokenEncoder):
+        self.counts = collections.Counter(
+            documents=0, sentences=0, pieces=0, unknown_pieces=0,
+            lines_without_pieces=0, single_sentence_documents=0)
+        self._paths = paths
+        self._encoder = encoder
+        # The document that goes on, by now.
+        self._id = self._sentences = self._pieces = 0
+        # Where it begins.
+        self._first_sentence = self._first_token = 0
+
+    def add(self, block: text_spans.Lines) -> _Piece:
+        """Encodes lines, and closes the documents that end before one of them."""
+        encoded = self._encoder.encode(block.lines)
+        lengths = encoded.lengths
+        self.counts["unknown_pieces"] += encoded.unknown_pieces
+        pieces_before = _before(lengths)
+        sentences_before = _before(lengths != 0)
+        bounds = np.array([0, *block.first, len(lengths)])
+        pieces = np.diff(pieces_before[bounds])
+        sentences = np.diff(sentences_before[bounds])
+        # The first section goes on with the open document, the last stays open.
+        pieces[0] += self._pieces
+        sentences[0] += self._sentences
+        ids = np.array([self._id, *block.ids], np.uint64)
+        self._check_size(ids, pieces, sentences)
+        rows, kept = self._close(ids[:-1], sentences[:-1], pieces[:-1])
+        self._id = int(ids[-1])
+        self._sentences, self._pieces = int(sentences[-1]), int(pieces[-1])
+        places = pieces_before[bounds[1:-1][kept]]
+        lengths = lengths[lengths != 0]
+        marks = self._marks(lengths)
+        self.counts["sentences"] += len(lengths)
+        self.counts["pieces"] += int(pieces_before[-1])
+        self.counts["lines_without_pieces"] += len(block.lines) - len(lengths)
+        return _Piece(np.insert(encoded.tokens, places, self._encoder.separator),
+                      lengths.astype(_LENGTH), rows, marks)
+
+    def end(self) -> _Piece:
+        """Closes the last document and adds the row behind it."""
+        rows, kept = self._close(
+            np.array([self._id], np.uint64), np.array([self._sentences]),
+            np.array([self._pieces]))
+        last = np.array([(0, self._first_sentence, self._first_token)], DOCUMENT)
+        separator = np.full(len(kept), self._encoder.separator, self._encoder.dtype)
+        return _Piece(separator, np.zeros(0, _LENGTH), np.concatenate([rows, last]),
+                      np.zeros(0, _MARK))
+
+    def _close(self, ids: np.ndarray, sentences: np.ndarray,
+               pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of documents that have ended, and which of them have a sentence."""
+        kept = np.flatnonzero(sentences)
+        rows = np.zeros(len(kept), DOCUMENT)
+        rows["id"] = ids[kept]
+        first = self._first_sentence + _before(sentences[kept])
+        rows["first_sentence"], self._first_sentence = first[:-1], int(first[-1])
+        first = self._first_token + _before(pieces[kept] + 1)
+        rows["first_token"], self._first_token = first[:-1], int(first[-1])
+        self.counts["documents"] += len(kept)
+        self.counts["single_sentence_documents"] += int(np.count_nonzero(sentences == 1))
+        return rows, kept
+
+    def _marks(self, lengths: np.ndarray) -> np.ndarray:
+        first = -self.counts["sentences"] % _SENTENCES_PER_MARK
+        before = self.counts["pieces"] + _before(lengths)[:-1]
+        return before[first::_SENTENCES_PER_MARK].astype(_MARK)
+
+    def _check_size(self, ids, pieces, sentences) -> None:
+        for limit, unit, sizes in (
+                (MAX_DOCUMENT_PIECES, "pieces", pieces),
+                (MAX_DOCUMENT_SENTENCES, "sentences", sentences)):
+            if sizes.max() > limit:
+                place = text_spans.document_place(
+                    self._paths, int(ids[np.argmax(sizes)]))
+                raise InputError(
+                    f"{place}: the document that begins here has more than {limit:,} "
+                    f"{unit}; put a blank line between documents.")
+
+
+def _before(numbers: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, ..., N numbers: int64 [N + 1]."""
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, dtype=np.int64, out=sums[1:])
+    return sums
+
+
+def _pieces_of_span(paths: Sequence[str], span: text_spans.Span,
+                    encoder: TokenEncoder, state: _Tokenizing) -> Iterator[_Piece]:
+    for block in text_spans.read_span(paths, span, encoder.prepare):
+        yield state.add(block)
+    yield state.end()
+
+
+def documents_of_span(
+        paths: Sequence[str], span: text_spans.Span,
+        encoder: TokenEncoder) -> tuple[Documents, dict[str, int]]:
+    """The documents of a span in memory, and counts, as write_part gives them.
+
+    Raises:
+      InputError: as write_part.
+    """
+    state = _Tokenizing(paths, encoder)
+    pieces = list(_pieces_of_span(paths, span, encoder, state))
+    tokens, lengths, rows, _ = map(np.concatenate, zip(*pieces))
+    return Documents.of(tokens, lengths, rows), dict(state.counts)
+
+
+def _file(number: int, kind: str) -> str:
+    return f"part-{number:05d}.{kind}"
+
+
+def write_part(
+        folder: WorkFolder, paths: Sequence[str], span: text_spans.Span,
+        encoder: TokenEncoder) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Tokenizes a span's documents into the files of part `span.number`.
+
+    Memory does not grow with the span or its documents, but for one line.
+
+    Args:
+      folder: where the files go; they appear when they are whole.
+      paths: all files of the input.
+      span: the span.
+      encoder: gives the tokens.
+
+    Returns:
+      {"counts": the attributes of pretraining_summary.CorpusCounts}, and the sums of
+      the files for WorkFolder.finish.
+
+    Raises:
+      InputError: if the input is wrong (text_spans.read_span), a document has more
+        than MAX_DOCUMENT_PIECES or MAX_DOCUMENT_SENTENCES, or a file cannot be
+        written, as on a full disk.
+    """
+    state = _Tokenizing(paths, encoder)
+    names = [_file(span.number, kind)
+             for kind in ("tokens", "lengths", "documents", "marks")]
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context(folder.write(name)) for name in names]
+        for piece in _pieces_of_span(paths, span, encoder, state):
+            for stream, array in zip(streams, piece):
+                stream.write(array.tobytes())
+    return ({"counts": dict(state.counts)},
+            {name: stream.sum for name, stream in zip(names, streams)})
+
+
+def random_place(sentence_lengths: np.ndarray, place: int,
+                 target: int) -> tuple[int, int]:
+    """Text from a random place of a document.
+
+    Args:
+      sentence_lengths: pieces of the document's sentences.
+      place: a random number (counter_random.word), uint64.
+      target: pieces wanted.
+
+    Returns:
+      Pieces of the document before the text, and pieces of the text: from a sentence
+      at random on as many as reach `target`, at least one, at most all to the end.
+    """
+    before = _before(sentence_lengths)
+    start = counter_random.below(
+        np.array([place], np.uint64), len(sentence_lengths))
+    end = _ends(before, start, np.array([target]), np.array([len(sentence_lengths)]))
+    return int(before[start[0]]), int(before[end[0]] - before[start[0]])
+
+
+def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
+          limit: np.ndarray) -> np.ndarray:
+    """Where texts end that begin with sentences `start`: int64 [K].
+
+    Args:
+      before: pieces before each sentence.
+      start: int64 [K].
+      target: pieces wanted, int64 [K].
+      limit: where the documents end, int64 [K].
+    """
+    ends = np.searchsorted(before, before[start] + target)
+    return np.clip(ends, start + 1, limit)
+
+
+class TokenStore:
+    """The parts in a folder, all of them written; documents are numbered through.
+
+    Attributes:
+      num_parts: how many parts there are.
+      num_documents: documents of all parts.
+      first_document: int64 [num_parts]; the number of each part's first document.
+      dtype: of tokens; None if there is no document.
+    """
+
+    def __init__(self, folder: WorkFolder):
+        """Looks at the sizes of the files.
+
+        Raises:
+          InputError: if a file of a part is missing.
+        """
+        self._folder = folder
+        self._descriptors: dict[tuple[int, str], int] = {}
+        self._most_open = _most_open_files()
+        numbers = itertools.takewhile(
+            lambda n: os.path.exists(folder.file(_file(n, "documents"))),
+            itertools.count())
+        sizes = [self._size(n, "documents") // DOCUMENT.itemsize - 1 for n in numbers]
+        self.num_parts = len(sizes)
+        first = _before(np.array(sizes, np.int64))
+        self.first_document, self.num_documents = first[:-1], int(first[-1])
+        self.dtype = None
+        if self.num_documents:
+            number = int(np.flatnonzero(sizes)[0])
+            num_tokens = int(self._rows(number, sizes[number], 1)["first_token"][0])
+            self.dtype = np.dtype(f"<u{self._size(number, 'tokens') // num_tokens}")
+
+    def close(self) -> None:
+        """Closes files; they are opened again when they are needed."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def __del__(self):
+        self.close()
+
+    def __getstate__(self):
+        return {**self.__dict__, "_descriptors": {}}
+
+    def part(self, number: int) -> Documents:
+        """The documents of a part.
+
+        All but the tokens is read into memory, about 4 bytes a sentence and 40 a
+        document. Tokens are mapped: what is not looked at takes no memory.
+        """
+        rows = self._rows(number, 0, None)
+        return self._documents(number, rows)
+
+    def slices(self, number: int,
+               num_sentences: int = 1 << 20) -> Iterator[tuple[int, int, Documents]]:
+        """The documents of a part in slices, for parts of any size.
+
+        Args:
+          number: the part.
+          num_sentences: a slice takes documents until it has so many sentences.
+
+        Yields:
+          The number in the part of the slice's first document, the place in the
+          part's tokens of its first token, and the slice.
+        """
+        total = self._size(number, "documents") // DOCUMENT.itemsize - 1
+        first = 0
+        while first < total:
+            # A document has a sentence or more.
+            rows = self._rows(number, first, min(num_sentences, total - first) + 1)
+            reached = np.searchsorted(
+                rows["first_sentence"], rows["first_sentence"][0] + num_sentences)
+            rows = rows[:max(1, min(reached, len(rows) - 1)) + 1]
+            yield first, int(rows["first_token"][0]), self._documents(number, rows)
+            first += len(rows) - 1
+
+    def read(self, parts: np.ndarray, starts: np.ndarray,
+             lengths: np.ndarray) -> np.ndarray:
+        """Tokens from anywhere.
+
+        Args:
+          parts: number of a part, [K].
+          starts: place of the first token in the part's tokens, [K].
+          lengths: how many tokens, [K].
+
+        Returns:
+          The tokens of all K places, in the order given, one after the other.
+        """
+        if not len(parts):
+            return np.zeros(0, self.dtype)
+        width = self.dtype.itemsize
+        return np.frombuffer(self._read(
+            "tokens", np.asarray(parts), np.asarray(starts) * width,
+            np.asarray(lengths) * width), self.dtype)
+
+    def second_segment(
+            self, documents: np.ndarray, places: np.ndarray,
+            targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Text from a random place of each of K documents, as random_place.
+
+        Args:
+          documents: numbers of documents in the store, int64 [K].
+          places: random numbers, uint64 [K].
+          targets: pieces wanted, int64 [K].
+
+        Returns:
+          Where it lies: part, uint32 [K], and first token in the part, uint64 [K];
+          and how many pieces it has, int64 [K].
+        """
+        found = [self._second_segment(documents[i:i + 4096], places[i:i + 4096],
+                                      targets[i:i + 4096])
+                 for i in range(0, max(1, len(documents)), 4096)]
+        part, start, length = map(np.concatenate, zip(*found))
+        return part.astype(np.uint32), start.astype(np.uint64), length
+
+    def _second_segment(self, documents, places, targets):
+        if not len(documents):
+            return (np.zeros(0, np.int64),) * 3
+        part = np.searchsorted(self.first_document, documents, side="right") - 1
+        own = documents - self.first_document[part]
+        size = DOCUMENT.itemsize
+        rows = np.frombuffer(self._read(
+            "documents", part, own * size, np.full(len(part), 2 * size)), DOCUMENT)
+        first, limit = rows["first_sentence"][::2], rows["first_sentence"][1::2]
+        start = first + counter_random.below(places, limit - first)
+        # From the last mark on, or from the document's beginning if that is later.
+        marked = start - start % _SENTENCES_PER_MARK
+        near = np.maximum(first, marked)
+        position = rows["first_token"][::2].copy()
+        far = np.flatnonzero(marked > first)
+        if len(far):
+            marks = np.frombuffer(self._read(
+                "marks", part[far],
+                marked[far] // _SENTENCES_PER_MARK * _MARK.itemsize,
+                np.full(len(far), _MARK.itemsize)), _MARK)
+            # Behind each document before this one there is a separator.
+            position[far] = marks.astype(np.int64) + own[far]
+        # A sentence has a piece or more.
+        last = np.minimum(limit, start + np.maximum(targets, 1))
+        before = _before(np.frombuffer(self._read(
+            "lengths", part, near * _LENGTH.itemsize,
+            (last - near) * _LENGTH.itemsize), _LENGTH))
+        shift = _before(last - near)[:-1] - near
+        ends = _ends(before, start + shift, targets, last + shift)
+        return (part, position + before[start + shift] - before[near + shift],
+                before[ends] - before[start + shift])
+
+    def _documents(self, number: int, rows: np.ndarray) -> Documents:
+        first, last = rows[0], rows[-1]
+        lengths = np.fromfile(
+            self._path(number, "lengths"), _LENGTH,
+            int(last["first_sentence"] - first["first_sentence"]),
+            offset=int(first["first_sentence"]) * _LENGTH.itemsize)
+        num_tokens = int(last["first_token"] - first["first_token"])
+        tokens = np.zeros(0, self.dtype or np.uint16)
+        if num_tokens:
+            tokens = np.memmap(
+                self._path(number, "tokens"), self.dtype, "r",
+                int(first["first_token"]) * self.dtype.itemsize, (num_tokens,))
+        return Documents.of(tokens, lengths, rows)
+
+    def _rows(self, number: int, first: int, count: int | None) -> np.ndarray:
+        return np.fromfile(self._path(number, "documents"), DOCUMENT,
+                           -1 if count is None else count,
+                           offset=first * DOCUMENT.itemsize)
+
+    def _read(self, kind: str, parts: np.ndarray, starts: np.ndarray,
+              lengths: np.ndarray) -> bytes:
+        """Bytes of files of one kind, in the order given."""
+        order = np.argsort(parts, kind="stable")  # Few files are open at a time.
+        found = [b""] * len(order)
+        pread, number, descriptor = os.pread, -1, -1
+        for i, part, length, start in zip(
+                order.tolist(), parts[order].tolist(), lengths[order].tolist(),
+                starts[order].tolist()):
+            if part != number:
+                number, descriptor = part, self._descriptor(part, kind)
+            found[i] = pread(descriptor, length, start)
+        content = b"".join(found)
+        if len(content) != int(lengths.sum()):
+            short = next(i for i, data in enumerate(found) if len(data) != lengths[i])
+            raise InputError(
+                f"{self._path(int(parts[short]), kind)}: shorter than it was made; "
+                "remove the folder and start again.")
+        return content
+
+    def _descriptor(self, number: int, kind: str) -> int:
+        """An open file; of those open the one that was used longest ago is closed."""
+        key = number, kind
+        descriptor = self._descriptors.pop(key, None)
+        if descriptor is None:
+            if len(self._descriptors) >= self._most_open:
+                os.close(self._descriptors.pop(next(iter(self._descriptors))))
+            path = self._path(number, kind)
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                raise InputError(
+                    f"{path}: cannot be opened: {error.strerror}; it is part of an "
+                    "unfinished run: remove its folder and start again.") from error
+        self._descriptors[key] = descriptor
+        return descriptor
+
+    def _path(self, number: int, kind: str) -> str:
+        return self._folder.file(_file(number, kind))
+
+    def _size(self, number: int, kind: str) -> int:
+        return os.path.getsize(self._path(number, kind))
+
+
+def _most_open_files() -> int:
+    """How many files a store may have open: half of what the process may."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN_FILES if soft < 0 else max(16, min(_MOST_OPEN_FILES, soft // 2))
