@@ -22,7 +22,6 @@ LEVELS = {
     "record_summaries": 0, "stop_signals": 0, "run_options": 0,
     "metrics": 0, "counter_random": 0, "worker_pool": 0, "work_folder": 0,
     "text_spans": 0,
-    "text_spans": 0,
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "summary_picture": 1,

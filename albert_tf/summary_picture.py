@@ -1,0 +1,168 @@
+"""A picture of a pretraining data set, for a person to see at a glance."""
+
+from typing import Any, Mapping, Sequence
+
+from albert_tf import files
+from albert_tf.pretraining_instances import (
+    FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
+
+_BLUE = "#4472a8"
+_ORIGINS = {  # label, words, colour
+    FOLLOWING: (0, "the text that follows", _BLUE),
+    ONE_SEGMENT: (0, "missing", "#9bb7d4"),
+    SWAPPED: (1, "the text before", "#d1803a"),
+    RANDOM_DOCUMENT: (1, "from another document", "#e8b98d"),
+}
+
+
+def draw_summary(path: str, corpus: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Draws the summary: lengths, labels, predictions, and the counts as text.
+
+    Args:
+      path: the PNG to write, 1200 by 800 pixels.
+      corpus: CorpusCounts.as_dict.
+      made: InstanceCounts.as_dict.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12)  # inches
+    FigureCanvasAgg(figure)  # without a display, and without pyplot's global state
+    figure.suptitle(f"Pretraining data: {made['instances']:,} instances", fontsize=15)
+    axes = figure.subplots(2, 3)
+    _draw_lengths(axes[0, 0], made)
+    _draw_predictions(axes[0, 1], made)
+    _draw_text(axes[0, 2], corpus, made)
+    _draw_labels(axes[1, 0], made)
+    shown = made["shown_instead"]
+    _draw_shares(axes[1, 1], "What stands for predicted pieces",
+                 {"[MASK]": shown["mask"], "unchanged": shown["same"],
+                  "another piece": shown["other"]}, "share of predicted pieces")
+    _draw_shares(axes[1, 2], "Masked n-grams",
+                 {f"{n} {'word' if n == '1' else 'words'}": share
+                  for n, share in made["ngram_words"].items()}, "share of n-grams")
+    with files.atomic_write(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+
+
+def _draw_lengths(axis, made: Mapping[str, Any]) -> None:
+    axis.set_title("Lengths")
+    if not made["instances"]:
+        return _leave_empty(axis, "no instances")
+    histogram = made["length_histogram"]
+    width, counts = histogram["bin_width"], histogram["instances"]
+    last = histogram["longest"]
+    edges = [last + 0.5 - width * (len(counts) - i) for i in range(len(counts) + 1)]
+    axis.stairs(_shares_of(counts), edges, fill=True, color=_BLUE)
+    axis.set_xlim(0, last + 0.5)
+    axis.set_xlabel("pieces in a sequence"
+                    if width == 1 else f"pieces in a sequence (bins of {width})")
+    _share_axis(axis, "share of instances", counts)
+
+
+def _draw_predictions(axis, made: Mapping[str, Any]) -> None:
+    axis.set_title("Predictions of an instance")
+    if not made["predicted_pieces"]:
+        return _leave_empty(axis, "no predictions")
+    counted = {int(n): count
+               for n, count in made["predicted_per_instance"]["instances"].items()}
+    counts = [counted.get(n, 0) for n in range(max(counted, default=0) + 1)]
+    axis.stairs(_shares_of(counts), [n - 0.5 for n in range(len(counts) + 1)],
+                fill=True, color=_BLUE)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_xlabel("predicted pieces in a sequence")
+    _share_axis(axis, "share of instances", counts)
+
+
+def _draw_labels(axis, made: Mapping[str, Any]) -> None:
+    """A bar for each label, of the origins of the second segment."""
+    axis.set_title("Labels and second segments")
+    if not made["instances"]:
+        return _leave_empty(axis, "no instances")
+    origins = made["second_segment"]
+    heights = {0: 0.0, 1: 0.0}
+    for origin, (label, words, color) in _ORIGINS.items():
+        share = origins.get(origin, 0) / made["instances"]
+        if share:
+            axis.bar(label, share, 0.6, heights[label], color=color,
+                     label=f"{words}: {share:.1%}")
+            heights[label] += share
+    for label, height in heights.items():
+        axis.annotate(f"{height:.1%}", (label, height), ha="center", va="bottom",
+                      xytext=(0, 2), textcoords="offset points")
+    axis.set_xticks([0, 1], ["label 0", "label 1"])
+    axis.set_xlim(-0.6, 1.6)
+    axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= 1])
+    axis.set_ylim(0, 1.6 * max(heights.values()))  # room for the legend
+    axis.set_ylabel("share of instances")
+    axis.yaxis.set_major_formatter(_percent)
+    axis.legend(loc="upper center", fontsize=9, title="the second segment is")
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+
+
+def _draw_shares(axis, title: str, shares: Mapping[str, float], unit: str) -> None:
+    axis.set_title(title)
+    if not any(shares.values()):
+        return _leave_empty(axis, "no predictions")
+    bars = axis.bar(list(shares), list(shares.values()), 0.6, color=_BLUE)
+    axis.bar_label(bars, [f"{share:.1%}" for share in shares.values()], padding=2)
+    axis.set_ylim(0, 1.12 * max(shares.values()))
+    axis.set_ylabel(unit)
+    axis.yaxis.set_major_formatter(_percent)
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+
+
+def _draw_text(axis, corpus: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    length, masked = made["length"], made["predicted_per_instance"]
+    rows = [
+        ("Text", ""),
+        ("documents", f"{corpus['documents']:,}"),
+        ("sentences", f"{corpus['sentences']:,}"),
+        ("pieces", f"{corpus['pieces']:,}"),
+        ("unknown pieces", f"{corpus['unknown_share']:.3%}"),
+        ("lines without pieces", f"{corpus['lines_without_pieces']:,}"),
+        ("Instances", f"{made['instances']:,}"),
+        ("mean / median length", f"{length['mean']:.1f} / {length['median']}"),
+        ("padding", f"{made['padding_share']:.1%}"),
+        ("label 1", f"{made['label_1_share']:.1%}"),
+        ("Predicted pieces", f"{made['predicted_pieces']:,}"),
+        ("share of all pieces", f"{made['predicted_share']:.1%}"),
+        ("mean of an instance", f"{masked['mean']:.1f}"),
+        ("instances without", f"{made['instances_without_predictions']:,}"),
+        ("Left out", ""),
+        ("pieces cut off to fit", f"{made['pieces_cut_off']:,}"),
+        ("single sentences", f"{made['single_sentences_skipped']:,}"),
+    ]
+    axis.axis("off")
+    for row, (name, value) in enumerate(rows):
+        heading = name[0].isupper()
+        y = 1 - (row + 0.5) / len(rows)
+        weight = "bold" if heading else "normal"
+        axis.text(0.04 if heading else 0.1, y, name, va="center", weight=weight)
+        axis.text(0.98, y, value, va="center", ha="right", weight=weight)
+
+
+def _leave_empty(axis, reason: str) -> None:
+    axis.axis("off")
+    axis.text(0.5, 0.5, reason, ha="center", va="center")
+
+
+def _shares_of(counts: Sequence[int]) -> list[float]:
+    return [count / sum(counts) for count in counts]
+
+
+def _share_axis(axis, label: str, counts: Sequence[int]) -> None:
+    """A logarithmic axis of shares: a single bin often holds nearly all."""
+    axis.set_ylabel(f"{label}, logarithmic")
+    axis.set_yscale("log")
+    axis.set_ylim(min(share for share in _shares_of(counts) if share) / 2, 1)
+    axis.yaxis.set_major_formatter(_percent)
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+
+
+def _percent(share: float, _position: int) -> str:
+    return f"{100 * share:.6g}%"
