@@ -16,7 +16,7 @@ import numpy as np
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.sequences import NUM_SPECIAL_PAIR, assemble
-from albert_tf.tasks.squad_alignment import align_paragraph
+from albert_tf.tasks.squad_alignment import ParagraphAlignment, align_paragraph
 from albert_tf.tokenization import FullTokenizer
 
 # unique_ids of the first feature; the next ones count on.
@@ -280,41 +280,53 @@ def featurize(example: SquadExample, *, tokenizer: FullTokenizer, max_seq_length
         return []
     answer = None
     if is_training and not example.is_impossible:
-        last = example.start_position + len(example.answer_text) - 1
-        answer = (paragraph.piece_of_start[example.start_position],
-                  paragraph.piece_of_end[last])
+        answer = _answer_pieces(example, paragraph)
         if answer[0] > answer[1]:
             return []
-
     question = tokenizer.encode(
         tokenizer.prepare(example.question_text))[:max_query_length]
     spans = _window_spans(len(paragraph.piece_ids),
                           max_seq_length - len(question) - NUM_SPECIAL_PAIR, doc_stride)
-    max_context = _max_context(spans)
-    features = []
-    for (begin, end), is_max_context in zip(spans, max_context):
-        input_ids, segment_ids = assemble(
-            question, paragraph.piece_ids[begin:end], tokenizer.cls_id,
-            tokenizer.sep_id)
-        first = len(question) + 2
-        start_position = end_position = 0
-        if answer and begin <= answer[0] and answer[1] < end:
-            start_position, end_position = (
-                first + answer[0] - begin, first + answer[1] - begin)
-        features.append({
-            "input_ids": input_ids,
-            "input_mask": [1] * len(input_ids),
-            "segment_ids": segment_ids,
-            "p_mask": [0] + [1] * (first - 1) + [0] * (end - begin) + [1],
-            "start_positions": [start_position],
-            "end_positions": [end_position],
-            "is_impossible": [int(is_training and not start_position)],
-            "paragraph_len": [len(input_ids)],
-            "tok_start_to_orig_index": paragraph.starts[begin:end],
-            "tok_end_to_orig_index": paragraph.ends[begin:end],
-            "token_is_max_context": is_max_context,
-        })
-    return features
+    return [{**_window(question, paragraph, span, answer, tokenizer),
+             "is_impossible": [int(is_training and not _holds(span, answer))],
+             "token_is_max_context": is_max_context}
+            for span, is_max_context in zip(spans, _max_context(spans))]
+
+
+def _answer_pieces(
+        example: SquadExample, paragraph: ParagraphAlignment) -> tuple[int, int]:
+    """First and last piece of the answer; the last before the first: there is none."""
+    last = example.start_position + len(example.answer_text) - 1
+    return (paragraph.piece_of_start[example.start_position],
+            paragraph.piece_of_end[last])
+
+
+def _holds(span: tuple[int, int], answer: Optional[tuple[int, int]]) -> bool:
+    """Whether a window (begin, end) shows the whole answer (first, last piece)."""
+    return answer is not None and span[0] <= answer[0] and answer[1] < span[1]
+
+
+def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int, int],
+            answer: Optional[tuple[int, int]],
+            tokenizer: FullTokenizer) -> dict[str, list[int]]:
+    """A window's features, but for what other windows or the purpose determine."""
+    begin, end = span
+    input_ids, segment_ids = assemble(
+        question, paragraph.piece_ids[begin:end], tokenizer.cls_id, tokenizer.sep_id)
+    first = len(question) + 2  # behind [CLS] question [SEP]
+    positions = ([first + piece - begin for piece in answer]
+                 if _holds(span, answer) else [0, 0])
+    return {
+        "input_ids": input_ids,
+        "input_mask": [1] * len(input_ids),
+        "segment_ids": segment_ids,
+        "p_mask": [0] + [1] * (first - 1) + [0] * (end - begin) + [1],
+        "start_positions": positions[:1],
+        "end_positions": positions[1:],
+        "paragraph_len": [len(input_ids)],
+        "tok_start_to_orig_index": paragraph.starts[begin:end],
+        "tok_end_to_orig_index": paragraph.ends[begin:end],
+    }
 
 
 def number_features(features_per_example: Iterable[Sequence[dict]]) -> Iterator[dict]:
