@@ -28,6 +28,7 @@ class FullTokenizer:
     Attributes:
       vocab: piece -> id; not to be changed.
       do_lower_case: whether text is lower-cased.
+      strip_digit_comma_prefix: as given.
       uses_sentencepiece: SentencePiece, or else WordPiece.
       vocabulary_path: the file it was loaded from.
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special pieces.
@@ -54,6 +55,7 @@ class FullTokenizer:
             of another kind or lacks a special piece.
         """
         self.do_lower_case = do_lower_case
+        self.strip_digit_comma_prefix = strip_digit_comma_prefix
         self.uses_sentencepiece = bool(spm_model_file)
         if spm_model_file:
             self._tokenizer = SentencePieceTokenizer(
