@@ -106,42 +106,44 @@ class TokenEncoder:
 
     def _encode_sentencepiece(
             self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        rows = self.tokenizer.model_ids(lines)
-        ids, lengths = _flat(rows, np.dtype(np.int32))
+        ids, lengths = _flat(self.tokenizer.model_ids(lines), np.dtype(np.int32))
         tokens = self._table[ids]
-        doubtful = np.flatnonzero(~self._is_final[ids])
-        if not len(doubtful):
+        places = np.flatnonzero(~self._is_final[ids])
+        if not len(places):
             return tokens, lengths
-        ends = np.cumsum(lengths, dtype=np.int64)
-        changed = np.unique(np.searchsorted(ends, doubtful, side="right")).tolist()
-        parts, last = [], 0
-        for line, row in zip(changed, self._final_rows(
-                [lines[i] for i in changed], [rows[i] for i in changed])):
-            end = int(ends[line])
-            parts += [tokens[last:end - len(rows[line])],
-                      np.array(row, self.dtype)]
-            lengths[line] = len(row)
-            last = end
-        return np.concatenate([*parts, tokens[last:]]), lengths
+        bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        rows = np.searchsorted(bounds, places, side="right") - 1
+        again = self._encode_as_strings(
+            lines, np.unique(rows[ids[places] == self.tokenizer.unk_id]).tolist())
+        # How many tokens come in place of each, and those that come for `places`.
+        counts = np.ones(len(ids), np.int64)
+        others: list[int] = []
+        last = -1
+        for place, row, piece_id in zip(
+                places.tolist(), rows.tolist(), ids[places].tolist()):
+            if row not in again:
+                new = self._splits[piece_id]
+                counts[place] = len(new)
+                others += new
+            elif row != last:
+                counts[bounds[row]:bounds[row + 1]] = 0
+                counts[place] = len(again[row])
+                others += again[row]
+            last = row
+        is_other = np.zeros(len(ids), bool)
+        is_other[places] = True
+        tokens = np.repeat(tokens, counts)
+        tokens[np.repeat(is_other, counts)] = others
+        sums = np.concatenate([[0], np.cumsum(counts)])
+        return tokens, np.diff(sums[bounds]).astype(np.uint32)
 
-    def _final_rows(self, lines: list[str], rows: list[list[int]]) -> list[list[int]]:
-        """Tokens of lines whose ids hold the unknown piece or one to be split."""
-        unk_id, token_of = self.tokenizer.unk_id, self._token_of
-        unknown = [i for i, row in enumerate(rows) if unk_id in row]
-        pieces = dict(zip(unknown, self.tokenizer.tokenize_batch(
-            [lines[i] for i in unknown])))
-        splits = self._splits
-        final = []
-        for i, row in enumerate(rows):
-            if i in pieces:
-                final.append([token_of[piece] for piece in pieces[i]])
-                continue
-            tokens = self._table[row].tolist()
-            places = [place for place, piece_id in enumerate(row) if piece_id in splits]
-            for place in reversed(places):
-                tokens[place:place + 1] = splits[row[place]]
-            final.append(tokens)
-        return final
+    def _encode_as_strings(
+            self, lines: list[str], rows: list[int]) -> dict[int, list[int]]:
+        """Tokens of the lines of these numbers, where the text of pieces matters."""
+        token_of = self._token_of
+        return {row: [token_of[piece] for piece in pieces]
+                for row, pieces in zip(rows, self.tokenizer.tokenize_batch(
+                    [lines[row] for row in rows]))}
 
 
 class _Tokens(dict):
