@@ -1,0 +1,259 @@
+"""Pretraining records on a cluster: those of `local_data`, through Apache Beam.
+
+    spans -> Tokenize -> slices of documents -> Plan -> finished instances
+               counts -> Number ----------------^  |         (packs)
+                                                   |            ^
+                          texts and requests for them -> Answer |
+    packs -> Write -> files of records -> Join -> shards -> renamed at the end
+       counts -> Rank -^
+
+What the steps do is in `beam_stages`. Elements are brought together by their keys
+alone, not as side inputs, which Beam's Dask runner computes again in every task.
+Beam is an optional dependency, imported when a run begins (requirements-beam.txt).
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import time
+import uuid
+from typing import Any, Iterator, Sequence
+
+from albert_tf import beam_stages, files, text_spans
+from albert_tf.beam_stages import Job
+from albert_tf.errors import InputError
+from albert_tf.pretraining_data import (
+    DataOptions, check, check_number, check_text, report, summary_of, summary_path,
+    summary_writers)
+from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.token_encoding import TokenEncoder
+from albert_tf.tokenization import FullTokenizer
+
+# Beam knows the short names of its other runners.
+_RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
+_DASK_PARTITIONS = 256
+# The message of an error, as it stands in what a worker reports of it.
+_INPUT_ERROR = re.compile(
+    r"\bInputError: (.+?)(?: \[while running '.*)?(?:\\n.*)?$", re.MULTILINE)
+
+
+def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
+        runner_options: Sequence[str] = ()) -> dict[str, Any]:
+    """Makes a pretraining data set on one of Beam's runners.
+
+    Workers need this package, and reach input and output files by the same names.
+
+    Args:
+      options: what to make, from and into which files.
+      tokenizer: gives pieces and ids; goes to the workers.
+      runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner,
+        or the full name of another runner's class.
+      runner_options: flags of Beam and of the runner ("--flink_master=host:8081").
+
+    Returns:
+      The summary, as in the JSON file beside the first output. Records and summary
+      are those of local_data.create.
+
+    Raises:
+      InputError: if something in the input is wrong, or Beam or the runner is not
+        there; no output is written then.
+    """
+    beam = _beam()
+    check(options, tokenizer)
+    begin = time.monotonic()
+    spans = text_spans.plan_spans(options.input_files)
+    folder = f"{_absolute(options.output_files[0])}.beam-{uuid.uuid4().hex[:12]}"
+    encoder = TokenEncoder(tokenizer, options.word_start)
+    job = Job(
+        dataclasses.replace(
+            options, input_files=tuple(map(_absolute, options.input_files))),
+        folder,
+        beam_stages.num_buckets(
+            sum(span.num_bytes for span in spans), options.dupe_factor),
+        encoder.dtype.str)
+    files.make_directory(folder, "--output_file")
+    try:
+        job.save_encoder(encoder)
+        with _package_importable():
+            _run_pipeline(
+                beam, _pipeline(beam, runner, runner_options, len(spans)), spans, job)
+        summary = _publish(job, options, tokenizer)
+    finally:
+        _remove_folder(folder)
+    report(options, summary, time.monotonic() - begin)
+    return summary
+
+
+def _beam():
+    try:
+        import apache_beam
+    except ImportError as error:
+        raise InputError(
+            "--runner needs Apache Beam: pip install -r requirements-beam.txt, in an "
+            "environment of its own.") from error
+    return apache_beam
+
+
+def _absolute(path: str) -> str:
+    """Workers have working directories of their own."""
+    return path if files.is_remote(path) else os.path.abspath(path)
+
+
+@contextlib.contextmanager
+def _package_importable() -> Iterator[None]:
+    """Processes that a runner starts here find this package, wherever it lies."""
+    root = str(pathlib.Path(__file__).parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
+    """A pipeline for a runner, by name."""
+    flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
+    if runner == "DaskRunner":
+        try:
+            from apache_beam.runners.dask import dask_runner  # adds its flags
+            import distributed
+        except ImportError as error:
+            raise InputError(
+                "--runner=DaskRunner needs Dask: pip install -r "
+                "requirements-beam.txt.") from error
+        del dask_runner, distributed
+        if not any(flag.startswith(("--dask_npartitions", "--dask_partition_size"))
+                   for flag in runner_options):
+            # By default 128 elements are one task.
+            size = max(1, num_spans // _DASK_PARTITIONS)
+            flags.append(f"--dask_partition_size={size}")
+    try:
+        return beam.Pipeline(
+            options=beam.options.pipeline_options.PipelineOptions(flags))
+    except ValueError as error:
+        raise InputError(f"--runner={runner}: {error}") from error
+
+
+def build(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
+    """Joins the steps of beam_stages to a pipeline.
+
+    Args:
+      beam: the package apache_beam.
+      pipeline: an empty pipeline.
+      spans: of the input.
+      job: what all workers know.
+
+    Returns:
+      The last collection: the name of the file that holds the result.
+    """
+    def of_kind(kind):
+        return f"{kind} of {next(labels)}" >> beam.FlatMap(beam_stages.of_kind, kind)
+
+    def together(name, collections):
+        return collections | f"{name}" >> beam.CoGroupByKey()
+
+    labels = iter(range(100))
+    read = (pipeline
+            | "Spans" >> beam.Create([tuple(span) for span in spans])
+            | "Spread" >> beam.Reshuffle()
+            | "Tokenize" >> beam.FlatMap(beam_stages.tokenize_span, job))
+    counts = read | of_kind("counts")
+    numbers = (counts
+               | "Documents" >> beam.Map(beam_stages.count_documents)
+               | "AllDocuments" >> beam.GroupByKey()
+               | "Number" >> beam.FlatMap(beam_stages.number_documents))
+    planned = (
+        together("Numbered", {"slices": read | of_kind("slice"), "numbers": numbers})
+        | "Plan" >> beam.FlatMap(beam_stages.plan_span, job))
+    packs, results = [planned | of_kind("pack")], [
+        counts | "Text" >> beam.Map(beam_stages.text_result),
+        planned | of_kind("result")]
+    if job.needs_random_documents:
+        answered = (
+            together("Asked", {"texts": planned | of_kind("text"),
+                               "requests": planned | of_kind("request")})
+            | "Answer" >> beam.FlatMap(beam_stages.answer_requests, job))
+        packs.append(answered | of_kind("pack"))
+        results.append(answered | of_kind("result"))
+        packs = [tuple(packs) | "Packs" >> beam.Flatten()]
+    ranks = (packs[0]
+             | "Instances" >> beam.Map(beam_stages.count_pack)
+             | "OfBuckets" >> beam.CombinePerKey(sum)
+             | "Buckets" >> beam.Map(beam_stages.with_others)
+             | "AllBuckets" >> beam.GroupByKey()
+             | "Rank" >> beam.FlatMap(beam_stages.rank_buckets))
+    written = (together("Ranked", {"packs": packs[0], "ranks": ranks})
+               | "Write" >> beam.FlatMap(beam_stages.write_bucket, job))
+    results.append(written | of_kind("result"))
+    shards = (written | of_kind("piece")
+              | "Pieces" >> beam.GroupByKey()
+              | "Join" >> beam.Map(beam_stages.join_shard, job))
+    results.append(shards)
+    return (tuple(results)
+            | "Results" >> beam.Flatten()
+            | "Merge" >> beam.CombinePerKey(beam_stages.merge_results)
+            | "Finish" >> beam.Map(beam_stages.write_result, job))
+
+
+def _run_pipeline(beam, pipeline, spans: Sequence[text_spans.Span], job: Job) -> None:
+    build(beam, pipeline, spans, job)
+    result = None
+    try:
+        result = pipeline.run()
+        state = result.wait_until_finish()
+    except Exception as error:
+        found = _INPUT_ERROR.search(str(error))
+        if isinstance(error, InputError) or found:
+            message = found.group(1) if found else str(error)
+            raise InputError(message) from error
+        raise
+    finally:
+        client = getattr(result, "client", None)  # of Dask
+        if client is not None:
+            client.close()
+    if state != beam.runners.runner.PipelineState.DONE:
+        raise RuntimeError(f"The pipeline ended in the state {state}.")
+
+
+def _publish(job: Job, options: DataOptions,
+             tokenizer: FullTokenizer) -> dict[str, Any]:
+    """Checks the result and gives everything its final name, once all is whole."""
+    with files.open_binary(job.file("result.json")) as stream:
+        result = json.load(stream)
+    corpus = CorpusCounts.from_json(result["text"])
+    made = InstanceCounts.from_json(result["made"])
+    check_text(corpus, options.instances)
+    check_number(made.as_dict(), options)
+    summary = summary_of(options, tokenizer, corpus, made)
+    moves = {result["shards"][str(shard)]: path
+             for shard, path in enumerate(options.output_files)}
+    for number, (path, write) in enumerate(
+            summary_writers(summary, summary_path(options.output_files[0])).items()):
+        unfinished = job.file(f"summary-{number}")
+        write(unfinished)
+        moves[unfinished] = path
+    for unfinished, path in moves.items():
+        try:
+            files.rename(unfinished, path)
+        except OSError as error:
+            raise InputError(
+                f"{path}: cannot be written: {error.strerror or error}.") from error
+    return summary
+
+
+def _remove_folder(folder: str) -> None:
+    if files.is_remote(folder):
+        import tensorflow as tf
+
+        tf.io.gfile.rmtree(folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
