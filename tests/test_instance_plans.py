@@ -1,0 +1,553 @@
+"""Plans of instances: the reference's walk exactly, its distribution, grouping.
+
+The reference is pretraining_instances, which makes the release's instances. Given the
+random numbers of the plans it must make the same ones, piece by piece; with numbers
+of its own it must make as many of each kind.
+"""
+
+import collections
+import random
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from albert_tf import counter_random, instance_plans, plan_walks, sequences
+from albert_tf import pretraining_instances as pi
+from albert_tf.instance_plans import ORIGINS, PLAN, PlanCounts
+from albert_tf.masking import MaskingOptions, RandomSource
+from albert_tf.plan_walks import (
+    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, Place)
+
+UNMASKED = MaskingOptions(masked_lm_prob=0)
+SEED = 17
+# In each part's token file other documents come first.
+TOKENS_BEFORE = 1000
+
+
+class Documents(NamedTuple):
+    tokens: np.ndarray
+    sentence_lengths: np.ndarray
+    first_sentence: np.ndarray
+    first_token: np.ndarray
+    ids: np.ndarray
+
+
+class Slice(NamedTuple):
+    documents: Documents
+    place: Place
+
+
+def _documents(texts, ids):
+    """texts: documents, of sentences, of 1 for each piece that starts a word else 0."""
+    tokens, sentence_lengths, first_sentence, first_token = [], [], [0], [0]
+    for text in texts:
+        for sentence in text:
+            tokens += [2 * 9 + starts for starts in sentence]
+            sentence_lengths.append(len(sentence))
+        tokens.append(2 * 3 + 1)
+        first_sentence.append(len(sentence_lengths))
+        first_token.append(len(tokens))
+    return Documents(
+        np.array(tokens, np.uint16), np.array(sentence_lengths, np.uint32),
+        np.array(first_sentence, np.int64), np.array(first_token, np.int64),
+        np.array(ids, np.uint64))
+
+
+def _slices(texts, sizes):
+    """Cuts documents into slices of some documents each, a part for each."""
+    assert sum(sizes) == len(texts)
+    ids = [(1 << 44) + 11 * number for number in range(len(texts))]
+    slices, begin = [], 0
+    for part, size in enumerate(sizes):
+        slices.append(Slice(
+            _documents(texts[begin:begin + size], ids[begin:begin + size]),
+            Place(part, TOKENS_BEFORE, begin, len(texts))))
+        begin += size
+    return slices
+
+
+def _second_segment(slices, number, place, wanted):
+    """Text from a random sentence of a document on: what the token store gives."""
+    for documents, where in slices:
+        index = number - where.first_document
+        if 0 <= index < len(documents.ids):
+            first, last = documents.first_sentence[index:index + 2]
+            lengths = documents.sentence_lengths[first:last].astype(np.int64)
+            chosen = int(counter_random.below(place, len(lengths)))
+            reached = np.cumsum(lengths[chosen:])
+            count = min(int(np.searchsorted(reached, wanted)) + 1, len(reached))
+            start = (documents.first_token[index] + lengths[:chosen].sum()
+                     + where.first_token)
+            return where.part, start, reached[count - 1]
+    raise AssertionError(f"no document {number}")
+
+
+def _plan(slices, options, copies, seed=SEED):
+    """Plans of all slices, in the order of their place in the shuffle, and counts."""
+    parts, total = [np.zeros(0, PLAN)], PlanCounts.zero(options.max_seq_length)
+    for documents, place in slices:
+        for chunks in instance_plans.plan_chunks(
+                documents, place, copies, options, seed):
+            segments = [_second_segment(slices, *each) for each in zip(
+                chunks.random_document, chunks.random_place, chunks.random_length)]
+            part_b, start_b, length_b = np.array(segments, np.int64).reshape(-1, 3).T
+            plans, counts = instance_plans.finish_chunks(
+                chunks, part_b, start_b, length_b)
+            parts.append(plans)
+            total += counts
+    return np.sort(np.concatenate(parts), order="order"), total
+
+
+def _pieces(slices):
+    """Documents for the reference; each piece is named after its place."""
+    found = []
+    for documents, place in slices:
+        for index in range(len(documents.ids)):
+            position, text = documents.first_token[index], []
+            first, last = documents.first_sentence[index:index + 2]
+            for length in documents.sentence_lengths[first:last]:
+                text.append([
+                    f"{'▁' if documents.tokens[position + i] & 1 else ''}"
+                    f"{place.part}:{position + i + place.first_token}"
+                    for i in range(length)])
+                position += length
+            found.append(text)
+    return found
+
+
+PIECES = pi.Pieces.of(["▁a"], "sentencepiece")
+
+
+def _segment(tokens):
+    """(part, start, length) of pieces that follow each other."""
+    places = [token.lstrip("▁").split(":") for token in tokens if token != "[SEP]"]
+    part, start = map(int, places[0])
+    assert {int(place[0]) for place in places} == {part}
+    known = [int(place[1]) - start for place in places]
+    # A separator takes up its place in the token file.
+    assert known == [i for i, token in enumerate(tokens) if token != "[SEP]"]
+    return part, start, len(tokens)
+
+
+def _rows(instance):
+    """An instance of the reference as the fields of a plan without the keys."""
+    assert instance.tokens[0] == "[CLS]" and instance.tokens[-1] == "[SEP]"
+    if instance.origin == pi.ONE_SEGMENT:
+        first, second = _segment(instance.tokens[1:-1]), None
+    else:
+        middle = instance.segment_ids.index(1)
+        first = _segment(instance.tokens[1:middle - 1])
+        second = _segment(instance.tokens[middle:-1])
+    return (first, second, instance.label, ORIGINS.index(instance.origin))
+
+
+def _plan_rows(plans):
+    return [
+        ((int(p["part_a"]), int(p["start_a"]), int(p["length_a"])),
+         (int(p["part_b"]), int(p["start_b"]), int(p["length_b"]))
+         if p["length_b"] else None, int(p["label"]), int(p["origin"])) for p in plans]
+
+
+class PlannedNumbers:
+    """Stands for random.Random in the reference: gives the numbers of the plans."""
+
+    def __init__(self, walk_key, document_index, num_documents):
+        self.walk_key = walk_key
+        self.document_index, self.num_documents = document_index, num_documents
+        self.ordinal, self.attempt, self.short_targets = -1, None, 0
+
+    def key(self, purpose=PLAN_KEY):
+        return counter_random.keys_of(self.walk_key, purpose, self.ordinal)
+
+    def next_chunk(self):
+        self.ordinal, self.attempt = self.ordinal + 1, None
+
+    def target_length(self, options):
+        key = (self.key() if options.sentence_objective == "none"
+               else counter_random.keys_of(self.walk_key, TARGET_KEY))
+        special = 2 if options.sentence_objective == "none" else 3
+        longest = options.max_seq_length - special
+        if counter_random.uniform(key, 0) >= options.short_seq_prob:
+            return longest
+        self.short_targets += 1
+        return 2 + self._below(key, 1, longest - 1)
+
+    @staticmethod
+    def _below(key, index, bound):
+        return int(counter_random.below(counter_random.word(key, index), bound))
+
+    def random(self):
+        return float(counter_random.uniform(self.key(), 1))
+
+    def randint(self, low, high):
+        bound = high - low + 1
+        if self.attempt is None:
+            return low + self._below(self.key(), 0, bound)
+        if self.attempt == "found":
+            return self._below(self.key(), 2, bound)
+        assert bound == self.num_documents
+        other = self._below(self.key(), 3 + self.attempt, bound)
+        self.attempt += 1
+        if other != self.document_index or self.attempt == 10:
+            self.attempt = "found"
+        return other
+
+    def choice(self, values):
+        return values[self._below(self.key(), 0, len(values))]
+
+
+@pytest.fixture
+def reference(monkeypatch):
+    """The walks of pretraining_instances with the plans' numbers, as a function."""
+    pair_of_chunk, random_segment = pi._pair_of_chunk, pi._random_segment
+    truncate = sequences.truncate_at_random_ends
+
+    def planned_pair(*args):
+        args[-1].python.next_chunk()
+        return pair_of_chunk(*args)
+
+    def planned_segment(*args):
+        args[-1].python.attempt = 0
+        return random_segment(*args)
+
+    def planned_target(options, source):
+        if options.sentence_objective == "none":
+            source.python.next_chunk()
+        return source.python.target_length(options)
+
+    def planned_cut(first, second, max_tokens, numbers):
+        kept = truncate(first, second, max_tokens, random.Random(0))
+        cut = [len(first) - len(kept[0]), len(second) - len(kept[1])]
+        words = counter_random.words(numbers.key(), 16, sum(cut) // 64 + 2)
+        bits = "".join(f"{int(word):064b}" for word in words)
+        # A 1 for each piece off the front; a last, half-used word gives its first bits.
+        front = bits[:cut[0]].count("1")
+        both = bits[:sum(cut)].count("1")
+        begins = [front, both - front]
+        return [text[begin:begin + len(text) - lost] for text, begin, lost in
+                zip((first, second), begins, cut)]
+
+    monkeypatch.setattr(pi, "_pair_of_chunk", planned_pair)
+    monkeypatch.setattr(pi, "_random_segment", planned_segment)
+    monkeypatch.setattr(pi, "_target_length", planned_target)
+    monkeypatch.setattr(sequences, "truncate_at_random_ends", planned_cut)
+
+    def walks(slices, options, copies, seed=SEED):
+        """{order: (mask, fields)}, the walks, the number of short targets."""
+        documents, rows, made, num_short = _pieces(slices), {}, [], 0
+        ids = np.concatenate([each.documents.ids for each in slices])
+        starts = ([each.place.first_document for each in slices]
+                  if options.sentence_objective == "none" else range(len(documents)))
+        ends = [*starts[1:], len(documents)]
+        for start, end in zip(starts, ends):
+            for copy in copies:
+                walk_key = counter_random.keys_of(seed, WALK_KEY, int(ids[start]), copy)
+                numbers = PlannedNumbers(walk_key, start, len(documents))
+                source = RandomSource(numbers, None)
+                ordinals = []
+                numbered = lambda *args: (ordinals.append(numbers.ordinal),
+                                          masked(*args))[1]
+                masked = pi._masked_instance
+                with monkeypatch.context() as patch:
+                    patch.setattr(pi, "_masked_instance", numbered)
+                    if options.sentence_objective == "none":
+                        walk = pi.create_full_sentences(
+                            documents[start:end], PIECES, options, source)
+                    else:
+                        walk = pi.create_instances(
+                            documents, start, PIECES, options, source)
+                made.append(walk)
+                num_short += numbers.short_targets
+                for numbers.ordinal, instance in zip(ordinals, walk.instances):
+                    order, mask = map(int, map(numbers.key, (ORDER_KEY, MASK_KEY)))
+                    rows[order] = (mask, _rows(instance))
+        return rows, made, num_short
+
+    return walks
+
+
+def _text(source, num_sentences, longest, share_of_starts=0.6):
+    return [[int(source.random() < share_of_starts)
+             for _ in range(source.randint(1, longest))]
+            for _ in range(num_sentences)]
+
+
+def _varied():
+    """Documents of many and of few sentences, of one, of long ones, of one piece."""
+    source = random.Random(4)
+    return [_text(source, 30, 9), _text(source, 1, 9), _text(source, 1, 1),
+            _text(source, 3, 70), _text(source, 12, 3), _text(source, 1, 300),
+            [[1, 0, 0, 0]], _text(source, 2, 5)]
+
+
+SETTINGS = {
+    "order": {},
+    "longer": {"max_seq_length": 64},
+    "shortest": {"max_seq_length": 5},
+    "half_short": {"short_seq_prob": 0.5},
+    "next": {"random_next_sentence": True, "short_seq_prob": 0.5},
+    "split": {"single_segment": "split"},
+    "skip": {"single_segment": "skip"},
+    "next_split": {"random_next_sentence": True, "single_segment": "split"},
+    "next_skip": {"random_next_sentence": True, "single_segment": "skip"},
+    "none": {"sentence_objective": "none"},
+    "none_half_short": {"sentence_objective": "none", "short_seq_prob": 0.5},
+}
+
+
+def _options(setting):
+    return pi.InstanceOptions(
+        **{"max_seq_length": 24, "masking": UNMASKED, **SETTINGS[setting]})
+
+
+def _check_against(reference, slices, options, copies):
+    plans, counts = _plan(slices, options, copies)
+    rows, walks, num_short = reference(slices, options, copies)
+    given = {int(p["order"]): (int(p["mask"]), fields)
+             for p, fields in zip(plans, _plan_rows(plans))}
+    assert given == rows and len(plans) == len(rows)
+    instances = [instance for walk in walks for instance in walk.instances]
+    lengths = collections.Counter(len(instance.tokens) for instance in instances)
+    assert {n: c for n, c in enumerate(counts.lengths) if c} == lengths
+    origins = collections.Counter(instance.origin for instance in instances)
+    assert dict(zip(ORIGINS, counts.origins)) == {o: origins[o] for o in ORIGINS}
+    assert counts.pieces_cut_off == sum(instance.num_cut for instance in instances)
+    skipped = [length for walk in walks for length in walk.skipped]
+    assert (counts.skipped, counts.pieces_skipped) == (len(skipped), sum(skipped))
+    assert counts.short_targets == num_short
+    return counts
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_walk_of_the_reference(reference, setting):
+    options = _options(setting)
+    slices = _slices(_varied(), [3, 5])
+    counts = _check_against(reference, slices, options, range(2, 5))
+    if options.sentence_objective != "order" or options.single_segment != "random":
+        return
+    assert counts.single_sentences == counts.origins[2] > 0
+
+
+@pytest.mark.parametrize("setting", ["order", "next", "split", "none"])
+@pytest.mark.parametrize("texts", [
+    [_text(random.Random(2), 25, 8)],  # one document
+    [_text(random.Random(2), 9, 8), _text(random.Random(3), 1, 8)],
+    [[[1]]], [[[0, 0, 0]]],
+], ids=["one", "two", "one_piece", "no_word"])
+def test_few_documents(reference, setting, texts):
+    _check_against(
+        reference, _slices(texts, [len(texts)]), _options(setting), range(8))
+
+
+def _as_told(plans, slices):
+    """Plans with the number of the document instead of the part and the token."""
+    begins = {place.part: place.first_document for _, place in slices}
+    told = []
+    for plan in plans:
+        where = []
+        for name in "ab":
+            documents, place = slices[plan[f"part_{name}"]]
+            token = int(plan[f"start_{name}"]) - place.first_token
+            index = int(np.searchsorted(documents.first_token, token, "right")) - 1
+            where += [begins[place.part] + index, token - documents.first_token[index],
+                      plan[f"length_{name}"]]
+        told.append((plan["order"], plan["mask"], *where, plan["label"],
+                     plan["origin"]))
+    return told
+
+
+@pytest.mark.parametrize("setting", ["half_short", "next", "split"])
+@pytest.mark.parametrize("walks_at_once", [1, 7, 1 << 14])
+def test_instances_do_not_depend_on_slices_or_groups(
+        monkeypatch, setting, walks_at_once):
+    options, texts = _options(setting), _varied()
+    whole = _slices(texts, [8])
+    expected, counts = _plan(whole, options, range(6))
+    monkeypatch.setattr(instance_plans, "AT_ONCE", walks_at_once)
+    monkeypatch.setattr(plan_walks, "AT_ONCE", walks_at_once)
+    slices = _slices(texts, [1, 2, 4, 1])
+    parts = [_plan(slices, options, copies) for copies in (range(4), range(4, 6))]
+    plans = np.sort(np.concatenate([part[0] for part in parts]), order="order")
+    assert _as_told(plans, slices) == _as_told(expected, whole)
+    parts[0][1].__iadd__(parts[1][1])
+    np.testing.assert_equal(vars(parts[0][1]), vars(counts))
+
+
+@pytest.mark.parametrize("walks_at_once", [1, 7])
+def test_full_sentences_do_not_depend_on_groups_of_copies(monkeypatch, walks_at_once):
+    options, slices = _options("none_half_short"), _slices(_varied(), [3, 5])
+    expected, counts = _plan(slices, options, range(6))
+    monkeypatch.setattr(instance_plans, "AT_ONCE", walks_at_once)
+    monkeypatch.setattr(plan_walks, "AT_ONCE", walks_at_once)
+    plans, same_counts = _plan(slices, options, range(6))
+    np.testing.assert_array_equal(plans, expected)
+    np.testing.assert_equal(vars(same_counts), vars(counts))
+
+
+@pytest.mark.parametrize("setting", ["order", "next", "split", "none"])
+@pytest.mark.parametrize("texts, copies", [
+    ([[[1] * 3] * 4000], 3),  # a long document
+    ([[[1]]] * 2000, 2),  # many short ones
+    ([[[1] * 3] * 2], 3000),  # many copies
+], ids=["long", "short", "copies"])
+def test_groups_are_small_enough_to_bound_the_memory(
+        monkeypatch, setting, texts, copies):
+    monkeypatch.setattr(instance_plans, "AT_ONCE", 100)
+    monkeypatch.setattr(plan_walks, "AT_ONCE", 100)
+    ((documents, place),) = _slices(texts, [len(texts)])
+    sizes = [len(chunks.key) for chunks in instance_plans.plan_chunks(
+        documents, place, range(copies), _options(setting), SEED)]
+    # What there was so far, and at most one more of each walk.
+    assert max(sizes) < 200 and len(sizes) > 3
+
+
+def test_keys_are_all_different():
+    plans, _ = _plan(_slices(_varied(), [8]), _options("next"), range(300))
+    assert len(plans) > 3000
+    assert len(np.unique([plans["order"], plans["mask"]])) == 2 * len(plans)
+    other, _ = _plan(_slices(_varied(), [8]), _options("next"), range(3), SEED + 1)
+    assert not np.isin(other["order"], plans["order"]).any()
+
+
+@pytest.mark.parametrize("objective, room", [("order", 40), ("none", 41)])
+def test_a_sentence_of_many_pieces_loses_half_at_each_end(objective, room):
+    slices = _slices([[[1] * 20_000], *[[[1]]] * 8], [9])
+    options = pi.InstanceOptions(
+        max_seq_length=43, short_seq_prob=0, sentence_objective=objective)
+    plans, counts = _plan(slices, options, range(400))
+    first = plans[plans["start_a"] < TOKENS_BEFORE + 20_000]
+    assert set(first["length_a"] + first["length_b"]) == {room}
+    cut = 20_000 - int(first["length_a"][0])
+    front = first["start_a"].astype(np.int64) - TOKENS_BEFORE
+    # Binomial(cut, 1/2): the standard deviation is half of the root.
+    scaled = (front - cut / 2) / np.sqrt(cut / 4)
+    assert len(scaled) == 400
+    assert scipy.stats.kstest(scaled, "norm").pvalue > 1e-3
+    assert counts.pieces_cut_off >= 400 * cut
+
+
+def test_each_side_loses_what_the_release_would_cut():
+    sizes = np.array([(a, b, room) for a in range(1, 14) for b in range(14)
+                      for room in range(2, 12)])
+    cut_a, cut_b = instance_plans._num_cut(*sizes.T)
+    for (a, b, room), lost in zip(sizes.tolist(), zip(cut_a, cut_b)):
+        kept = sequences.truncate_at_random_ends(
+            [0] * a, [0] * b, room, random.Random(1))
+        assert (a - lost[0], b - lost[1]) == tuple(map(len, kept)), (a, b, room)
+
+
+def _statistics(rows):
+    """What is to be counted of one walk's instances.
+
+    Instances of one walk have one target length; those of several walks are
+    independent, as the tests of the distribution ask for.
+    """
+    found = {"instances": len(rows)}
+    for name, index in (("first", 0), ("second", 1), ("last", -1)):
+        if not -len(rows) <= index < len(rows):
+            continue
+        first, second, label, origin = rows[index]
+        found.update({
+            f"{name} seq_len": first[2] + (second[2] + 3 if second else 2),
+            f"{name} len_a": first[2], f"{name} len_b": second and second[2],
+            f"{name} start_a": first[:2], f"{name} start_b": second and second[:2],
+            f"{name} label": label, f"{name} origin": origin})
+    return found
+
+
+def _walks_of_plans(slices, options, copies):
+    """The fields of each walk's instances, found by their keys: a list for each."""
+    plans, _ = _plan(slices, options, copies)
+    fields = dict(zip(map(int, plans["order"]), _plan_rows(plans)))
+    ids = np.concatenate([each.documents.ids for each in slices])
+    if options.sentence_objective == "none":
+        ids = ids[:1]
+    walks = []
+    for number in ids:
+        keys = counter_random.keys_of(
+            counter_random.keys_of(SEED, WALK_KEY, number, np.asarray(copies)),
+            ORDER_KEY, np.arange(60)[:, None]).T
+        walks += [[fields.pop(key) for key in map(int, row) if key in fields]
+                  for row in keys]
+    assert not fields
+    return walks
+
+
+def _check_same_distribution(ours, theirs, about):
+    """Two-sample chi-square test over categories; rare ones are taken together."""
+    counted = [collections.Counter(map(repr, each)) for each in (ours, theirs)]
+    both = counted[0] + counted[1]
+    # At least 5 in expectation in the smaller sample.
+    least = 5 * both.total() / min(counter.total() for counter in counted)
+    table = collections.defaultdict(lambda: [0, 0])
+    for value in both:
+        for side in (0, 1):
+            name = value if both[value] >= least else "rare"
+            table[name][side] += counted[side][value]
+    if table.get("rare") and sum(table["rare"]) < least:
+        del table["rare"]
+    if len(table) < 2:
+        return
+    chance = scipy.stats.chi2_contingency(np.array(list(table.values()))).pvalue
+    assert chance > 1e-4, (about, chance, dict(table))
+
+
+def _reference_walks(slices, options, num_copies):
+    """The walks of each copy, with random numbers of the reference's own."""
+    documents, source = _pieces(slices), RandomSource.from_seed(8)
+    return [list(pi.create_walks(documents, PIECES, options, source))
+            for _ in range(num_copies)]
+
+
+def _few_texts():
+    source = random.Random(6)
+    return [_text(source, 9, 9), _text(source, 1, 9), _text(source, 2, 40)]
+
+
+def _check_distribution(setting, texts, num_copies):
+    options, slices = _options(setting), _slices(texts, [len(texts)])
+    walks = _walks_of_plans(slices, options, range(4 * num_copies))
+    reference = sum(_reference_walks(slices, options, num_copies), [])
+    assert len(walks) == 4 * len(reference)
+    samples = [[_statistics(rows) for rows in walks],
+               [_statistics(list(map(_rows, walk.instances))) for walk in reference]]
+    for name in sorted(set().union(*samples[1])):
+        _check_same_distribution(
+            *([walk[name] for walk in sample if name in walk] for sample in samples),
+            (setting, name))
+
+
+DISTRIBUTIONS = ["order", "half_short", "next", "split", "skip", "next_split",
+                 "none_half_short"]
+
+
+@pytest.mark.parametrize("setting", DISTRIBUTIONS)
+def test_the_distribution_of_the_reference(setting):
+    _check_distribution(setting, _few_texts(), 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("texts", [
+    _few_texts(), _varied(), _few_texts()[:2], _few_texts()[:1],
+    [_text(random.Random(9), 1, 30) for _ in range(4)],
+], ids=["few", "varied", "two", "one", "single_sentences"])
+def test_the_distribution_of_the_reference_closely(setting, texts):
+    _check_distribution(setting, texts, 500)
+
+
+@pytest.mark.parametrize("setting", ["order", "half_short", "next", "none_half_short"])
+def test_as_many_pieces_are_cut_off_and_targets_short(setting):
+    options, slices = _options(setting), _slices(_few_texts(), [3])
+    cut = [_plan(slices, options, range(copy, copy + 1))[1].pieces_cut_off
+           for copy in range(300)]
+    expected = [sum(instance.num_cut for walk in walks for instance in walk.instances)
+                for walks in _reference_walks(slices, options, 200)]
+    assert scipy.stats.ks_2samp(cut, expected).pvalue > 1e-3
+    plans, counts = _plan(slices, options, range(1000))
+    drawn = len(plans) if options.sentence_objective == "none" else 3000
+    chance = scipy.stats.binomtest(
+        counts.short_targets, drawn, options.short_seq_prob).pvalue
+    assert chance > 1e-3
