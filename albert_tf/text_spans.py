@@ -12,6 +12,7 @@ Files are read in blocks of lines: a block is decoded, prepared and searched for
 blank lines as one, and a document is never held as a whole.
 """
 
+import re
 from typing import BinaryIO, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
@@ -31,6 +32,8 @@ _COMPRESSION = 4
 # A line with NUL for more than a quarter of its bytes is not text: text in UTF-16
 # without a byte-order mark has one for every other byte, and is valid UTF-8.
 _FEWEST_NULS, _NUL_SHARE = 16, 0.25
+# Near a byte that is not UTF-8 these tell a binary file from another encoding.
+_CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")
 
 
 class Span(NamedTuple):
@@ -308,15 +311,15 @@ def _not_text(path: str, block: _Block, error: UnicodeDecodeError) -> InputError
     data = block.data
     start = data.rfind(b"\n", 0, error.start) + 1
     number = _line_number(path, block.offset + start)
-    if b"\0" in data[max(0, error.start - 2048):error.start + 2048]:
+    if _CONTROL.search(data, max(0, error.start - 2048), error.start + 2048):
         return _binary(path, number)
     return files.not_utf8(path, number, error.start - start + 1, error.reason)
 
 
 def _binary(path: str, number: int) -> InputError:
     return InputError(
-        f"{path}, line {number}: looks binary, as there are NUL bytes; give files "
-        "of UTF-8 text (compressed ones with names in "
+        f"{path}, line {number}: looks binary, as it holds control characters; give "
+        "files of UTF-8 text (compressed ones with names in "
         f"{', '.join(files.COMPRESSED)}; UTF-16 converted with iconv).")
 
 

@@ -1,0 +1,290 @@
+"""Documents read in parallel: any cutting gives the same, wrong files are named."""
+
+import bz2
+import gzip
+import io
+import itertools
+import lzma
+import random
+import re
+import sys
+
+import pytest
+import zstandard
+
+from albert_tf import corpus, files, text_spans
+from albert_tf.errors import InputError
+from albert_tf.text_cleaning import preprocess_batch
+from albert_tf.text_spans import plan_spans, read_span
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress,
+            ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
+# Blank are also lines of nothing but combining characters, or an old separator.
+TEXTS = ["one", "two words", "drei W\u00f6rter", "\u4e2d\u6587", "a\0b", "", "", " \t",
+         "\u0301\u0308", "\x1c", "\u00a0", "\U0001f600 four five six seven eight"]
+
+
+def prepare(lines):
+    return list(map(str.strip, preprocess_batch(lines)))
+
+
+def documents(paths, spans):
+    """[(id, prepared lines)] of spans, each of which is read for itself."""
+    found = []
+    for span in spans:
+        own = []
+        for block in read_span(paths, span, prepare):
+            assert block.lines and (own or block.first[:1] == [0])
+            bounds = [*block.first, len(block.lines)]
+            if own:
+                own[-1][1].extend(block.lines[:bounds[0]])
+            own += [(i, block.lines[a:b])
+                    for i, (a, b) in zip(block.ids, itertools.pairwise(bounds))]
+        found += own
+    return found
+
+
+def expected_documents(contents):
+    """The same from the files' bytes, by the definition."""
+    found, blank = [], True
+    for number, content in enumerate(contents):
+        place = 0
+        for raw in io.BytesIO(content):
+            text = raw.decode().rstrip("\r\n")
+            [line] = prepare([text.removeprefix("\ufeff") if not place else text])
+            if line and blank:
+                found.append((number << 44 | place, []))
+            if line:
+                found[-1][1].append(line)
+            blank = not line
+            place += len(raw)
+    return found
+
+
+def random_content(rng):
+    lines = [rng.choice(TEXTS) for _ in range(rng.randrange(12))]
+    text = "".join(line + rng.choice(["\n", "\n", "\r\n"]) for line in lines)
+    if rng.random() < 0.4:
+        text = text.rstrip("\r\n")
+    if rng.random() < 0.2:
+        text = "\ufeff" + text
+    return text.encode()
+
+
+def write_files(folder, contents, endings):
+    paths = []
+    for number, (content, ending) in enumerate(zip(contents, endings)):
+        path = folder / f"{number}.txt{ending}"
+        path.write_bytes(COMPRESS[ending](content))
+        paths.append(str(path))
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_cutting_gives_the_same_documents(tmp_path, monkeypatch, seed):
+    rng = random.Random(seed)
+    for case in range(12):
+        contents = [random_content(rng) for _ in range(rng.randrange(1, 5))]
+        endings = [rng.choice(["", "", *COMPRESS]) for _ in contents]
+        folder = tmp_path / str(case)
+        folder.mkdir()
+        paths = write_files(folder, contents, endings)
+        expected = expected_documents(contents)
+        total = sum(map(len, contents))
+        assert documents(paths, plan_spans(paths)) == expected
+        for size in {1, 2, 3, 7, rng.randrange(1, total + 2), total + 1}:
+            monkeypatch.setattr(text_spans, "_BLOCK_BYTES", rng.randrange(1, 40))
+            spans = plan_spans(paths, size)
+            assert documents(paths, spans) == expected, (case, size)
+
+
+@pytest.mark.parametrize("contents, expected", [
+    ([b""], []), ([b"\n\n"], []), ([b"", b"a"], [(1 << 44, ["a"])]),
+    ([b"a\n\nb"], [(0, ["a"]), (3, ["b"])]),
+    ([b"a", b"b\n", b"\nc"], [(0, ["a", "b"]), ((2 << 44) + 1, ["c"])]),
+    ([b"a\n\n", b"b"], [(0, ["a"]), (1 << 44, ["b"])]),
+    ([b"a\n \n\xcc\x81\nb\r\n\r\nc"], [(0, ["a"]), (7, ["b"]), (12, ["c"])]),
+    ([b"\xef\xbb\xbfa\n"], [(0, ["a"])]),
+    ([b"\xef\xbb\xbf\na\n"], [(4, ["a"])]),
+])
+def test_where_documents_begin(tmp_path, contents, expected):
+    paths = write_files(tmp_path, contents, [""] * len(contents))
+    assert documents(paths, plan_spans(paths)) == expected
+    assert documents(paths, plan_spans(paths, 1)) == expected
+    assert expected_documents(contents) == expected
+
+
+def test_spans(tmp_path):
+    text = b"word\n" * 200
+    paths = write_files(tmp_path, [text] * 6, ["", ".gz", "", "", ".xz", ""])
+    for size in (1, 100, 999, 1000, 1001, 2500, 10**9):
+        spans = plan_spans(paths, size)
+        assert spans == plan_spans(paths, size)
+        assert [span.number for span in spans] == list(range(len(spans)))
+        assert spans[0][1:3] == (0, 0) and spans[-1][3:5] == (6, 0)
+        for span, following in itertools.pairwise(spans):
+            assert span[3:5] == following[1:3]
+        for file, place in (span[1:3] for span in spans):
+            assert place == 0 or not files.is_compressed(paths[file])
+        assert max(span.num_bytes for span in spans[:-1] or spans) <= size + 1000
+        total = sum(files.size(p) * (4 if files.is_compressed(p) else 1) for p in paths)
+        assert sum(span.num_bytes for span in spans) == total
+    assert plan_spans([]) == []
+
+
+def test_span_size_follows_from_the_input():
+    assert text_spans.span_bytes(5) == 1 << 20
+    assert text_spans.span_bytes(1 << 30) == 4 << 20
+    assert text_spans.span_bytes(1 << 50) == 16 << 20
+
+
+def test_few_spans_for_many_small_files(tmp_path):
+    paths = write_files(tmp_path, [b"a\n\nb"] * 50, ["", ".gz"] * 25)
+    assert len(plan_spans(paths)) == 1
+
+
+# Wrong files.
+
+def read_all(paths, size=0):
+    return documents(paths, plan_spans(paths, size))
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+@pytest.mark.parametrize("size, block", [(10**9, 1 << 20), (10**9, 7), (50, 16)])
+def test_what_is_not_utf8_is_found_with_its_line(
+        tmp_path, monkeypatch, ending, size, block):
+    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", block)
+    content = b"\xef\xbb\xbfgood\n" + b"fine\n\n" * 30 + b"bad \xe4\nmore\n"
+    [path] = write_files(tmp_path, [content], [ending])
+    with pytest.raises(InputError) as error:
+        read_all([path], size)
+    with pytest.raises(InputError) as plain:
+        list(files.read_lines(path))
+    assert str(error.value) == str(plain.value)
+    assert "line 62: byte 5 is not UTF-8" in str(error.value)
+
+
+def test_a_byte_that_is_not_utf8_on_the_first_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfab\xff")
+    with pytest.raises(InputError, match="line 1: byte 6 is not UTF-8"):
+        read_all([str(path)])
+
+
+@pytest.mark.parametrize("content, line", [
+    ("Text as some editors write it.\n".encode("utf-16-le") * 3, 1),
+    ("Text as some editors write it.\n".encode("utf-16") * 3, 1),
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1", 1),
+    (b"text\n\n" + gzip.compress(b"text, text, and more text"), 3),
+    (b"text\n" * 3 + b"\0" * 100, 4),
+])
+def test_binary_files(tmp_path, content, line):
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"a.txt, line {line}: looks binary.*UTF-8"):
+        read_all([str(path)])
+
+
+def test_a_nul_byte_here_and_there_stays(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"ab\0cd\n\0\n")
+    assert read_all([str(path)]) == [(0, ["ab\0cd", "\0"])]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("block", [1, 16, 33, 64])
+def test_long_lines(tmp_path, monkeypatch, ending, block):
+    monkeypatch.setattr(text_spans, "MAX_LINE_BYTES", 64)
+    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", block)
+    good = b"a" * 64 + b"\n\n" + b"b" * 64
+    [path] = write_files(tmp_path, [good], [ending])
+    assert len(read_all([path])) == 2
+    for bad, line in ((good + b"b", 3), (b"\n" + good[:64] + b"a" + good[64:], 2)):
+        [path] = write_files(tmp_path, [bad], [ending])
+        for size in (1, 30, 10**9):
+            with pytest.raises(InputError, match=f"line {line}: longer than .*split"):
+                read_all([path], size)
+
+
+class Endless(io.RawIOBase):
+    """A file without a line end; counts what is read of it."""
+
+    num_read = 0
+
+    def readable(self):
+        return True
+
+    def seek(self, place, whence=0):
+        return place
+
+    def readinto(self, buffer):
+        Endless.num_read += len(buffer)
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+
+def test_of_an_endless_line_no_more_is_read_than_the_limit(monkeypatch):
+    monkeypatch.setattr(text_spans, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "size", lambda path: 100 << 20)
+    monkeypatch.setattr(files, "open_binary", lambda path: Endless())
+    spans = plan_spans(["a.txt"])
+    Endless.num_read = 0
+    with pytest.raises(InputError, match="a.txt, line 1: longer than 1 MiB"):
+        documents(["a.txt"], spans[:1])
+    assert Endless.num_read <= (1 << 20) + 2 * text_spans._BLOCK_BYTES
+    # Those who read other spans find no line that begins there.
+    Endless.num_read = 0
+    assert documents(["a.txt"], spans[5:6]) == []
+    assert Endless.num_read <= (1 << 20) + 2 * text_spans._BLOCK_BYTES
+
+
+@pytest.mark.parametrize("ending", [e for e in COMPRESS if e])
+@pytest.mark.parametrize("damage", ["cut", "plain"])
+def test_damaged_files(tmp_path, ending, damage):
+    rng = random.Random(1)
+    text = b"".join(b"%d\n" % rng.randrange(10**9) for _ in range(9_999))
+    content = COMPRESS[ending](text)[:-60] if damage == "cut" else b"plain text " * 9
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(content)
+    message = re.escape(f"a.txt{ending}, after line ") + r"\d+: .*damaged or cut short"
+    with pytest.raises(InputError, match=message):
+        read_all([str(path)])
+    with pytest.raises(InputError, match=message):
+        list(files.read_lines(str(path)))
+    with pytest.raises(InputError, match=message):
+        list(corpus.read_documents([str(path)], corpus.Layout(), {}))
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_compressed_text_is_read_everywhere(tmp_path, ending):
+    path = tmp_path / f"a.txt{ending}"
+    parts = [b"\xef\xbb\xbfone\ntwo\n", b"three\r\nfour"]
+    # Two streams one after the other are one, as with cat.
+    path.write_bytes(b"".join(map(COMPRESS[ending], parts)))
+    lines = ["one", "two", "three", "four"]
+    assert [line for _, line in files.read_lines(str(path))] == lines
+    assert read_all([str(path)]) == [(0, lines)]
+    [document] = corpus.read_documents(
+        [str(path)], corpus.Layout(line_breaks="keep"), {})
+    assert document.paragraphs == lines
+
+
+def test_without_the_package_a_zst_file_is_refused_with_advice(tmp_path, monkeypatch):
+    [path] = write_files(tmp_path, [b"a"], [".zst"])
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(InputError, match="0.txt.zst: .*package zstandard; install"):
+        read_all([path])
+
+
+def test_unreadable_files(tmp_path):
+    for path in (tmp_path, tmp_path / "missing.txt"):
+        with pytest.raises(InputError, match=f"{path}: cannot be"):
+            read_all([str(path)])
+    with pytest.raises(InputError, match="1,048,577 files"):
+        plan_spans(["a"] * ((1 << 20) + 1))
+
+
+def test_the_place_of_a_document(tmp_path):
+    paths = write_files(tmp_path, [b"a\n\nb\n", b"c\n\n\nd"], ["", ".gz"])
+    assert [text_spans.document_place(paths, i) for i, _ in read_all(paths)] == [
+        f"{paths[0]}, line 1", f"{paths[0]}, line 3", f"{paths[1]}, line 4"]
