@@ -216,10 +216,12 @@ class _Cells:
         if self._file.header:
             try:
                 return tables.column_index(self._file.path, name, first.cells)
-            except InputError:
+            except InputError as error:
                 if optional:
                     return None
-                raise
+                raise InputError(
+                    f"{str(error).removesuffix('.')}; where the first line is no "
+                    "header, add --noheader.") from error
         if not name.isdecimal():
             raise InputError(
                 f"{self._file.path}: without a header a column is a number from 0, "

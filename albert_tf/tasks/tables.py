@@ -131,4 +131,6 @@ def column_index(path: str, name: str, header: list[str]) -> int:
         return int(name)
     raise InputError(
         f"{path}: there is no column '{name}'; the header has "
-        f"{', '.join(map(repr, names))}.")
+        # A whole text, where the file has no header.
+        + ", ".join(repr(each if len(each) <= 40 else f"{each[:40]}...")
+                    for each in names) + ".")
