@@ -9,16 +9,17 @@ has two halves: plan_chunks, which says what to look up, and finish_chunks.
 """
 
 import dataclasses
-from typing import Iterator, NamedTuple, Optional
+from typing import Iterator, NamedTuple
 
 import numpy as np
 
 from albert_tf import counter_random, sequences
 from albert_tf.plan_walks import (
-    AT_ONCE, MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, ChunkBounds, Documents,
-    Place, Text, Walks, lockstep, target_lengths)
+    AT_ONCE, MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, ChunkBounds, Place,
+    Text, Walks, lockstep, target_lengths)
 from albert_tf.pretraining_instances import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED, InstanceOptions)
+from albert_tf.token_store import Documents
 
 # The names of PLAN's codes of the second segment's origin.
 ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
@@ -37,6 +38,7 @@ PLAN = np.dtype([
 # first two draw its target length.)
 _SPLIT, _LABEL, _PLACE, _DOCUMENT, _CUT = 0, 1, 2, 3, 16
 _TRIES = 10  # to find another document
+_PIECES_AT_ONCE = 1 << 20  # looked through for the starts of words
 
 
 @dataclasses.dataclass
@@ -193,15 +195,12 @@ def _pairs(text: Text, numbers: range, copies: range, options: InstanceOptions,
         return ends, np.where(
             unused, position + _num_first(drawn[:, _SPLIT], num_sentences), ends)
 
-    word_starts = (_word_starts(text, numbers) if options.single_segment == "split"
-                   else None)
     counts = PlanCounts.zero(options.max_seq_length)
     counts.short_targets = int(short.sum())
     for found in lockstep(walks, advance, options.random_next_sentence):
         found = _without_skipped(text, found, options, counts)
         yield _pairs_of_chunks(
-            text, _PairWalks(walks, document, target), found, word_starts, options,
-            counts)
+            text, _PairWalks(walks, document, target), found, options, counts)
         counts = PlanCounts.zero(options.max_seq_length)
 
 
@@ -220,8 +219,7 @@ def _without_skipped(text: Text, found: ChunkBounds, options: InstanceOptions,
 
 
 def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
-                     word_starts: Optional[np.ndarray], options: InstanceOptions,
-                     counts: PlanCounts) -> Chunks:
+                     options: InstanceOptions, counts: PlanCounts) -> Chunks:
     """Makes two segments of each chunk, as _pair_of_chunk of pretraining_instances."""
     walk_key, document = of.walks.key[found.walk], of.document[found.walk]
     key = counter_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
@@ -240,7 +238,9 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
     elif options.single_segment == "split":
         rows = np.flatnonzero(single)
         whole = first[rows]
-        first[rows] = _cuts_of_sentences(start[rows], whole, split[rows], word_starts)
+        first[rows] = _cuts_of_sentences(
+            text.documents.tokens, start[rows] - text.place.first_token, whole,
+            split[rows])
         second[rows] = whole - first[rows]
     swap &= ~other
     rows = np.flatnonzero(other)
@@ -267,28 +267,41 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
         counts=counts)
 
 
-def _word_starts(text: Text, numbers: range) -> np.ndarray:
-    """Where in the part's token file words of some documents start, ascending."""
-    begin, end = (int(text.documents.first_token[n])
-                  for n in (numbers.start, numbers.stop))
-    starts = np.flatnonzero(text.documents.tokens[begin:end] & 1)
-    return starts + (begin + text.place.first_token)
-
-
-def _cuts_of_sentences(start: np.ndarray, length: np.ndarray, numbers: np.ndarray,
-                       word_starts: np.ndarray) -> np.ndarray:
+def _cuts_of_sentences(tokens: np.ndarray, start: np.ndarray, length: np.ndarray,
+                       numbers: np.ndarray) -> np.ndarray:
     """Pieces before the cut of sentences that are split in two: int64 [N].
 
-    Before the start of a word, where one starts after the first piece (the others
-    are as likely as each other), else anywhere.
+    Before the start of a word, where one starts after the first piece (each is as
+    likely), else before any piece but the first.
+
+    Args:
+      tokens: the slice's.
+      start, length: int64 [N]; where the sentences lie in tokens, and their pieces,
+        two or more. A sentence may come several times.
+      numbers: uint64 [N]; a random number for each.
     """
-    low = np.searchsorted(word_starts, start + 1)
-    num_places = np.searchsorted(word_starts, start + length) - low
-    num_choices = np.where(num_places > 0, num_places, length - 1)
-    chosen = counter_random.below(numbers, num_choices)
-    cuts = 1 + chosen
-    rows = np.flatnonzero(num_places)
-    cuts[rows] = word_starts[low[rows] + chosen[rows]] - start[rows]
+    tokens = np.asarray(tokens)  # slices of a memmap are slow
+    cuts = np.zeros(len(start), np.int64)
+    order = np.argsort(start, kind="stable")
+    group = np.cumsum(length[order]) // _PIECES_AT_ONCE
+    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
+        places, first, sentence = np.unique(
+            start[rows], return_index=True, return_inverse=True)
+        sizes = length[rows][first]
+        pieces = np.concatenate([
+            tokens[place:place + size] for place, size in zip(places, sizes)]
+            or [tokens[:0]])
+        word_starts = np.flatnonzero(pieces & 1)
+        begin = np.cumsum(sizes) - sizes
+        low = np.searchsorted(word_starts, begin + 1)
+        num_places = np.searchsorted(word_starts, begin + sizes) - low
+        num_choices = np.where(num_places > 0, num_places, sizes - 1)
+        chosen = counter_random.below(numbers[rows], num_choices[sentence])
+        cuts[rows] = 1 + chosen
+        at_word = np.flatnonzero(num_places[sentence])
+        sentence = sentence[at_word]
+        cuts[rows[at_word]] = (
+            word_starts[low[sentence] + chosen[at_word]] - begin[sentence])
     return cuts
 
 
@@ -312,9 +325,8 @@ def _full_sentences(text: Text, copies: range, options: InstanceOptions,
     As create_full_sentences of pretraining_instances.
     """
     documents = text.documents
-    document = np.repeat(
-        np.arange(len(documents.ids)), np.diff(documents.first_sentence))
-    start = text.before[:-1] + text.shift[document]
+    start = np.repeat(text.shift, np.diff(documents.first_sentence))
+    start += text.before[:-1]
     end = start + documents.sentence_lengths  # before the separator, if there is one
     copy = np.arange(copies.start, copies.stop)
     walks = Walks(counter_random.keys_of(seed, WALK_KEY, documents.ids[0], copy),

@@ -9,12 +9,13 @@ random number is a function of the walk's key and t (counter_random), so that ch
 do not depend on which walks go in step.
 """
 
-from typing import Callable, Iterator, NamedTuple, Protocol
+from typing import Callable, Iterator, NamedTuple
 
 import numpy as np
 
 from albert_tf import counter_random
 from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.token_store import Documents
 
 # What a key is for: a walk; a chunk's place in the shuffle, its plan, its masks; a
 # walk's target length.
@@ -22,16 +23,6 @@ WALK_KEY, ORDER_KEY, PLAN_KEY, MASK_KEY, TARGET_KEY = 1, 2, 3, 4, 5
 
 AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
 _STEPS_AHEAD = 256
-
-
-class Documents(Protocol):
-    """What walks read of token_store.Documents."""
-
-    tokens: np.ndarray
-    sentence_lengths: np.ndarray
-    first_sentence: np.ndarray
-    first_token: np.ndarray
-    ids: np.ndarray
 
 
 class Place(NamedTuple):

@@ -19,19 +19,12 @@ from albert_tf.instance_plans import ORIGINS, PLAN, PlanCounts
 from albert_tf.masking import MaskingOptions, RandomSource
 from albert_tf.plan_walks import (
     MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, Place)
+from albert_tf.token_store import Documents
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 SEED = 17
 # In each part's token file other documents come first.
 TOKENS_BEFORE = 1000
-
-
-class Documents(NamedTuple):
-    tokens: np.ndarray
-    sentence_lengths: np.ndarray
-    first_sentence: np.ndarray
-    first_token: np.ndarray
-    ids: np.ndarray
 
 
 class Slice(NamedTuple):
