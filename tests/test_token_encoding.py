@@ -1,0 +1,165 @@
+"""Tokens equal the pieces' ids and word starts, however they are computed."""
+
+import functools
+import gzip
+import json
+import pickle
+import random
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.masking import WordStarts
+from albert_tf.text_cleaning import preprocess_batch, preprocess_text
+from albert_tf.token_encoding import TokenEncoder, token_dtype
+from albert_tf.tokenization import FullTokenizer
+from tests.helpers import FIXTURES, SHARED
+
+MODEL = str(FIXTURES / "spm" / "en4k.model")
+VOCAB = str(FIXTURES / "tokenization" / "wp_vocab.txt")
+KINDS = {
+    "release": dict(spm_model_file=MODEL),
+    "sentencepiece": dict(spm_model_file=MODEL, do_lower_case=False),
+    "cased release": dict(spm_model_file=MODEL, do_lower_case=False),
+    "no added prefix": dict(spm_model_file=MODEL, strip_digit_comma_prefix=True),
+    "wordpiece": dict(vocab_file=VOCAB),
+    "cased wordpiece": dict(vocab_file=VOCAB, do_lower_case=False),
+}
+
+
+@functools.cache
+def encoder(kind):
+    return TokenEncoder(FullTokenizer(**KINDS[kind]),
+                        "sentencepiece" if kind == "sentencepiece" else "release")
+
+
+@functools.cache
+def golden_strings():
+    path = FIXTURES / "tokenization" / "golden.json.gz"
+    return [row["text"] for row in json.loads(gzip.decompress(
+        path.read_bytes()))["strings"]]
+
+
+def expected(encoder, kind, lines):
+    """Tokens of each line as the reference path has them, by pieces as strings."""
+    tokenizer = encoder.tokenizer
+    starts = WordStarts("wordpiece" if "wordpiece" in kind else
+                        "sentencepiece" if kind == "sentencepiece" else "release")
+    return [[i * 2 + starts[piece] for piece, i in zip(
+        pieces, tokenizer.convert_tokens_to_ids(pieces))]
+        for pieces in map(tokenizer.tokenize, lines)]
+
+
+def check(encoder, kind, texts):
+    lines = encoder.prepare(texts)
+    assert lines == [encoder.tokenizer.prepare(text).strip() for text in texts]
+    found, rows = encoder.encode(lines), expected(encoder, kind, lines)
+    assert found.tokens.dtype == encoder.dtype and found.lengths.dtype == np.uint32
+    assert found.lengths.tolist() == list(map(len, rows))
+    assert found.tokens.tolist() == sum(rows, [])
+    assert found.unknown_pieces == sum(
+        token // 2 == encoder.tokenizer.unk_id for row in rows for token in row)
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tokens_are_ids_and_word_starts_of_pieces(kind):
+    check(encoder(kind), kind, golden_strings())
+    for text in golden_strings()[::7]:
+        check(encoder(kind), kind, [text])
+
+
+# Pieces that end in a digit and a comma, unknown characters, both in one, pieces
+# that the text spells like special ones, and what preparation drops.
+PARTS = ["1,", "1,000,000", "[1,", "0,", "\u2603", "\u26035,", "\u4e2d\u6587", "\u0663,",
+         "\u4e2d1,", "[CLS]", "[SEP]", "<unk>", "[UNK]", "\u2581", "\u0301", "caf\u00e9",
+         "word", "unaffable", "A", "\u00bd,", "\u00b2,", "\0", "\ufffd", "\u00a0", "   ",
+         "x" * 300, "\U0001f600", ",", "9"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_mixtures(kind):
+    rng = random.Random(3)
+    for size in (0, 1, 2, 50, 400):
+        found = check(encoder(kind), kind, [
+            "".join(rng.choice(PARTS) + rng.choice(["", " "])
+                    for _ in range(rng.randrange(7))) for _ in range(size)])
+    assert found.unknown_pieces
+
+
+def test_an_unknown_piece_starts_a_word_by_its_text():
+    # The model, of lower-cased text, knows neither "Q" nor the snowman: a Latin
+    # letter goes on with a word by the release's rule, a snowman starts one.
+    own = encoder("cased release")
+    found = check(own, "cased release", ["a", "aQ", "a\u2603"])
+    unknown = own.tokenizer.unk_id * 2
+    assert found.tokens[found.lengths[:1].sum():].tolist().count(unknown) == 1
+    assert found.tokens.tolist().count(unknown + 1) == 1
+
+
+def test_unknown_pieces_are_not_remembered():
+    own = TokenEncoder(encoder("release").tokenizer)
+    size = len(pickle.dumps(own))
+    own.encode([chr(code) * 3 for code in range(0x4e00, 0x5e00)])
+    assert len(pickle.dumps(own)) <= size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoder_can_be_sent_to_other_processes(kind):
+    copy = pickle.loads(pickle.dumps(encoder(kind)))
+    assert (copy.dtype, copy.separator) == (
+        encoder(kind).dtype, encoder(kind).separator)
+    check(copy, kind, golden_strings())
+
+
+def test_the_separator_is_sep_and_starts_a_word():
+    for kind in KINDS:
+        assert encoder(kind).separator == encoder(kind).tokenizer.sep_id * 2 + 1
+
+
+def test_the_type_holds_every_token():
+    for size in (5, 30_000, 32_768, 32_769, 250_000):
+        assert np.iinfo(token_dtype(size)).max >= size * 2 - 1
+    assert token_dtype(32_768).itemsize == 2 and token_dtype(32_769).itemsize == 4
+
+
+def test_wrong_word_starts():
+    with pytest.raises(InputError, match="--word_start=words: give release"):
+        TokenEncoder(encoder("release").tokenizer, "words")
+    with pytest.raises(InputError, match="--word_start=sentencepiece needs --spm"):
+        TokenEncoder(encoder("wordpiece").tokenizer, "sentencepiece")
+
+
+# Many texts prepared at once.
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_many_texts_are_prepared_as_each_by_itself(lower):
+    changed = [chr(i) for i in range(0x30000) if unicodedata.decomposition(chr(i))
+               or unicodedata.combining(chr(i)) or chr(i).isspace()]
+    assert preprocess_batch(changed, lower) == [
+        preprocess_text(char, lower) for char in changed]
+    # A capital sigma's small letter depends on its neighbours, marks change places.
+    rng = random.Random(5)
+    pool = [*changed, *"a\u03a3\u0130' ." * 500, *"\n\t \x1c\x85\r" * 100]
+    texts = ["".join(rng.choices(pool, k=rng.randrange(9))) for _ in range(4000)]
+    assert preprocess_batch(texts, lower) == [
+        preprocess_text(text, lower) for text in texts]
+    assert preprocess_batch([], lower) == []
+    assert preprocess_batch(["", " "], lower) == ["", ""]
+
+
+def test_no_combining_character_lies_where_none_is_looked_for():
+    assert not any(map(unicodedata.combining,
+                       map(chr, range(0x20000, sys.maxunicode + 1))))
+
+
+@pytest.mark.shared
+def test_real_text():
+    data = SHARED / "data"
+    own = TokenEncoder(FullTokenizer(
+        spm_model_file=str(data / "spm_en" / "30k-clean.model")))
+    lines = (data / "wiki_en" / "dev.txt").read_text(encoding="utf-8").split("\n")
+    check(own, "release", lines[:3000])
