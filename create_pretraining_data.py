@@ -7,13 +7,17 @@ r"""Turns text into TFRecords for pretraining: masked pieces and sentence order.
         --max_seq_length=512 --max_predictions_per_seq=20 --dupe_factor=40
 
 The text is UTF-8 with a sentence a line and a blank line between documents, as
-prepare_corpus.py writes it. Beside the first output goes a summary,
-`summary-<name of the output>.json`. The same flags and text give the same bytes.
+prepare_corpus.py writes it; it may be compressed (.gz, .bz2, .xz, .zst). Beside the
+first output goes a summary, `summary-<name of the output>` as .json, .txt and .png.
+
+The same flags and text give the same bytes, on any number of cores or on a cluster
+(--runner). A run that was stopped goes on where it was when the same command is
+started again. Memory stays below 1 GB for each process, whatever the size of the text.
 """
 
 from absl import flags
 
-from albert_tf import command_line, files, pretraining_data
+from albert_tf import command_line, files, local_data, pretraining_data, release_data
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import SINGLE_SEGMENT_CHOICES, InstanceOptions
@@ -25,7 +29,28 @@ flags.DEFINE_string(
     "input_file", None, "Text files: paths or globs, separated by commas.")
 flags.DEFINE_string(
     "output_file", None,
-    "TFRecord files to write, separated by commas; instances go to them in turn.")
+    "TFRecord files to write, separated by commas; all get the same number of "
+    "instances.")
+flags.DEFINE_integer(
+    "num_shards", 1,
+    "Cut the output into so many files, named <output_file>-00000-of-00064 and so on.")
+flags.DEFINE_integer(
+    "num_workers", 0, "Processes; 0 takes one for each core.")
+flags.DEFINE_string(
+    "work_dir", None,
+    "Folder for unfinished work, removed at the end; by default <output_file>"
+    ".unfinished. Give one on this machine where the output is remote.")
+flags.DEFINE_enum(
+    "runner", None,
+    ["DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "DaskRunner",
+     "PortableRunner"],
+    "Run on a cluster, by Apache Beam (pip install -r requirements-beam.txt). Options "
+    "of the runner come last, after a --, as in: -- --flink_master=host:8081")
+flags.DEFINE_bool(
+    "reproduce_release", False,
+    "Make the very records of the 2019 release for its seeds, in its order of random "
+    "draws: one process, with all documents and records in memory. Without it they "
+    "have the same distribution, and other random numbers.")
 flags.DEFINE_string(
     "vocab_file", None,
     "WordPiece vocabulary, a piece a line. Not needed with --spm_model_file.")
@@ -50,7 +75,14 @@ flags.DEFINE_bool(
     "random_next_sentence", False,
     "If true, the second segment comes from another document in half of the cases "
     "(BERT's next-sentence prediction); if false, the segments change places in "
-    "half of the cases (ALBERT's sentence order).")
+    "half of the cases (ALBERT's sentence order). The same as "
+    "--sentence_objective=next.")
+flags.DEFINE_enum(
+    "sentence_objective", "order", ["order", "next", "none"],
+    "What the sentence label tells (table 5 of the paper). order: whether the segments "
+    "change places (ALBERT, the default); next: whether the second one comes from "
+    "another document (BERT); none: there are no segments, sequences are filled with "
+    "whole sentences (RoBERTa).")
 flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.")
 flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together.")
 flags.DEFINE_integer(
@@ -104,27 +136,49 @@ def options_from_flags() -> pretraining_data.DataOptions:
         max_seq_length=FLAGS.max_seq_length,
         short_seq_prob=FLAGS.short_seq_prob,
         random_next_sentence=FLAGS.random_next_sentence,
+        sentence_objective=FLAGS.sentence_objective,
         single_segment=FLAGS.single_segment,
         masking=masking)
-    outputs = [name.strip() for name in FLAGS.output_file.split(",")]
+    outputs = [name.strip() for name in FLAGS.output_file.split(",") if name.strip()]
+    if FLAGS.num_shards != 1 and len(outputs) > 1:
+        raise InputError(
+            f"--num_shards={FLAGS.num_shards} names the files itself, but "
+            f"--output_file has {len(outputs)} names; give one of them.")
     return pretraining_data.DataOptions(
         input_files=tuple(files.expand_patterns(FLAGS.input_file, "--input_file")),
-        output_files=tuple(name for name in outputs if name),
+        output_files=tuple(shard for name in outputs for shard in
+                           pretraining_data.shard_names(name, FLAGS.num_shards)),
         instances=instances,
         dupe_factor=FLAGS.dupe_factor,
         word_start=FLAGS.word_start,
         random_seed=FLAGS.random_seed)
 
 
-def main(_):
+def main(argv):
+    if argv[1:] and not FLAGS.runner:
+        raise InputError(
+            f"'{argv[1]}' is not a flag: flags are written --name=value, and a value "
+            "with spaces in quotes. (Words after a -- are options of --runner.)")
+    if FLAGS.runner and FLAGS.reproduce_release:
+        raise InputError(
+            "--reproduce_release works in one process, --runner on a cluster; give one "
+            "of the two.")
     options = options_from_flags()
     tokenizer = FullTokenizer(
         vocab_file=FLAGS.vocab_file,
         do_lower_case=FLAGS.do_lower_case,
         spm_model_file=FLAGS.spm_model_file,
         strip_digit_comma_prefix=FLAGS.strip_digit_comma_prefix)
-    pretraining_data.create(options, tokenizer)
+    if FLAGS.runner:
+        from albert_tf import beam_data
+
+        beam_data.run(options, tokenizer, FLAGS.runner, argv[1:])
+    elif FLAGS.reproduce_release:
+        release_data.create(options, tokenizer)
+    else:
+        local_data.create(
+            options, tokenizer, num_workers=FLAGS.num_workers, work_dir=FLAGS.work_dir)
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    command_line.run(main, takes_words=True)

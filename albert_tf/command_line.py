@@ -18,17 +18,21 @@ from albert_tf.run_options import RunOptions, StepOptions
 FLAGS = flags.FLAGS
 
 
-def run(main: Callable[[Sequence[str]], None]) -> None:
+def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:
     """Runs a script's `main` after parsing the flags.
 
     An InputError ends the program with its sentence on stderr, without a
     traceback, and exit status 1; so does a word on the command line that is
     no flag, which absl would hand over in silence.
+
+    Args:
+      main: receives the program's name and the words that are no flags.
+      takes_words: whether there may be such words.
     """
 
     def guarded(argv):
         try:
-            if len(argv) > 1:
+            if len(argv) > 1 and not takes_words:
                 raise InputError(
                     f"'{argv[1]}' is not a flag: flags are written --name=value, "
                     "and a value with spaces in quotes.")

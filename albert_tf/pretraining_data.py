@@ -1,32 +1,29 @@
-"""Text files → TFRecords for pretraining: reading, making, writing, summing up.
+"""Text files → TFRecords for pretraining: what to make, checks, progress, summary.
 
-Input: a sentence a line, a blank line between documents. What an instance is
-made of is decided in `pretraining_instances` and `masking`; here are files,
-checks, progress and the summary.
+Input: a sentence a line, a blank line between documents. Three modules make the
+records: `local_data` on the cores of one machine, `beam_data` on a cluster, both the
+same ones; `release_data` those of the release, bit for bit.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
+import re
 import time
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Callable, Optional
 
 from absl import logging
 
-from albert_tf import files, run_log, sequences, task_folder
+from albert_tf import files, run_log, task_folder
 from albert_tf.errors import InputError
-from albert_tf.masking import RandomSource
-from albert_tf.pretraining_instances import (
-    Document, Instance, InstanceOptions, Pieces, create_instances)
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts, describe
-from albert_tf.records import FeatureSpec, RecordWriter, pretraining_spec
+from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts, describe, draw_summary
 from albert_tf.tokenization import FullTokenizer
 
-_LINES_PER_BATCH = 4096
 _SECONDS_BETWEEN_LINES = 10
 # Above this share of unknown pieces the vocabulary does not suit the text.
 _MANY_UNKNOWN = 0.02
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +32,7 @@ class DataOptions:
 
     Attributes:
       input_files: text files, in the order in which they are read.
-      output_files: TFRecord files, filled in turn.
+      output_files: TFRecord files, evenly filled.
       instances: how to cut and mask.
       dupe_factor: walks over each document, with other masks each time.
       word_start: which pieces start a word with SentencePiece: "release" or
@@ -69,10 +66,40 @@ class DataOptions:
 def summary_path(output_file: str) -> str:
     """Where the summary of a run goes: beside its first output.
 
-    The name differs at its start, so that no glob for the outputs takes it in.
+    The name differs at its start, so that no glob for the outputs takes it in; the
+    number of a shard is left out.
     """
-    folder, name = os.path.split(output_file)
+    folder, name = os.path.split(_SHARD.sub("", output_file))
     return os.path.join(folder, f"summary-{name}.json")
+
+
+def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:
+    """`name-00000-of-00064` and so on; the name itself for one shard.
+
+    Raises:
+      InputError: if num_shards is out of range.
+    """
+    if not 1 <= num_shards <= 99_999:
+        raise InputError(
+            f"--num_shards={num_shards}: give a number from 1 to 99999.")
+    if num_shards == 1:
+        return (output_file,)
+    return tuple(f"{output_file}-{number:05d}-of-{num_shards:05d}"
+                 for number in range(num_shards))
+
+
+def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
+    """Checks, before any work, all that can be told from flags and names.
+
+    Raises:
+      InputError: names the flag or the file and what is wrong with it.
+    """
+    check_files(options)
+    if options.word_start == "sentencepiece" and not tokenizer.uses_sentencepiece:
+        raise InputError(
+            "--word_start=sentencepiece needs --spm_model_file: a WordPiece "
+            "vocabulary marks words in its own way.")
+    _warn_of_few_predictions(options.instances)
 
 
 def check_files(options: DataOptions) -> None:
@@ -90,6 +117,23 @@ def check_files(options: DataOptions) -> None:
             raise InputError(
                 f"--output_file: {path} is an input file too; choose another name.")
         files.make_directory(os.path.dirname(path) or ".", "--output_file")
+    _check_no_other_shards(options.output_files)
+
+
+def _check_no_other_shards(paths: tuple[str, ...]) -> None:
+    """Refuses to mix with shards of a run that made another number of them."""
+    names = {os.path.abspath(path) for path in paths if not files.is_remote(path)}
+    for name in sorted({_SHARD.sub("", name) for name in names}):
+        folder = os.path.dirname(name)
+        pattern = re.compile(re.escape(os.path.basename(name)) + _SHARD.pattern)
+        others = sorted(
+            other for other in os.listdir(folder)
+            if pattern.fullmatch(other) and os.path.join(folder, other) not in names)
+        if others:
+            raise InputError(
+                f"--output_file: {os.path.join(folder, others[0])} is a shard of "
+                "another run, which a pattern for the new files would take in too; "
+                "remove the files of that run, or choose another name.")
 
 
 def _same_file(path: str, other: str) -> bool:
@@ -98,7 +142,7 @@ def _same_file(path: str, other: str) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-class _Progress:
+class Progress:
     """A line on the log now and then: how far, how fast, how long still.
 
     Args:
@@ -107,228 +151,33 @@ class _Progress:
       total: how many there are; None if that is not known.
     """
 
-    def __init__(self, doing: str, unit: str, total: Optional[int]):
+    def __init__(self, doing: str, unit: str, total: Optional[float]):
         self._doing, self._unit, self._total = doing, unit, total
         self._begin = self._last = time.monotonic()
 
-    def update(self, done: int, more: str = "") -> None:
+    def update(self, done: float, more: str = "") -> None:
         """Tells of `done` units, and of `more` at the end of a line that is due."""
         now = time.monotonic()
         if now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
         rate = done / max(now - self._begin, 1e-9)
-        line = f"{self._doing}: {done:,}"
+        line = f"{self._doing}: {_short(done)}"
         if self._total:
-            line += f" of {self._total:,} {self._unit} ({done / self._total:.1%})"
+            line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
             left = max(self._total - done, 0) / rate
             line += f", {run_log.duration(left)} left"
         else:
             line += f" {self._unit}"
-        logging.info("%s, %s %s/s%s", line, f"{rate:,.0f}", self._unit, more)
+        logging.info("%s, %s %s/s%s", line, _short(rate), self._unit, more)
 
 
-def _batches_of_lines(paths: Sequence[str]) -> Iterator[list[str]]:
-    batch = []
-    for path in paths:
-        for _, line in files.read_lines(path):
-            batch.append(line)
-            if len(batch) == _LINES_PER_BATCH:
-                yield batch
-                batch = []
-    yield batch
+def _short(number: float) -> str:
+    return (f"{number:,}" if isinstance(number, int) else
+            f"{number:,.0f}" if number >= 100 else f"{number:.1f}")
 
 
-def read_documents(
-        paths: Sequence[str],
-        tokenizer: FullTokenizer) -> tuple[list[Document], CorpusCounts]:
-    """Reads and tokenizes documents, each once.
-
-    A document ends at a blank line; where a file does not end in one, its last
-    document goes on in the next file, as in the release.
-
-    Args:
-      paths: text files, a sentence a line.
-      tokenizer: gives the pieces.
-
-    Returns:
-      The documents that have a sentence, in order; equal pieces are one object.
-
-    Raises:
-      InputError: if a line is not UTF-8, or there is no sentence at all.
-    """
-    local = not any(map(files.is_remote, paths))
-    total = sum(map(os.path.getsize, paths)) if local else None
-    progress = _Progress("tokenizing", "bytes", total)
-    documents, counts, known = [[]], CorpusCounts(), {}
-    num_bytes = 0
-    for lines in _batches_of_lines(paths):
-        # WordPiece cleans while it tokenizes; white space alone is blank to it too.
-        prepared = [tokenizer.prepare(line).strip() for line in lines]
-        for line, text, found in zip(
-                lines, prepared, tokenizer.tokenize_batch(prepared)):
-            num_bytes += len(line.encode()) + 1
-            if not text:
-                documents.append([])
-            if not found:
-                counts.lines_without_pieces += bool(text)
-                continue
-            segment = [known.setdefault(piece, piece) for piece in found]
-            documents[-1].append(segment)
-            counts.pieces += len(segment)
-        progress.update(num_bytes)
-    documents = [document for document in documents if document]
-    if not documents:
-        raise InputError(
-            f"{', '.join(paths)}: there is no sentence in the input; give text with "
-            "a sentence a line and a blank line between documents.")
-    counts.documents = len(documents)
-    counts.sentences = sum(map(len, documents))
-    counts.single_sentence_documents = sum(len(d) == 1 for d in documents)
-    unk_id = tokenizer.unk_id
-    unknown = {p for p in known if tokenizer.vocab.get(p, unk_id) == unk_id}
-    counts.unknown_pieces = sum(
-        piece in unknown for d in documents for segment in d for piece in segment)
-    return documents, counts
-
-
-def features_of(instance: Instance, tokenizer: FullTokenizer,
-                options: InstanceOptions) -> dict[str, list]:
-    """An instance as the values of a record, padded; names as on disk."""
-    slots = options.masking.num_prediction_slots
-    labels = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
-    return {
-        **sequences.pad_inputs(
-            tokenizer.convert_tokens_to_ids(instance.tokens), instance.segment_ids,
-            options.max_seq_length),
-        "token_boundary": sequences.pad(
-            instance.token_boundary, options.max_seq_length),
-        "masked_lm_positions": sequences.pad(instance.masked_lm_positions, slots),
-        "masked_lm_ids": sequences.pad(labels, slots),
-        "masked_lm_weights": sequences.pad([1.0] * len(labels), slots, 0.0),
-        "next_sentence_labels": [instance.label],
-    }
-
-
-def make_records(
-        documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
-        random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
-    """Serialized instances of all documents, shuffled.
-
-    Args:
-      documents: from read_documents; shuffled in place, as the release does.
-      tokenizer: the one that made their pieces.
-      options: what to make.
-      random: shuffles the documents, makes the instances, shuffles those.
-
-    Returns:
-      Records, and counts over their instances.
-    """
-    rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
-    pieces = Pieces.of(tokenizer.vocab, rule)
-    spec: FeatureSpec = pretraining_spec(
-        options.instances.max_seq_length,
-        options.instances.masking.num_prediction_slots)
-    counts = InstanceCounts(options.instances.max_seq_length)
-    random.python.shuffle(documents)
-    progress = _Progress(
-        "instances", "documents", options.dupe_factor * len(documents))
-    records, done = [], 0
-    for _ in range(options.dupe_factor):
-        for index in range(len(documents)):
-            walk = create_instances(
-                documents, index, pieces, options.instances, random)
-            counts.add(walk)
-            # Serialized at once: that takes a fraction of an instance's memory.
-            records += [
-                spec.serialize(features_of(instance, tokenizer, options.instances))
-                for instance in walk.instances]
-            done += 1
-            progress.update(done, f", {len(records):,} instances so far")
-    random.python.shuffle(records)
-    return records, counts
-
-
-def write_outputs(records: Sequence[bytes], paths: Sequence[str],
-                  summary: dict[str, Any]) -> None:
-    """Writes records to the files in turn, and the summary: all files or none.
-
-    Raises:
-      InputError: if a file cannot be written; none is there then, and files of
-        an earlier run stay as they were.
-    """
-    summary_file = summary_path(paths[0])
-    staged = {path: f"{path}.unfinished-{os.getpid()}"
-              for path in (*paths, summary_file)}
-    try:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(RecordWriter(staged[path]))
-                       for path in paths]
-            for number, record in enumerate(records):
-                writers[number % len(writers)].write(record)
-        with files.atomic_write(staged[summary_file]) as stream:
-            stream.write((json.dumps(summary, indent=1) + "\n").encode())
-        # All are whole now; renaming takes no space and no time.
-        for path, whole in staged.items():
-            files.rename(whole, path)
-    finally:
-        for whole in staged.values():
-            files.remove(whole)
-
-
-def create(options: DataOptions, tokenizer: FullTokenizer,
-           random: Optional[RandomSource] = None) -> dict[str, Any]:
-    """Makes a pretraining data set.
-
-    Args:
-      options: what to make, from and into which files.
-      tokenizer: gives pieces and ids.
-      random: by default both generators come from options.random_seed.
-
-    Returns:
-      The summary, as in the JSON file beside the first output.
-
-    Raises:
-      InputError: if something in the input is wrong; no output is written then.
-    """
-    check_files(options)
-    if options.word_start == "sentencepiece" and not tokenizer.uses_sentencepiece:
-        raise InputError(
-            "--word_start=sentencepiece needs --spm_model_file: a WordPiece "
-            "vocabulary marks words in its own way.")
-    _warn_of_few_predictions(options.instances)
-    begin = time.monotonic()
-    documents, corpus = read_documents(options.input_files, tokenizer)
-    logging.info("Read %d documents in %s.", len(documents),
-                 run_log.duration(time.monotonic() - begin))
-    _check_documents(corpus, options.instances)
-    begin = time.monotonic()
-    records, counts = make_records(
-        documents, tokenizer, options,
-        random or RandomSource.from_seed(options.random_seed))
-    seconds = time.monotonic() - begin
-    made = counts.as_dict()
-    _check_number(made, options)
-    summary = {
-        "settings": dataclasses.asdict(options),
-        "vocabulary": {
-            "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
-            **task_folder.vocabulary_of(tokenizer.vocabulary_path),
-            "size": tokenizer.vocab_size,
-            "do_lower_case": tokenizer.do_lower_case},
-        "text": corpus.as_dict(),
-        **made}
-    write_outputs(records, options.output_files, summary)
-    logging.info("Made %d instances in %s, %.0f a second.", len(records),
-                 run_log.duration(seconds), len(records) / max(seconds, 1e-9))
-    for line in describe(corpus.as_dict(), made):
-        logging.info("%s", line)
-    for line in (*options.output_files, summary_path(options.output_files[0])):
-        logging.info("wrote %s", line)
-    return summary
-
-
-def _check_number(made: dict[str, Any], options: DataOptions) -> None:
+def check_number(made: dict[str, Any], options: DataOptions) -> None:
     """Refuses to write an output without a record."""
     if not made["instances"]:
         raise InputError(
@@ -354,7 +203,7 @@ def _warn_of_few_predictions(options: InstanceOptions) -> None:
             options.max_seq_length, masking.masked_lm_prob, wanted)
 
 
-def _check_documents(corpus: CorpusCounts, options: InstanceOptions) -> None:
+def check_text(corpus: CorpusCounts, options: InstanceOptions) -> None:
     """Warns of text that gives poor data; refuses what cannot be made."""
     if corpus.documents == 1:
         if options.random_next_sentence:
@@ -377,3 +226,55 @@ def _check_documents(corpus: CorpusCounts, options: InstanceOptions) -> None:
             "%d of %d documents are one sentence: their instances all get the label "
             "1, which tells nothing of sentence order; see --single_segment.",
             corpus.single_sentence_documents, corpus.documents)
+
+
+def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
+               made: InstanceCounts) -> dict[str, Any]:
+    """What goes into the summary file: settings, vocabulary, counts."""
+    return {
+        "settings": dataclasses.asdict(options),
+        "vocabulary": {
+            "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
+            **task_folder.vocabulary_of(tokenizer.vocabulary_path),
+            "size": tokenizer.vocab_size,
+            "do_lower_case": tokenizer.do_lower_case,
+            # For masking while training.
+            "special_ids": {name: getattr(tokenizer, f"{name}_id")
+                            for name in ("cls", "sep", "mask", "pad", "unk")}},
+        "text": corpus.as_dict(),
+        **made.as_dict()}
+
+
+def summary_writers(summary: dict[str, Any], path: str) -> dict[str, Callable]:
+    """The summary's files: path → function that writes it under a given path.
+
+    Args:
+      summary: from summary_of.
+      path: of the JSON file; text and picture go beside it.
+    """
+    def write_json(to):
+        with files.atomic_write(to) as stream:
+            stream.write((json.dumps(summary, indent=1) + "\n").encode())
+
+    def write_text(to):
+        with files.atomic_write(to) as stream:
+            stream.write("".join(
+                f"{line}\n" for line in describe(summary["text"], summary)).encode())
+
+    stem = path.removesuffix(".json")
+    return {path: write_json, f"{stem}.txt": write_text,
+            f"{stem}.png": lambda to: draw_summary(to, summary["text"], summary)}
+
+
+def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
+    """Tells on the log what was made and where it lies."""
+    made = summary["instances"]
+    logging.info("Made %d instances in %s, %.0f a second.", made,
+                 run_log.duration(seconds), made / max(seconds, 1e-9))
+    for line in describe(summary["text"], summary):
+        logging.info("%s", line)
+    shown = options.output_files
+    if len(shown) > 4:
+        shown = (*shown[:2], "...", shown[-1])
+    for line in (*shown, summary_path(options.output_files[0])):
+        logging.info("wrote %s", line)

@@ -26,7 +26,7 @@ LEVELS = {
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "summary_picture": 1,
     "batch_masking": 1, "token_encoding": 1, "token_store": 1,
-    "plan_walks": 1, "instance_plans": 1,
+    "plan_draws": 1, "plan_walks": 1, "instance_plans": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
     "tasks.race": 1,
     "tasks.tables": 1, "tasks.classification": 1, "tasks.glue": 1,

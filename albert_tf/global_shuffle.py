@@ -1,0 +1,151 @@
+"""A uniform shuffle of more instances than fit into memory.
+
+Every instance has a random number of 64 bits, `order`; its rank is the place of that
+number among all. Sorting by it on disk shuffles uniformly:
+
+    runs    rows as they are made, some at a time, sorted and written
+    cells   the 2^14 ranges of equal size that divide the numbers; each run says where
+            in it each cell begins
+    units   consecutive cells; a unit's rows, read from all runs and sorted, are the
+            instances of consecutive ranks
+
+No number of rows, runs or units changes an instance's rank.
+"""
+
+import bisect
+from typing import Iterable, Iterator, NamedTuple
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.instance_plans import PLAN
+from albert_tf.work_folder import WorkFolder
+
+_CELL_BITS = 14
+NUM_CELLS = 1 << _CELL_BITS
+_FEWEST_ROWS_PER_UNIT, _MOST_ROWS_PER_UNIT = 2048, 1 << 18
+_ROWS_PER_RUN = 1 << 20  # of 50 bytes each
+
+
+class Unit(NamedTuple):
+    """Instances of consecutive ranks: those of some cells.
+
+    Attributes:
+      number: counts the units.
+      first_cell, end_cell: the cells.
+      first_rank, end_rank: the places of its instances in the whole data set.
+    """
+
+    number: int
+    first_cell: int
+    end_cell: int
+    first_rank: int
+    end_rank: int
+
+
+def _cell_of(rows: np.ndarray) -> np.ndarray:
+    return (rows["order"] >> np.uint64(64 - _CELL_BITS)).astype(np.int64)
+
+
+def shards_of_ranks(first: int, end: int, num_instances: int,
+                    num_shards: int) -> Iterator[tuple[int, int, int]]:
+    """(shard, first rank, end rank) of the ranks first ... end - 1.
+
+    Shard k holds the ranks k · N // S up to (k + 1) · N // S: sizes differ by one.
+    """
+    borders = [shard * num_instances // num_shards for shard in range(num_shards + 1)]
+    shard = bisect.bisect_right(borders, first) - 1
+    while first < end:
+        stop = min(end, borders[shard + 1])
+        if stop > first:
+            yield shard, first, stop
+        first, shard = stop, shard + 1
+
+
+def units_of_cells(cells: np.ndarray) -> list[Unit]:
+    """Units of about equal size.
+
+    Args:
+      cells: number of instances in each cell.
+    """
+    total = int(cells.sum())
+    # Enough units for many workers and for an even progress, none too large.
+    size = min(_MOST_ROWS_PER_UNIT, max(_FEWEST_ROWS_PER_UNIT, total // 256))
+    ends = np.cumsum(cells)
+    units, cell, rank = [], 0, 0
+    while rank < total:
+        end_cell = min(int(np.searchsorted(ends, rank + size)), len(cells) - 1) + 1
+        end_rank = int(ends[end_cell - 1])
+        units.append(Unit(len(units), cell, end_cell, rank, end_rank))
+        cell, rank = end_cell, end_rank
+    return units
+
+
+class RunWriter:
+    """Sorts rows in memory, so many at a time, and writes them as runs.
+
+    Attributes:
+      names: of the runs written.
+      sums: their files' names → size and checksum, for WorkFolder.finish.
+
+    Args:
+      folder: where to.
+      prefix: begins the runs' names.
+    """
+
+    def __init__(self, folder: WorkFolder, prefix: str):
+        self._folder = folder
+        self._prefix = prefix
+        self._held: list[np.ndarray] = []
+        self._num_held = 0
+        self.names: list[str] = []
+        self.sums: dict[str, list[int]] = {}
+
+    def add(self, rows: np.ndarray) -> None:
+        """Takes PLAN rows in any order."""
+        self._held.append(rows)
+        self._num_held += len(rows)
+        if self._num_held >= _ROWS_PER_RUN:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what is held, if anything."""
+        if not self._held:
+            return
+        rows = sort_by_rank(np.concatenate(self._held))
+        self._held, self._num_held = [], 0
+        name = f"{self._prefix}-{len(self.names):04d}"
+        sizes = np.bincount(_cell_of(rows), minlength=NUM_CELLS)
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype("<u4")
+        for kind, array in (("rows", rows), ("cells", starts)):
+            with self._folder.write(f"{name}.{kind}") as stream:
+                stream.write(array.tobytes())
+            self.sums[f"{name}.{kind}"] = stream.sum
+        self.names.append(name)
+
+
+def sort_by_rank(rows: np.ndarray) -> np.ndarray:
+    """PLAN rows in the order of their ranks; equal numbers are told apart by masks."""
+    return rows[np.lexsort((rows["mask"], rows["order"]))]
+
+
+def cells_of_run(folder: WorkFolder, name: str) -> np.ndarray:
+    """Rows of a run in each cell: int64 [NUM_CELLS]."""
+    return np.diff(np.fromfile(folder.file(f"{name}.cells"), "<u4").astype(np.int64))
+
+
+def rows_of_unit(folder: WorkFolder, runs: Iterable[str], unit: Unit) -> np.ndarray:
+    """The PLAN rows of a unit from all runs, in the order of their ranks."""
+    found = [np.zeros(0, PLAN)]
+    for name in runs:
+        with files.open_binary(folder.file(f"{name}.cells")) as stream:
+            stream.seek(4 * unit.first_cell)
+            starts = np.frombuffer(
+                stream.read(4 * (unit.end_cell - unit.first_cell + 1)), "<u4")
+        first, end = int(starts[0]), int(starts[-1])
+        if end > first:
+            with files.open_binary(folder.file(f"{name}.rows")) as stream:
+                stream.seek(first * PLAN.itemsize)
+                found.append(np.frombuffer(
+                    stream.read((end - first) * PLAN.itemsize), PLAN))
+    return sort_by_rank(np.concatenate(found))

@@ -1,0 +1,390 @@
+"""Pretraining records on the cores of one machine, in constant memory.
+
+    text --spans--> [tokenize] --> token store: ids of every document, once
+         --parts--> [plan]     --> rows of 48 bytes that say where an instance's
+                                   pieces lie, sorted by their place in the shuffle
+         --ranks--> [write]    --> pieces fetched, masked, serialized
+                    [join]     --> whole output files, renamed at the end
+
+Every step works on units that do not know of each other, so that they go to any
+number of processes, and an interrupted run goes on from the units that are finished.
+The shuffle is uniform over all instances of the data set: each has a random number of
+its own (`order`), and lies where that number stands among all of them.
+
+The distribution is that of `release_data`; the random numbers are functions of the
+seed and the document (`counter_random`), so that the records depend neither on the
+number of workers nor on how the text is cut into units.
+"""
+
+import bisect
+import dataclasses
+import errno
+import os
+import time
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+from absl import logging
+
+from albert_tf import (
+    files, global_shuffle, instance_plans, text_spans, token_store, worker_pool)
+from albert_tf.errors import InputError, Interruption
+from albert_tf.global_shuffle import Unit
+from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
+from albert_tf.pretraining_data import (
+    DataOptions, Progress, check, check_number, check_text, report, summary_of,
+    summary_path, summary_writers)
+from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.task_folder import vocabulary_of
+from albert_tf.token_encoding import TokenEncoder
+from albert_tf.tokenization import FullTokenizer
+from albert_tf.work_folder import WorkFolder, has_sum
+
+# Part of what an unfinished run is compared by: goes up when records change.
+_VERSION = 1
+# Starting processes takes longer than so much text.
+_FEW_BYTES = 1 << 20
+
+
+def work_folder_of(options: DataOptions, work_dir: str | None) -> WorkFolder:
+    """Where unfinished work lies: beside the first output, if not told otherwise.
+
+    Raises:
+      InputError: if the outputs are remote and no folder is given.
+    """
+    if work_dir:
+        return WorkFolder(work_dir)
+    if files.is_remote(options.output_files[0]):
+        raise InputError(
+            f"--work_dir is missing: {options.output_files[0]} is not on this machine; "
+            "give a local folder for unfinished work, with room for all records.")
+    return WorkFolder(f"{options.output_files[0]}.unfinished")
+
+
+# ---- units of work, in any process -----------------------------------------
+
+
+class Worker:
+    """Does one unit: worker((step, unit)) with a step's name and its unit.
+
+    Args:
+      options: what to make.
+      encoder: lines → pieces; its tokenizer's special ids go into the records.
+      folder: of unfinished work.
+    """
+
+    def __init__(self, options: DataOptions, encoder: TokenEncoder,
+                 folder: WorkFolder):
+        self._options = options
+        self._encoder = encoder
+        self._folder = folder
+        self._store: token_store.TokenStore | None = None
+        self._maker = RecordMaker(options.instances, encoder.tokenizer)
+
+    def __getstate__(self):
+        return {**self.__dict__, "_store": None}  # holds open files
+
+    def __call__(self, task: tuple[str, Any]) -> dict[str, Any]:
+        step, unit = task
+        return getattr(self, f"_{step}")(unit)
+
+    def _tokenize(self, span: text_spans.Span) -> dict[str, Any]:
+        name = f"part-{span.number:05d}"
+        done = self._folder.finished(name)
+        if done is None:
+            counts, sums = token_store.write_part(
+                self._folder, self._options.input_files, span, self._encoder)
+            done = self._folder.finish(name, counts, sums)
+        return done
+
+    def _plan(self, part: int) -> dict[str, Any]:
+        name = _plans_name(part)
+        return self._folder.finished(name) or self._make_plans(part, name)
+
+    def _make_plans(self, part: int, name: str) -> dict[str, Any]:
+        options, store = self._options, self._opened_store()
+        counts = InstanceCounts(options.instances.max_seq_length)
+        runs = global_shuffle.RunWriter(self._folder, name)
+        for first, first_token, documents in store.slices(part):
+            place = instance_plans.Place(
+                part, first_token, int(store.first_document[part]) + first,
+                store.num_documents)
+            for chunks in instance_plans.plan_chunks(
+                    documents, place, range(options.dupe_factor), options.instances,
+                    options.random_seed):
+                rows, made = instance_plans.finish_chunks(chunks, *store.second_segment(
+                    chunks.random_document, chunks.random_place, chunks.random_length))
+                counts.add_plans(made)
+                runs.add(rows)
+        runs.flush()
+        return self._folder.finish(
+            name, {"counts": counts.to_json(), "runs": runs.names}, runs.sums)
+
+    def _write(self, task: tuple[Unit, int]) -> dict[str, Any]:
+        """A unit's records, in one file for each output file they belong to."""
+        unit, num_instances = task
+        name = _unit_name(unit)
+        return (self._folder.finished(name)
+                or self._make_records(unit, num_instances, name))
+
+    def _make_records(self, unit: Unit, num_instances: int,
+                      name: str) -> dict[str, Any]:
+        options = self._options
+        counts = InstanceCounts(options.instances.max_seq_length)
+        rows = global_shuffle.rows_of_unit(self._folder, self._runs(), unit)
+        sums = {}
+        for shard, first, end in global_shuffle.shards_of_ranks(
+                unit.first_rank, unit.end_rank, num_instances,
+                len(options.output_files)):
+            piece = piece_name(shard, unit.number)
+            own = rows[first - unit.first_rank:end - unit.first_rank]
+            with self._folder.write(piece) as stream:
+                for at in range(0, len(own), ROWS_PER_BATCH):
+                    stream.write(self._records(own[at:at + ROWS_PER_BATCH], counts))
+            sums[piece] = stream.sum
+        return self._folder.finish(name, {"counts": counts.to_json()}, sums)
+
+    def _records(self, plans: np.ndarray, counts: InstanceCounts) -> bytes:
+        """Framed records of a batch of plans."""
+        store = self._opened_store()
+        return self._maker.frames(
+            plans,
+            store.read(plans["part_a"], plans["start_a"], plans["length_a"]),
+            store.read(plans["part_b"], plans["start_b"], plans["length_b"]), counts)
+
+    def _runs(self) -> Iterator[str]:
+        for part in range(self._opened_store().num_parts):
+            yield from self._folder.known(_plans_name(part))["runs"]
+
+    def _join(self, task: tuple[int, Sequence[str]]) -> dict[str, Any]:
+        """One output file of its pieces."""
+        shard, pieces = task
+        name = shard_name(shard)
+        done = self._folder.finished(name)
+        if done is None:
+            with self._folder.write(name) as stream:
+                for piece in pieces:
+                    with files.open_binary(self._folder.file(piece)) as source:
+                        while data := source.read(1 << 22):
+                            stream.write(data)
+            done = self._folder.finish(name, {}, {name: stream.sum})
+        for piece in pieces:
+            files.remove(self._folder.file(piece))
+        return done
+
+    def _opened_store(self) -> token_store.TokenStore:
+        if self._store is None:
+            self._store = token_store.TokenStore(self._folder)
+        return self._store
+
+
+def piece_name(shard: int, unit: int) -> str:
+    """File of a unit's records that belong to a shard."""
+    return f"piece-{shard:05d}-{unit:06d}"
+
+
+def _plans_name(part: int) -> str:
+    return f"plans-{part:05d}"
+
+
+def _unit_name(unit: Unit) -> str:
+    return f"unit-{unit.number:06d}"
+
+
+def shard_name(shard: int) -> str:
+    """File of a shard while others are unfinished."""
+    return f"shard-{shard:05d}"
+
+
+# ---- the run ----------------------------------------------------------------
+
+
+class LocalRun:
+    """All steps, one after the other; see `create`."""
+
+    def __init__(self, options: DataOptions, tokenizer: FullTokenizer,
+                 folder: WorkFolder, pool: worker_pool.WorkerPool):
+        self._options = options
+        self._tokenizer = tokenizer
+        self._folder = folder
+        self._pool = pool
+
+    def run(self, spans: Sequence[text_spans.Span]) -> dict[str, Any]:
+        """Makes what is still to be made; returns the summary."""
+        corpus = self._tokenize(spans)
+        check_text(corpus, self._options.instances)
+        counts, cells = self._plan()
+        check_number(counts.as_dict(), self._options)
+        units = global_shuffle.units_of_cells(cells)
+        self._write(units, int(cells.sum()), counts)
+        summary = summary_of(self._options, self._tokenizer, corpus, counts)
+        self._publish(summary)
+        return summary
+
+    def _tokenize(self, spans: Sequence[text_spans.Span]) -> CorpusCounts:
+        progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
+        corpus, done = CorpusCounts(), 0
+        for span, info in zip(spans, self._pool.in_order(
+                (("tokenize", span) for span in spans), "tokenizing")):
+            corpus.merge(CorpusCounts.from_json(info["counts"]))
+            done += span.num_bytes
+            progress.update(done / 1e6, f", {corpus.documents:,} documents")
+        if not corpus.documents:
+            raise InputError(
+                f"{', '.join(self._options.input_files)}: there is no sentence in the "
+                "input; give text with a sentence a line and a blank line between "
+                "documents.")
+        return corpus
+
+    def _plan(self) -> tuple[InstanceCounts, np.ndarray]:
+        num_parts = token_store.TokenStore(self._folder).num_parts
+        progress = Progress("planning", "parts", num_parts)
+        counts = InstanceCounts(self._options.instances.max_seq_length)
+        cells = np.zeros(global_shuffle.NUM_CELLS, np.int64)
+        tasks = (("plan", part) for part in range(num_parts))
+        for part, info in enumerate(self._pool.in_order(tasks, "planning")):
+            counts.merge(InstanceCounts.from_json(info["counts"]))
+            for run in info["runs"]:
+                cells += global_shuffle.cells_of_run(self._folder, run)
+            progress.update(part + 1, f", {int(cells.sum()):,} instances")
+        return counts, cells
+
+    def _write(self, units: list[Unit], num_instances: int,
+               counts: InstanceCounts) -> None:
+        """Makes the shards; `counts` receives what was masked."""
+        num_shards = len(self._options.output_files)
+        shards_of = {unit.number: [shard for shard, _, _ in global_shuffle.shards_of_ranks(
+            unit.first_rank, unit.end_rank, num_instances, num_shards)]
+            for unit in units}
+        # The pieces of a shard that was joined are gone.
+        joined = set(filter(self._is_joined, range(num_shards)))
+        done = {unit.number: self._folder.known(_unit_name(unit)) for unit in units
+                if joined.issuperset(shards_of[unit.number])}
+        todo = [unit for unit in units if done.get(unit.number) is None]
+        progress = Progress("writing", "instances", num_instances)
+        num_done = num_instances - sum(u.end_rank - u.first_rank for u in todo)
+        infos = [info for info in done.values() if info is not None]
+        for unit, info in zip(todo, self._pool.in_order(
+                (("write", (unit, num_instances)) for unit in todo), "writing")):
+            infos.append(info)
+            num_done += unit.end_rank - unit.first_rank
+            progress.update(num_done)
+        for info in infos:
+            counts.merge(InstanceCounts.from_json(info["counts"]))
+        pieces = {shard: [] for shard in range(num_shards) if shard not in joined}
+        for unit in units:
+            for shard in shards_of[unit.number]:
+                if shard in pieces:
+                    pieces[shard].append(piece_name(shard, unit.number))
+        progress = Progress("joining", "files", num_shards)
+        tasks = (("join", each) for each in pieces.items())
+        for number, _ in enumerate(self._pool.in_order(tasks, "joining")):
+            progress.update(len(joined) + number + 1)
+
+    def _is_joined(self, shard: int) -> bool:
+        """Whether a shard is whole, here or already under its final name."""
+        info = self._folder.known(shard_name(shard))
+        if info is None:
+            return False
+        (expected,) = info["files"].values()
+        return any(has_sum(path, expected) for path in (
+            self._folder.file(shard_name(shard)), self._options.output_files[shard]))
+
+    def _publish(self, summary: dict[str, Any]) -> None:
+        """Gives everything its final name, once all is whole."""
+        outputs = self._options.output_files
+        writers = summary_writers(summary, summary_path(outputs[0]))
+        for number, (_, write) in enumerate(writers.items()):
+            write(self._folder.file(f"summary-{number}"))
+        for shard, path in enumerate(outputs):
+            whole = self._folder.file(shard_name(shard))
+            if os.path.exists(whole):  # else it was moved before the run was stopped
+                _move(whole, path)
+        for number, path in enumerate(writers):
+            _move(self._folder.file(f"summary-{number}"), path)
+
+
+def _move(source: str, target: str) -> None:
+    """Renames a file, or copies it whole where it goes to another disk."""
+    if not files.is_remote(target):
+        try:
+            os.replace(source, target)
+            return
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise Interruption(
+                    f"{target}: cannot be written: {error.strerror}; make room or "
+                    "change its permissions, and start again.") from error
+    files.copy(source, target)
+    files.remove(source)
+
+
+def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int = 0,
+           work_dir: str | None = None) -> dict[str, Any]:
+    """Makes a pretraining data set, or goes on with one that was interrupted.
+
+    Args:
+      options: what to make, from and into which files.
+      tokenizer: gives pieces and ids.
+      num_workers: processes; 0 takes as many as there are cores. The records do not
+        depend on it.
+      work_dir: folder for unfinished work, removed at the end; by default the first
+        output's name and ".unfinished". It takes about half the size of the text, 48
+        bytes for each instance, and the records until they are whole.
+
+    Returns:
+      The summary, as in the JSON file beside the first output.
+
+    Raises:
+      InputError: if something in the input is wrong; no output is written then.
+    """
+    check(options, tokenizer)
+    begin = time.monotonic()
+    workers = worker_pool.num_processes(num_workers)
+    spans = text_spans.plan_spans(options.input_files)
+    if sum(span.num_bytes for span in spans) < _FEW_BYTES:
+        workers = 1
+    folder = work_folder_of(options, work_dir)
+    worker = Worker(options, TokenEncoder(tokenizer, options.word_start), folder)
+    with folder.claimed(_settings(options, tokenizer), _state_of(options)) as resumed:
+        if resumed:
+            logging.info("Going on with the unfinished run in %s.", folder.path)
+        try:
+            with worker_pool.WorkerPool(worker, workers) as pool:
+                summary = LocalRun(options, tokenizer, folder, pool).run(spans)
+        except BaseException as error:
+            # With the text or flags mended nothing in the folder would fit.
+            wrong = isinstance(error, InputError) and not isinstance(error, Interruption)
+            if wrong or folder.is_empty():
+                folder.remove()
+            else:
+                logging.info("What is finished stays in %s; the same command goes on "
+                             "from there.", folder.path)
+            raise
+        folder.remove()
+    report(options, summary, time.monotonic() - begin)
+    return summary
+
+
+def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
+    """All that the records depend on, but for the text; flags by their names."""
+    def flat(values):
+        for name, value in values.items():
+            if isinstance(value, dict):
+                yield from flat(value)
+            else:
+                yield name, value
+
+    settings = dict(flat(dataclasses.asdict(options)))
+    del settings["input_files"]
+    return {**settings, "version": _VERSION,
+            "vocabulary": vocabulary_of(tokenizer.vocabulary_path)["sha256"],
+            "do_lower_case": tokenizer.do_lower_case,
+            "strip_digit_comma_prefix": tokenizer.strip_digit_comma_prefix}
+
+
+def _state_of(options: DataOptions) -> list:
+    """The input files with what tells that one was changed."""
+    return [[path, *((os.path.getsize(path), os.stat(path).st_mtime_ns)
+                     if not files.is_remote(path) else ())]
+            for path in options.input_files]

@@ -1,0 +1,207 @@
+"""Pretraining records as the release makes them: bit for bit, in memory.
+
+Documents are held as strings and drawn from one generator in the release's order of
+draws, so that with its seeds its very records come out. One process does it all, and
+memory grows with the text and with dupe_factor; `local_data` makes records of the
+same distribution faster and in constant memory.
+"""
+
+import contextlib
+import os
+import time
+from typing import Any, Iterator, Optional, Sequence
+
+from absl import logging
+
+from albert_tf import files, run_log, sequences
+from albert_tf.errors import InputError
+from albert_tf.masking import RandomSource
+from albert_tf.pretraining_data import (
+    DataOptions, Progress, check, check_number, check_text, report, summary_of,
+    summary_path, summary_writers)
+from albert_tf.pretraining_instances import (
+    Document, Instance, InstanceOptions, Pieces, create_instances)
+from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.records import FeatureSpec, RecordWriter, pretraining_spec
+from albert_tf.tokenization import FullTokenizer
+
+_LINES_PER_BATCH = 4096
+
+
+def _batches_of_lines(paths: Sequence[str]) -> Iterator[list[str]]:
+    batch = []
+    for path in paths:
+        for _, line in files.read_lines(path):
+            batch.append(line)
+            if len(batch) == _LINES_PER_BATCH:
+                yield batch
+                batch = []
+    yield batch
+
+
+def read_documents(
+        paths: Sequence[str],
+        tokenizer: FullTokenizer) -> tuple[list[Document], CorpusCounts]:
+    """Reads and tokenizes documents, each once.
+
+    A document ends at a blank line; where a file does not end in one, its last
+    document goes on in the next file, as in the release.
+
+    Args:
+      paths: text files, a sentence a line.
+      tokenizer: gives the pieces.
+
+    Returns:
+      The documents that have a sentence, in order; equal pieces are one object.
+
+    Raises:
+      InputError: if a line is not UTF-8, or there is no sentence at all.
+    """
+    local = not any(map(files.is_remote, paths))
+    total = sum(map(os.path.getsize, paths)) if local else None
+    progress = Progress("tokenizing", "bytes", total)
+    documents, counts, known = [[]], CorpusCounts(), {}
+    num_bytes = 0
+    for lines in _batches_of_lines(paths):
+        # WordPiece cleans while it tokenizes; white space alone is blank to it too.
+        prepared = [tokenizer.prepare(line).strip() for line in lines]
+        for line, text, found in zip(
+                lines, prepared, tokenizer.tokenize_batch(prepared)):
+            num_bytes += len(line.encode()) + 1
+            if not text:
+                documents.append([])
+            if not found:
+                counts.lines_without_pieces += bool(text)
+                continue
+            segment = [known.setdefault(piece, piece) for piece in found]
+            documents[-1].append(segment)
+            counts.pieces += len(segment)
+        progress.update(num_bytes)
+    documents = [document for document in documents if document]
+    if not documents:
+        raise InputError(
+            f"{', '.join(paths)}: there is no sentence in the input; give text with "
+            "a sentence a line and a blank line between documents.")
+    counts.documents = len(documents)
+    counts.sentences = sum(map(len, documents))
+    counts.single_sentence_documents = sum(len(d) == 1 for d in documents)
+    unk_id = tokenizer.unk_id
+    unknown = {p for p in known if tokenizer.vocab.get(p, unk_id) == unk_id}
+    counts.unknown_pieces = sum(
+        piece in unknown for d in documents for segment in d for piece in segment)
+    return documents, counts
+
+
+def features_of(instance: Instance, tokenizer: FullTokenizer,
+                options: InstanceOptions) -> dict[str, list]:
+    """An instance as the values of a record, padded; names as on disk."""
+    slots = options.masking.num_prediction_slots
+    labels = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
+    return {
+        **sequences.pad_inputs(
+            tokenizer.convert_tokens_to_ids(instance.tokens), instance.segment_ids,
+            options.max_seq_length),
+        "token_boundary": sequences.pad(
+            instance.token_boundary, options.max_seq_length),
+        "masked_lm_positions": sequences.pad(instance.masked_lm_positions, slots),
+        "masked_lm_ids": sequences.pad(labels, slots),
+        "masked_lm_weights": sequences.pad([1.0] * len(labels), slots, 0.0),
+        "next_sentence_labels": [instance.label],
+    }
+
+
+def make_records(
+        documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
+        random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
+    """Serialized instances of all documents, shuffled.
+
+    Args:
+      documents: from read_documents; shuffled in place, as the release does.
+      tokenizer: the one that made their pieces.
+      options: what to make.
+      random: shuffles the documents, makes the instances, shuffles those.
+
+    Returns:
+      Records, and counts over their instances.
+    """
+    rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
+    pieces = Pieces.of(tokenizer.vocab, rule)
+    spec: FeatureSpec = pretraining_spec(
+        options.instances.max_seq_length,
+        options.instances.masking.num_prediction_slots)
+    counts = InstanceCounts(options.instances.max_seq_length)
+    random.python.shuffle(documents)
+    progress = Progress(
+        "instances", "documents", options.dupe_factor * len(documents))
+    records, done = [], 0
+    for _ in range(options.dupe_factor):
+        for index in range(len(documents)):
+            walk = create_instances(
+                documents, index, pieces, options.instances, random)
+            counts.add(walk)
+            # Serialized at once: that takes a fraction of an instance's memory.
+            records += [
+                spec.serialize(features_of(instance, tokenizer, options.instances))
+                for instance in walk.instances]
+            done += 1
+            progress.update(done, f", {len(records):,} instances so far")
+    random.python.shuffle(records)
+    return records, counts
+
+
+def write_outputs(records: Sequence[bytes], paths: Sequence[str],
+                  summary: dict[str, Any]) -> None:
+    """Writes records to the files in turn, and the summary: all files or none.
+
+    Raises:
+      InputError: if a file cannot be written; none is there then, and files of
+        an earlier run stay as they were.
+    """
+    writers = summary_writers(summary, summary_path(paths[0]))
+    staged = {path: f"{path}.unfinished-{os.getpid()}" for path in (*paths, *writers)}
+    try:
+        with contextlib.ExitStack() as stack:
+            record_writers = [stack.enter_context(RecordWriter(staged[path]))
+                              for path in paths]
+            for number, record in enumerate(records):
+                record_writers[number % len(paths)].write(record)
+        for path, write in writers.items():
+            write(staged[path])
+        # All are whole now; renaming takes no space and no time.
+        for path, whole in staged.items():
+            files.rename(whole, path)
+    finally:
+        for whole in staged.values():
+            files.remove(whole)
+
+
+def create(options: DataOptions, tokenizer: FullTokenizer,
+           random: Optional[RandomSource] = None) -> dict[str, Any]:
+    """Makes a pretraining data set.
+
+    Args:
+      options: what to make, from and into which files.
+      tokenizer: gives pieces and ids.
+      random: by default both generators come from options.random_seed.
+
+    Returns:
+      The summary, as in the JSON file beside the first output.
+
+    Raises:
+      InputError: if something in the input is wrong; no output is written then.
+    """
+    check(options, tokenizer)
+    begin = time.monotonic()
+    documents, corpus = read_documents(options.input_files, tokenizer)
+    logging.info("Read %d documents in %s.", len(documents),
+                 run_log.duration(time.monotonic() - begin))
+    check_text(corpus, options.instances)
+    begin = time.monotonic()
+    records, counts = make_records(
+        documents, tokenizer, options,
+        random or RandomSource.from_seed(options.random_seed))
+    check_number(counts.as_dict(), options)
+    summary = summary_of(options, tokenizer, corpus, counts)
+    write_outputs(records, options.output_files, summary)
+    report(options, summary, time.monotonic() - begin)
+    return summary

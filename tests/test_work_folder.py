@@ -1,0 +1,107 @@
+"""Units of work: what counts as finished, whose folder it is."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.work_folder import WorkFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = WorkFolder(str(tmp_path / "work"))
+    with folder.claimed({"max_seq_length": 128}, []):
+        yield folder
+
+
+def _finish(folder, unit="part-1", content=b"some bytes"):
+    with folder.write(f"{unit}.bytes") as stream:
+        stream.write(content[:4])
+        stream.write(content[4:])
+    return folder.finish(unit, {"count": 3}, {f"{unit}.bytes": stream.sum})
+
+
+def test_a_finished_unit_is_known_again(folder):
+    assert folder.finished("part-1") is None and folder.is_empty()
+    info = _finish(folder)
+    assert folder.finished("part-1") == info and info["count"] == 3
+    assert folder.known("part-1") == info and not folder.is_empty()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone", "mark"])
+def test_a_unit_whose_files_are_not_whole_is_not_finished(folder, damage):
+    _finish(folder)
+    path = folder.file("part-1.bytes")
+    if damage == "gone":
+        os.remove(path)
+    else:
+        if damage == "mark":
+            path = folder.file("part-1.json")
+        with open(path, "r+b") as stream:
+            if damage == "changed":
+                stream.write(b"X")
+            else:
+                stream.truncate(5)
+    assert folder.finished("part-1") is None
+
+
+def test_a_file_appears_when_it_is_whole(folder):
+    with pytest.raises(ZeroDivisionError):
+        with folder.write("part-1.bytes") as stream:
+            stream.write(b"half")
+            raise ZeroDivisionError
+    assert not any("part-1" in name for name in os.listdir(folder.path))
+
+
+def _claim(path, settings, inputs=()):
+    with WorkFolder(path).claimed(settings, list(inputs)) as resumed:
+        return resumed
+
+
+def test_the_same_run_goes_on_and_another_is_refused(tmp_path):
+    path = str(tmp_path / "work")
+    assert not _claim(path, {"dupe_factor": 5, "ngram": 3})
+    assert _claim(path, {"ngram": 3, "dupe_factor": 5})
+    with pytest.raises(InputError, match="work holds an unfinished run with "
+                                         "dupe_factor=5, this one has 10; .*remove"):
+        _claim(path, {"dupe_factor": 10, "ngram": 3})
+
+
+def test_what_was_made_of_other_text_is_removed(tmp_path):
+    path = str(tmp_path / "work")
+    folder = WorkFolder(path)
+    with folder.claimed({}, [["a.txt", 10]]):
+        _finish(folder)
+    with folder.claimed({}, [["a.txt", 11]]) as resumed:
+        assert not resumed and folder.is_empty()
+
+
+def test_two_runs_do_not_share_a_folder(folder):
+    code = ("import sys; from albert_tf.work_folder import WorkFolder\n"
+            "with WorkFolder(sys.argv[1]).claimed({'max_seq_length': 128}, []): pass")
+    done = subprocess.run([sys.executable, "-c", code, folder.path], text=True,
+                          capture_output=True, check=False)
+    assert done.returncode and "another run is at work in this folder" in done.stderr
+
+
+def test_a_full_disk_is_one_sentence(folder, monkeypatch):
+    class Full:
+        def __init__(self, stream):
+            self._stream = stream
+
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            self._stream.close()
+
+    from albert_tf import files
+
+    opened = files.open_binary
+    monkeypatch.setattr(files, "open_binary",
+                        lambda path, mode="rb": Full(opened(path, mode)))
+    with pytest.raises(InputError, match="part-1.bytes: cannot be written: No space"):
+        _finish(folder)
