@@ -14,9 +14,11 @@ from typing import Iterator, NamedTuple
 import numpy as np
 
 from albert_tf import counter_random, sequences
-from albert_tf.plan_walks import (
-    AT_ONCE, MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, ChunkBounds, Place,
-    Text, Walks, lockstep, target_lengths)
+from albert_tf.plan_draws import (
+    LABEL, MASK_KEY, ORDER_KEY, PLACE, PLAN_KEY, SPLIT, TARGET_KEY, WALK_KEY,
+    cuts_of_sentences, is_negative, num_cut_from_front, num_first, other_documents,
+    target_lengths)
+from albert_tf.plan_walks import AT_ONCE, ChunkBounds, Place, Text, Walks, lockstep
 from albert_tf.pretraining_instances import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED, InstanceOptions)
 from albert_tf.token_store import Documents
@@ -33,13 +35,6 @@ PLAN = np.dtype([
     ("order", "<u8"), ("mask", "<u8"), ("start_a", "<u8"), ("start_b", "<u8"),
     ("part_a", "<u4"), ("part_b", "<u4"), ("length_a", "<u4"), ("length_b", "<u4"),
     ("label", "u1"), ("origin", "u1")])
-
-# Which number of an instance's key decides what. (Without a sentence objective the
-# first two draw its target length.)
-_SPLIT, _LABEL, _PLACE, _DOCUMENT, _CUT = 0, 1, 2, 3, 16
-_TRIES = 10  # to find another document
-_PIECES_AT_ONCE = 1 << 20  # looked through for the starts of words
-
 
 @dataclasses.dataclass
 class PlanCounts:
@@ -153,16 +148,6 @@ def _ranges(whole: range, size: int) -> Iterator[range]:
         yield whole[begin:begin + size]
 
 
-def _num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
-    """Sentences in a chunk's first segment: 1 to all but one, or the only one."""
-    return 1 + counter_random.below(numbers, num_sentences - 1)
-
-
-def _is_negative(numbers: np.ndarray) -> np.ndarray:
-    """Whether the text that follows is not to stand second."""
-    return counter_random.as_uniform(numbers) < 0.5
-
-
 class _PairWalks(NamedTuple):
     """W walks over a document each; document, target: int64 [W]."""
 
@@ -191,9 +176,9 @@ def _pairs(text: Text, numbers: range, copies: range, options: InstanceOptions,
             return ends, ends
         # Sentences that give way to another document's come again.
         num_sentences = ends - position
-        unused = (num_sentences > 1) & _is_negative(drawn[:, _LABEL])
+        unused = (num_sentences > 1) & is_negative(drawn[:, LABEL])
         return ends, np.where(
-            unused, position + _num_first(drawn[:, _SPLIT], num_sentences), ends)
+            unused, position + num_first(drawn[:, SPLIT], num_sentences), ends)
 
     counts = PlanCounts.zero(options.max_seq_length)
     counts.short_targets = int(short.sum())
@@ -223,13 +208,13 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
     """Makes two segments of each chunk, as _pair_of_chunk of pretraining_instances."""
     walk_key, document = of.walks.key[found.walk], of.document[found.walk]
     key = counter_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
-    split = counter_random.word(key, _SPLIT)
+    split = counter_random.word(key, SPLIT)
     num_sentences = found.end - found.begin
     before = text.before[found.begin]
     start = before + text.shift[document]
-    first = text.before[found.begin + _num_first(split, num_sentences)] - before
+    first = text.before[found.begin + num_first(split, num_sentences)] - before
     second = text.before[found.end] - before - first
-    swap = _is_negative(counter_random.word(key, _LABEL))
+    swap = is_negative(counter_random.word(key, LABEL))
     other = swap & options.random_next_sentence
     single = num_sentences == 1
     if options.single_segment == "random":
@@ -238,7 +223,7 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
     elif options.single_segment == "split":
         rows = np.flatnonzero(single)
         whole = first[rows]
-        first[rows] = _cuts_of_sentences(
+        first[rows] = cuts_of_sentences(
             text.documents.tokens, start[rows] - text.place.first_token, whole,
             split[rows])
         second[rows] = whole - first[rows]
@@ -259,63 +244,12 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
         room=np.full(len(key), options.max_pieces),
         part=text.place.part,
         random_row=rows,
-        random_document=_other_documents(
+        random_document=other_documents(
             key[rows], text.place.first_document + document[rows],
             text.place.num_documents),
-        random_place=counter_random.word(key[rows], _PLACE),
+        random_place=counter_random.word(key[rows], PLACE),
         random_length=of.target[found.walk[rows]] - first[rows],
         counts=counts)
-
-
-def _cuts_of_sentences(tokens: np.ndarray, start: np.ndarray, length: np.ndarray,
-                       numbers: np.ndarray) -> np.ndarray:
-    """Pieces before the cut of sentences that are split in two: int64 [N].
-
-    Before the start of a word, where one starts after the first piece (each is as
-    likely), else before any piece but the first.
-
-    Args:
-      tokens: the slice's.
-      start, length: int64 [N]; where the sentences lie in tokens, and their pieces,
-        two or more. A sentence may come several times.
-      numbers: uint64 [N]; a random number for each.
-    """
-    tokens = np.asarray(tokens)  # slices of a memmap are slow
-    cuts = np.zeros(len(start), np.int64)
-    order = np.argsort(start, kind="stable")
-    group = np.cumsum(length[order]) // _PIECES_AT_ONCE
-    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
-        places, first, sentence = np.unique(
-            start[rows], return_index=True, return_inverse=True)
-        sizes = length[rows][first]
-        pieces = np.concatenate([
-            tokens[place:place + size] for place, size in zip(places, sizes)]
-            or [tokens[:0]])
-        word_starts = np.flatnonzero(pieces & 1)
-        begin = np.cumsum(sizes) - sizes
-        low = np.searchsorted(word_starts, begin + 1)
-        num_places = np.searchsorted(word_starts, begin + sizes) - low
-        num_choices = np.where(num_places > 0, num_places, sizes - 1)
-        chosen = counter_random.below(numbers[rows], num_choices[sentence])
-        cuts[rows] = 1 + chosen
-        at_word = np.flatnonzero(num_places[sentence])
-        sentence = sentence[at_word]
-        cuts[rows[at_word]] = (
-            word_starts[low[sentence] + chosen[at_word]] - begin[sentence])
-    return cuts
-
-
-def _other_documents(keys: np.ndarray, own: np.ndarray,
-                     num_documents: int) -> np.ndarray:
-    """Numbers of random documents, other than one's own unless ten draws fail."""
-    other = counter_random.below(counter_random.word(keys, _DOCUMENT), num_documents)
-    for attempt in range(1, _TRIES):
-        same = np.flatnonzero(other == own)
-        if not same.size:
-            break
-        other[same] = counter_random.below(
-            counter_random.word(keys[same], _DOCUMENT + attempt), num_documents)
-    return other
 
 
 def _full_sentences(text: Text, copies: range, options: InstanceOptions,
@@ -384,7 +318,7 @@ def finish_chunks(chunks: Chunks, part_b: np.ndarray, start_b: np.ndarray,
     for known, given in ((parts, part_b), (starts, start_b), (lengths, length_b)):
         known[chunks.random_row] = given
     cut_a, cut_b = _num_cut(length_a, lengths, chunks.room)
-    front_a, front_b = _num_cut_from_front(chunks.key, cut_a, cut_b)
+    front_a, front_b = num_cut_from_front(chunks.key, cut_a, cut_b)
     plans["part_a"], plans["part_b"] = chunks.part, parts
     plans["start_a"], plans["start_b"] = start_a + front_a, starts + front_b
     plans["length_a"], plans["length_b"] = length_a - cut_a, lengths - cut_b
@@ -410,15 +344,3 @@ def _num_cut(length_a: np.ndarray, length_b: np.ndarray,
     keep_a = np.maximum(room - half, room - length_b)
     keep_b = np.maximum(half, room - length_a)
     return np.maximum(length_a - keep_a, 0), np.maximum(length_b - keep_b, 0)
-
-
-def _num_cut_from_front(keys: np.ndarray, cut_a: np.ndarray, cut_b: np.ndarray
-                        ) -> tuple[np.ndarray, np.ndarray]:
-    """How many of the pieces that segments lose go from the front, the rest from the
-    back.
-
-    A random bit for each piece says which: Binomial(n, 1/2) of n pieces. Those of
-    the second segment come after those of the first.
-    """
-    front_a = counter_random.ones(keys, _CUT, cut_a)
-    return front_a, counter_random.ones(keys, _CUT, cut_a + cut_b) - front_a

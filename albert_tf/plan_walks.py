@@ -13,13 +13,8 @@ from typing import Callable, Iterator, NamedTuple
 
 import numpy as np
 
-from albert_tf import counter_random
-from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf import counter_random, plan_draws
 from albert_tf.token_store import Documents
-
-# What a key is for: a walk; a chunk's place in the shuffle, its plan, its masks; a
-# walk's target length.
-WALK_KEY, ORDER_KEY, PLAN_KEY, MASK_KEY, TARGET_KEY = 1, 2, 3, 4, 5
 
 AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
 _STEPS_AHEAD = 256
@@ -120,7 +115,7 @@ def lockstep(walks: Walks, advance: Advance, draws: bool) -> Iterator[ChunkBound
             if column == numbers.shape[1]:
                 ahead = max(1, min(_STEPS_AHEAD, AT_ONCE // active.size))
                 keys = counter_random.keys_of(
-                    walks.key[active][:, None], PLAN_KEY, ordinal + np.arange(ahead))
+                    walks.key[active][:, None], plan_draws.PLAN_KEY, ordinal + np.arange(ahead))
                 numbers, column = counter_random.words(keys, 0, 2), 0
             drawn, column = numbers[:, column], column + 1
         ends, following = advance(active, position, drawn)
@@ -146,19 +141,3 @@ def _joined(found: list[tuple], ordinal: int) -> ChunkBounds:
     ordinals = np.arange(ordinal - len(found), ordinal)
     sizes = [len(each[0]) for each in found]
     return ChunkBounds(walk, np.repeat(ordinals, sizes), begin, end)
-
-
-def target_lengths(numbers: np.ndarray, options: InstanceOptions
-                   ) -> tuple[np.ndarray, np.ndarray]:
-    """Target lengths from two random numbers each, and which of them are short.
-
-    Args:
-      numbers: uint64 [..., 2].
-      options: max_pieces and short_seq_prob.
-
-    Returns:
-      Pieces, int64 [...]; bool [...].
-    """
-    short = counter_random.as_uniform(numbers[..., 0]) < options.short_seq_prob
-    shorter = 2 + counter_random.below(numbers[..., 1], options.max_pieces - 1)
-    return np.where(short, shorter, options.max_pieces), short

@@ -54,3 +54,22 @@ def test_uniform_numbers_lie_in_the_unit_interval_and_are_not_correlated():
     assert np.abs(correlation).max() < 0.03
     neighbours = np.corrcoef(table[:-1, 0], table[1:, 0])[0, 1]
     assert abs(neighbours) < 0.03
+
+
+def test_ones_among_random_bits():
+    keys = counter_random.keys_of(5, np.arange(300))
+    counts = np.array([0, 1, 63, 64, 65, 128, 200, 1000, 70_000, 3] * 30)
+    for count in np.unique(counts):
+        bits = ["".join(f"{int(word):064b}" for word in row) for row in
+                counter_random.words(keys[counts == count], 4, count // 64 + 1)]
+        np.testing.assert_array_equal(
+            counter_random.ones(keys, 4, counts)[counts == count],
+            [row[:count].count("1") for row in bits])
+
+
+def test_more_random_bits_hold_those_of_fewer():
+    keys = counter_random.keys_of(6, np.arange(50))
+    ones = np.array([counter_random.ones(keys, 0, np.full(50, count))
+                     for count in range(200)])
+    assert set(np.unique(np.diff(ones, axis=0))) == {0, 1}
+    assert len(counter_random.ones(keys[:0], 0, np.zeros(0, np.int64))) == 0

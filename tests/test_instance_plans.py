@@ -17,8 +17,9 @@ from albert_tf import counter_random, instance_plans, plan_walks, sequences
 from albert_tf import pretraining_instances as pi
 from albert_tf.instance_plans import ORIGINS, PLAN, PlanCounts
 from albert_tf.masking import MaskingOptions, RandomSource
-from albert_tf.plan_walks import (
-    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, Place)
+from albert_tf.plan_draws import (
+    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY)
+from albert_tf.plan_walks import Place
 from albert_tf.token_store import Documents
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
