@@ -277,7 +277,7 @@ class TokenStore:
         numbers = itertools.takewhile(
             lambda n: os.path.exists(folder.file(_file(n, "documents"))),
             itertools.count())
-        sizes = [self._size(n, "documents") // DOCUMENT.itemsize - 1 for n in numbers]
+        sizes = [self._num_documents(number) for number in numbers]
         self.num_parts = len(sizes)
         first = _before(np.array(sizes, np.int64))
         self.first_document, self.num_documents = first[:-1], int(first[-1])
@@ -304,8 +304,8 @@ class TokenStore:
         All but the tokens is read into memory, about 4 bytes a sentence and 40 a
         document. Tokens are mapped: what is not looked at takes no memory.
         """
-        rows = self._rows(number, 0, None)
-        return self._documents(number, rows)
+        return self._documents(
+            number, self._rows(number, 0, self._num_documents(number) + 1))
 
     def slices(self, number: int,
                num_sentences: int = 1 << 20) -> Iterator[tuple[int, int, Documents]]:
@@ -319,7 +319,7 @@ class TokenStore:
           The number in the part of the slice's first document, the place in the
           part's tokens of its first token, and the slice.
         """
-        total = self._size(number, "documents") // DOCUMENT.itemsize - 1
+        total = self._num_documents(number)
         first = 0
         while first < total:
             # A document has a sentence or more.
@@ -403,22 +403,30 @@ class TokenStore:
 
     def _documents(self, number: int, rows: np.ndarray) -> Documents:
         first, last = rows[0], rows[-1]
-        lengths = np.fromfile(
-            self._path(number, "lengths"), _LENGTH,
-            int(last["first_sentence"] - first["first_sentence"]),
-            offset=int(first["first_sentence"]) * _LENGTH.itemsize)
-        num_tokens = int(last["first_token"] - first["first_token"])
+        start = int(first["first_sentence"])
+        lengths = self._array(
+            number, "lengths", _LENGTH, start, int(last["first_sentence"]) - start)
+        start, end = int(first["first_token"]), int(last["first_token"])
         tokens = np.zeros(0, self.dtype or np.uint16)
-        if num_tokens:
-            tokens = np.memmap(
-                self._path(number, "tokens"), self.dtype, "r",
-                int(first["first_token"]) * self.dtype.itemsize, (num_tokens,))
+        if end > start:
+            if self._size(number, "tokens") < end * self.dtype.itemsize:
+                raise self._too_short(number, "tokens")
+            tokens = np.memmap(self._path(number, "tokens"), self.dtype, "r",
+                               start * self.dtype.itemsize, (end - start,))
         return Documents.of(tokens, lengths, rows)
 
-    def _rows(self, number: int, first: int, count: int | None) -> np.ndarray:
-        return np.fromfile(self._path(number, "documents"), DOCUMENT,
-                           -1 if count is None else count,
-                           offset=first * DOCUMENT.itemsize)
+    def _num_documents(self, number: int) -> int:
+        return self._size(number, "documents") // DOCUMENT.itemsize - 1
+
+    def _rows(self, number: int, first: int, count: int) -> np.ndarray:
+        return self._array(number, "documents", DOCUMENT, first, count)
+
+    def _array(self, number: int, kind: str, dtype: np.dtype, first: int,
+               count: int) -> np.ndarray:
+        """Items first, ..., first + count - 1 of a file."""
+        return np.frombuffer(self._read(
+            kind, np.array([number]), np.array([first * dtype.itemsize]),
+            np.array([count * dtype.itemsize])), dtype)
 
     def _read(self, kind: str, parts: np.ndarray, starts: np.ndarray,
               lengths: np.ndarray) -> bytes:
@@ -435,9 +443,7 @@ class TokenStore:
         content = b"".join(found)
         if len(content) != int(lengths.sum()):
             short = next(i for i, data in enumerate(found) if len(data) != lengths[i])
-            raise InputError(
-                f"{self._path(int(parts[short]), kind)}: shorter than it was made; "
-                "remove the folder and start again.")
+            raise self._too_short(int(parts[short]), kind)
         return content
 
     def _descriptor(self, number: int, kind: str) -> int:
@@ -447,13 +453,8 @@ class TokenStore:
         if descriptor is None:
             if len(self._descriptors) >= self._most_open:
                 os.close(self._descriptors.pop(next(iter(self._descriptors))))
-            path = self._path(number, kind)
-            try:
-                descriptor = os.open(path, os.O_RDONLY)
-            except OSError as error:
-                raise InputError(
-                    f"{path}: cannot be opened: {error.strerror}; it is part of an "
-                    "unfinished run: remove its folder and start again.") from error
+            with self._errors(number, kind):
+                descriptor = os.open(self._path(number, kind), os.O_RDONLY)
         self._descriptors[key] = descriptor
         return descriptor
 
@@ -461,7 +462,23 @@ class TokenStore:
         return self._folder.file(_file(number, kind))
 
     def _size(self, number: int, kind: str) -> int:
-        return os.path.getsize(self._path(number, kind))
+        with self._errors(number, kind):
+            return os.path.getsize(self._path(number, kind))
+
+    @contextlib.contextmanager
+    def _errors(self, number: int, kind: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"{self._path(number, kind)}: cannot be read: {error.strerror}; it is "
+                "part of an unfinished run: remove its folder and start again."
+            ) from error
+
+    def _too_short(self, number: int, kind: str) -> InputError:
+        return InputError(
+            f"{self._path(number, kind)}: shorter than it was made; remove its folder "
+            "and start again.")
 
 
 def _most_open_files() -> int:
