@@ -236,11 +236,9 @@ def _payload(feature: Feature, values: np.ndarray) -> _Payload:
         raise ValueError(f"feature {feature.name} does not hold {feature.dtype} values "
                          f"but {values.dtype}.")
     if feature.dtype == "float32":
-        if values.dtype != np.float32:
-            # By way of Python's floats, as the protobuf library takes numbers.
-            with np.errstate(over="ignore"):
-                values = values.astype(np.float64).astype(np.float32)
-        values = np.ascontiguousarray(values, "<f4")
+        # By way of Python's floats, as the protobuf library takes numbers.
+        with np.errstate(over="ignore"):
+            values = values.astype(np.float64).astype("<f4", order="C")
         return _Payload.of_rows(values.view(np.uint8))
     return _varints(feature, values)
 

@@ -106,13 +106,28 @@ def test_records_of_one_batch_differ_in_length():
 
 
 @pytest.mark.parametrize("values", [
-    [0.0, -0.0, 1.5], [np.inf, -np.inf, 1e-45], [1e300, 1, 0], [2, 3, 2**60 + 2**36],
+    [0.0, -0.0, 1.5], [np.inf, -np.inf, 1e-45], [1e300, 1, 0], [2, 3, 2**60 + 2**36 + 1],
     [True, False, True]])
 def test_floats(values):
     spec = FeatureSpec((Feature("x", "float32", (3,)),))
     for array in (np.array([values]), np.array([values], float)):
         assert batch_records.serialize(spec, {"x": array}) == [
             spec.serialize({"x": values})]
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "u1", "<f2", ">f4"])
+def test_numbers_of_any_type_become_floats(dtype):
+    spec = FeatureSpec((Feature("x", "float32", (2,)),))
+    assert batch_records.serialize(spec, {"x": np.array([[1, 200]], dtype)}) == [
+        spec.serialize({"x": [1.0, 200.0]})]
+
+
+@pytest.mark.parametrize("name", ["x", "n" * 127, "n" * 128])
+def test_lengths_around_those_that_take_another_byte(name):
+    for count in [*range(110, 135), 16370, 16383, 16384]:
+        spec = FeatureSpec((Feature(name, "int64", (count,)),))
+        batch = {name: np.ones((1, count), np.uint8)}
+        assert batch_records.serialize(spec, batch) == one_by_one(spec, batch)
 
 
 @pytest.mark.parametrize("order", ["F", "strided", ">i8"])

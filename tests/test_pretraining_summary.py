@@ -103,6 +103,12 @@ def test_counts_of_instances():
     }
 
 
+def test_the_median_is_the_lower_one():
+    counts = added([DocumentInstances(
+        [instance(n, FOLLOWING) for n in (5, 20, 6, 19)], [])])
+    assert counts.as_dict()["length"]["median"] == 6
+
+
 def test_both_ways_of_counting_agree():
     counts = InstanceCounts(S)
     planned, masked = batched()
