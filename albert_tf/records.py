@@ -128,10 +128,9 @@ class Feature:
     def check_fits(self, num_values: int) -> None:
         """Raises ValueError if an example may not have so many values."""
         if not self.fits(num_values):
-            expected = ("a multiple of " if self.is_variable else ""
-                        ) + str(self.num_values)
-            raise ValueError(
-                f"feature {self.name} has {num_values} values instead of {expected}.")
+            multiple = "a multiple of " if self.is_variable else ""
+            raise ValueError(f"feature {self.name} has {num_values} values instead of "
+                             f"{multiple}{self.num_values}.")
 
 
 @dataclasses.dataclass(frozen=True)

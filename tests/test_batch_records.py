@@ -106,8 +106,8 @@ def test_records_of_one_batch_differ_in_length():
 
 
 @pytest.mark.parametrize("values", [
-    [0.0, -0.0, 1.5], [np.inf, -np.inf, 1e-45], [1e300, 1, 0], [2, 3, 2**60 + 2**36 + 1],
-    [True, False, True]])
+    [0.0, -0.0, 1.5], [np.inf, -np.inf, 1e-45], [1e300, 1, 0],
+    [2, 3, 2**60 + 2**36 + 1], [True, False, True]])
 def test_floats(values):
     spec = FeatureSpec((Feature("x", "float32", (3,)),))
     for array in (np.array([values]), np.array([values], float)):

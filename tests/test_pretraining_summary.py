@@ -165,7 +165,8 @@ def test_other_json_is_refused(counts):
         type(counts).from_json(state)
 
 
-@pytest.mark.parametrize("longest, width, bins", [(64, 1, 64), (65, 2, 33), (512, 8, 64)])
+@pytest.mark.parametrize(
+    "longest, width, bins", [(64, 1, 64), (65, 2, 33), (512, 8, 64)])
 def test_the_histogram_of_lengths_has_few_bins(longest, width, bins):
     lengths = [5, longest - width, longest - width + 1, longest, longest]
     counts = InstanceCounts(longest)
@@ -222,7 +223,8 @@ def test_description_without_predictions():
 
 
 @pytest.mark.parametrize("counts", [
-    added(), InstanceCounts(S), added([DocumentInstances([instance(5, ONE_SEGMENT)], [])])
+    added(), InstanceCounts(S),
+    added([DocumentInstances([instance(5, ONE_SEGMENT)], [])]),
 ], ids=["all", "none", "no predictions"])
 def test_picture(tmp_path, counts):
     from matplotlib import image
