@@ -13,14 +13,13 @@ neither a part nor a document is ever in memory as a whole, unless asked for.
 
 import collections
 import contextlib
-import itertools
-import os
 from typing import Any, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
 from albert_tf import counter_random, text_spans
 from albert_tf.errors import InputError
+from albert_tf.part_files import PartFiles, part_name
 from albert_tf.token_encoding import TokenEncoder
 from albert_tf.work_folder import WorkFolder
 
@@ -32,7 +31,6 @@ _SENTENCES_PER_MARK = 256
 # Lengths in plans, and what planning does with one document in memory, set these.
 MAX_DOCUMENT_PIECES = 2**31 - 1
 MAX_DOCUMENT_SENTENCES = 20_000_000
-_MOST_OPEN_FILES = 1024
 
 
 class Documents(NamedTuple):
@@ -135,7 +133,8 @@ class _Tokenizing:
         first = self._first_token + _before(pieces[kept] + 1)
         rows["first_token"], self._first_token = first[:-1], int(first[-1])
         self.counts["documents"] += len(kept)
-        self.counts["single_sentence_documents"] += int(np.count_nonzero(sentences == 1))
+        self.counts["single_sentence_documents"] += int(
+            np.count_nonzero(sentences == 1))
         return rows, kept
 
     def _marks(self, lengths: np.ndarray) -> np.ndarray:
@@ -183,10 +182,6 @@ def documents_of_span(
     return Documents.of(tokens, lengths, rows), dict(state.counts)
 
 
-def _file(number: int, kind: str) -> str:
-    return f"part-{number:05d}.{kind}"
-
-
 def write_part(
         folder: WorkFolder, paths: Sequence[str], span: text_spans.Span,
         encoder: TokenEncoder) -> tuple[dict[str, Any], dict[str, list[int]]]:
@@ -210,7 +205,7 @@ def write_part(
         written, as on a full disk.
     """
     state = _Tokenizing(paths, encoder)
-    names = [_file(span.number, kind)
+    names = [part_name(span.number, kind)
              for kind in ("tokens", "lengths", "documents", "marks")]
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(folder.write(name)) for name in names]
@@ -271,32 +266,21 @@ class TokenStore:
         Raises:
           InputError: if a file of a part is missing.
         """
-        self._folder = folder
-        self._descriptors: dict[tuple[int, str], int] = {}
-        self._most_open = _most_open_files()
-        numbers = itertools.takewhile(
-            lambda n: os.path.exists(folder.file(_file(n, "documents"))),
-            itertools.count())
-        sizes = [self._num_documents(number) for number in numbers]
-        self.num_parts = len(sizes)
+        self._files = PartFiles(folder)
+        self.num_parts = self._files.num_parts("documents")
+        sizes = [self._num_documents(number) for number in range(self.num_parts)]
         first = _before(np.array(sizes, np.int64))
         self.first_document, self.num_documents = first[:-1], int(first[-1])
         self.dtype = None
         if self.num_documents:
             number = int(np.flatnonzero(sizes)[0])
             num_tokens = int(self._rows(number, sizes[number], 1)["first_token"][0])
-            self.dtype = np.dtype(f"<u{self._size(number, 'tokens') // num_tokens}")
+            self.dtype = np.dtype(
+                f"<u{self._files.size(number, 'tokens') // num_tokens}")
 
     def close(self) -> None:
         """Closes files; they are opened again when they are needed."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
-
-    def __del__(self):
-        self.close()
-
-    def __getstate__(self):
-        return {**self.__dict__, "_descriptors": {}}
+        self._files.close()
 
     def part(self, number: int) -> Documents:
         """The documents of a part.
@@ -343,11 +327,8 @@ class TokenStore:
           The tokens of all K places, in the order given, one after the other.
         """
         if not len(parts):
-            return np.zeros(0, self.dtype)
-        width = self.dtype.itemsize
-        return np.frombuffer(self._read(
-            "tokens", np.asarray(parts), np.asarray(starts) * width,
-            np.asarray(lengths) * width), self.dtype)
+            return np.zeros(0, self.dtype or np.uint16)
+        return self._files.read("tokens", self.dtype, parts, starts, lengths)
 
     def second_segment(
             self, documents: np.ndarray, places: np.ndarray,
@@ -374,9 +355,8 @@ class TokenStore:
             return (np.zeros(0, np.int64),) * 3
         part = np.searchsorted(self.first_document, documents, side="right") - 1
         own = documents - self.first_document[part]
-        size = DOCUMENT.itemsize
-        rows = np.frombuffer(self._read(
-            "documents", part, own * size, np.full(len(part), 2 * size)), DOCUMENT)
+        rows = self._files.read(
+            "documents", DOCUMENT, part, own, np.full(len(part), 2))
         first, limit = rows["first_sentence"][::2], rows["first_sentence"][1::2]
         start = first + counter_random.below(places, limit - first)
         # From the last mark on, or from the document's beginning if that is later.
@@ -385,17 +365,15 @@ class TokenStore:
         position = rows["first_token"][::2].copy()
         far = np.flatnonzero(marked > first)
         if len(far):
-            marks = np.frombuffer(self._read(
-                "marks", part[far],
-                marked[far] // _SENTENCES_PER_MARK * _MARK.itemsize,
-                np.full(len(far), _MARK.itemsize)), _MARK)
+            marks = self._files.read(
+                "marks", _MARK, part[far], marked[far] // _SENTENCES_PER_MARK,
+                np.ones(len(far), np.int64))
             # Behind each document before this one there is a separator.
             position[far] = marks.astype(np.int64) + own[far]
         # A sentence has a piece or more.
         last = np.minimum(limit, start + np.maximum(targets, 1))
-        before = _before(np.frombuffer(self._read(
-            "lengths", part, near * _LENGTH.itemsize,
-            (last - near) * _LENGTH.itemsize), _LENGTH))
+        before = _before(self._files.read(
+            "lengths", _LENGTH, part, near, last - near))
         shift = _before(last - near)[:-1] - near
         ends = _ends(before, start + shift, targets, last + shift)
         return (part, position + before[start + shift] - before[near + shift],
@@ -403,87 +381,17 @@ class TokenStore:
 
     def _documents(self, number: int, rows: np.ndarray) -> Documents:
         first, last = rows[0], rows[-1]
-        start = int(first["first_sentence"])
-        lengths = self._array(
-            number, "lengths", _LENGTH, start, int(last["first_sentence"]) - start)
-        start, end = int(first["first_token"]), int(last["first_token"])
-        tokens = np.zeros(0, self.dtype or np.uint16)
-        if end > start:
-            if self._size(number, "tokens") < end * self.dtype.itemsize:
-                raise self._too_short(number, "tokens")
-            tokens = np.memmap(self._path(number, "tokens"), self.dtype, "r",
-                               start * self.dtype.itemsize, (end - start,))
+        sentence, token = int(first["first_sentence"]), int(first["first_token"])
+        lengths = self._files.array(
+            number, "lengths", _LENGTH, sentence,
+            int(last["first_sentence"]) - sentence)
+        tokens = self._files.mapped(
+            number, "tokens", self.dtype or np.dtype(np.uint16), token,
+            int(last["first_token"]) - token)
         return Documents.of(tokens, lengths, rows)
 
     def _num_documents(self, number: int) -> int:
-        return self._size(number, "documents") // DOCUMENT.itemsize - 1
+        return self._files.size(number, "documents") // DOCUMENT.itemsize - 1
 
     def _rows(self, number: int, first: int, count: int) -> np.ndarray:
-        return self._array(number, "documents", DOCUMENT, first, count)
-
-    def _array(self, number: int, kind: str, dtype: np.dtype, first: int,
-               count: int) -> np.ndarray:
-        """Items first, ..., first + count - 1 of a file."""
-        return np.frombuffer(self._read(
-            kind, np.array([number]), np.array([first * dtype.itemsize]),
-            np.array([count * dtype.itemsize])), dtype)
-
-    def _read(self, kind: str, parts: np.ndarray, starts: np.ndarray,
-              lengths: np.ndarray) -> bytes:
-        """Bytes of files of one kind, in the order given."""
-        order = np.argsort(parts, kind="stable")  # Few files are open at a time.
-        found = [b""] * len(order)
-        pread, number, descriptor = os.pread, -1, -1
-        for i, part, length, start in zip(
-                order.tolist(), parts[order].tolist(), lengths[order].tolist(),
-                starts[order].tolist()):
-            if part != number:
-                number, descriptor = part, self._descriptor(part, kind)
-            found[i] = pread(descriptor, length, start)
-        content = b"".join(found)
-        if len(content) != int(lengths.sum()):
-            short = next(i for i, data in enumerate(found) if len(data) != lengths[i])
-            raise self._too_short(int(parts[short]), kind)
-        return content
-
-    def _descriptor(self, number: int, kind: str) -> int:
-        """An open file; of those open the one that was used longest ago is closed."""
-        key = number, kind
-        descriptor = self._descriptors.pop(key, None)
-        if descriptor is None:
-            if len(self._descriptors) >= self._most_open:
-                os.close(self._descriptors.pop(next(iter(self._descriptors))))
-            with self._errors(number, kind):
-                descriptor = os.open(self._path(number, kind), os.O_RDONLY)
-        self._descriptors[key] = descriptor
-        return descriptor
-
-    def _path(self, number: int, kind: str) -> str:
-        return self._folder.file(_file(number, kind))
-
-    def _size(self, number: int, kind: str) -> int:
-        with self._errors(number, kind):
-            return os.path.getsize(self._path(number, kind))
-
-    @contextlib.contextmanager
-    def _errors(self, number: int, kind: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"{self._path(number, kind)}: cannot be read: {error.strerror}; it is "
-                "part of an unfinished run: remove its folder and start again."
-            ) from error
-
-    def _too_short(self, number: int, kind: str) -> InputError:
-        return InputError(
-            f"{self._path(number, kind)}: shorter than it was made; remove its folder "
-            "and start again.")
-
-
-def _most_open_files() -> int:
-    """How many files a store may have open: half of what the process may."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_OPEN_FILES if soft < 0 else max(16, min(_MOST_OPEN_FILES, soft // 2))
+        return self._files.array(number, "documents", DOCUMENT, first, count)

@@ -74,10 +74,11 @@ def test_tokens_are_ids_and_word_starts_of_pieces(kind):
 
 # Pieces that end in a digit and a comma, unknown characters, both in one, pieces
 # that the text spells like special ones, and what preparation drops.
-PARTS = ["1,", "1,000,000", "[1,", "0,", "\u2603", "\u26035,", "\u4e2d\u6587", "\u0663,",
-         "\u4e2d1,", "[CLS]", "[SEP]", "<unk>", "[UNK]", "\u2581", "\u0301", "caf\u00e9",
-         "word", "unaffable", "A", "\u00bd,", "\u00b2,", "\0", "\ufffd", "\u00a0", "   ",
-         "x" * 300, "\U0001f600", ",", "9"]
+PARTS = [
+    "1,", "1,000,000", "[1,", "0,", "\u2603", "\u26035,", "\u4e2d\u6587", "\u0663,",
+    "\u4e2d1,", "[CLS]", "[SEP]", "<unk>", "[UNK]", "\u2581", "\u0301", "caf\u00e9",
+    "word", "unaffable", "A", "\u00bd,", "\u00b2,", "\0", "\ufffd", "\u00a0", "   ",
+    "x" * 300, "\U0001f600", ",", "9"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

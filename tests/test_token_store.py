@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import counter_random, text_spans, token_store, work_folder
+from albert_tf import counter_random, part_files, text_spans, token_store, work_folder
 from albert_tf.errors import InputError
 from albert_tf.masking import WordStarts
 from albert_tf.release_data import read_documents
@@ -21,8 +21,9 @@ from albert_tf.work_folder import WorkFolder
 from tests.helpers import FIXTURES
 
 # Lines: with an unknown piece, blank but for WordPiece, without pieces, ...
-LINES = ["the cat sat on the mat", "a dog ran 1,000 miles", "\u2603 and \u4e2d\u6587", "",
-         "", " ", "\u0301", "\ufffd", "x", "one two three four five six seven eight"]
+LINES = ["the cat sat on the mat", "a dog ran 1,000 miles", "\u2603 and \u4e2d\u6587",
+         "", "", " ", "\u0301", "\ufffd", "x",
+         "one two three four five six seven eight"]
 
 
 @functools.cache
@@ -148,7 +149,7 @@ def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
 def store(tmp_path, monkeypatch):
     """Many small parts, few open files, long documents in terms of marks."""
     monkeypatch.setattr(token_store, "_SENTENCES_PER_MARK", 4)
-    monkeypatch.setattr(token_store, "_MOST_OPEN_FILES", 3)
+    monkeypatch.setattr(part_files, "_most_open_files", lambda: 3)
     rng = random.Random(7)
     path = tmp_path / "long.txt"
     path.write_text("\n".join(rng.choice(["", *LINES[:2] * 12, "x"])
@@ -171,7 +172,7 @@ def test_tokens_from_anywhere(store):
     assert found.dtype == store.dtype == encoder().dtype
     np.testing.assert_array_equal(found, np.concatenate(
         [whole[p][int(s):int(s) + n] for p, s, n in zip(parts, starts, lengths)]))
-    assert len(store._descriptors) <= 16
+    assert len(store._files._open) == 3
     assert len(store.read(parts[:0], starts[:0], lengths[:0])) == 0
 
 
@@ -244,7 +245,7 @@ def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
     path = long_document(tmp_path)
     store, counts = write(tmp_path / "store", [path])
     assert counts["sentences"] == 3001 and counts["documents"] == 2
-    assert max(largest) <= 4 * 1000 < os.path.getsize(store._path(0, "tokens"))
+    assert max(largest) <= 4 * 1000 < os.path.getsize(store._files.path(0, "tokens"))
 
 
 @pytest.mark.parametrize("limit, unit", [
@@ -277,7 +278,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
 
 def test_files_that_were_tampered_with(store, tmp_path):
     number = int(np.flatnonzero(np.diff(store.first_document))[0])
-    path = store._path(number, "tokens")
+    path = store._files.path(number, "tokens")
     with open(path, "r+b") as stream:
         stream.truncate(3)
     with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
