@@ -27,7 +27,9 @@ _SIZES = 2 << 32  # + w: the size of the n-gram of that word
 _REPLACEMENTS = 2 << 40  # + p: what the p-th masked piece is shown as
 _PERMUTATION = 3 << 40  # + p: the order of the permuted pieces
 
-_BLOCK = 8  # visits prepared at once
+# Visits prepared at once. Another number would give other masks from the same keys: it
+# decides when a row goes on with the words left.
+_BLOCK = 8
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)
 # The low bits of a number to sort by, which hold what is sorted: so no two are equal,
