@@ -174,11 +174,10 @@ def _pairs(text: Text, numbers: range, copies: range, options: InstanceOptions,
         ends = np.minimum(reached, walks.end[active])
         if not options.random_next_sentence:
             return ends, ends
-        # Sentences that give way to another document's come again.
-        num_sentences = ends - position
-        unused = (num_sentences > 1) & is_negative(drawn[:, LABEL])
-        return ends, np.where(
-            unused, position + num_first(drawn[:, SPLIT], num_sentences), ends)
+        # Sentences that give way to another document's come again; a single one, which
+        # is all of the first segment, does not.
+        middle = position + num_first(drawn[:, SPLIT], ends - position)
+        return ends, np.where(is_negative(drawn[:, LABEL]), middle, ends)
 
     counts = PlanCounts.zero(options.max_seq_length)
     counts.short_targets = int(short.sum())
