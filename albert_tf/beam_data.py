@@ -36,7 +36,8 @@ from albert_tf.tokenization import FullTokenizer
 
 # Beam knows the short names of its other runners.
 _RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
-_DASK_PARTITIONS = 256
+# Dask's tasks grow with the square of the partitions; each is in memory as a whole.
+_DASK_PARTITIONS = 4
 # The message of an error, as it stands in what a worker reports of it.
 _INPUT_ERROR = re.compile(
     r"\bInputError: (.+?)(?: \[while running '.*)?(?:\\n.*)?$", re.MULTILINE)
@@ -133,9 +134,8 @@ def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
         del dask_runner, distributed
         if not any(flag.startswith(("--dask_npartitions", "--dask_partition_size"))
                    for flag in runner_options):
-            # By default 128 elements are one task.
-            size = max(1, num_spans // _DASK_PARTITIONS)
-            flags.append(f"--dask_partition_size={size}")
+            # By default 128 elements are one partition, that is no work for others.
+            flags.append(f"--dask_npartitions={min(num_spans, _DASK_PARTITIONS)}")
     try:
         return beam.Pipeline(
             options=beam.options.pipeline_options.PipelineOptions(flags))
