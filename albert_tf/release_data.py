@@ -20,7 +20,7 @@ from albert_tf.pretraining_data import (
     DataOptions, Progress, check, check_number, check_text, report, summary_of,
     summary_path, summary_writers)
 from albert_tf.pretraining_instances import (
-    Document, Instance, InstanceOptions, Pieces, create_instances)
+    Document, Instance, InstanceOptions, Pieces, create_walks)
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
 from albert_tf.records import FeatureSpec, RecordWriter, pretraining_spec
 from albert_tf.tokenization import FullTokenizer
@@ -135,9 +135,7 @@ def make_records(
         "instances", "documents", options.dupe_factor * len(documents))
     records, done = [], 0
     for _ in range(options.dupe_factor):
-        for index in range(len(documents)):
-            walk = create_instances(
-                documents, index, pieces, options.instances, random)
+        for walk in create_walks(documents, pieces, options.instances, random):
             counts.add(walk)
             # Serialized at once: that takes a fraction of an instance's memory.
             records += [

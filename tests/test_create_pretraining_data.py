@@ -102,6 +102,13 @@ def test_skipped_sentences_are_counted(tmp_path, tokenizer, create):
     assert "random_document" not in summary["second_segment"]
 
 
+def test_full_sentences_of_both_ways(tmp_path, tokenizer, create):
+    summary = create(options_of(tmp_path, instances=InstanceOptions(
+        max_seq_length=24, sentence_objective="none")), tokenizer)
+    assert summary["second_segment"] == {"one_segment": summary["instances"]}
+    assert summary["label_1_share"] == 0
+
+
 def test_one_document_warns_and_works(tmp_path, tokenizer, caplog, create):
     text = TEXT.replace("\n\n", "\n")
     with caplog.at_level(logging.WARNING):
