@@ -216,5 +216,5 @@ def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
 
     _, _, taken = tf.while_loop(
         lambda number, room, _: (number < num_visits) & tf.reduce_any(room > 0),
-        visit, [tf.constant(0), budgets, taken], maximum_iterations=length)
+        visit, (tf.constant(0), budgets, taken))
     return taken[:, :length]

@@ -122,7 +122,8 @@ def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
     low = tf.cast(first, tf.uint64) * tf.constant(blocks, tf.uint64)
     draws = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[num_examples, blocks * _DRAWS_PER_BLOCK], dtype=tf.int32,
-        key=tf.constant([key]), counter=tf.stack([low, tf.constant(high)]),
+        key=tf.constant([key], tf.uint64),
+        counter=tf.stack([low, tf.constant(high, tf.uint64)]),
         # By name: the default may depend on the device.
         alg=tf.random.Algorithm.PHILOX.value)
     return draws[:, :num_draws]
