@@ -20,8 +20,9 @@ import numpy as np
 from albert_tf import files
 from albert_tf.errors import InputError
 
-# A line is held in memory, several times over while it is tokenized.
-MAX_LINE_BYTES = 16 << 20
+# A line is tokenized as a whole, which takes some 100 bytes of memory for each of
+# its own with SentencePiece, and 300 with WordPiece where it has no white space.
+MAX_LINE_BYTES = 2 << 20
 MAX_FILES = 1 << 20
 _OFFSET_BITS = 44  # of a document id; the number of the file is above them.
 _BLOCK_BYTES = 128 << 10

@@ -150,7 +150,8 @@ class WordPieceTokenizer:
                            for located in self._match(word))
             if len(self._cache) >= _CACHED_WORDS:
                 self._cache.clear()
-            self._cache[chunk] = pieces
+            if len(chunk) <= MAX_WORD_CHARS:  # Many long ones would fill the memory.
+                self._cache[chunk] = pieces
         return pieces
 
     def _match(self, word: list[SourcedChar]) -> list[Located]:
