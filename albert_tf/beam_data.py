@@ -40,7 +40,7 @@ _RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
 _DASK_PARTITIONS = 4
 # The message of an error, as it stands in what a worker reports of it.
 _INPUT_ERROR = re.compile(
-    r"\bInputError: (.+?)(?: \[while running '.*)?(?:\\n.*)?$", re.MULTILINE)
+    r"\b(?:InputError|Interruption): (.+?)(?: \[while running '.*)?$", re.MULTILINE)
 
 
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
@@ -211,10 +211,9 @@ def _run_pipeline(beam, pipeline, spans: Sequence[text_spans.Span], job: Job) ->
         result = pipeline.run()
         state = result.wait_until_finish()
     except Exception as error:
-        found = _INPUT_ERROR.search(str(error))
-        if isinstance(error, InputError) or found:
-            message = found.group(1) if found else str(error)
-            raise InputError(message) from error
+        found = _INPUT_ERROR.search(f"{type(error).__name__}: {error}")
+        if found:
+            raise InputError(found.group(1)) from error
         raise
     finally:
         client = getattr(result, "client", None)  # of Dask
@@ -231,6 +230,10 @@ def _publish(job: Job, options: DataOptions,
         result = json.load(stream)
     corpus = CorpusCounts.from_json(result["text"])
     made = InstanceCounts.from_json(result["made"])
+    if not corpus.documents:
+        raise InputError(
+            f"{', '.join(options.input_files)}: there is no sentence in the input; "
+            "give text with a sentence a line and a blank line between documents.")
     check_text(corpus, options.instances)
     check_number(made.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, made)
