@@ -205,8 +205,7 @@ def _between(lines: list[str], blanks: list[int], place: int, end: int,
                 first.append(len(kept))
                 ids.append(file_bits | int(starts[place]))
             kept += lines[place:blank]
-        # The end of the block is no blank line.
-        inside = blank == end and (inside or blank > place)
+        inside = blank == end > place  # The end of the block is no blank line.
         place = blank + 1
     return Lines(kept, first, ids), inside
 

@@ -310,7 +310,7 @@ class TokenStore:
             rows = self._rows(number, first, min(num_sentences, total - first) + 1)
             reached = np.searchsorted(
                 rows["first_sentence"], rows["first_sentence"][0] + num_sentences)
-            rows = rows[:max(1, min(reached, len(rows) - 1)) + 1]
+            rows = rows[:min(reached, len(rows) - 1) + 1]
             yield first, int(rows["first_token"][0]), self._documents(number, rows)
             first += len(rows) - 1
 

@@ -149,6 +149,7 @@ def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
 def store(tmp_path, monkeypatch):
     """Many small parts, few open files, long documents in terms of marks."""
     monkeypatch.setattr(token_store, "_SENTENCES_PER_MARK", 4)
+    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 130)
     monkeypatch.setattr(part_files, "_most_open_files", lambda: 3)
     rng = random.Random(7)
     path = tmp_path / "long.txt"
