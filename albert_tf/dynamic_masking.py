@@ -1,4 +1,4 @@
-"""Masks drawn while training: those of `masking`, for a batch, as TensorFlow operations.
+"""Masks drawn while training: those of `masking`, for a batch, in TensorFlow.
 
 What the release's masked_lm_budget was for. Records are written once and unmasked;
 each time one is read it is masked anew. Everything here runs in the input pipeline,

@@ -75,7 +75,9 @@ def _get(content: Any, *keys: str) -> Optional[Any]:
 
 def sentence_objective(
         summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
-    """What the label of records tells: "order", "next" or "none" (Table 5 of the paper).
+    """What the label of records tells: "order", "next" or "none".
+
+    The paper compares models trained on each (Table 5).
 
     Args:
       summaries: those beside the records.

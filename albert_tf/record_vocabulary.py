@@ -7,7 +7,8 @@ from albert_tf.record_summaries import RecordSummary
 
 
 def check_vocabulary(
-        summaries: Iterable[RecordSummary], vocab_size: int) -> Optional[dict[str, Any]]:
+        summaries: Iterable[RecordSummary], vocab_size: int
+) -> Optional[dict[str, Any]]:
     """Compares the vocabulary that records were made with to the model's.
 
     Records without a summary, such as the release's, pass: ids out of range show when
@@ -32,8 +33,8 @@ def check_vocabulary(
         if isinstance(size, int) and size != vocab_size:
             raise InputError(
                 f"{first} was made with a vocabulary of {size} pieces, as "
-                f"{summary.path} says, but the config's vocab_size is {vocab_size}; set "
-                f"it to {size} (--config_overrides=vocab_size={size}), or make the "
+                f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
+                f"set it to {size} (--config_overrides=vocab_size={size}), or make the "
                 "records with the model's vocabulary.")
         digest = summary.get("vocabulary", "sha256")
         if not isinstance(digest, str):

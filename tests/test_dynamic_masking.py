@@ -50,8 +50,9 @@ def features(sequences, length=LENGTH):
         batch[0, row, :len(ids)] = ids
         batch[1, row, :len(ids)] = 1
         batch[2, row, :len(ids)] = [i in (2, 3) or STARTS[PIECES[i]] for i in ids]
-    return dict(zip(("input_ids", "input_mask", "token_boundary"), map(tf.constant, batch)),
-                segment_ids=tf.constant(batch[1]))
+    ids, mask, boundary = map(tf.constant, batch)
+    return dict(
+        input_ids=ids, input_mask=mask, token_boundary=boundary, segment_ids=mask)
 
 
 def random_draws(random, *shape):
@@ -401,7 +402,8 @@ def test_evaluation_masks_the_same_each_time_in_any_number_of_shards(infos):
 
 
 def test_special_ids_come_from_the_summary_and_flags_go_before(tmp_path):
-    path = write(tmp_path / "a", [unmasked_record(sequence(np.random.default_rng(0), 9))])
+    ids = sequence(np.random.default_rng(0), 9)
+    path = write(tmp_path / "a", [unmasked_record(ids)])
 
     def found(summary, **given):
         return record_masks.special_ids(
@@ -413,8 +415,8 @@ def test_special_ids_come_from_the_summary_and_flags_go_before(tmp_path):
     assert found(None, cls_id=2, sep_id=3, mask_id=4) == IDS
     for summary, given, pattern in (
             (None, dict(cls_id=2), r"needs --sep_id, --mask_id, because no summary"),
-            (None, dict(cls_id=2, sep_id=3, mask_id=40), "--mask_id is 40, which is not"),
-            ({"cls": 5, "sep": 3, "mask": 4}, {}, "begins with id 2, but --cls_id is 5"),
+            (None, dict(cls_id=2, sep_id=3, mask_id=40), "--mask_id is 40, which is"),
+            ({"cls": 5, "sep": 3, "mask": 4}, {}, "begins with id 2, but --cls_id is"),
             ({"cls": 2, "sep": 5, "mask": 4}, {}, "ends with id 3, but --sep_id is 5")):
         with pytest.raises(InputError, match=pattern):
             found(summary, **given)
@@ -445,12 +447,12 @@ NO_IDS = dict.fromkeys(("cls_id", "sep_id", "mask_id"))
 # name → (flags, pattern of the sentence); all are found before TensorFlow is loaded.
 WRONG = {
     "masked": (dict(input_file="{data}/masked.tfrecord"),
-               "masked.tfrecord: the records are masked already; leave out --dynamic_m"),
+               "masked.tfrecord: the records are masked already; leave out --dyna"),
     "evaluation is masked": (dict(eval_input_file="{data}/masked.tfrecord"),
                              "masked.tfrecord: the records are masked already"),
     "unmasked": ({**STATIC, "max_predictions_per_seq": 3, "eval_input_file": None},
-                 "unmasked.tfrecord: the records are not masked, so there is nothing to "
-                 "predict; give --dynamic_masking, or"),
+                 "unmasked.tfrecord: the records are not masked, so there is nothing "
+                 "to predict; give --dynamic_masking, or"),
     "no ids": (NO_IDS, "--dynamic_masking needs --cls_id, --sep_id, --mask_id, because "
                "no summary beside .*dev.tfrecord tells"),
     "other ids": (dict(cls_id=1), "begins with id 2, but --cls_id is 1"),
@@ -467,8 +469,8 @@ WRONG = {
         "train.tfrecord.json says, but --sentence_objective=order is given"),
     "two objectives": (
         dict(input_file="{data}/next/train.tfrecord,{data}/none/train.tfrecord"),
-        "none/train.tfrecord was made with the sentence objective none, as .* says, but "
-        ".*next/train.tfrecord with next; train and evaluate on records of one"),
+        "none/train.tfrecord was made with the sentence objective none, as .* says, "
+        "but .*next/train.tfrecord with next; train and evaluate on records of one"),
 }
 # A command that works.
 NONE = dict(NO_IDS, input_file="{data}/none/train.tfrecord", eval_input_file=None,
@@ -519,8 +521,8 @@ def _results(data):
     commands = [arguments(data, output_dir=f"{{data}}/{name}", **changes)
                 for name, (changes, _) in {**WRONG, "none": (NONE, "")}.items()]
     output = subprocess.run(
-        [sys.executable, "-m", "tests.commands", "run_pretraining"], cwd=ROOT, text=True,
-        input=json.dumps(commands), capture_output=True, check=True).stdout
+        [sys.executable, "-m", "tests.commands", "run_pretraining"], cwd=ROOT,
+        text=True, input=json.dumps(commands), capture_output=True, check=True).stdout
     return dict(zip([*WRONG, "none"], json.loads(output)))
 
 

@@ -1,0 +1,186 @@
+r"""What masks drawn while training cost: the input pipeline against the training step.
+
+    python -m benchmarks.dynamic_masking --output=benchmarks/results/dynamic_masking.json
+
+Text becomes records of 128 and of 512 pieces, twice: masked, and unmasked. Measured is
+the input pipeline as run_pretraining.py has it: reading, shuffling, parsing; with
+--dynamic_masking also drawing the masks. It is measured in CPU seconds, over all
+threads, of so many batches: the time of many less that of few, so that starting does
+not count. What one core gives is told, what a host of 96 cores (of a TPU) would give,
+and how many times as fast as the step the pipeline is, on the same cores. The step is
+that of ALBERT-base on the CPU: forward and backward pass, clipping, LAMB.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import flags
+
+from albert_tf import command_line, files
+from albert_tf.config import AlbertConfig
+from albert_tf.masking import MaskingOptions
+from albert_tf.record_masks import SpecialIds, unmasked_spec
+
+FLAGS = flags.FLAGS
+
+_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+_SHARED = os.path.join(_ROOT, "..", "shared", "data")
+flags.DEFINE_string("input_file", os.path.join(_SHARED, "wiki_en", "dev.txt"),
+                    "Text: a sentence a line, a blank line between documents.")
+flags.DEFINE_string("spm_model_file",
+                    os.path.join(_SHARED, "spm_en", "30k-clean.model"),
+                    "SentencePiece model, with the released one's special pieces.")
+flags.DEFINE_integer("num_batches", 400, "Batches of 8 sequences of 512 pieces, or as "
+                     "many pieces in others, that are measured.", lower_bound=8)
+flags.DEFINE_integer("num_repeats", 3, "Times each is measured.", lower_bound=1)
+flags.DEFINE_integer("num_steps", 3, "Training steps measured; 0 measures none.",
+                     lower_bound=0)
+flags.DEFINE_string("output", "", "JSON file to write the results to.")
+
+# Pieces of a sequence → most that are masked; 0.15 of the pieces.
+PREDICTIONS = {128: 20, 512: 77}
+# Pieces of a sequence → sequences of a training step here, of a TPU core's batch.
+BATCH_SIZES = {128: (8, 128), 512: (4, 32)}
+SPECIAL_IDS = SpecialIds(cls=2, sep=3, mask=4)
+HOST_CORES = 96
+TARGET = 20  # times the step
+
+
+def make_records(folder: str, length: int, masked: bool) -> str:
+    """Runs create_pretraining_data.py; the path of the records."""
+    path = os.path.join(folder, f"{length}-{'masked' if masked else 'unmasked'}")
+    subprocess.run([
+        sys.executable, "create_pretraining_data.py",
+        f"--input_file={os.path.abspath(FLAGS.input_file)}", f"--output_file={path}",
+        f"--spm_model_file={os.path.abspath(FLAGS.spm_model_file)}",
+        f"--max_seq_length={length}", "--dupe_factor=2",
+        f"--max_predictions_per_seq={PREDICTIONS[length]}",
+        f"--masked_lm_prob={0.15 if masked else 0}"], cwd=_ROOT, check=True)
+    return path
+
+
+def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
+    """The batches of run_pretraining.py."""
+    from albert_tf import dynamic_masking, input_pipeline, records
+
+    spec = records.pretraining_spec(
+        length, PREDICTIONS[length], config.vocab_size, config.type_vocab_size)
+    if masked:
+        infos, random_map = records.check_files([path], spec), None
+    else:
+        spec = unmasked_spec(spec)
+        infos = records.check_files([path], spec)
+        random_map = dynamic_masking.DynamicMasking(
+            MaskingOptions(PREDICTIONS[length]), SPECIAL_IDS, length,
+            config.vocab_size)
+    return input_pipeline.training_dataset(
+        infos, spec, batch_size, 1, random_map=random_map)
+
+
+def cpu_seconds(dataset, count: int) -> float:
+    """CPU seconds of all threads until so many batches are there."""
+    begin = time.process_time()
+    for _ in dataset.take(count):
+        pass
+    return time.process_time() - begin
+
+
+def per_core(dataset, batch_size: int, count: int) -> dict:
+    """Sequences a second of one core."""
+    few = count // 8
+    cpu_seconds(dataset, few)
+    rates = sorted(
+        batch_size * (count - few) / (
+            cpu_seconds(dataset, count) - cpu_seconds(dataset, few))
+        for _ in range(FLAGS.num_repeats))
+    return {"median": float(np.median(rates)), "lowest": rates[0], "highest": rates[-1]}
+
+
+def step_rate(dataset, batch_size: int, config) -> float:
+    """Sequences a second and core of ALBERT's training step on the CPU."""
+    import tensorflow as tf
+
+    from albert_tf import heads, losses, optimization, training_steps
+    from albert_tf.run_options import StepOptions
+
+    model = heads.AlbertForPreTraining(config)
+    optimizer = optimization.create_optimizer(1e-4, 100, 0)
+    optimizer.build(model.trainable_variables)
+    task = training_steps.Task(
+        model=model, denominators=losses.pretraining_denominators,
+        losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
+        best_metric="masked_lm_accuracy")
+    # The batches are made before, so that they do not count.
+    batches = list(dataset.take(FLAGS.num_steps + 1))
+    cached = tf.data.Dataset.from_tensor_slices(
+        {name: tf.stack([batch[name] for batch in batches]) for name in batches[0]})
+    distributed = tf.distribute.get_strategy().experimental_distribute_dataset(cached)
+    trainer = training_steps.Trainer(task, optimizer, [distributed], StepOptions())
+    trainer.create_metrics()
+    trainer.train(tf.constant(1))
+    begin = time.process_time()
+    trainer.train(tf.constant(FLAGS.num_steps))
+    return FLAGS.num_steps * batch_size / (time.process_time() - begin)
+
+
+def measure(folder: str, length: int, config) -> dict:
+    """All rates at one length, in sequences a second and core."""
+    paths = {masked: make_records(folder, length, masked) for masked in (True, False)}
+    result: dict = {"batches": {}}
+    for batch_size in BATCH_SIZES[length]:
+        count = max(FLAGS.num_batches * 8 * 512 // (batch_size * length), 8)
+        result["batches"][batch_size] = {
+            name: per_core(pipeline(paths[masked], length, masked, batch_size, config),
+                           batch_size, count)
+            for name, masked in (("static", True), ("dynamic", False))}
+    if FLAGS.num_steps:
+        batch_size = BATCH_SIZES[length][0]
+        result["step"] = step_rate(
+            pipeline(paths[False], length, False, batch_size, config), batch_size, config)
+    return result
+
+
+def print_table(results: dict) -> None:
+    print(f"\nSequences a second and core\n  {'pieces':>6} {'batch':>6} {'masked before':>14}"
+          f" {'masked now':>11} {'a host of ' + str(HOST_CORES):>13} {'step':>8}"
+          f" {'times the step':>15}")
+    for length, result in results.items():
+        for batch_size, found in result["batches"].items():
+            dynamic = found["dynamic"]["median"]
+            line = (f"  {length:6} {batch_size:6} {found['static']['median']:14.0f}"
+                    f" {dynamic:11.0f} {dynamic * HOST_CORES:13.0f}")
+            if "step" in result:
+                line += f" {result['step']:8.2f} {dynamic / result['step']:15.0f}"
+            print(line)
+    print(f"The aim is {TARGET} times the step.")
+
+
+def main(argv):
+    del argv
+    config = AlbertConfig.named("base")
+    if FLAGS.output:
+        files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        results = {length: measure(folder, length, config) for length in PREDICTIONS}
+    print_table(results)
+    if FLAGS.output:
+        import tensorflow as tf
+
+        with files.atomic_write(FLAGS.output) as stream:
+            stream.write(json.dumps({
+                "unit": "sequences per CPU second", "sequences": results,
+                "minutes": (time.monotonic() - begin) / 60, "cores": os.cpu_count(),
+                "machine": platform.machine(), "tensorflow": tf.__version__,
+            }, indent=1).encode() + b"\n")
+        print(f"Wrote {FLAGS.output}.")
+
+
+if __name__ == "__main__":
+    command_line.run(main)
