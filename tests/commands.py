@@ -4,7 +4,9 @@
 
 Takes a list of lists of arguments and gives, for each, a dict: `status`, what the
 script wrote to `stderr`, its `log`, and whether TensorFlow was `loaded` by then.
-["copy", folder, new folder] copies a folder as it is then.
+["copy", folder, new folder] copies a folder as it is then; ["stop at", file,
+arguments...] sends SIGTERM as soon as there is such a file. No curves are drawn,
+which takes a second each time; tests of others see to them.
 """
 
 import contextlib
@@ -12,20 +14,37 @@ import importlib
 import io
 import json
 import logging
+import os
 import shutil
+import signal
 import sys
+import threading
+import time
 import traceback
 
 from absl import flags
 from absl.testing import flagsaver
 
-from albert_tf import command_line
+from albert_tf import command_line, run_log
+
+run_log.draw_curves = lambda *args: None
+
+
+def _stop_at(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run(module, arguments):
     if arguments[:1] == ["copy"]:
         shutil.copytree(*arguments[1:])
         return dict(status=0, stderr="", log="", loaded=True)
+    if arguments[:1] == ["stop at"]:
+        # Where no run takes the signal, this process must not end.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        threading.Thread(target=_stop_at, args=arguments[1:2], daemon=True).start()
+        arguments = arguments[2:]
     log, stderr, status = io.StringIO(), io.StringIO(), 0
     handler = logging.StreamHandler(log)
     logging.getLogger("absl").addHandler(handler)

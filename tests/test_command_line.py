@@ -83,45 +83,43 @@ def test_options_of_the_flags():
                   count_duplicate_rows=False, jit_compile=True))
 
 
-def test_strategies():
-    found = run_python("""
+# In one process, since loading TensorFlow takes seconds.
+DEVICES = """
+import os
 from albert_tf import command_line
-strategies = []
-# Virtual CPUs first: TensorFlow takes their number before anything else.
-for args in (["--num_virtual_cpus=3"], [], ["--distribution_strategy=mirrored"],
-             ["--num_gpus=0"]):
+from albert_tf.errors import InputError
+def make(*args):
     run_pretraining.FLAGS.unparse_flags()
     for name in ("num_virtual_cpus", "distribution_strategy", "num_gpus"):
         run_pretraining.FLAGS[name].unparse()
     run_pretraining.FLAGS(["script", *args])
-    made = command_line.make_strategy()
-    strategies.append([type(made).__name__, made.num_replicas_in_sync])
-print(json.dumps(strategies))
-""")
-    assert found == [["MirroredStrategy", 3], ["OneDeviceStrategy", 1],
-                     ["MirroredStrategy", 1], ["OneDeviceStrategy", 1]]
-
-
-def test_tf_config_that_is_wrong():
-    no_such_worker = {"cluster": {"worker": ["127.0.0.1:1"]},
-                      "task": {"type": "worker", "index": 3}}
-    found = run_python("""
-import os
-from albert_tf import command_line
-from albert_tf.errors import InputError
-run_pretraining.FLAGS(["script", "--distribution_strategy=multi_worker_mirrored"])
-messages = []
+    return command_line.make_strategy()
+found = []
+# Virtual CPUs first: TensorFlow takes their number before anything else.
+for args in (["--num_virtual_cpus=3"], [], ["--distribution_strategy=mirrored"],
+             ["--num_gpus=0"]):
+    made = make(*args)
+    found.append([type(made).__name__, made.num_replicas_in_sync])
 for config in sys.argv[1:]:
     os.environ["TF_CONFIG"] = config
     try:
-        command_line.make_strategy()
+        make("--distribution_strategy=multi_worker_mirrored")
     except InputError as error:
-        messages.append(str(error))
-print(json.dumps(messages))
-""", "not JSON", json.dumps(no_such_worker))
-    assert found[0].startswith(
+        found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+def test_strategies_and_a_tf_config_that_is_wrong():
+    no_such_worker = {"cluster": {"worker": ["127.0.0.1:1"]},
+                      "task": {"type": "worker", "index": 3}}
+    found = run_python(DEVICES, "not JSON", json.dumps(no_such_worker))
+    assert found[:4] == [["MirroredStrategy", 3], ["OneDeviceStrategy", 1],
+                         ["MirroredStrategy", 1], ["OneDeviceStrategy", 1]]
+    not_json, no_worker = found[4:]
+    assert not_json.startswith(
         "--distribution_strategy=multi_worker_mirrored: Expecting value")
-    assert len(found) == 2
+    assert no_worker.startswith("--distribution_strategy=multi_worker_mirrored: ")
 
 
 def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):

@@ -28,6 +28,12 @@ def _log(caplog):
     caplog.set_level("INFO", logger="absl")
 
 
+@pytest.fixture(autouse=True)
+def _without_curves(monkeypatch):
+    """Drawing them takes a second; the finished run, made before this, has them."""
+    monkeypatch.setattr(training, "draw_curves", lambda *args: None)
+
+
 @pytest.fixture(scope="module", name="data")
 def _data(tmp_path_factory):
     """50 records to train on, 13 to evaluate on: an epoch ends within step 7."""
