@@ -7,24 +7,25 @@
     packs -> Write -> files of records -> Join -> shards -> renamed at the end
        counts -> Rank -^
 
-What the steps do is in `beam_stages`. Elements are brought together by their keys
-alone, not as side inputs, which Beam's Dask runner computes again in every task.
-Beam is an optional dependency, imported when a run begins (requirements-beam.txt).
+What the steps do is in `beam_stages` and `beam_writing`. Elements are brought
+together by their keys alone, not as side inputs, which Beam's Dask runner computes
+again in every task. Beam is an optional dependency, imported when a run begins
+(requirements-beam.txt).
 """
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import pathlib
 import re
 import shutil
-import sys
 import time
 import uuid
 from typing import Any, Iterator, Sequence
 
-from albert_tf import beam_stages, files, text_spans
+from albert_tf import beam_stages, beam_writing, files, text_spans
 from albert_tf.beam_stages import Job
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data import (
@@ -125,13 +126,12 @@ def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
     flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
     if runner == "DaskRunner":
         try:
-            from apache_beam.runners.dask import dask_runner  # adds its flags
-            import distributed
+            importlib.import_module("distributed")
         except ImportError as error:
             raise InputError(
                 "--runner=DaskRunner needs Dask: pip install -r "
                 "requirements-beam.txt.") from error
-        del dask_runner, distributed
+        importlib.import_module("apache_beam.runners.dask.dask_runner")  # Its flags.
         if not any(flag.startswith(("--dask_npartitions", "--dask_partition_size"))
                    for flag in runner_options):
             # By default 128 elements are one partition, that is no work for others.
@@ -186,22 +186,22 @@ def build(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
         results.append(answered | of_kind("result"))
         packs = [tuple(packs) | "Packs" >> beam.Flatten()]
     ranks = (packs[0]
-             | "Instances" >> beam.Map(beam_stages.count_pack)
+             | "Instances" >> beam.Map(beam_writing.count_pack)
              | "OfBuckets" >> beam.CombinePerKey(sum)
-             | "Buckets" >> beam.Map(beam_stages.with_others)
+             | "Buckets" >> beam.Map(beam_writing.with_others)
              | "AllBuckets" >> beam.GroupByKey()
-             | "Rank" >> beam.FlatMap(beam_stages.rank_buckets))
+             | "Rank" >> beam.FlatMap(beam_writing.rank_buckets))
     written = (together("Ranked", {"packs": packs[0], "ranks": ranks})
-               | "Write" >> beam.FlatMap(beam_stages.write_bucket, job))
+               | "Write" >> beam.FlatMap(beam_writing.write_bucket, job))
     results.append(written | of_kind("result"))
     shards = (written | of_kind("piece")
               | "Pieces" >> beam.GroupByKey()
-              | "Join" >> beam.Map(beam_stages.join_shard, job))
+              | "Join" >> beam.Map(beam_writing.join_shard, job))
     results.append(shards)
     return (tuple(results)
             | "Results" >> beam.Flatten()
-            | "Merge" >> beam.CombinePerKey(beam_stages.merge_results)
-            | "Finish" >> beam.Map(beam_stages.write_result, job))
+            | "Merge" >> beam.CombinePerKey(beam_writing.merge_results)
+            | "Finish" >> beam.Map(beam_writing.write_result, job))
 
 
 def _run_pipeline(beam, pipeline, spans: Sequence[text_spans.Span], job: Job) -> None:

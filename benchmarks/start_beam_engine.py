@@ -116,8 +116,8 @@ def main(_):
     # Ends as with Ctrl-C, so that no process is left.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.default_int_handler)
-    with engine(FLAGS.num_workers, FLAGS.memory_limit,
-                FLAGS.seconds_to_start) as given, contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), engine(
+            FLAGS.num_workers, FLAGS.memory_limit, FLAGS.seconds_to_start) as given:
         print(f"Ready, until Ctrl-C: {' '.join(given)}", flush=True)
         while True:
             time.sleep(3600)

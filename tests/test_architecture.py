@@ -45,7 +45,7 @@ LEVELS = {
     # Whole jobs: training, writing records, the baselines of an evaluation.
     "training_steps": 3, "evaluation_steps": 3, "run_start": 3, "training": 3,
     "pretraining_data": 3, "release_data": 3, "local_data": 3,
-    "beam_stages": 3, "beam_data": 3,
+    "beam_stages": 3, "beam_writing": 3, "beam_data": 3,
     "baselines": 3, "finetuning": 3,
     "model_export": 3,
     "command_line": 4, "finetuning_flags": 4,

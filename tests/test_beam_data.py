@@ -15,13 +15,15 @@ import sys
 import numpy as np
 import pytest
 
-from albert_tf import beam_data, beam_stages, local_data, text_spans, token_store
+from albert_tf import (
+    beam_data, beam_stages, beam_writing, local_data, text_spans, token_store)
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.tokenization import FullTokenizer
 from tests.data_creation import CORPUS, SPM_MODEL, options_of
 
+TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 WITHOUT_BEAM = "needs Apache Beam and Dask (requirements-beam.txt)"
 
 # ---- a stand-in for a runner -------------------------------------------------
@@ -206,8 +208,8 @@ class FailingPipeline:
 
 @pytest.mark.parametrize("text", [
     "text.txt, line 3: byte 9 is not UTF-8; convert it. [while running 'Tokenize']",
-    "Traceback ...\n  raise x\nalbert_tf.errors.InputError: text.txt, line 3: byte 9 is "
-    "not UTF-8; convert it. [while running 'Tokenize-ptransform-57']\n\nmore"])
+    "Traceback ...\n  raise x\nalbert_tf.errors.InputError: text.txt, line 3: byte 9 "
+    "is not UTF-8; convert it. [while running 'Tokenize-ptransform-57']\n\nmore"])
 def test_errors_of_the_input_come_back_as_their_sentence(text, monkeypatch):
     monkeypatch.setattr(beam_data, "build", lambda *args: None)
     error = RuntimeError(text) if "Traceback" in text else InputError(text)
@@ -250,7 +252,7 @@ def test_buckets_keep_within_memory_and_are_enough_for_many_workers():
 
 def test_ranks_follow_one_another():
     given = (0, [(7, 5), (2, 10), (4, 1)])
-    assert dict(beam_stages.rank_buckets(given)) == {
+    assert dict(beam_writing.rank_buckets(given)) == {
         2: (0, 16), 4: (10, 16), 7: (11, 16)}
 
 
@@ -300,7 +302,7 @@ def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [
-    (), ("--direct_running_mode=multi_processing", "--direct_num_workers=2")],
+    (), pytest.param(TWO_PROCESSES, marks=pytest.mark.slow)],
     ids=["in_memory", "multi_processing"])
 def test_direct_runner(flags, tmp_path, monkeypatch):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
@@ -308,13 +310,14 @@ def test_direct_runner(flags, tmp_path, monkeypatch):
     assert_same(*run_both(tmp_path, "DirectRunner", flags, **settings()))
 
 
+@pytest.mark.slow
 def test_wrong_input_in_a_worker_process(tmp_path):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     options = options_of(tmp_path, b"Good.\n\nNot \xff good.\n")
-    with pytest.raises(InputError, match="text.txt, line 3: byte 5 is not UTF-8.*iconv.$"):
+    with pytest.raises(InputError, match="line 3: byte 5 is not UTF-8.*iconv.$"):
         beam_data.run(
             options, FullTokenizer(spm_model_file=SPM_MODEL), "DirectRunner",
-            ("--direct_running_mode=multi_processing", "--direct_num_workers=2"))
+            TWO_PROCESSES)
     assert not contents(tmp_path)
 
 
