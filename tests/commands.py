@@ -4,9 +4,9 @@
 
 Takes a list of lists of arguments and gives, for each, a dict: `status`, what the
 script wrote to `stderr`, its `log`, and whether TensorFlow was `loaded` by then.
-["copy", folder, new folder] copies a folder as it is then; ["stop at", file,
-arguments...] sends SIGTERM as soon as there is such a file. No curves are drawn,
-which takes a second each time; tests of others see to them.
+["copy", folder, new folder] copies a folder as it is then; ["stop", file, seconds,
+arguments...] sends SIGTERM so long after the file was written next. No curves are
+drawn, which takes a second each time; tests of others see to them.
 """
 
 import contextlib
@@ -30,9 +30,14 @@ from albert_tf import command_line, run_log
 run_log.draw_curves = lambda *args: None
 
 
-def _stop_at(path):
-    while not os.path.exists(path):
+def _written(path):
+    return os.stat(path).st_mtime_ns if os.path.exists(path) else None
+
+
+def _stop(path, seconds, before):
+    while _written(path) == before:
         time.sleep(0.01)
+    time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -40,11 +45,12 @@ def run(module, arguments):
     if arguments[:1] == ["copy"]:
         shutil.copytree(*arguments[1:])
         return dict(status=0, stderr="", log="", loaded=True)
-    if arguments[:1] == ["stop at"]:
+    if arguments[:1] == ["stop"]:
+        _, path, seconds, *arguments = arguments
         # Where no run takes the signal, this process must not end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        threading.Thread(target=_stop_at, args=arguments[1:2], daemon=True).start()
-        arguments = arguments[2:]
+        threading.Thread(
+            target=_stop, args=(path, seconds, _written(path)), daemon=True).start()
     log, stderr, status = io.StringIO(), io.StringIO(), 0
     handler = logging.StreamHandler(log)
     logging.getLogger("absl").addHandler(handler)

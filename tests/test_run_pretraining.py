@@ -25,7 +25,7 @@ STEPS = 60
 FLAGS = dict(
     max_seq_length=tiny_run.LENGTH, max_predictions_per_seq=tiny_run.PREDICTIONS,
     train_batch_size=8, eval_batch_size=4, num_train_steps=STEPS, num_warmup_steps=5,
-    save_checkpoints_steps=10, iterations_per_loop=10, learning_rate=0.02)
+    save_checkpoints_steps=20, iterations_per_loop=10, learning_rate=0.02)
 
 
 def arguments(**changes):
@@ -147,34 +147,18 @@ def stop(process, folder, number, delay):
     process.send_signal(number)
 
 
-def test_killed_and_stopped_run_ends_as_the_unbroken_one(
-        running, data, tmp_path, request):
-    """SIGTERM, then SIGKILL, each at a random moment; the ends of epochs lie between."""
-    del running  # It runs meanwhile, also the unbroken run.
-    args = arguments(
-        input_file=data / "train.tfrecord", eval_input_file=data / "dev.tfrecord",
-        albert_config_file=data / "config.json", output_dir=tmp_path)
-    seed = random.randrange(10**6)
-    print("seed of the moments:", seed)
-    moments = random.Random(seed)
-
-    process = start(args)
-    stop(process, tmp_path, signal.SIGTERM, moments.uniform(0, 0.5))
-    output = finish(process, 128 + signal.SIGTERM)
-    step = int(re.search("Stopped by signal 15 at step (\\d+)", output)[1])
-    assert f"Checkpoint of step {step} saved" in output
-    assert (tmp_path / f"model.ckpt-{step}.index").exists()
-
-    process = start(args)
-    stop(process, tmp_path, signal.SIGKILL, moments.uniform(0, 0.5))
-    output, _ = process.communicate()
-    assert process.returncode == -signal.SIGKILL
-    assert f"Going on at step {step} from" in output
-
-    finish(start(args))
-    request.getfixturevalue("results")
-    assert_same_end(tmp_path, data / "unbroken")
-    assert not [p.name for p in tmp_path.iterdir()
+def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
+    """SIGKILL, then SIGTERM, each at a random moment; the ends of epochs lie between."""
+    log = results["stopped"]["log"]
+    assert results["stopped"]["status"] == 128 + signal.SIGTERM, log
+    assert re.search("Going on at step (20|40) from", log)
+    step = int(re.search("Stopped by signal 15 at step (\\d+)", log)[1])
+    assert f"Checkpoint of step {step} saved" in log
+    log = results["resumed"]["log"]
+    assert results["resumed"]["status"] == 0, log
+    assert f"Going on at step {step} from" in log
+    assert_same_end(data / "broken", data / "unbroken")
+    assert not [p.name for p in (data / "broken").iterdir()
                 if "temp" in p.name or "incomplete" in p.name or "tmp" in p.name]
 
 
@@ -326,6 +310,9 @@ WORKING = {
     "records of another vocabulary": dict(
         input_file="{data}/renamed/train.tfrecord", output_dir="{data}/partial init"),
     "unbroken": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
+    # After a process of its own, which was killed.
+    "stopped": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
+    "resumed": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
     "evaluation": dict(
         eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
         do_train="false", do_eval="true", eval_batch_size=5, input_file=None),
@@ -334,34 +321,32 @@ WORKING = {
 }
 
 
-@pytest.fixture(scope="module", name="running")
-def _running(data):
-    """The process that runs all of these commands, and their names."""
-    names = [*EARLY, *LATE, *WORKING]
-    commands = []
-    for name in names:
+@pytest.fixture(scope="module", name="results")
+def _results(data):
+    """What each command gave."""
+    seed = random.randrange(10**6)
+    print("seed of the moments:", seed)
+    moments = random.Random(seed)
+    commands = {}
+    for name in (*EARLY, *LATE, *WORKING):
         flags = WORKING.get(name) or {**EARLY, **LATE}[name][0]
         flags = {"input_file": "{data}/train.tfrecord",
                  "albert_config_file": "{data}/config.json",
                  "output_dir": f"{{data}}/{name}", **flags}
-        commands.append([argument.replace("{data}", str(data))
-                         for argument in arguments(**flags)])
-    process = subprocess.Popen(
+        commands[name] = [argument.replace("{data}", str(data))
+                          for argument in arguments(**flags)]
+    process = start(commands["stopped"])
+    stop(process, data / "broken", signal.SIGKILL, moments.uniform(0, 0.5))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    # A run within a process that has loaded TensorFlow is fast.
+    commands["stopped"][:0] = [
+        "stop", str(data / "broken" / "checkpoint"), moments.uniform(0, 0.05)]
+    process = subprocess.run(
         [sys.executable, "-m", "tests.commands", SCRIPT[:-3]], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    process.stdin.write(json.dumps(commands))
-    process.stdin.close()
-    process.stdin = None
-    yield process, names
-    process.kill()
-
-
-@pytest.fixture(scope="module", name="results")
-def _results(running):
-    """What each command gave."""
-    process, names = running
-    output, _ = process.communicate()
-    return dict(zip(names, json.loads(output)))
+        input=json.dumps(list(commands.values())), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, check=True)
+    return dict(zip(commands, json.loads(process.stdout)))
 
 
 @pytest.mark.parametrize("name", [*EARLY, *LATE])

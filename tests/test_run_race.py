@@ -202,7 +202,7 @@ def _results(data):
         for name in names]
     # Here rather than in a process of its own, which would load TensorFlow.
     stop = commands[names.index("stop")]
-    stop[:0] = ["stop at", str(data / "stopped" / "checkpoint")]
+    stop[:0] = ["stop", str(data / "stopped" / "checkpoint"), 0]
     process = subprocess.run(
         [sys.executable, "-m", "tests.commands", SCRIPT[:-3]], cwd=ROOT, text=True,
         input=json.dumps(commands), stdout=subprocess.PIPE, check=True,
