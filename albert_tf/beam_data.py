@@ -36,7 +36,10 @@ from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization import FullTokenizer
 
 # Beam knows the short names of its other runners.
-_RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
+_RUNNERS = {
+    "DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
+# The others pass on options that only the engine's job server knows.
+_WITHOUT_JOB_SERVER = ("DirectRunner", "DaskRunner")
 # Dask's tasks grow with the square of the partitions; each is in memory as a whole.
 _DASK_PARTITIONS = 4
 # The message of an error, as it stands in what a worker reports of it.
@@ -49,6 +52,9 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     """Makes a pretraining data set on one of Beam's runners.
 
     Workers need this package, and reach input and output files by the same names.
+    How much memory they take depends on the runner: the DirectRunner holds everything
+    in this process, Dask a partition at a time, others a few elements. An element is
+    a span of text at most, or the instances of a bucket (beam_stages).
 
     Args:
       options: what to make, from and into which files.
@@ -137,10 +143,18 @@ def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
             # By default 128 elements are one partition, that is no work for others.
             flags.append(f"--dask_npartitions={min(num_spans, _DASK_PARTITIONS)}")
     try:
-        return beam.Pipeline(
-            options=beam.options.pipeline_options.PipelineOptions(flags))
+        options = beam.options.pipeline_options.PipelineOptions(flags)
+        pipeline = beam.Pipeline(options=options)
     except ValueError as error:
         raise InputError(f"--runner={runner}: {error}") from error
+    if runner in _WITHOUT_JOB_SERVER:
+        unknown = set(options.get_all_options(retain_unknown_options=True)).difference(
+            options.get_all_options())
+        if unknown:
+            raise InputError(
+                f"--{min(unknown)} is not an option of {runner} or of Beam; check its "
+                "name.")
+    return pipeline
 
 
 def build(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):

@@ -290,6 +290,11 @@ def test_random_places_are_those_of_the_token_store():
         assert (start, length) == (documents.first_token[number] + before, expected)
 
 
+def test_attempts_at_a_step_do_not_write_to_one_file(tmp_path):
+    job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
+    assert job.unique_file("piece") != job.unique_file("piece")
+
+
 def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
     job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
     request = np.zeros(1, beam_stages.REQUEST).tobytes(), b""
@@ -308,6 +313,13 @@ def test_direct_runner(flags, tmp_path, monkeypatch):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
     assert_same(*run_both(tmp_path, "DirectRunner", flags, **settings()))
+
+
+def test_an_unknown_option(tmp_path):
+    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    with pytest.raises(InputError, match="--direct_num_worker is not an option of D"):
+        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+                      "DirectRunner", ["--direct_num_worker=2"])
 
 
 @pytest.mark.slow
