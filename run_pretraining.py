@@ -255,6 +255,25 @@ def _build(config, options, sentence_objective: str):
     return task, optimizer
 
 
+def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
+    """Refuses to go on with layers that the run so far left out.
+
+    Raises:
+      InputError: names both objectives.
+    """
+    from albert_tf import run_folder
+
+    if not run_folder.latest_checkpoint(output_dir):
+        return
+    old, new = run_folder.changed_options(output_dir, options).get(
+        "sentence_objective", (None, None))
+    if old == "none":
+        raise InputError(
+            f"the run in {output_dir} started with --sentence_objective=none, now it is "
+            f"{new or 'order'}; choose another --output_dir, with that run's checkpoint "
+            "as --init_checkpoint to go on from its weights.")
+
+
 def main(argv):
     del argv
     config = command_line.model_config()
@@ -274,10 +293,13 @@ def main(argv):
     strategy = command_line.make_strategy()
     from albert_tf import optimization, training
 
+    task_options = _task_options(data)
+    if FLAGS.do_train:
+        _check_objective(options.output_dir, task_options)
     with strategy.scope():
         task, optimizer = _build(config, options, data.sentence_objective)
         run = training.Run(task, config, options, _inputs(data, masking, config),
-                           optimizer, _task_options(data))
+                           optimizer, task_options)
         if not FLAGS.do_train:
             run.evaluate()
             return

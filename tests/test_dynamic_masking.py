@@ -475,6 +475,7 @@ WRONG = {
 # A command that works.
 NONE = dict(NO_IDS, input_file="{data}/none/train.tfrecord", eval_input_file=None,
             do_eval="true", num_train_steps=4, save_checkpoints_steps=2)
+OTHER_OBJECTIVE = dict(output_dir="{data}/none")
 
 
 def tiny_rows(count, seed, masked=0):
@@ -518,12 +519,14 @@ def arguments(data, **changes):
 @pytest.fixture(scope="module", name="results")
 def _results(data):
     """What each command gave."""
-    commands = [arguments(data, output_dir=f"{{data}}/{name}", **changes)
-                for name, (changes, _) in {**WRONG, "none": (NONE, "")}.items()]
+    named = {**{name: changes for name, (changes, _) in WRONG.items()},
+             "none": NONE, "other objective": OTHER_OBJECTIVE}
+    commands = [arguments(data, **{"output_dir": f"{{data}}/{name}", **changes})
+                for name, changes in named.items()]
     output = subprocess.run(
         [sys.executable, "-m", "tests.commands", "run_pretraining"], cwd=ROOT,
         text=True, input=json.dumps(commands), capture_output=True, check=True).stdout
-    return dict(zip([*WRONG, "none"], json.loads(output)))
+    return dict(zip(named, json.loads(output)))
 
 
 def rows(folder, split):
@@ -574,6 +577,10 @@ def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
     assert other["masked_lm_prob"] == 0.3 and other["special_ids"]["mask"] == 4
     kept = json.loads((data / "none" / "vocabulary.json").read_text())
     assert kept["special_ids"] == IDS._asdict()
+    # Nor can a run take them up again half-way.
+    assert results["other objective"]["status"] == 1
+    assert re.search("the run in .*/none started with --sentence_objective=none, now it "
+                     "is order; choose another", results["other objective"]["stderr"])
     log = results["none"]["log"]
     assert "Masks are drawn anew each time: 2 pieces of a sequence of 8" in log
 

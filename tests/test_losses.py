@@ -156,6 +156,16 @@ def weighted_mean(pair):
     return (values * weights).sum() / weights.sum()
 
 
+def test_without_the_sentence_loss_the_rest_is_as_it_was():
+    batch, heads = small_batch(), small_heads()
+    whole = losses.pretraining_losses(heads, batch)
+    alone = losses.pretraining_losses(heads, batch, sentence_loss=False)
+    assert alone["total_loss"] is alone["masked_lm_loss"]
+    assert float(alone["total_loss"]) == float(whole["masked_lm_loss"])
+    metrics = losses.pretraining_metrics(heads, batch, alone)
+    assert set(metrics) == {"masked_lm_loss", "masked_lm_accuracy"}
+
+
 def test_metrics_leave_out_padding():
     batch, heads = small_batch(), small_heads()
     padded = {**batch, "example_weights": np.array([1, 1, 0, 0], "f")}
