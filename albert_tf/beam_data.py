@@ -36,8 +36,7 @@ from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization import FullTokenizer
 
 # Beam knows the short names of its other runners.
-_RUNNERS = {
-    "DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
+_RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
 # The others pass on options that only the engine's job server knows.
 _WITHOUT_JOB_SERVER = ("DirectRunner", "DaskRunner")
 # Dask's tasks grow with the square of the partitions; each is in memory as a whole.
@@ -169,53 +168,57 @@ def build(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
     Returns:
       The last collection: the name of the file that holds the result.
     """
-    def of_kind(kind):
-        return f"{kind} of {next(labels)}" >> beam.FlatMap(beam_stages.of_kind, kind)
+    packs, results = _instances(beam, pipeline, spans, job)
+    ranks = (packs
+             | "CountInstances" >> beam.Map(beam_writing.count_pack)
+             | "OfBuckets" >> beam.CombinePerKey(sum)
+             | "AllBuckets" >> beam.Map(beam_writing.with_others)
+             | "GroupBuckets" >> beam.GroupByKey()
+             | "Rank" >> beam.FlatMap(beam_writing.rank_buckets))
+    written = ({"packs": packs, "ranks": ranks}
+               | "JoinRanks" >> beam.CoGroupByKey()
+               | "Write" >> beam.FlatMap(beam_writing.write_bucket, job))
+    shards = (written
+              | "Pieces" >> _of_kind(beam, "piece")
+              | "GroupPieces" >> beam.GroupByKey()
+              | "Join" >> beam.Map(beam_writing.join_shard, job))
+    return ((*results, written | "ResultsOfWrite" >> _of_kind(beam, "result"), shards)
+            | "Results" >> beam.Flatten()
+            | "Merge" >> beam.CombinePerKey(beam_writing.merge_results)
+            | "Finish" >> beam.Map(beam_writing.write_result, job))
 
-    def together(name, collections):
-        return collections | f"{name}" >> beam.CoGroupByKey()
 
-    labels = iter(range(100))
+def _instances(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
+    """From text to packs of instances, and collections of results."""
     read = (pipeline
             | "Spans" >> beam.Create([tuple(span) for span in spans])
             | "Spread" >> beam.Reshuffle()
             | "Tokenize" >> beam.FlatMap(beam_stages.tokenize_span, job))
-    counts = read | of_kind("counts")
+    counts = read | "Counts" >> _of_kind(beam, "counts")
     numbers = (counts
-               | "Documents" >> beam.Map(beam_stages.count_documents)
-               | "AllDocuments" >> beam.GroupByKey()
+               | "CountDocuments" >> beam.Map(beam_stages.count_documents)
+               | "GroupSpans" >> beam.GroupByKey()
                | "Number" >> beam.FlatMap(beam_stages.number_documents))
-    planned = (
-        together("Numbered", {"slices": read | of_kind("slice"), "numbers": numbers})
-        | "Plan" >> beam.FlatMap(beam_stages.plan_span, job))
-    packs, results = [planned | of_kind("pack")], [
-        counts | "Text" >> beam.Map(beam_stages.text_result),
-        planned | of_kind("result")]
+    planned = ({"slices": read | "Slices" >> _of_kind(beam, "slice"),
+                "numbers": numbers}
+               | "JoinNumbers" >> beam.CoGroupByKey()
+               | "Plan" >> beam.FlatMap(beam_stages.plan_span, job))
+    packs = planned | "PacksOfPlan" >> _of_kind(beam, "pack")
+    results = [counts | "ResultsOfTokenize" >> beam.Map(beam_stages.text_result),
+               planned | "ResultsOfPlan" >> _of_kind(beam, "result")]
     if job.needs_random_documents:
-        answered = (
-            together("Asked", {"texts": planned | of_kind("text"),
-                               "requests": planned | of_kind("request")})
-            | "Answer" >> beam.FlatMap(beam_stages.answer_requests, job))
-        packs.append(answered | of_kind("pack"))
-        results.append(answered | of_kind("result"))
-        packs = [tuple(packs) | "Packs" >> beam.Flatten()]
-    ranks = (packs[0]
-             | "Instances" >> beam.Map(beam_writing.count_pack)
-             | "OfBuckets" >> beam.CombinePerKey(sum)
-             | "Buckets" >> beam.Map(beam_writing.with_others)
-             | "AllBuckets" >> beam.GroupByKey()
-             | "Rank" >> beam.FlatMap(beam_writing.rank_buckets))
-    written = (together("Ranked", {"packs": packs[0], "ranks": ranks})
-               | "Write" >> beam.FlatMap(beam_writing.write_bucket, job))
-    results.append(written | of_kind("result"))
-    shards = (written | of_kind("piece")
-              | "Pieces" >> beam.GroupByKey()
-              | "Join" >> beam.Map(beam_writing.join_shard, job))
-    results.append(shards)
-    return (tuple(results)
-            | "Results" >> beam.Flatten()
-            | "Merge" >> beam.CombinePerKey(beam_writing.merge_results)
-            | "Finish" >> beam.Map(beam_writing.write_result, job))
+        answered = ({"texts": planned | "Texts" >> _of_kind(beam, "text"),
+                     "requests": planned | "Requests" >> _of_kind(beam, "request")}
+                    | "JoinTexts" >> beam.CoGroupByKey()
+                    | "Answer" >> beam.FlatMap(beam_stages.answer_requests, job))
+        packs = ((packs, answered | "PacksOfAnswer" >> _of_kind(beam, "pack"))
+                 | "Packs" >> beam.Flatten())
+        results.append(answered | "ResultsOfAnswer" >> _of_kind(beam, "result"))
+    return packs, results
+
+
+def _of_kind(beam, kind: str):
+    return beam.FlatMap(beam_stages.of_kind, kind)
 
 
 def _run_pipeline(beam, pipeline, spans: Sequence[text_spans.Span], job: Job) -> None:
