@@ -247,11 +247,7 @@ def _publish(job: Job, options: DataOptions,
         result = json.load(stream)
     corpus = CorpusCounts.from_json(result["text"])
     made = InstanceCounts.from_json(result["made"])
-    if not corpus.documents:
-        raise InputError(
-            f"{', '.join(options.input_files)}: there is no sentence in the input; "
-            "give text with a sentence a line and a blank line between documents.")
-    check_text(corpus, options.instances)
+    check_text(corpus, options)
     check_number(made.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, made)
     moves = {result["shards"][str(shard)]: path

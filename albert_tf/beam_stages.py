@@ -219,8 +219,7 @@ def plan_span(element: Any, job: Job) -> Iterator[Any]:
     (first, total), = given["numbers"]
     slices = ((number, pickle.loads(data)) for number, data in given["slices"])
     if job.options.instances.sentence_objective == "none":
-        slices = list(slices)
-        slices = [(0, joined(slices))] if slices else []
+        slices = _whole_walks(slices)
     counts = job.new_counts()
     for number, documents in slices:
         place = Place(0, 0, first + number, total)
@@ -231,6 +230,17 @@ def plan_span(element: Any, job: Job) -> Iterator[Any]:
         if job.needs_random_documents:
             yield from _texts(documents, first + number)
     yield "result", 0, {"made": counts.to_json()}
+
+
+def _whole_walks(slices: Iterable[tuple[int, Documents]]
+                 ) -> Iterator[tuple[int, Documents]]:
+    """Slices of a span as full sentences are packed in them, here and in local_data."""
+    slices = list(slices)
+    if slices:
+        documents = joined(slices)
+        borders = token_store.slice_borders(documents.first_sentence)
+        for first, end in zip(borders, borders[1:]):
+            yield first, slice_of(documents, first, end)
 
 
 def _texts(documents: Documents, number: int) -> Iterator[Any]:

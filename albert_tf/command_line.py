@@ -229,7 +229,7 @@ def define_training_flags(**defaults: Any) -> None:
         "the device without the host.", lower_bound=1)
     flags.DEFINE_integer(
         "random_seed", 12345,
-        "Fixes initial weights, the order of the data and dropout.",
+        "Fixes initial weights, the order of the data, masks and dropout.",
         lower_bound=0, upper_bound=2**31 - 1)
     flags.DEFINE_float("clip_norm", 1.0,
                        "Largest global norm of the gradients of each replica.")

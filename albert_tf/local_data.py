@@ -212,7 +212,7 @@ class LocalRun:
     def run(self, spans: Sequence[text_spans.Span]) -> dict[str, Any]:
         """Makes what is still to be made; returns the summary."""
         corpus = self._tokenize(spans)
-        check_text(corpus, self._options.instances)
+        check_text(corpus, self._options)
         counts, cells = self._plan()
         check_number(counts.as_dict(), self._options)
         units = global_shuffle.units_of_cells(cells)
@@ -229,11 +229,6 @@ class LocalRun:
             corpus.merge(CorpusCounts.from_json(info["counts"]))
             done += span.num_bytes
             progress.update(done / 1e6, f", {corpus.documents:,} documents")
-        if not corpus.documents:
-            raise InputError(
-                f"{', '.join(self._options.input_files)}: there is no sentence in the "
-                "input; give text with a sentence a line and a blank line between "
-                "documents.")
         return corpus
 
     def _plan(self) -> tuple[InstanceCounts, np.ndarray]:

@@ -203,8 +203,20 @@ def _warn_of_few_predictions(options: InstanceOptions) -> None:
             options.max_seq_length, masking.masked_lm_prob, wanted)
 
 
-def check_text(corpus: CorpusCounts, options: InstanceOptions) -> None:
-    """Warns of text that gives poor data; refuses what cannot be made."""
+def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
+    """Warns of text that gives poor data; refuses what cannot be made.
+
+    Raises:
+      InputError: if there is no sentence, or one document where two are needed.
+    """
+    if not corpus.documents:
+        raise InputError(
+            f"{', '.join(options.input_files)}: there is no sentence in the input; "
+            "give text with a sentence a line and a blank line between documents.")
+    _check_documents(corpus, options.instances)
+
+
+def _check_documents(corpus: CorpusCounts, options: InstanceOptions) -> None:
     if corpus.documents == 1:
         if options.random_next_sentence:
             raise InputError(

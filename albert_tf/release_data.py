@@ -14,7 +14,6 @@ from typing import Any, Iterator, Optional, Sequence
 from absl import logging
 
 from albert_tf import files, run_log, sequences
-from albert_tf.errors import InputError
 from albert_tf.masking import RandomSource
 from albert_tf.pretraining_data import (
     DataOptions, Progress, check, check_number, check_text, report, summary_of,
@@ -55,7 +54,7 @@ def read_documents(
       The documents that have a sentence, in order; equal pieces are one object.
 
     Raises:
-      InputError: if a line is not UTF-8, or there is no sentence at all.
+      InputError: if a line is not UTF-8.
     """
     local = not any(map(files.is_remote, paths))
     total = sum(map(os.path.getsize, paths)) if local else None
@@ -78,10 +77,6 @@ def read_documents(
             counts.pieces += len(segment)
         progress.update(num_bytes)
     documents = [document for document in documents if document]
-    if not documents:
-        raise InputError(
-            f"{', '.join(paths)}: there is no sentence in the input; give text with "
-            "a sentence a line and a blank line between documents.")
     counts.documents = len(documents)
     counts.sentences = sum(map(len, documents))
     counts.single_sentence_documents = sum(len(d) == 1 for d in documents)
@@ -193,7 +188,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     documents, corpus = read_documents(options.input_files, tokenizer)
     logging.info("Read %d documents in %s.", len(documents),
                  run_log.duration(time.monotonic() - begin))
-    check_text(corpus, options.instances)
+    check_text(corpus, options)
     begin = time.monotonic()
     records, counts = make_records(
         documents, tokenizer, options,

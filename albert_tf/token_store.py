@@ -33,6 +33,10 @@ MAX_DOCUMENT_PIECES = 2**31 - 1
 MAX_DOCUMENT_SENTENCES = 20_000_000
 
 
+# Without a sentence objective instances depend on it: they end where a slice ends.
+SENTENCES_PER_SLICE = 1 << 20
+
+
 class Documents(NamedTuple):
     """Consecutive documents in memory: T tokens, S sentences, D documents.
 
@@ -216,6 +220,22 @@ def write_part(
             {name: stream.sum for name, stream in zip(names, streams)})
 
 
+def slice_borders(first_sentence: np.ndarray,
+                  num_sentences: int = SENTENCES_PER_SLICE) -> list[int]:
+    """Where slices of a span's documents begin, and their number: 0, ..., D.
+
+    Args:
+      first_sentence: of each document and behind the last, int64 [D + 1].
+      num_sentences: a slice takes documents until it has so many, at least one.
+    """
+    borders, last = [0], len(first_sentence) - 1
+    while borders[-1] < last:
+        reached = np.searchsorted(
+            first_sentence, first_sentence[borders[-1]] + num_sentences)
+        borders.append(int(min(reached, last)))
+    return borders
+
+
 def random_place(sentence_lengths: np.ndarray, place: int,
                  target: int) -> tuple[int, int]:
     """Text from a random place of a document.
@@ -291,13 +311,14 @@ class TokenStore:
         return self._documents(
             number, self._rows(number, 0, self._num_documents(number) + 1))
 
-    def slices(self, number: int,
-               num_sentences: int = 1 << 20) -> Iterator[tuple[int, int, Documents]]:
+    def slices(self, number: int, num_sentences: int = SENTENCES_PER_SLICE
+               ) -> Iterator[tuple[int, int, Documents]]:
         """The documents of a part in slices, for parts of any size.
 
         Args:
           number: the part.
-          num_sentences: a slice takes documents until it has so many sentences.
+          num_sentences: a slice takes documents until it has so many sentences, as
+            slice_borders says.
 
         Yields:
           The number in the part of the slice's first document, the place in the
