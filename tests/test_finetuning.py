@@ -180,9 +180,9 @@ def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
 
 def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
     del eager
-    whole = make(tmp_path / "whole", dropout=0.1)
+    whole = make(tmp_path / "whole", dropout=0.1, evaluation=None)
     whole.train()
-    stopped = make(tmp_path / "stopped", dropout=0.1)
+    stopped = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
     on_step = stopped.run._on_step
 
     def stop_after_7():
@@ -195,7 +195,7 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
         stopped.train()
     assert (tmp_path / "stopped" / "model.ckpt-7.index").exists()
 
-    resumed = make(tmp_path / "stopped", dropout=0.1)
+    resumed = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
     resumed.train()
     for name, value in tf1_tensors(whole.model).items():
         np.testing.assert_array_equal(tf1_tensors(resumed.model)[name], value)
@@ -258,7 +258,7 @@ def evaluated(folder):
     return [(row["step"], row["score"]) for row in rows if row["split"] == "eval"]
 
 
-EARLY = dict(best_metric="score", early_stopping=2, save_checkpoints_steps=2)
+EARLY = dict(best_metric="score", early_stopping=2, save_checkpoints_steps=1)
 
 
 def test_training_ends_after_evaluations_without_a_better_one(
@@ -267,27 +267,28 @@ def test_training_ends_after_evaluations_without_a_better_one(
     # A best that comes again is not better.
     tuner = make(tmp_path, score=scores(1.0, 3.0, 2.0, 3.0), **EARLY)
     tuner.train()
-    assert evaluated(tmp_path) == [(2, 1.0), (4, 3.0), (6, 2.0), (8, 3.0)]
-    assert tuner.run.current_step == 8
-    assert ("Stopped early at step 8: 2 evaluations in a row did not better score."
+    assert evaluated(tmp_path) == [(1, 1.0), (2, 3.0), (3, 2.0), (4, 3.0)]
+    assert tuner.run.current_step == 4
+    assert ("Stopped early at step 4: 2 evaluations in a row did not better score."
             in caplog.text)
     tuner.run.load()
-    assert tuner.run.current_step == 4
+    assert tuner.run.current_step == 2
     best = tf1_tensors(tuner.model)
 
     # The same command finds nothing more to do, and what it kept is still there.
     again = make(tmp_path, score=scores(3.0), **EARLY)
     again.train()
-    assert evaluated(tmp_path)[-1] == (8, 3.0) and again.run.current_step == 8
+    assert evaluated(tmp_path)[-1] == (4, 3.0) and again.run.current_step == 4
     metrics, _ = again.evaluate()
-    assert again.run.current_step == 4 and metrics["score"] == 3.0
+    assert again.run.current_step == 2 and metrics["score"] == 3.0
     for name, value in best.items():
         np.testing.assert_array_equal(tf1_tensors(again.model)[name], value)
 
 
 def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
     del eager
-    first = make(tmp_path, score=scores(3.0, 2.0), **EARLY)
+    early = dict(EARLY, save_checkpoints_steps=2)
+    first = make(tmp_path, score=scores(3.0, 2.0), **early)
     on_step = first.run._on_step
 
     def stop_after_5():
@@ -298,7 +299,7 @@ def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
     first.run._on_step = stop_after_5
     with pytest.raises(Stopped):
         first.train()
-    second = make(tmp_path, score=scores(2.5), **EARLY)
+    second = make(tmp_path, score=scores(2.5), **early)
     second.train()
     assert evaluated(tmp_path) == [(2, 3.0), (4, 2.0), (6, 2.5)]
     second.run.load()
@@ -309,9 +310,9 @@ def test_better_evaluations_train_to_the_end(tmp_path, eager):
     del eager
     values = itertools.count()
     tuner = make(tmp_path, score=lambda predictions: {"score": float(next(values))},
-                 **EARLY)
+                 **EARLY, num_train_steps=4)
     tuner.train()
-    assert tuner.run.current_step == STEPS
+    assert tuner.run.current_step == 4
 
 
 def test_score_sees_every_example(tmp_path, eager):
@@ -322,8 +323,9 @@ def test_score_sees_every_example(tmp_path, eager):
         seen.append(len(predictions["probabilities"]))
         return {"score": 1.0}
 
-    make(tmp_path, score=score, best_metric="score").train()
-    assert seen == [13, 13, 13]
+    make(tmp_path, score=score, best_metric="score", num_train_steps=2,
+         save_checkpoints_steps=1).train()
+    assert seen == [13, 13]
 
 
 # ---- the start -------------------------------------------------------------

@@ -34,6 +34,14 @@ def _without_curves(monkeypatch):
     monkeypatch.setattr(training, "draw_curves", lambda *args: None)
 
 
+@pytest.fixture(name="eager")
+def _eager():
+    """Steps run as they are written: tracing them takes longer than a few of them."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
 @pytest.fixture(scope="module", name="data")
 def _data(tmp_path_factory):
     """50 records to train on, 13 to evaluate on: an epoch ends within step 7."""
@@ -267,7 +275,8 @@ def test_nothing_to_evaluate(tmp_path, data):
         make_run(tmp_path, data, train=False).evaluate()
 
 
-def test_random_weights_are_announced(tmp_path, data, caplog):
+def test_random_weights_are_announced(tmp_path, data, caplog, eager):
+    del eager
     run = make_run(tmp_path, (data[0], None), num_train_steps=1, rate=0.0)
     assert run.train() is None
     assert (f"Starting at step 0 from random weights: {tmp_path} holds no checkpoint"
@@ -375,7 +384,8 @@ def test_bucket_out_of_reach(monkeypatch):
 # ---- divergence ------------------------------------------------------------
 
 
-def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
+def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data, eager):
+    del eager
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
     with pytest.raises(training.DivergenceError) as caught:
@@ -399,7 +409,8 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     assert checkpoints(copy) == [3, 6]
 
 
-def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, monkeypatch):
+def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
+    del eager
     model = heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
     model.bert.pooler.weights[0].assign(
         tf.fill(model.bert.pooler.weights[0].shape, np.nan))
@@ -431,18 +442,21 @@ def test_long_values_are_cut_in_a_warning(caplog):
     assert "is not given now" in caplog.text
 
 
-def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, data):
-    run = make_run(tmp_path, data)
+def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(
+        tmp_path, data, eager):
+    del eager
+    run = make_run(tmp_path, data, num_train_steps=3)
     metrics = run.train()
     run.evaluator.evaluate = lambda: pytest.fail("evaluated again")
     again = run.evaluate()
     assert {name: again[name] for name in again} == {
         name: metrics[name] for name in again}
     result = json.loads((tmp_path / "eval_results.json").read_text())
-    assert result["step"] == STEPS
+    assert result["step"] == 3
 
 
-def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data):
+def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data, eager):
+    del eager
     best = json.loads((copy / "best_metric.json").read_text())
     run = make_run(copy, data, num_train_steps=15)
     run.train()
