@@ -4,7 +4,8 @@
          --parts--> [plan]     --> rows of 48 bytes that say where an instance's
                                    pieces lie, sorted by their place in the shuffle
          --ranks--> [write]    --> pieces fetched, masked, serialized
-                    [join]     --> whole output files, renamed at the end
+                                   appended to the output files, which get their
+                                   names when all are whole
 
 Every step works on units that do not know of each other, so that they go to any
 number of processes, and an interrupted run goes on from the units that are finished.
@@ -19,9 +20,10 @@ number of workers nor on how the text is cut into units.
 import bisect
 import dataclasses
 import errno
+import itertools
 import os
 import time
-from typing import Any, Iterator, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
@@ -30,6 +32,7 @@ from albert_tf import (
     files, global_shuffle, instance_plans, text_spans, token_store, worker_pool)
 from albert_tf.errors import InputError, Interruption
 from albert_tf.global_shuffle import Unit
+from albert_tf.growing_file import GrowingFile
 from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
 from albert_tf.pretraining_data import (
     DataOptions, Progress, check, check_number, check_text, report, summary_of,
@@ -156,22 +159,6 @@ class Worker:
         for part in range(self._opened_store().num_parts):
             yield from self._folder.known(_plans_name(part))["runs"]
 
-    def _join(self, task: tuple[int, Sequence[str]]) -> dict[str, Any]:
-        """One output file of its pieces."""
-        shard, pieces = task
-        name = shard_name(shard)
-        done = self._folder.finished(name)
-        if done is None:
-            with self._folder.write(name) as stream:
-                for piece in pieces:
-                    with files.open_binary(self._folder.file(piece)) as source:
-                        while data := source.read(1 << 22):
-                            stream.write(data)
-            done = self._folder.finish(name, {}, {name: stream.sum})
-        for piece in pieces:
-            files.remove(self._folder.file(piece))
-        return done
-
     def _opened_store(self) -> token_store.TokenStore:
         if self._store is None:
             self._store = token_store.TokenStore(self._folder)
@@ -247,43 +234,20 @@ class LocalRun:
     def _write(self, units: list[Unit], num_instances: int,
                counts: InstanceCounts) -> None:
         """Makes the shards; `counts` receives what was masked."""
-        num_shards = len(self._options.output_files)
-        shards_of = {unit.number: [shard for shard, _, _ in global_shuffle.shards_of_ranks(
-            unit.first_rank, unit.end_rank, num_instances, num_shards)]
-            for unit in units}
-        # The pieces of a shard that was joined are gone.
-        joined = set(filter(self._is_joined, range(num_shards)))
-        done = {unit.number: self._folder.known(_unit_name(unit)) for unit in units
-                if joined.issuperset(shards_of[unit.number])}
-        todo = [unit for unit in units if done.get(unit.number) is None]
+        shards = _Shards(self._folder, self._options, units, num_instances)
+        todo = [unit for unit in units if not shards.hold(unit)]
+        for unit in units:
+            if shards.hold(unit):
+                counts.merge(_counts_of(self._folder.known(_unit_name(unit))))
         progress = Progress("writing", "instances", num_instances)
-        num_done = num_instances - sum(u.end_rank - u.first_rank for u in todo)
-        infos = [info for info in done.values() if info is not None]
+        done = num_instances - sum(u.end_rank - u.first_rank for u in todo)
         for unit, info in zip(todo, self._pool.in_order(
                 (("write", (unit, num_instances)) for unit in todo), "writing")):
-            infos.append(info)
-            num_done += unit.end_rank - unit.first_rank
-            progress.update(num_done)
-        for info in infos:
-            counts.merge(InstanceCounts.from_json(info["counts"]))
-        pieces = {shard: [] for shard in range(num_shards) if shard not in joined}
-        for unit in units:
-            for shard in shards_of[unit.number]:
-                if shard in pieces:
-                    pieces[shard].append(piece_name(shard, unit.number))
-        progress = Progress("joining", "files", num_shards)
-        tasks = (("join", each) for each in pieces.items())
-        for number, _ in enumerate(self._pool.in_order(tasks, "joining")):
-            progress.update(len(joined) + number + 1)
-
-    def _is_joined(self, shard: int) -> bool:
-        """Whether a shard is whole, here or already under its final name."""
-        info = self._folder.known(shard_name(shard))
-        if info is None:
-            return False
-        (expected,) = info["files"].values()
-        return any(has_sum(path, expected) for path in (
-            self._folder.file(shard_name(shard)), self._options.output_files[shard]))
+            shards.append(unit)
+            counts.merge(_counts_of(info))
+            done += unit.end_rank - unit.first_rank
+            progress.update(done)
+        shards.finish()
 
     def _publish(self, summary: dict[str, Any]) -> None:
         """Gives everything its final name, once all is whole."""
@@ -297,6 +261,76 @@ class LocalRun:
                 _move(whole, path)
         for number, path in enumerate(writers):
             _move(self._folder.file(f"summary-{number}"), path)
+
+
+def _counts_of(info: Mapping[str, Any]) -> InstanceCounts:
+    return InstanceCounts.from_json(info["counts"])
+
+
+class _Shards:
+    """The output files while they grow, by the units' pieces in the units' order.
+
+    Args:
+      folder: of unfinished work.
+      options: tell the outputs.
+      units: all of the data set.
+      num_instances: of the data set.
+    """
+
+    def __init__(self, folder: WorkFolder, options: DataOptions,
+                 units: Sequence[Unit], num_instances: int):
+        self._folder = folder
+        self._pieces: dict[int, list[str]] = {
+            shard: [] for shard in range(len(options.output_files))}
+        self._shards_of: dict[int, list[int]] = {}
+        sums: dict[str, list[int]] = {}
+        for unit in units:
+            found = global_shuffle.shards_of_ranks(
+                unit.first_rank, unit.end_rank, num_instances, len(self._pieces))
+            self._shards_of[unit.number] = [shard for shard, _, _ in found]
+            for shard in self._shards_of[unit.number]:
+                self._pieces[shard].append(piece_name(shard, unit.number))
+            sums.update((folder.known(_unit_name(unit)) or {}).get("files", {}))
+        self._whole = {shard for shard, path in enumerate(options.output_files)
+                       if self._is_whole(shard, path)}
+        self._growing = {
+            shard: GrowingFile(folder.file(f"{shard_name(shard)}.growing"),
+                               itertools.takewhile(
+                                   bool, (sums.get(name) for name in pieces)))
+            for shard, pieces in self._pieces.items() if shard not in self._whole}
+
+    def _is_whole(self, shard: int, path: str) -> bool:
+        """Whether a shard is finished, here or already under its final name."""
+        info = self._folder.known(shard_name(shard))
+        if info is None:
+            return False
+        (expected,) = info["files"].values()
+        return any(has_sum(each, expected)
+                   for each in (self._folder.file(shard_name(shard)), path))
+
+    def _holds(self, shard: int, unit: Unit) -> bool:
+        place = self._pieces[shard].index(piece_name(shard, unit.number))
+        return shard in self._whole or place < self._growing[shard].num_pieces
+
+    def hold(self, unit: Unit) -> bool:
+        """Whether the shards hold all pieces of a unit."""
+        return all(self._holds(shard, unit) for shard in self._shards_of[unit.number])
+
+    def append(self, unit: Unit) -> None:
+        """Takes over a unit's pieces; those of the units before it are there."""
+        for shard in self._shards_of[unit.number]:
+            piece = self._folder.file(piece_name(shard, unit.number))
+            if self._holds(shard, unit):  # It was made again for another shard's sake.
+                files.remove(piece)
+            else:
+                self._growing[shard].append(piece)
+
+    def finish(self) -> None:
+        """Marks all as whole."""
+        for shard, growing in self._growing.items():
+            name = shard_name(shard)
+            os.replace(growing.path, self._folder.file(name))
+            self._folder.finish(name, {}, {name: growing.sum})
 
 
 def _move(source: str, target: str) -> None:
@@ -324,7 +358,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
       num_workers: processes; 0 takes as many as there are cores. The records do not
         depend on it.
       work_dir: folder for unfinished work, removed at the end; by default the first
-        output's name and ".unfinished". It takes about half the size of the text, 48
+        output's name and ".unfinished". It takes about half the size of the text, 50
         bytes for each instance, and the records until they are whole.
 
     Returns:

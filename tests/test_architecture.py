@@ -20,7 +20,7 @@ LEVELS = {
     "sequences": 0, "sentence_splitting": 0, "corpus": 0, "python_prose": 0,
     "record_files": 0, "record_vocabulary": 0, "parameter_groups": 0, "run_log": 0,
     "record_summaries": 0, "stop_signals": 0, "run_options": 0,
-    "metrics": 0, "counter_random": 0, "worker_pool": 0, "work_folder": 0,
+    "metrics": 0, "counter_random": 0, "worker_pool": 0, "work_folder": 0, "growing_file": 0,
     "text_spans": 0, "part_files": 0,
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,

@@ -18,6 +18,7 @@ import scipy.stats
 from albert_tf import (
     global_shuffle, local_data, pretraining_data, text_spans, worker_pool)
 from albert_tf.errors import InputError
+from albert_tf.growing_file import GrowingFile
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.records import pretraining_spec, read_records
@@ -220,37 +221,44 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     assert not (tmp_path / "a.tfrecord.unfinished").exists()
 
 
-def _stopped_before_joining(tmp_path, tokenizer, monkeypatch):
-    def fails(self, task):
+def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
+    """A run whose units are all made; so many are in the outputs already."""
+    append, appended = GrowingFile.append, []
+
+    def limited(self, piece):
+        appended.append(piece)
+        if len(appended) <= joined:
+            append(self, piece)
+
+    def fails(self):
         raise Stop
 
     options = _options(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(local_data.Worker, "_join", fails)
+        patched.setattr(GrowingFile, "append", limited)
+        patched.setattr(local_data._Shards, "finish", fails)
         with pytest.raises(Stop):
             local_data.create(options, tokenizer, num_workers=1)
     return options, tmp_path / "a.tfrecord.unfinished"
 
 
-@pytest.mark.parametrize("kind", ["part-00000.tokens", "plans-00000-0000.rows",
-                                  "piece-00000-000000", "unit-000001.json"])
+@pytest.mark.parametrize("kind", [
+    "part-00000.tokens", "plans-00000-0000.rows", "piece-00002-000016",
+    "unit-000001.json", "shard-00000.growing"])
 def test_what_was_damaged_meanwhile_is_made_again(
         kind, tmp_path, tokenizer, many_units, expected, monkeypatch):
-    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
+    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch, 5)
     content = bytearray((folder / kind).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / kind).write_bytes(content)
-    made = []
-    original = local_data.Worker.__call__
-    monkeypatch.setattr(local_data.Worker, "__call__", lambda self, task: (
-        made.append(task[0]), original(self, task))[1])
-    local_data.create(options, tokenizer, num_workers=1)
-    assert _bytes(options) == expected[0]
+    summary = local_data.create(options, tokenizer, num_workers=1)
+    assert _bytes(options) == expected[0] and _same(summary, expected[1])
 
 
+@pytest.mark.parametrize("joined", [0, 1, 7])
 def test_finished_units_are_not_made_again(
-        tmp_path, tokenizer, many_units, expected, monkeypatch):
-    options, _ = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
+        joined, tmp_path, tokenizer, many_units, expected, monkeypatch):
+    options, _ = _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined)
 
     def fails(*_):
         raise AssertionError("made again")
