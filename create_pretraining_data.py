@@ -40,12 +40,12 @@ flags.DEFINE_string(
     "work_dir", None,
     "Folder for unfinished work, removed at the end; by default <output_file>"
     ".unfinished. Give one on this machine where the output is remote.")
-flags.DEFINE_enum(
+flags.DEFINE_string(
     "runner", None,
-    ["DirectRunner", "FlinkRunner", "SparkRunner", "DataflowRunner", "DaskRunner",
-     "PortableRunner"],
-    "Run on a cluster, by Apache Beam (pip install -r requirements-beam.txt). Options "
-    "of the runner come last, after a --, as in: -- --flink_master=host:8081")
+    "Run on a cluster, by Apache Beam (pip install -r requirements-beam.txt): "
+    "DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, "
+    "PortableRunner, or the full name of another runner's class. Options of the "
+    "runner come last, after a --, as in: -- --flink_master=host:8081")
 flags.DEFINE_bool(
     "reproduce_release", False,
     "Make the very records of the 2019 release for its seeds, in its order of random "
