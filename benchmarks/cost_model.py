@@ -1,0 +1,201 @@
+r"""What a training step costs on paper: operations, bytes, time, communication.
+
+    python -m benchmarks.cost_model
+    python -m benchmarks.cost_model --sequences=32 --max_seq_length=128 --replicas=8
+
+A model in arithmetic, no measurement. Every matrix product of a step is listed with its
+shape; it takes its operations at the chip's peak or its operands' and result's way
+through memory, whichever is longer (a roofline). Element-wise parts are taken as fused
+into the products beside them, as XLA does, so that they cost no time; the optimizer
+reads and writes its state once. Replicas sum gradients by a ring all-reduce, which sends
+and receives 2 (N - 1) / N times their bytes, and which here overlaps with nothing. So
+the time is a bound: a real step is slower.
+
+It shows the paper's argument (section 3.1): sharing leaves the operations as they are
+and takes away the parameters, and with them the optimizer's state and what replicas
+send. The column "paper" holds the speed that its table 2 measured, BERT-large = 1.
+"""
+
+import dataclasses
+from typing import Iterator, NamedTuple
+
+from absl import flags
+
+from albert_tf import command_line
+from albert_tf.config import AlbertConfig
+from albert_tf.parameter_count import count_parameters
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("sequences", 64, "Sequences of a step on one chip.", lower_bound=1)
+flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.", lower_bound=1)
+flags.DEFINE_integer("max_predictions_per_seq", 77, "Masked pieces.", lower_bound=1)
+flags.DEFINE_integer("replicas", 64, "Chips that sum their gradients.", lower_bound=1)
+flags.DEFINE_bool("recompute", False, "Layers are computed again in the backward pass.")
+
+# Speed of pretraining in table 2 of the paper.
+PAPER_SPEED = {"bert-base": 4.7, "bert-large": 1.0, "base": 5.6, "large": 1.7,
+               "xlarge": 0.6, "xxlarge": 0.3}
+_BYTES = 2  # bfloat16
+_GRADIENT_BYTES = 4
+# LAMB: reads weight, gradient and both moments, writes weight and moments, in float32.
+_OPTIMIZER_BYTES = 4 * (4 + 3)
+
+
+class Chip(NamedTuple):
+    """A data sheet.
+
+    Attributes:
+      name: of the chip.
+      flops: operations a second in bfloat16, dense.
+      memory: bytes a second.
+      network: bytes a second that one chip sends while it receives as many.
+    """
+
+    name: str
+    flops: float
+    memory: float
+    network: float
+
+
+CHIPS = (
+    # Cloud TPU documentation, "TPU v3"; all-reduce of a pod, 340 TB/s, by 1,024 chips.
+    Chip("TPU v3", 123e12, 900e9, 340e12 / 1024 / 2),
+    # NVIDIA H100 data sheet, SXM; NVLink's 900 GB/s count both directions.
+    Chip("H100", 989.4e12, 3.35e12, 450e9),
+)
+
+
+class Product(NamedTuple):
+    """`count` products [rows, inner] × [inner, columns] of the forward pass."""
+
+    rows: int
+    inner: int
+    columns: int
+    count: int = 1
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.rows * self.inner * self.columns * self.count
+
+    @property
+    def bytes(self) -> float:
+        """Both operands and the result, each once through memory."""
+        return _BYTES * self.count * (
+            self.rows * self.inner + self.inner * self.columns
+            + self.rows * self.columns)
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What one chip computes in a step."""
+
+    sequences: int
+    length: int
+    predictions: int
+
+
+def layer_products(config: AlbertConfig, batch: Batch) -> Iterator[Product]:
+    """Products of all layers, forward."""
+    tokens, hidden = batch.sequences * batch.length, config.hidden_size
+    layers = config.num_hidden_layers * config.inner_group_num
+    heads = config.num_attention_heads
+    yield Product(tokens, hidden, 3 * hidden, layers)  # query, key, value
+    attention = layers * batch.sequences * heads
+    yield Product(batch.length, hidden // heads, batch.length, attention)  # q · kᵀ
+    yield Product(batch.length, batch.length, hidden // heads, attention)  # · v
+    yield Product(tokens, hidden, hidden, layers)  # output
+    yield Product(tokens, hidden, config.intermediate_size, layers)
+    yield Product(tokens, config.intermediate_size, hidden, layers)
+
+
+def other_products(config: AlbertConfig, batch: Batch) -> Iterator[Product]:
+    """Products outside the layers, forward."""
+    tokens, hidden = batch.sequences * batch.length, config.hidden_size
+    if config.embedding_size != hidden:
+        yield Product(tokens, config.embedding_size, hidden)
+    yield Product(batch.sequences, hidden, hidden)  # pooler
+    predicted = batch.sequences * batch.predictions
+    yield Product(predicted, hidden, config.embedding_size)
+    yield Product(predicted, config.embedding_size, config.vocab_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCost:
+    """Of one step on one chip.
+
+    Attributes:
+      parameters: trained.
+      flops: operations, recomputing included.
+      bytes: through memory, optimizer included.
+      sent: bytes that the chip sends to others.
+      compute_seconds, network_seconds: bounds from the data sheet.
+    """
+
+    parameters: int
+    flops: float
+    bytes: float
+    sent: float
+    compute_seconds: float
+    network_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.compute_seconds + self.network_seconds
+
+
+def step_cost(config: AlbertConfig, batch: Batch, chip: Chip, replicas: int,
+              recompute: bool = False) -> StepCost:
+    """Costs of a training step of the whole pretraining model.
+
+    The backward pass of a product is two products of the same size; recomputing
+    (gradient checkpointing) makes those of the layers once more.
+
+    Args:
+      config: the model's shape.
+      batch: what the chip computes.
+      chip: its data sheet.
+      replicas: chips that sum their gradients.
+      recompute: whether layers are computed again.
+    """
+    flops = num_bytes = seconds = 0.0
+    for products, times in ((layer_products(config, batch), 4 if recompute else 3),
+                            (other_products(config, batch), 3)):
+        for product in products:
+            flops += times * product.flops
+            num_bytes += times * product.bytes
+            seconds += times * max(
+                product.flops / chip.flops, product.bytes / chip.memory)
+    parameters = count_parameters(config).with_heads
+    optimizer = parameters * _OPTIMIZER_BYTES
+    sent = 2 * (replicas - 1) / replicas * parameters * _GRADIENT_BYTES
+    return StepCost(parameters, flops, num_bytes + optimizer, sent,
+                    seconds + optimizer / chip.memory, sent / chip.network)
+
+
+def print_chip(chip: Chip, batch: Batch, replicas: int, recompute: bool) -> None:
+    costs = {name: step_cost(AlbertConfig.named(name), batch, chip, replicas, recompute)
+             for name in ("bert-base", "bert-large", "bert-xlarge", "base", "large",
+                          "xlarge", "xxlarge")}
+    reference = costs["bert-large"].seconds
+    print(f"\n{chip.name}: {batch.sequences} x {batch.length} a chip, "
+          f"{replicas} chips, bfloat16{', recomputing' if recompute else ''}\n")
+    print(f"{'':12}{'parameters':>11}{'TFLOP':>8}{'GB':>7}{'compute ms':>12}"
+          f"{'sent MB':>9}{'network ms':>12}{'sequences/s':>13}{'speed':>7}{'paper':>7}")
+    for name, cost in costs.items():
+        rate = batch.sequences * replicas / cost.seconds
+        print(f"{name:12}{cost.parameters / 1e6:10.1f}M{cost.flops / 1e12:8.1f}"
+              f"{cost.bytes / 1e9:7.1f}{1e3 * cost.compute_seconds:12.1f}"
+              f"{cost.sent / 1e6:9.0f}{1e3 * cost.network_seconds:12.2f}{rate:13,.0f}"
+              f"{reference / cost.seconds:7.2f}{PAPER_SPEED.get(name, ''):>7}")
+
+
+def main(_):
+    batch = Batch(FLAGS.sequences, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq)
+    for chip in CHIPS:
+        print_chip(chip, batch, FLAGS.replicas, FLAGS.recompute)
+
+
+if __name__ == "__main__":
+    command_line.run(main)
