@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import fused
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -68,6 +69,12 @@ def check_defaults(model, case):
 
 @pytest.mark.parametrize("name", FIXTURE_CASES)
 def test_forward_pass_is_the_releases(name):
+    check_forward(fixture_case(name))
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
+    monkeypatch.setattr(fused, "parts_for", lambda hidden: fused.FAST)
     check_forward(fixture_case(name))
 
 
