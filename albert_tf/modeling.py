@@ -18,6 +18,7 @@ import tf_keras
 from albert_tf import fused
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.run_options import DTYPES
 
 # Added to the attention scores of masked positions. Finite, so that a row whose
 # mask is all zero attends evenly, as in the release.
@@ -411,3 +412,22 @@ class AlbertModel(tf_keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         return cls(AlbertConfig.from_dict(config["config"]))
+
+
+def compute_as(model: tf_keras.Model, dtype: str, recompute: bool) -> None:
+    """Tells a model's encoders how to compute; to be called before they are traced.
+
+    Args:
+      model: one that has AlbertModels in it, or is one.
+      dtype: see AlbertModel.activation_dtype.
+      recompute: see Encoder.recompute.
+
+    Raises:
+      InputError: if the type is unknown.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is '{dtype}'; choose one of {', '.join(DTYPES)}.")
+    for part in (model, *model.submodules):
+        if isinstance(part, AlbertModel):
+            part.activation_dtype = dtype
+            part.encoder.recompute = recompute
