@@ -2,9 +2,8 @@
 
 Between two matrix products a layer does little arithmetic but moves much memory:
 each operation of its own reads and writes all activations, and automatic
-differentiation keeps what each of them needs. Here stand the four parts of a layer,
+differentiation keeps what each of them needs. Here stand three parts of a layer,
 
-    split_heads         add bias, scale the query, split into heads
     attend              softmax(q · kᵀ + mask), dropout, · v
     add_activation      add bias, activation
     add_and_normalize   add bias, dropout, add residual, LayerNorm
@@ -21,9 +20,8 @@ Shapes: B batch, S sequence, H width, A heads, D = H / A; `...` any axes before 
 last.
 """
 
-import functools
 import math
-from typing import Callable, NamedTuple, Optional, Sequence
+from typing import Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -78,29 +76,10 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     }[name]
 
 
-def _plain_split_heads(qkv, bias, num_heads):
-    shape = tf.shape(qkv)
-    size = qkv.shape[-1] // (3 * num_heads)
-    wide = _wide(qkv) + bias
-    wide = tf.reshape(wide, [shape[0], shape[1], 3, num_heads, size])
-    query, key, value = tf.unstack(tf.transpose(wide, [2, 0, 3, 1, 4]))
-    query *= size ** -0.5
-    return tuple(tf.cast(part, qkv.dtype) for part in (query, key, value))
-
-
 def _plain_attend(query, key, value, mask, dropped):
     scores = _wide(tf.matmul(query, key, transpose_b=True))  # [B, A, S, S]
     probs = drop(tf.nn.softmax(scores + mask), dropped)
-    context = tf.matmul(tf.cast(probs, value.dtype), value)
-    return _merge_heads(context)
-
-
-def _merge_heads(context):
-    """[B, A, S, D] → [B, S, H]."""
-    shape = tf.shape(context)
-    merged = tf.reshape(tf.transpose(context, [0, 2, 1, 3]),
-                        [shape[0], shape[2], context.shape[1] * context.shape[3]])
-    return merged
+    return tf.matmul(tf.cast(probs, value.dtype), value)
 
 
 def _plain_add_activation(inputs, bias, name):
@@ -158,31 +137,13 @@ def _sum_rows(inputs):
     return tf.reduce_sum(tf.reshape(inputs, [-1, inputs.shape[-1]]), axis=0)
 
 
-# ---- heads -----------------------------------------------------------------
-
-
-def _fast_split_heads(qkv, bias, num_heads):
-    @tf.custom_gradient
-    def split(qkv, bias):
-        heads = _island(_plain_split_heads, qkv, bias, num_heads=num_heads)
-
-        def gradient(*upstream):
-            return _island(_split_heads_gradient, *upstream)
-
-        return heads, gradient
-
-    return split(qkv, bias)
-
-
-def _split_heads_gradient(query, key, value):
-    """Puts the gradients side by side again, as the values were: [B, S, 3H], [3H]."""
-    size = query.shape[-1]
-    query = _wide(query) * size ** -0.5
-    stacked = tf.stack([query, _wide(key), _wide(value)])  # [3, B, A, S, D]
-    merged = tf.transpose(stacked, [1, 3, 0, 2, 4])
-    batch, length, _, heads, _ = merged.shape
-    merged = tf.reshape(merged, [batch, length, 3 * heads * size])
-    return tf.cast(merged, key.dtype), _sum_rows(merged)
+def _row_means(inputs):
+    """[..., H] → [..., 1], as a product: XLA sums rows of floats in small windows,
+    which takes longer."""
+    size = inputs.shape[-1]
+    flat = tf.reshape(inputs, [-1, size])
+    sums = tf.matmul(flat, tf.ones([size, 1], inputs.dtype))
+    return tf.reshape(sums / size, [*inputs.shape[:-1], 1])
 
 
 # ---- attention -------------------------------------------------------------
@@ -199,13 +160,13 @@ def _fast_attend(query, key, value, mask, dropped):
 
     @tf.custom_gradient
     def attend(query, key, value, mask):
+        # Its own operation, since XLA's is slower here: it finds the largest score of
+        # a row one by one. Whatever the type, it computes in float32.
         scores = tf.matmul(query, key, transpose_b=True)
-        probs = _island(_softmax, scores, mask)
+        probs = tf.nn.softmax(scores + tf.cast(mask, scores.dtype))
         context = tf.matmul(_drop_probs(probs, keep, rate), value)
 
         def gradient(upstream):
-            # [B, S, H] → [B, A, S, D]
-            upstream = _island(_split_context, upstream, num_heads=query.shape[1])
             used = _drop_probs(probs, keep, rate)
             d_value = tf.matmul(used, upstream, transpose_a=True)
             d_used = tf.matmul(upstream, value, transpose_b=True)
@@ -213,16 +174,9 @@ def _fast_attend(query, key, value, mask, dropped):
             return (tf.matmul(d_scores, key),
                     tf.matmul(d_scores, query, transpose_a=True), d_value, None)
 
-        return _island(_merge_heads, context), gradient
+        return context, gradient
 
     return attend(query, key, value, mask)
-
-
-def _softmax(scores, mask):
-    scores_wide = _wide(scores) + mask
-    powers = tf.exp(scores_wide - tf.reduce_max(scores_wide, axis=-1, keepdims=True))
-    scale = 1.0 / tf.reduce_sum(powers, axis=-1, keepdims=True)
-    return tf.cast(powers * scale, scores.dtype)
 
 
 def _drop_probs(probs, keep, rate):
@@ -241,11 +195,6 @@ def _softmax_gradient(d_used, probs, keep, rate):
     row = tf.reduce_sum(wide * d_probs, axis=-1, keepdims=True)
     return tf.cast(wide * (d_probs - row), d_used.dtype)
 
-
-def _split_context(upstream, num_heads):
-    batch, length, size = upstream.shape
-    split = tf.reshape(upstream, [batch, length, num_heads, size // num_heads])
-    return tf.transpose(split, [0, 2, 1, 3])
 
 
 # ---- activation ------------------------------------------------------------
@@ -319,8 +268,8 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
 def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
     """Outputs, the normalized sum [..., H], and r [..., 1]."""
     total = _wide(residual) + drop(_wide(inputs) + bias, _dropped(keep, rate))
-    centred = total - tf.reduce_mean(total, axis=-1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+    centred = total - _row_means(total)
+    variance = _row_means(tf.square(centred))
     scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
     normal = centred * scale
     return (tf.cast(normal * gamma + beta, inputs.dtype),
@@ -332,8 +281,7 @@ def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
     dtype = upstream.dtype
     upstream, normal = _wide(upstream), _wide(normal)
     scaled = upstream * gamma
-    mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
-    slope = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
+    mean, slope = _row_means(scaled), _row_means(scaled * normal)
     d_total = scale * (scaled - mean - normal * slope)
     d_inputs = drop(d_total, _dropped(keep, rate))
     return (tf.cast(d_inputs, dtype), tf.cast(d_total, dtype), _sum_rows(d_inputs),
@@ -347,25 +295,20 @@ class Parts(NamedTuple):
     """The parts of a layer.
 
     Attributes:
-      split_heads: (products with the kernels of query, key and value side by side
-        [B, S, 3H], bias [3H], A) → query / sqrt(D), key, value [B, A, S, D].
-      attend: (query, key, value [B, A, S, D], mask [B, 1, 1, S], Dropped of
-        [B, A, S, S] or None) → context [B, S, H].
+      attend: (query / sqrt(D), key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
+        of [B, A, S, S] or None) → context [B, A, S, D].
       add_activation: (inputs [..., H], bias [H], name) → [..., H].
       add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],
         beta [H], Dropped of the inputs or None) → [..., H].
     """
 
-    split_heads: Callable[..., Sequence[tf.Tensor]]
     attend: Callable[..., tf.Tensor]
     add_activation: Callable[..., tf.Tensor]
     add_and_normalize: Callable[..., tf.Tensor]
 
 
-PLAIN = Parts(_plain_split_heads, _plain_attend, _plain_add_activation,
-              _plain_add_and_normalize)
-FAST = Parts(_fast_split_heads, _fast_attend, _fast_add_activation,
-             _fast_add_and_normalize)
+PLAIN = Parts(_plain_attend, _plain_add_activation, _plain_add_and_normalize)
+FAST = Parts(_fast_attend, _fast_add_activation, _fast_add_and_normalize)
 
 
 def _on_cpu() -> bool:

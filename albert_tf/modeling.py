@@ -183,11 +183,15 @@ class AttentionBlock(NamedLayer):
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[AttentionWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
         parts = (self.query, self.key, self.value)
+        # Scaling the query's kernel scales the scores.
+        scales = ((self.query.kernel.shape[1] // self.num_heads) ** -0.5, 1.0, 1.0)
         # One product for the three is faster than one for each.
-        qkv_kernel = tf.concat([part.kernel for part in parts], axis=1)
-        small = (tf.concat([part.bias for part in parts], axis=0),
-                 *map(tf.convert_to_tensor, (self.output_dense.bias,
-                                             self.layer_norm.gamma, self.layer_norm.beta)))
+        qkv_kernel = tf.concat(
+            [part.kernel * scale for part, scale in zip(parts, scales)], axis=1)
+        small = (
+            tf.concat([part.bias * scale for part, scale in zip(parts, scales)], axis=0),
+            *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
+                                        self.layer_norm.beta)))
         return [
             AttentionWeights(qkv, small[0], output, *small[1:]) for qkv, output in zip(
                 fused.copies(qkv_kernel, dtype, uses),
@@ -198,11 +202,17 @@ class AttentionBlock(NamedLayer):
         """[B, S, H] and [B, 1, 1, S] → [B, S, H]; weights are the own by default."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         parts = fused.parts_for(hidden)
-        query, key, value = parts.split_heads(
-            product(hidden, weights.qkv_kernel), weights.qkv_bias, self.num_heads)
-        batch, length = tf.unstack(tf.shape(hidden))[:2]
+        batch, length, size = tf.unstack(tf.shape(hidden))
+        qkv = tf.nn.bias_add(product(hidden, weights.qkv_kernel),
+                             tf.cast(weights.qkv_bias, hidden.dtype))
+        qkv = tf.reshape(qkv, [batch, length, 3, self.num_heads,
+                               hidden.shape[-1] // self.num_heads])
+        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
             [batch, self.num_heads, length, length], self.probs_dropout_prob))
+        context = tf.transpose(context, [0, 2, 1, 3])  # [B, S, A, D]
+        context = tf.reshape(context, [batch, length, size])
+        context.set_shape(hidden.shape)
         return parts.add_and_normalize(
             product(context, weights.output_kernel), weights.output_bias, hidden,
             weights.gamma, weights.beta,

@@ -20,9 +20,6 @@ def arguments(part, dropped):
     """Float arguments of a part as arrays, and a function of (parts, tensors)."""
     rows = (BATCH, LENGTH, WIDTH)
     heads = (BATCH, HEADS, LENGTH, SIZE)
-    if part == "split_heads":
-        return ([numbers(0, BATCH, LENGTH, 3 * WIDTH), numbers(1, 3 * WIDTH)],
-                lambda parts, x: parts.split_heads(*x, HEADS))
     if part == "attend":
         mask = -10000.0 * (np.arange(LENGTH) > 3) * np.array([[0], [1]])
         units = dropped_of((BATCH, HEADS, LENGTH, LENGTH)) if dropped else None
@@ -43,7 +40,7 @@ def dropped_of(shape):
     return fused.Dropped(tf.constant(numbers(9, *shape) > -0.5), 0.3)
 
 
-CASES = [("split_heads", False), ("attend", False), ("attend", True),
+CASES = [("attend", False), ("attend", True),
          ("add_and_normalize", False), ("add_and_normalize", True),
          *((f"add_activation:{name}", False) for name in ACTIVATIONS)]
 
