@@ -34,6 +34,9 @@ MIN_SIZE = 1 << 15
 # Gradients of a kernel that are summed at once hold so many bytes at the most.
 _SUMMED_BYTES = 1 << 27
 
+# Parts in which rows are summed.
+_FOLDS = 16
+
 _GELU_SLOPE = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715
 
@@ -74,6 +77,19 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
         "tanh": tf.tanh,
         "linear": tf.identity,
     }[name]
+
+
+def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
+    if inputs.dtype == bias.dtype:
+        return tf.nn.bias_add(inputs, bias)
+
+    @tf.custom_gradient
+    def add(inputs, bias):
+        outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
+        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
+
+    return add(inputs, bias)
 
 
 def _plain_attend(query, key, value, mask, dropped):
@@ -132,18 +148,39 @@ def _keep_and_rate(dropped):
     return (None, 0.0) if dropped is None else dropped
 
 
-def _sum_rows(inputs):
-    """The gradient of a bias: [..., H] → [H]."""
-    return tf.reduce_sum(tf.reshape(inputs, [-1, inputs.shape[-1]]), axis=0)
+def _sum_rows(*tensors):
+    """[..., H] → [H] of each, in the type of biases.
+
+    Apart from the part that made them, in which XLA would compute each number once to
+    store it and once more to sum it. TensorFlow's own sum would add up bfloat16 in
+    bfloat16, where 256 + 1 is 256, so most of it is done in float32 before.
+    """
+    flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
+    if flat[0].dtype.size == 2:
+        rows = flat[0].shape[0]
+        if rows is None or rows % _FOLDS or not (
+                rows * flat[0].shape[1] >= MIN_SIZE and _on_cpu()):
+            return [tf.reduce_sum(_wide(rows), axis=0) for rows in flat]
+        flat = _island(_fold, *flat)
+    return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
 
 
-def _row_means(inputs):
+def _fold(*tensors):
+    """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
+    return [tf.add_n([_wide(part) for part in tf.split(rows, _FOLDS)])
+            for rows in tensors]
+
+
+def _row_sums(inputs):
     """[..., H] → [..., 1], as a product: XLA sums rows of floats in small windows,
     which takes longer."""
     size = inputs.shape[-1]
-    flat = tf.reshape(inputs, [-1, size])
-    sums = tf.matmul(flat, tf.ones([size, 1], inputs.dtype))
-    return tf.reshape(sums / size, [*inputs.shape[:-1], 1])
+    sums = tf.matmul(tf.reshape(inputs, [-1, size]), tf.ones([size, 1], inputs.dtype))
+    return tf.reshape(sums, [*inputs.shape[:-1], 1])
+
+
+def _row_means(inputs):
+    return _row_sums(inputs) / inputs.shape[-1]
 
 
 # ---- attention -------------------------------------------------------------
@@ -192,8 +229,7 @@ def _dropped_probs(probs, keep, rate):
 def _softmax_gradient(d_used, probs, keep, rate):
     d_probs = drop(_wide(d_used), _dropped(keep, rate))
     wide = _wide(probs)
-    row = tf.reduce_sum(wide * d_probs, axis=-1, keepdims=True)
-    return tf.cast(wide * (d_probs - row), d_used.dtype)
+    return tf.cast(wide * (d_probs - _row_sums(wide * d_probs)), d_used.dtype)
 
 
 
@@ -207,7 +243,8 @@ def _fast_add_activation(inputs, bias, name):
         outputs = _island(_plain_add_activation, inputs, bias, name=name)
 
         def gradient(upstream):
-            return _island(_activation_gradient, upstream, inputs, bias, name=name)
+            d_inputs = _island(_activation_gradient, upstream, inputs, bias, name=name)
+            return (d_inputs, *_sum_rows(d_inputs))
 
         return outputs, gradient
 
@@ -233,8 +270,7 @@ _DERIVATIVES = {
 
 def _activation_gradient(upstream, inputs, bias, name):
     derivative = _DERIVATIVES[name](_wide(inputs) + bias)
-    gradient = _wide(upstream) * derivative
-    return tf.cast(gradient, inputs.dtype), _sum_rows(gradient)
+    return tf.cast(_wide(upstream) * derivative, inputs.dtype)
 
 
 # ---- LayerNorm -------------------------------------------------------------
@@ -256,9 +292,10 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
             _normalize_forward, inputs, bias, residual, gamma, beta, keep, rate=rate)
 
         def gradient(upstream):
-            d_inputs, d_residual, *rest = _island(
+            d_inputs, d_residual, d_gamma = _island(
                 _normalize_gradient, upstream, normal, scale, gamma, keep, rate=rate)
-            return (d_inputs, rest[0], d_residual, rest[1], rest[2])
+            d_bias, d_gamma, d_beta = _sum_rows(d_inputs, d_gamma, upstream)
+            return d_inputs, d_bias, d_residual, d_gamma, d_beta
 
         return outputs, gradient
 
@@ -277,15 +314,15 @@ def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
 
 
 def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
-    """Gradients of inputs, residual, bias, gamma, beta."""
+    """Gradients of inputs, residual, and of gamma in each row."""
     dtype = upstream.dtype
     upstream, normal = _wide(upstream), _wide(normal)
     scaled = upstream * gamma
     mean, slope = _row_means(scaled), _row_means(scaled * normal)
     d_total = scale * (scaled - mean - normal * slope)
     d_inputs = drop(d_total, _dropped(keep, rate))
-    return (tf.cast(d_inputs, dtype), tf.cast(d_total, dtype), _sum_rows(d_inputs),
-            _sum_rows(upstream * normal), _sum_rows(upstream))
+    return (tf.cast(d_inputs, dtype), tf.cast(d_total, dtype),
+            tf.cast(upstream * normal, dtype))
 
 
 # ---- the choice ------------------------------------------------------------

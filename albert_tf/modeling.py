@@ -74,7 +74,7 @@ class Dense(NamedLayer):
 
     def call(self, inputs):
         output = product(inputs, tf.cast(self.kernel, inputs.dtype))
-        output = tf.nn.bias_add(output, tf.cast(self.bias, inputs.dtype))
+        output = fused.add_bias(output, tf.convert_to_tensor(self.bias))
         return fused.activation(self.hidden_act)(output)
 
 
@@ -203,8 +203,7 @@ class AttentionBlock(NamedLayer):
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         parts = fused.parts_for(hidden)
         batch, length, size = tf.unstack(tf.shape(hidden))
-        qkv = tf.nn.bias_add(product(hidden, weights.qkv_kernel),
-                             tf.cast(weights.qkv_bias, hidden.dtype))
+        qkv = fused.add_bias(product(hidden, weights.qkv_kernel), weights.qkv_bias)
         qkv = tf.reshape(qkv, [batch, length, 3, self.num_heads,
                                hidden.shape[-1] // self.num_heads])
         query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))

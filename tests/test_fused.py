@@ -107,6 +107,19 @@ def test_units_dropped_are_tensorflows():
             np.testing.assert_allclose(tf.cast(found, tf.float32), expected, rtol=4e-3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_gradients_of_biases_are_summed_in_float32(dtype):
+    """In bfloat16 a sum of ones would end at 256."""
+    rows, bias = tf.ones([4000, 16], dtype), tf.zeros([16])
+    for parts in (fused.PLAIN, fused.FAST):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(bias)
+            outputs = (fused.add_bias(rows, bias),
+                       parts.add_activation(rows, bias, "linear"))
+        for output in outputs:
+            np.testing.assert_array_equal(tape.gradient(output, bias), [4000.0] * 16)
+
+
 @pytest.mark.parametrize("dtype, uses, limit", [
     ("float32", 5, 1 << 27), ("bfloat16", 5, 1 << 27), ("bfloat16", 5, 400),
     ("float32", 1, 1)])
