@@ -31,9 +31,6 @@ LAYER_NORM_EPSILON = 1e-12
 # for batches of fewer numbers than this (B · S · H).
 MIN_SIZE = 1 << 15
 
-# Gradients of a kernel that are summed at once hold so many bytes at the most.
-_SUMMED_BYTES = 1 << 27
-
 # Parts in which rows are summed.
 _FOLDS = 16
 
@@ -61,7 +58,7 @@ def drop(inputs: tf.Tensor, dropped: Optional[Dropped]) -> tf.Tensor:
     return tf.where(dropped.keep, inputs * scale, tf.zeros([], inputs.dtype))
 
 
-def _wide(inputs: tf.Tensor) -> tf.Tensor:
+def wide(inputs: tf.Tensor) -> tf.Tensor:
     """In the type that is computed in."""
     return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
 
@@ -93,17 +90,17 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def _plain_attend(query, key, value, mask, dropped):
-    scores = _wide(tf.matmul(query, key, transpose_b=True))  # [B, A, S, S]
+    scores = wide(tf.matmul(query, key, transpose_b=True))  # [B, A, S, S]
     probs = drop(tf.nn.softmax(scores + mask), dropped)
     return tf.matmul(tf.cast(probs, value.dtype), value)
 
 
 def _plain_add_activation(inputs, bias, name):
-    return tf.cast(activation(name)(_wide(inputs) + bias), inputs.dtype)
+    return tf.cast(activation(name)(wide(inputs) + bias), inputs.dtype)
 
 
 def _plain_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
-    total = _wide(residual) + drop(_wide(inputs) + bias, dropped)
+    total = wide(residual) + drop(wide(inputs) + bias, dropped)
     return tf.cast(normalize(total, gamma, beta), inputs.dtype)
 
 
@@ -120,7 +117,7 @@ def normalize(inputs, gamma, beta):
 _compiled = {}
 
 
-def _island(function, *tensors, **options):
+def island(function, *tensors, **options):
     """function(*tensors, **options), compiled by XLA; None among the tensors stays.
 
     One tf.function for each signature, so that all layers of a shape share it, and
@@ -159,15 +156,15 @@ def _sum_rows(*tensors):
     if flat[0].dtype.size == 2:
         rows = flat[0].shape[0]
         if rows is None or rows % _FOLDS or not (
-                rows * flat[0].shape[1] >= MIN_SIZE and _on_cpu()):
-            return [tf.reduce_sum(_wide(rows), axis=0) for rows in flat]
-        flat = _island(_fold, *flat)
+                rows * flat[0].shape[1] >= MIN_SIZE and on_cpu()):
+            return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
+        flat = island(_fold, *flat)
     return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
 
 
 def _fold(*tensors):
     """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
-    return [tf.add_n([_wide(part) for part in tf.split(rows, _FOLDS)])
+    return [tf.add_n([wide(part) for part in tf.split(rows, _FOLDS)])
             for rows in tensors]
 
 
@@ -207,7 +204,7 @@ def _fast_attend(query, key, value, mask, dropped):
             used = _drop_probs(probs, keep, rate)
             d_value = tf.matmul(used, upstream, transpose_a=True)
             d_used = tf.matmul(upstream, value, transpose_b=True)
-            d_scores = _island(_softmax_gradient, d_used, probs, keep, rate=rate)
+            d_scores = island(_softmax_gradient, d_used, probs, keep, rate=rate)
             return (tf.matmul(d_scores, key),
                     tf.matmul(d_scores, query, transpose_a=True), d_value, None)
 
@@ -219,17 +216,17 @@ def _fast_attend(query, key, value, mask, dropped):
 def _drop_probs(probs, keep, rate):
     if keep is None:
         return probs
-    return _island(_dropped_probs, probs, keep, rate=rate)
+    return island(_dropped_probs, probs, keep, rate=rate)
 
 
 def _dropped_probs(probs, keep, rate):
-    return tf.cast(drop(_wide(probs), Dropped(keep, rate)), probs.dtype)
+    return tf.cast(drop(wide(probs), Dropped(keep, rate)), probs.dtype)
 
 
 def _softmax_gradient(d_used, probs, keep, rate):
-    d_probs = drop(_wide(d_used), _dropped(keep, rate))
-    wide = _wide(probs)
-    return tf.cast(wide * (d_probs - _row_sums(wide * d_probs)), d_used.dtype)
+    d_probs = drop(wide(d_used), _dropped(keep, rate))
+    probs = wide(probs)
+    return tf.cast(probs * (d_probs - _row_sums(probs * d_probs)), d_used.dtype)
 
 
 
@@ -240,10 +237,10 @@ def _fast_add_activation(inputs, bias, name):
     """Keeps the inputs alone; the derivative is computed from them again."""
     @tf.custom_gradient
     def add_activation(inputs, bias):
-        outputs = _island(_plain_add_activation, inputs, bias, name=name)
+        outputs = island(_plain_add_activation, inputs, bias, name=name)
 
         def gradient(upstream):
-            d_inputs = _island(_activation_gradient, upstream, inputs, bias, name=name)
+            d_inputs = island(_activation_gradient, upstream, inputs, bias, name=name)
             return (d_inputs, *_sum_rows(d_inputs))
 
         return outputs, gradient
@@ -269,8 +266,8 @@ _DERIVATIVES = {
 
 
 def _activation_gradient(upstream, inputs, bias, name):
-    derivative = _DERIVATIVES[name](_wide(inputs) + bias)
-    return tf.cast(_wide(upstream) * derivative, inputs.dtype)
+    derivative = _DERIVATIVES[name](wide(inputs) + bias)
+    return tf.cast(wide(upstream) * derivative, inputs.dtype)
 
 
 # ---- LayerNorm -------------------------------------------------------------
@@ -288,11 +285,11 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
 
     @tf.custom_gradient
     def add_and_normalize(inputs, bias, residual, gamma, beta):
-        outputs, normal, scale = _island(
+        outputs, normal, scale = island(
             _normalize_forward, inputs, bias, residual, gamma, beta, keep, rate=rate)
 
         def gradient(upstream):
-            d_inputs, d_residual, d_gamma = _island(
+            d_inputs, d_residual, d_gamma = island(
                 _normalize_gradient, upstream, normal, scale, gamma, keep, rate=rate)
             d_bias, d_gamma, d_beta = _sum_rows(d_inputs, d_gamma, upstream)
             return d_inputs, d_bias, d_residual, d_gamma, d_beta
@@ -304,7 +301,7 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
 
 def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
     """Outputs, the normalized sum [..., H], and r [..., 1]."""
-    total = _wide(residual) + drop(_wide(inputs) + bias, _dropped(keep, rate))
+    total = wide(residual) + drop(wide(inputs) + bias, _dropped(keep, rate))
     centred = total - _row_means(total)
     variance = _row_means(tf.square(centred))
     scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
@@ -316,7 +313,7 @@ def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
 def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
     """Gradients of inputs, residual, and of gamma in each row."""
     dtype = upstream.dtype
-    upstream, normal = _wide(upstream), _wide(normal)
+    upstream, normal = wide(upstream), wide(normal)
     scaled = upstream * gamma
     mean, slope = _row_means(scaled), _row_means(scaled * normal)
     d_total = scale * (scaled - mean - normal * slope)
@@ -348,7 +345,7 @@ PLAIN = Parts(_plain_attend, _plain_add_activation, _plain_add_and_normalize)
 FAST = Parts(_fast_attend, _fast_add_activation, _fast_add_and_normalize)
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
     """Whether the current strategy computes on CPUs."""
     strategy = tf.distribute.get_strategy()
     if not tf.distribute.has_strategy():
@@ -363,85 +360,4 @@ def parts_for(hidden: tf.Tensor) -> Parts:
     Unknown shapes get the plain ones: XLA would compile for every shape that comes.
     """
     size = hidden.shape.num_elements()
-    return FAST if size is not None and size >= MIN_SIZE and _on_cpu() else PLAIN
-
-
-# ---- kernels ---------------------------------------------------------------
-
-
-def copies(kernel: tf.Tensor, dtype: tf.DType, uses: int) -> list[tf.Tensor]:
-    """A kernel in the type of the products, once for each of its `uses`.
-
-    It is cast once, and the gradients of the uses, which layers that share the
-    kernel have one each, are summed in float32, a number of them at once.
-
-    Args:
-      kernel: float32.
-      dtype: of the copies.
-      uses: how many.
-    """
-    low = tf.stop_gradient(tf.cast(kernel, dtype))
-    group = max(1, _SUMMED_BYTES // (low.dtype.size * kernel.shape.num_elements()))
-    found = []
-    while len(found) < uses:
-        count = min(group, uses - len(found))
-        last = len(found) + count == uses
-        outputs = _tap(kernel, low, count, last)
-        found.extend(outputs[:count])
-        kernel = outputs[-1]
-    return found
-
-
-def _tap(kernel, low, count, last):
-    """`count` copies of `low`, and, unless they are the last, the kernel for others."""
-    @tf.custom_gradient
-    def tap(kernel):
-        def gradient(*upstream):
-            size = kernel.shape.num_elements()
-            if low.dtype != kernel.dtype and size >= MIN_SIZE and _on_cpu():
-                return _island(_sum, *upstream)
-            return _sum(*upstream)
-
-        rest = () if last else (tf.identity(kernel),)
-        return (*(tf.identity(low) for _ in range(count)), *rest), gradient
-
-    return tap(kernel)
-
-
-def _sum(*tensors):
-    return tf.add_n([_wide(tensor) for tensor in tensors])
-
-
-# ---- memory ----------------------------------------------------------------
-
-
-def recomputed(function: Callable[..., tf.Tensor], hidden: tf.Tensor,
-               *weights: tf.Tensor) -> tf.Tensor:
-    """function(hidden, *weights), of which nothing is kept for the backward pass.
-
-    There it is computed once more. It must give the same each time.
-    """
-    @tf.custom_gradient
-    def call(hidden, *weights):
-        def gradient(upstream):
-            late = _after(hidden, upstream)
-            with tf.GradientTape() as tape:
-                tape.watch([late, *weights])
-                output = function(late, *weights)
-            return tape.gradient(output, [late, *weights], output_gradients=upstream)
-
-        return function(hidden, *weights), gradient
-
-    return call(hidden, *weights)
-
-
-def _after(hidden, upstream):
-    """`hidden`, but not before `upstream` is there.
-
-    Else TensorFlow or XLA would see that a layer is computed twice from the same,
-    and keep the first result. XLA knows no order but that of data; a number that is
-    0 unless the gradient is NaN makes one that it cannot see through.
-    """
-    first = tf.reshape(upstream, [-1])[0]
-    zero = tf.where(tf.equal(first, first), tf.zeros([], first.dtype), first)
-    return hidden + tf.cast(zero, hidden.dtype)
+    return FAST if size is not None and size >= MIN_SIZE and on_cpu() else PLAIN

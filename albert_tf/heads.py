@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import (
-    AlbertModel, Dense, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
+from albert_tf.modeling import AlbertModel
 
 
 class MaskedLanguageModelHead(NamedLayer):

@@ -1,7 +1,5 @@
 """The encoder: embeddings, the shared block, the pooler.
 
-Every variable carries the name that it has in the release's checkpoints, and
-exists as soon as the model is constructed; all kernels are two-dimensional.
 Shapes below: B batch, S sequence, E embedding, H hidden, A heads, D = H / A.
 
 Dropout draws from a seed that the caller passes in, so that a training step is
@@ -15,9 +13,11 @@ from typing import Any, Mapping, NamedTuple, Optional
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import fused
+from albert_tf import fused, recomputing, shared_kernels
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.layers import (
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
 from albert_tf.run_options import DTYPES
 
 # Added to the attention scores of masked positions. Finite, so that a row whose
@@ -26,97 +26,6 @@ MASKED_SCORE = -10000.0
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
-
-
-class NamedLayer(tf_keras.layers.Layer):
-    """A layer whose variables are named after the release's, from the start.
-
-    Args:
-      scope: path of the layer in the release's checkpoints.
-    """
-
-    def __init__(self, scope: str, **kwargs):
-        # Each layer casts what it must; Keras would cast all inputs to float32.
-        super().__init__(name=scope.replace("/", "_"), autocast=False, **kwargs)
-        self.scope = scope
-
-    def make_weight(self, name: str, shape, initializer) -> tf.Variable:
-        """Adds a trainable variable `<scope>/<name>`."""
-        # A trailing slash makes the scope absolute, whatever scope encloses it.
-        with tf.name_scope(f"{self.scope}/"):
-            return self.add_weight(name=name, shape=shape, initializer=initializer)
-
-
-def kernel_initializer(config: AlbertConfig):
-    """Truncated normal of the config's range; a new object for each weight."""
-    return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-
-def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """[..., in] × [in, out] → [..., out], as one flat product."""
-    # [B·S, in] × [in, out] is faster than a batched one.
-    shape, (in_size, out_size) = inputs.shape, kernel.shape
-    output = tf.matmul(tf.reshape(inputs, [-1, in_size]), kernel)
-    output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
-    output.set_shape(shape[:-1].concatenate([out_size]))
-    return output
-
-
-class Dense(NamedLayer):
-    """x · kernel + bias over the last axis: [..., in] → [..., out], in x's type."""
-
-    def __init__(self, scope: str, in_size: int, out_size: int, initializer,
-                 hidden_act: str = "linear"):
-        super().__init__(scope)
-        self.kernel = self.make_weight("kernel", [in_size, out_size], initializer)
-        self.bias = self.make_weight("bias", [out_size], "zeros")
-        self.hidden_act = hidden_act
-
-    def call(self, inputs):
-        output = product(inputs, tf.cast(self.kernel, inputs.dtype))
-        output = fused.add_bias(output, tf.convert_to_tensor(self.bias))
-        return fused.activation(self.hidden_act)(output)
-
-
-class LayerNorm(NamedLayer):
-    """Normalization over the last axis, with gain `gamma` and offset `beta`."""
-
-    def __init__(self, scope: str, size: int):
-        super().__init__(scope)
-        self.beta = self.make_weight("beta", [size], "zeros")
-        self.gamma = self.make_weight("gamma", [size], "ones")
-
-    def call(self, inputs):
-        return fused.normalize(inputs, self.gamma, self.beta)
-
-
-class DropoutSeeds:
-    """Gives each dropout of one forward pass a seed of its own.
-
-    Args:
-      seed: int32 [2], or None where nothing is to be dropped.
-    """
-
-    def __init__(self, seed: Optional[tf.Tensor]):
-        self._seed = seed
-        self._count = 0
-
-    def draw(self, shape, rate: float) -> Optional[fused.Dropped]:
-        """Which of the units of a tensor stay; None if all do."""
-        if self._seed is None or rate == 0.0:
-            return None
-        seed = tf.random.fold_in(self._seed, self._count)
-        self._count += 1
-        # In float32 whatever is dropped, so that the same units are.
-        return fused.Dropped(tf.random.stateless_uniform(shape, seed) >= rate, rate)
-
-    def follow(self, other: "DropoutSeeds") -> None:
-        """Goes on after `other`, a copy that has drawn."""
-        self._count = max(self._count, other._count)
-
-    def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
-        """Zeroes a share `rate` of `inputs` and scales up the rest."""
-        return fused.drop(inputs, self.draw(tf.shape(inputs), rate))
 
 
 class Embeddings(NamedLayer):
@@ -194,8 +103,8 @@ class AttentionBlock(NamedLayer):
                                         self.layer_norm.beta)))
         return [
             AttentionWeights(qkv, small[0], output, *small[1:]) for qkv, output in zip(
-                fused.copies(qkv_kernel, dtype, uses),
-                fused.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
+                shared_kernels.copies(qkv_kernel, dtype, uses),
+                shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
              weights: Optional[AttentionWeights] = None):
@@ -248,7 +157,7 @@ class FeedForwardBlock(NamedLayer):
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[FeedForwardWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
         first, second = (
-            fused.copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
+            shared_kernels.copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
             for dense in (self.intermediate, self.output_dense))
         bias, *rest = map(tf.convert_to_tensor, (
             self.intermediate.bias, self.output_dense.bias, self.layer_norm.gamma,
@@ -334,7 +243,7 @@ class Encoder(NamedLayer):
             return hidden
 
         if self.recompute:
-            return fused.recomputed(layer, hidden, *weights)
+            return recomputing.recomputed(layer, hidden, *weights)
         return layer(hidden, *weights)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import fused
-from albert_tf.modeling import DropoutSeeds
+from albert_tf import fused, shared_kernels
+from albert_tf.layers import DropoutSeeds
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 3, 4
 WIDTH = HEADS * SIZE
@@ -25,7 +25,7 @@ def arguments(part, dropped):
         units = dropped_of((BATCH, HEADS, LENGTH, LENGTH)) if dropped else None
         return ([numbers(seed, *heads) for seed in range(3)],
                 lambda parts, x: parts.attend(
-                    *x, tf.cast(mask[:, None, None], fused._wide(x[0]).dtype), units))
+                    *x, tf.cast(mask[:, None, None], fused.wide(x[0]).dtype), units))
     if part == "add_and_normalize":
         units = dropped_of(rows) if dropped else None
         return ([numbers(0, *rows), numbers(1, WIDTH), numbers(2, *rows),
@@ -56,7 +56,7 @@ def value_and_gradients(parts, part, dropped, dtype, compiled=False):
             tape.watch(tensors)
             outputs = tf.nest.flatten(function(parts, tensors))
             total = tf.add_n([tf.reduce_sum(
-                fused._wide(out) * tf.cast(numbers(7 + i, *out.shape), fused._wide(out).dtype))
+                fused.wide(out) * tf.cast(numbers(7 + i, *out.shape), fused.wide(out).dtype))
                 for i, out in enumerate(outputs)])
         return outputs, tape.gradient(total, tensors), total
 
@@ -124,7 +124,7 @@ def test_gradients_of_biases_are_summed_in_float32(dtype):
     ("float32", 5, 1 << 27), ("bfloat16", 5, 1 << 27), ("bfloat16", 5, 400),
     ("float32", 1, 1)])
 def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch):
-    monkeypatch.setattr(fused, "_SUMMED_BYTES", limit)
+    monkeypatch.setattr(shared_kernels, "_SUMMED_BYTES", limit)
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
     kernel = tf.constant(numbers(0, 8, 10), tf.float32)
     # In bfloat16 their sum would lose most of the last ones.
@@ -134,7 +134,7 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
     def run():
         with tf.GradientTape() as tape:
             tape.watch(kernel)
-            found = fused.copies(kernel, tf.as_dtype(dtype), uses)
+            found = shared_kernels.copies(kernel, tf.as_dtype(dtype), uses)
             total = tf.add_n([factor * tf.reduce_sum(tf.cast(copy, tf.float32))
                               for copy, factor in zip(found, factors)])
         return found, tape.gradient(total, kernel)

@@ -10,7 +10,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.heads import AlbertForPreTraining
 from albert_tf.fused import Dropped, activation
-from albert_tf.modeling import AlbertModel, DropoutSeeds
+from albert_tf.layers import DropoutSeeds
+from albert_tf.modeling import AlbertModel
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 
 TINY = AlbertConfig(
