@@ -16,6 +16,8 @@ optimizer, on a batch of random pieces. Measured in turns, one step of each a ro
 The last three need benchmarks/requirements.txt; what is not installed is left out, in
 a line that says so. Each shape and type is measured in a process of its own. Times are
 medians over rounds, with ranges; the share of the limit is the median of each round's.
+Beside them stand the seconds that the process had a core, divided by the cores: on a
+machine with other work they tell more than those of the clock.
 """
 
 import collections
@@ -302,8 +304,8 @@ def _shape(text: str) -> tuple[int, int]:
     return int(size), int(length)
 
 
-def measure(config, shape: str, dtype: str) -> dict[str, list[float]]:
-    """Seconds of each step, by contestant."""
+def measure(config, shape: str, dtype: str):
+    """Seconds of each step, by contestant: of the clock, and of all cores."""
     steps = {}
     for name in FLAGS.contestants:
         try:
@@ -313,23 +315,25 @@ def measure(config, shape: str, dtype: str) -> dict[str, list[float]]:
     for step in steps.values():
         for _ in range(WARM_UP):
             step()
-    times = {name: [] for name in steps}
+    times, cores = ({name: [] for name in steps} for _ in range(2))
     for _ in range(FLAGS.rounds):
         for name, step in steps.items():
-            start = time.perf_counter()
+            start, core_start = time.perf_counter(), time.process_time()
             step()
             times[name].append(time.perf_counter() - start)
-    return times
+            cores[name].append((time.process_time() - core_start) / os.cpu_count())
+    return times, cores
 
 
-def summary(config, shape: str, dtype: str, times) -> dict:
+def summary(config, shape: str, dtype: str, times, cores) -> dict:
     """Medians, ranges and shares of the limit of one setting."""
     found = {"shape": shape, "dtype": dtype, "seconds": {}, "times": times,
+             "core_times": cores,
              "gigaflop": step_flops(config, *_shape(shape)) / 1e9,
              "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
     for name, values in times.items():
         row = {"median": float(np.median(values)), "least": min(values),
-               "most": max(values)}
+               "most": max(values), "cores": float(np.median(cores[name]))}
         if "limit" in times:
             row["share_of_limit"] = float(np.median(
                 np.array(times["limit"]) / np.array(values)))
@@ -338,8 +342,9 @@ def summary(config, shape: str, dtype: str, times) -> dict:
                 np.array(values) / np.array(times["ours"])))
         found["seconds"][name] = row
         logging.info(
-            "%s %s %-9s %.3f s (%.3f to %.3f)  %3.0f %% of the limit, %.2f x ours",
-            shape, dtype, name, row["median"], row["least"], row["most"],
+            "%s %s %-9s %.3f s (%.3f to %.3f), cores %.3f; %3.0f %% of the limit, "
+            "%.2f x ours", shape, dtype, name, row["median"], row["least"],
+            row["most"], row["cores"],
             100 * row.get("share_of_limit", 0), row.get("times_ours", 0))
     return found
 
@@ -361,7 +366,8 @@ def main(argv):
         raise InputError(f"--contestants: there is no {unknown.pop()}.")
     if FLAGS.one_setting:
         shape, dtype = FLAGS.one_setting.split(":")
-        print(json.dumps(summary(config, shape, dtype, measure(config, shape, dtype))))
+        print(json.dumps(summary(
+            config, shape, dtype, *measure(config, shape, dtype))))
         return
     results = []
     for shape in FLAGS.shapes:
