@@ -13,7 +13,7 @@ from absl import app, flags, logging
 
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.run_options import RunOptions, StepOptions
+from albert_tf.run_options import DTYPES, RunOptions, StepOptions
 
 FLAGS = flags.FLAGS
 
@@ -239,6 +239,14 @@ def define_training_flags(**defaults: Any) -> None:
         "as the release does on CPU and GPU. The default is what it does on TPUs.")
     flags.DEFINE_bool("jit_compile", False,
                       "Compile the training step with XLA. TPUs always do.")
+    flags.DEFINE_enum(
+        "dtype", "float32", list(DTYPES),
+        "Type of the layers' matrix products and activations. Variables, LayerNorm, "
+        "softmax, losses and the optimizer are float32 all the same.")
+    flags.DEFINE_bool(
+        "recompute", False,
+        "Keep each layer's input alone for the backward pass, which computes the rest "
+        "again: a third more time, a fraction of the memory, the same result.")
 
 
 def run_options(**task_options: Any) -> RunOptions:
@@ -270,5 +278,7 @@ def run_options(**task_options: Any) -> RunOptions:
             random_seed=FLAGS.random_seed,
             clip_norm=FLAGS.clip_norm,
             count_duplicate_rows=FLAGS.sparse_gradient_norm,
-            jit_compile=FLAGS.jit_compile),
+            jit_compile=FLAGS.jit_compile,
+            dtype=FLAGS.dtype,
+            recompute=FLAGS.recompute),
         **task_options)

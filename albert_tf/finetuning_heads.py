@@ -13,8 +13,9 @@ import tf_keras
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling import (
-    AlbertModel, Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.layers import (
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.modeling import AlbertModel
 
 Features = Mapping[str, tf.Tensor]
 
@@ -78,12 +79,18 @@ class _EncoderWithHead(tf_keras.Model):
     def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor]):
         """The encoder's outputs, and the seeds of the head's dropout."""
         if not training:
-            return self.bert(features, training=False), DropoutSeeds(None)
+            return self._outputs(features), DropoutSeeds(None)
         if seed is None:
             seed = tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
                                      dtype=tf.int32)
-        outputs = self.bert(features, training=True, seed=seed)
+        outputs = self._outputs(features, training=True, seed=seed)
         return outputs, DropoutSeeds(tf.random.fold_in(seed, _HEAD_SEED))
+
+    def _outputs(self, features: Features, **options):
+        """The encoder's outputs; heads compute in float32 whatever it computes in."""
+        outputs = self.bert(features, **options)
+        hidden = tf.cast(outputs["sequence_output"], tf.float32)
+        return {**outputs, "sequence_output": hidden}
 
     def _freeze_pooler(self):
         """For heads that do not see the pooled output.
@@ -171,7 +178,9 @@ class AlbertForMultipleChoice(_EncoderWithHead):
         flat = {}
         for name in ("input_ids", "input_mask", "segment_ids"):
             flat[name] = tf.reshape(features[name], [-1, length])  # [B·C, S]
-            flat[name].set_shape([None, ids.shape[2]])
+            flat[name].set_shape([
+                ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
+                ids.shape[2]])
         outputs, seeds = self._encode(flat, training, seed)
         pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
         logits = tf.reshape(self.output_layer(pooled), [-1, choices])

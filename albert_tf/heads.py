@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import (
-    AlbertModel, Dense, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
+from albert_tf.modeling import AlbertModel
 
 
 class MaskedLanguageModelHead(NamedLayer):
@@ -38,7 +38,8 @@ class MaskedLanguageModelHead(NamedLayer):
         masked = tf.gather(tf.reshape(sequence_output, [-1, size]),
                            tf.reshape(rows, [-1]))
         masked.set_shape([None, sequence_output.shape[-1]])
-        hidden = self.layer_norm(self.transform(masked))  # [B·P, E]
+        # Few rows: in float32 whatever type the layers compute in.
+        hidden = self.layer_norm(self.transform(tf.cast(masked, tf.float32)))  # [B·P, E]
         logits = tf.matmul(hidden, word_embeddings, transpose_b=True)
         logits = tf.nn.bias_add(logits, self.output_bias)
         return tf.reshape(logits, [batch, num_predictions, self.output_bias.shape[0]])

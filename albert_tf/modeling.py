@@ -1,117 +1,31 @@
 """The encoder: embeddings, the shared block, the pooler.
 
-Every variable carries the name that it has in the release's checkpoints, and
-exists as soon as the model is constructed; all kernels are two-dimensional.
 Shapes below: B batch, S sequence, E embedding, H hidden, A heads, D = H / A.
 
 Dropout draws from a seed that the caller passes in, so that a training step is
 a function of its number and can be repeated after a restart.
 """
 
-from typing import Any, Mapping, Optional
+import collections
+import copy
+from typing import Any, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
 import tf_keras
 
+from albert_tf import fused, recomputing, shared_kernels
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.layers import (
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
+from albert_tf.run_options import DTYPES
 
 # Added to the attention scores of masked positions. Finite, so that a row whose
 # mask is all zero attends evenly, as in the release.
 MASKED_SCORE = -10000.0
 
-LAYER_NORM_EPSILON = 1e-12
-
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
-
-
-def activation(name: str):
-    """The function of a `hidden_act`; gelu in its tanh form."""
-    return {
-        "gelu": lambda x: tf.nn.gelu(x, approximate=True),
-        "relu": tf.nn.relu,
-        "tanh": tf.tanh,
-        "linear": tf.identity,
-    }[name]
-
-
-class NamedLayer(tf_keras.layers.Layer):
-    """A layer whose variables are named after the release's, from the start.
-
-    Args:
-      scope: path of the layer in the release's checkpoints.
-    """
-
-    def __init__(self, scope: str, **kwargs):
-        super().__init__(name=scope.replace("/", "_"), **kwargs)
-        self.scope = scope
-
-    def make_weight(self, name: str, shape, initializer) -> tf.Variable:
-        """Adds a trainable variable `<scope>/<name>`."""
-        # A trailing slash makes the scope absolute, whatever scope encloses it.
-        with tf.name_scope(f"{self.scope}/"):
-            return self.add_weight(name=name, shape=shape, initializer=initializer)
-
-
-def kernel_initializer(config: AlbertConfig):
-    """Truncated normal of the config's range; a new object for each weight."""
-    return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-
-
-class Dense(NamedLayer):
-    """x · kernel + bias over the last axis: [..., in] → [..., out]."""
-
-    def __init__(self, scope: str, in_size: int, out_size: int, initializer,
-                 hidden_act: str = "linear"):
-        super().__init__(scope)
-        self.kernel = self.make_weight("kernel", [in_size, out_size], initializer)
-        self.bias = self.make_weight("bias", [out_size], "zeros")
-        self.activation = activation(hidden_act)
-
-    def call(self, inputs):
-        # One flat product: [B·S, in] × [in, out] is faster than a batched one.
-        shape = tf.shape(inputs)
-        flat = tf.reshape(inputs, [-1, self.kernel.shape[0]])
-        output = self.activation(tf.nn.bias_add(tf.matmul(flat, self.kernel), self.bias))
-        new_shape = tf.concat([shape[:-1], [self.kernel.shape[1]]], axis=0)
-        output = tf.reshape(output, new_shape)
-        output.set_shape(inputs.shape[:-1].concatenate([self.kernel.shape[1]]))
-        return output
-
-
-class LayerNorm(NamedLayer):
-    """Normalization over the last axis, with gain `gamma` and offset `beta`."""
-
-    def __init__(self, scope: str, size: int):
-        super().__init__(scope)
-        self.beta = self.make_weight("beta", [size], "zeros")
-        self.gamma = self.make_weight("gamma", [size], "ones")
-
-    def call(self, inputs):
-        mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
-        return tf.nn.batch_normalization(
-            inputs, mean, variance, self.beta, self.gamma, LAYER_NORM_EPSILON)
-
-
-class DropoutSeeds:
-    """Gives each dropout of one forward pass a seed of its own.
-
-    Args:
-      seed: int32 [2], or None where nothing is to be dropped.
-    """
-
-    def __init__(self, seed: Optional[tf.Tensor]):
-        self._seed = seed
-        self._count = 0
-
-    def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
-        """Zeroes a share `rate` of `inputs` and scales up the rest."""
-        if self._seed is None or rate == 0.0:
-            return inputs
-        seed = tf.random.fold_in(self._seed, self._count)
-        self._count += 1
-        return tf.nn.experimental.stateless_dropout(inputs, rate, seed=seed)
 
 
 class Embeddings(NamedLayer):
@@ -144,6 +58,17 @@ class Embeddings(NamedLayer):
         return seeds.dropout(self.layer_norm(output), self.dropout_prob)
 
 
+class AttentionWeights(NamedTuple):
+    """An attention block's variables as one layer uses them."""
+
+    qkv_kernel: tf.Tensor  # query, key and value side by side, [H, 3H]
+    qkv_bias: tf.Tensor
+    output_kernel: tf.Tensor
+    output_bias: tf.Tensor
+    gamma: tf.Tensor
+    beta: tf.Tensor
+
+
 class AttentionBlock(NamedLayer):
     """Self-attention, add, LayerNorm. Release: first half of `attention_ffn_block`."""
 
@@ -164,26 +89,53 @@ class AttentionBlock(NamedLayer):
         self.output_dense = dense("output/dense")
         self.layer_norm = LayerNorm(f"{scope}/LayerNorm", size)
 
-    def _heads(self, inputs):
-        """[B, S, H] → [B, A, S, D]."""
-        batch, length = tf.shape(inputs)[0], tf.shape(inputs)[1]
-        size = inputs.shape[-1] // self.num_heads
-        split = tf.reshape(inputs, [batch, length, self.num_heads, size])
-        return tf.transpose(split, [0, 2, 1, 3])
+    def layer_weights(self, dtype: tf.DType, uses: int) -> list[AttentionWeights]:
+        """The weights for each of the `uses` layers; kernels in `dtype`."""
+        parts = (self.query, self.key, self.value)
+        # Scaling the query's kernel scales the scores.
+        scales = ((self.query.kernel.shape[1] // self.num_heads) ** -0.5, 1.0, 1.0)
+        # One product for the three is faster than one for each.
+        qkv_kernel = tf.concat(
+            [part.kernel * scale for part, scale in zip(parts, scales)], axis=1)
+        small = (
+            tf.concat([part.bias * scale for part, scale in zip(parts, scales)], axis=0),
+            *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
+                                        self.layer_norm.beta)))
+        return [
+            AttentionWeights(qkv, small[0], output, *small[1:]) for qkv, output in zip(
+                shared_kernels.copies(qkv_kernel, dtype, uses),
+                shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
 
-    def call(self, hidden, attention_bias, seeds: DropoutSeeds):
-        """[B, S, H] and [B, 1, 1, S] → [B, S, H]."""
-        query = self._heads(self.query(hidden))
-        key = self._heads(self.key(hidden))
-        value = self._heads(self.value(hidden))
-        scale = query.shape[-1] ** -0.5
-        scores = tf.matmul(query, key, transpose_b=True) * scale  # [B, A, S, S]
-        probs = tf.nn.softmax(scores + attention_bias)
-        probs = seeds.dropout(probs, self.probs_dropout_prob)
-        context = tf.transpose(tf.matmul(probs, value), [0, 2, 1, 3])  # [B, S, A, D]
-        context = tf.reshape(context, tf.shape(hidden))
-        output = seeds.dropout(self.output_dense(context), self.hidden_dropout_prob)
-        return self.layer_norm(hidden + output)
+    def call(self, hidden, attention_bias, seeds: DropoutSeeds,
+             weights: Optional[AttentionWeights] = None):
+        """[B, S, H] and [B, 1, 1, S] → [B, S, H]; weights are the own by default."""
+        weights = weights or self.layer_weights(hidden.dtype, 1)[0]
+        parts = fused.parts_for(hidden)
+        batch, length, size = tf.unstack(tf.shape(hidden))
+        qkv = fused.add_bias(product(hidden, weights.qkv_kernel), weights.qkv_bias)
+        qkv = tf.reshape(qkv, [batch, length, 3, self.num_heads,
+                               hidden.shape[-1] // self.num_heads])
+        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
+        context = parts.attend(query, key, value, attention_bias, seeds.draw(
+            [batch, self.num_heads, length, length], self.probs_dropout_prob))
+        context = tf.transpose(context, [0, 2, 1, 3])  # [B, S, A, D]
+        context = tf.reshape(context, [batch, length, size])
+        context.set_shape(hidden.shape)
+        return parts.add_and_normalize(
+            product(context, weights.output_kernel), weights.output_bias, hidden,
+            weights.gamma, weights.beta,
+            seeds.draw(tf.shape(hidden), self.hidden_dropout_prob))
+
+
+class FeedForwardWeights(NamedTuple):
+    """A feed-forward block's variables as one layer uses them."""
+
+    kernel: tf.Tensor
+    bias: tf.Tensor
+    output_kernel: tf.Tensor
+    output_bias: tf.Tensor
+    gamma: tf.Tensor
+    beta: tf.Tensor
 
 
 class FeedForwardBlock(NamedLayer):
@@ -202,10 +154,27 @@ class FeedForwardBlock(NamedLayer):
             kernel_initializer(config))
         self.layer_norm = LayerNorm(f"{scope}/LayerNorm_1", size)
 
-    def call(self, hidden, seeds: DropoutSeeds):
-        """[B, S, H] → [B, S, H]."""
-        output = self.output_dense(self.intermediate(hidden))
-        return self.layer_norm(hidden + seeds.dropout(output, self.dropout_prob))
+    def layer_weights(self, dtype: tf.DType, uses: int) -> list[FeedForwardWeights]:
+        """The weights for each of the `uses` layers; kernels in `dtype`."""
+        first, second = (
+            shared_kernels.copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
+            for dense in (self.intermediate, self.output_dense))
+        bias, *rest = map(tf.convert_to_tensor, (
+            self.intermediate.bias, self.output_dense.bias, self.layer_norm.gamma,
+            self.layer_norm.beta))
+        return [FeedForwardWeights(kernel, bias, output_kernel, *rest)
+                for kernel, output_kernel in zip(first, second)]
+
+    def call(self, hidden, seeds: DropoutSeeds,
+             weights: Optional[FeedForwardWeights] = None):
+        """[B, S, H] → [B, S, H]; weights are the own by default."""
+        weights = weights or self.layer_weights(hidden.dtype, 1)[0]
+        parts = fused.parts_for(hidden)
+        inner = parts.add_activation(
+            product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
+        return parts.add_and_normalize(
+            product(inner, weights.output_kernel), weights.output_bias, hidden,
+            weights.gamma, weights.beta, seeds.draw(tf.shape(hidden), self.dropout_prob))
 
 
 class Encoder(NamedLayer):
@@ -213,11 +182,16 @@ class Encoder(NamedLayer):
 
     Release: `transformer_model`. Which parameters a layer uses is the config's
     `attention_index` and `ffn_index`.
+
+    Attributes:
+      recompute: whether the backward pass computes each layer once more instead of
+        keeping what is in it.
     """
 
     def __init__(self, config: AlbertConfig):
         super().__init__("bert/encoder")
         self.config = config
+        self.recompute = False
         self.projection = None
         if config.embedding_size != config.hidden_size:
             self.projection = Dense(
@@ -240,14 +214,37 @@ class Encoder(NamedLayer):
         hidden = embedding_output
         if self.projection is not None:
             hidden = self.projection(hidden)
+        layers = [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
+                   self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
+                  for layer in range(self.config.num_hidden_layers)
+                  for inner in range(self.config.inner_group_num)]
+        uses = collections.Counter(block.scope for pair in layers for block in pair)
+        weights = {block.scope: iter(block.layer_weights(hidden.dtype, uses[block.scope]))
+                   for block in (*self.attention.values(), *self.ffn.values())}
         outputs = []
-        for layer in range(self.config.num_hidden_layers):
-            for inner in range(self.config.inner_group_num):
-                attention = self.attention[f"{self.config.attention_index(layer)}_{inner}"]
-                ffn = self.ffn[f"{self.config.ffn_index(layer)}_{inner}"]
-                hidden = ffn(attention(hidden, attention_bias, seeds), seeds)
-                outputs.append(hidden)
+        for attention, ffn in layers:
+            hidden = self._layer(attention, ffn, hidden, (
+                *next(weights[attention.scope]), *next(weights[ffn.scope])),
+                attention_bias, seeds)
+            outputs.append(hidden)
         return outputs
+
+    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds):
+        """One layer, of which `weights` are those of both blocks: [B, S, H]."""
+        start = copy.copy(seeds)
+        first = len(AttentionWeights._fields)
+
+        def layer(hidden, *weights):
+            own = copy.copy(start)  # The same units are dropped each time.
+            hidden = attention(hidden, attention_bias, own,
+                               AttentionWeights(*weights[:first]))
+            hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]))
+            seeds.follow(own)
+            return hidden
+
+        if self.recompute:
+            return recomputing.recomputed(layer, hidden, *weights)
+        return layer(hidden, *weights)
 
 
 class AlbertModel(tf_keras.Model):
@@ -255,11 +252,18 @@ class AlbertModel(tf_keras.Model):
 
     Args:
       config: the model's shape.
+
+    Attributes:
+      activation_dtype: type of the layers' products and activations: float32,
+        bfloat16 or float16. Variables, statistics and what is computed outside of
+        the layers are float32. Not part of the model: it may be set at any time, and
+        is not saved.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(**{"name": "bert", **kwargs})
         self.config = config
+        self.activation_dtype = "float32"
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Dense("bert/pooler/dense", config.hidden_size,
@@ -279,8 +283,8 @@ class AlbertModel(tf_keras.Model):
 
         Returns:
           A dict: `embedding_output` [B, S, E]; `encoder_outputs`, a list of
-          [B, S, H], one for each block; `sequence_output` [B, S, H], the last
-          of them; `pooled_output` [B, H].
+          [B, S, H] in activation_dtype, one for each block; `sequence_output`
+          [B, S, H], the last of them; `pooled_output` [B, H] float32.
 
         Raises:
           InputError: if S is over max_position_embeddings, or the inputs differ in
@@ -311,12 +315,13 @@ class AlbertModel(tf_keras.Model):
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         unmasked = tf.cast(mask, embedding_output.dtype)[:, tf.newaxis, tf.newaxis, :]
         attention_bias = (1.0 - unmasked) * MASKED_SCORE  # [B, 1, 1, S]
-        outputs = self.encoder(embedding_output, attention_bias, seeds)
+        outputs = self.encoder(tf.cast(embedding_output, self.activation_dtype),
+                               attention_bias, seeds)
         return {
             "embedding_output": embedding_output,
             "encoder_outputs": outputs,
             "sequence_output": outputs[-1],
-            "pooled_output": self.pooler(outputs[-1][:, 0]),
+            "pooled_output": self.pooler(tf.cast(outputs[-1][:, 0], tf.float32)),
         }
 
     def get_config(self):
@@ -325,3 +330,22 @@ class AlbertModel(tf_keras.Model):
     @classmethod
     def from_config(cls, config, custom_objects=None):
         return cls(AlbertConfig.from_dict(config["config"]))
+
+
+def compute_as(model: tf_keras.Model, dtype: str, recompute: bool) -> None:
+    """Tells a model's encoders how to compute; to be called before they are traced.
+
+    Args:
+      model: one that has AlbertModels in it, or is one.
+      dtype: see AlbertModel.activation_dtype.
+      recompute: see Encoder.recompute.
+
+    Raises:
+      InputError: if the type is unknown.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is '{dtype}'; choose one of {', '.join(DTYPES)}.")
+    for part in (model, *model.submodules):
+        if isinstance(part, AlbertModel):
+            part.activation_dtype = dtype
+            part.encoder.recompute = recompute

@@ -34,7 +34,7 @@ _UNFINISHED = re.compile(
 _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
-    "allow_partial_init", "from_scratch", "early_stopping"))
+    "allow_partial_init", "from_scratch", "early_stopping", "recompute"))
 _SHOWN_LENGTH = 100  # characters of a value in a message
 
 

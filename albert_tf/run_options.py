@@ -6,6 +6,9 @@ from typing import Any, Callable, Optional
 from albert_tf.errors import InputError
 
 
+DTYPES = ("float32", "bfloat16")
+
+
 @dataclasses.dataclass(frozen=True)
 class StepOptions:
     """How a training step is computed.
@@ -18,6 +21,10 @@ class StepOptions:
       count_duplicate_rows: the norm counts the rows of an embedding gradient
         apart where a piece occurs twice, as the release does on CPU and GPU.
       jit_compile: compile the step with XLA. TPUs always do.
+      dtype: type of the layers' products and activations, one of DTYPES; variables,
+        losses and the optimizer's state are float32.
+      recompute: the backward pass computes each layer once more instead of keeping
+        its activations; memory falls, and the result is the same.
     """
 
     gradient_accumulation_steps: int = 1
@@ -25,6 +32,8 @@ class StepOptions:
     clip_norm: float = 1.0
     count_duplicate_rows: bool = False
     jit_compile: bool = False
+    dtype: str = "float32"
+    recompute: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,6 +22,7 @@ from albert_tf import cluster, files, run_folder
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.evaluation_steps import Evaluator
+from albert_tf.modeling import compute_as
 from albert_tf.run_log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
@@ -71,6 +72,10 @@ class Run:
         files.make_directory(options.output_dir, "output_dir")
         flat = dataclasses.asdict(options)
         step = flat.pop("step")
+        # Folders of earlier versions have no such entry.
+        if options.step.dtype == "float32":
+            del step["dtype"]
+        compute_as(task.model, options.step.dtype, options.step.recompute)
         self._all_options = {
             **flat, **step, "num_replicas": replicas, **(task_options or {})}
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")

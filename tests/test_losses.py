@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import losses
+from albert_tf import fused, losses
 from albert_tf.checkpoint import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.heads import AlbertForPreTraining
@@ -58,6 +58,12 @@ def check_case(case):
 
 @pytest.mark.parametrize("name", FIXTURE_CASES)
 def test_losses_and_gradients_are_the_releases(name):
+    check_case(fixture_case(name))
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_fast_parts_have_the_releases_losses_and_gradients(name, monkeypatch):
+    monkeypatch.setattr(fused, "parts_for", lambda hidden: fused.FAST)
     check_case(fixture_case(name))
 
 

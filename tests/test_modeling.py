@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import fused
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.heads import AlbertForPreTraining
-from albert_tf.modeling import AlbertModel, DropoutSeeds, activation
+from albert_tf.fused import Dropped, activation
+from albert_tf.layers import DropoutSeeds
+from albert_tf.modeling import AlbertModel
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 
 TINY = AlbertConfig(
@@ -67,6 +70,12 @@ def check_defaults(model, case):
 
 @pytest.mark.parametrize("name", FIXTURE_CASES)
 def test_forward_pass_is_the_releases(name):
+    check_forward(fixture_case(name))
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
+    monkeypatch.setattr(fused, "parts_for", lambda hidden: fused.FAST)
     check_forward(fixture_case(name))
 
 
@@ -218,9 +227,9 @@ def test_dropout_places_are_the_releases():
     places = []
 
     class Recorder(DropoutSeeds):
-        def dropout(self, inputs, rate):
-            places.append((rate, inputs.shape.rank, inputs.shape[-1]))
-            return inputs
+        def draw(self, shape, rate):
+            shape = tf.convert_to_tensor(shape)
+            places.append((rate, len(shape), int(shape[-1])))
 
     model = encoder((("hidden_dropout_prob", 0.2),
                      ("attention_probs_dropout_prob", 0.3)))
@@ -234,8 +243,8 @@ def test_dropout_places_are_the_releases():
 
 def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
     class DropAll(DropoutSeeds):
-        def dropout(self, inputs, rate):
-            return tf.zeros_like(inputs)
+        def draw(self, shape, rate):
+            return Dropped(tf.zeros(shape, tf.bool), 0.5)
 
     model, seeds = encoder(), DropAll(None)
     assert not np.any(model.embeddings(IDS, tf.zeros_like(IDS), seeds))

@@ -1,0 +1,363 @@
+"""The element-wise parts of a layer, plain and fast.
+
+Between two matrix products a layer does little arithmetic but moves much memory:
+each operation of its own reads and writes all activations, and automatic
+differentiation keeps what each of them needs. Here stand three parts of a layer,
+
+    attend              softmax(q · kᵀ + mask), dropout, · v
+    add_activation      add bias, activation
+    add_and_normalize   add bias, dropout, add residual, LayerNorm
+
+each twice: PLAIN, as one would write it, and FAST, with a gradient by hand that
+keeps only what it needs, and XLA to compile what stands between two products into
+single loops. The products stay outside, since XLA's own are slower on a CPU than
+oneDNN's. `parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where XLA
+compiles whole steps.
+
+Activations may be float32, bfloat16 or float16; biases, gains and all arithmetic
+within a part are float32 (float64 for float64 activations).
+Shapes: B batch, S sequence, H width, A heads, D = H / A; `...` any axes before the
+last.
+"""
+
+import math
+from typing import Callable, NamedTuple, Optional
+
+import tensorflow as tf
+
+LAYER_NORM_EPSILON = 1e-12
+
+# Compiling a loop for each shape takes tens of milliseconds, so that it does not pay
+# for batches of fewer numbers than this (B · S · H).
+MIN_SIZE = 1 << 15
+
+# Parts in which rows are summed.
+_FOLDS = 16
+
+_GELU_SLOPE = math.sqrt(2.0 / math.pi)
+_GELU_CUBIC = 0.044715
+
+
+class Dropped(NamedTuple):
+    """Units that dropout leaves.
+
+    Attributes:
+      keep: bool, of the shape of what is dropped from.
+      rate: share that is dropped; the rest is divided by 1 - rate.
+    """
+
+    keep: tf.Tensor
+    rate: float
+
+
+def drop(inputs: tf.Tensor, dropped: Optional[Dropped]) -> tf.Tensor:
+    """`inputs` with dropout; None drops nothing."""
+    if dropped is None:
+        return inputs
+    scale = tf.cast(1.0 / (1.0 - dropped.rate), inputs.dtype)
+    return tf.where(dropped.keep, inputs * scale, tf.zeros([], inputs.dtype))
+
+
+def wide(inputs: tf.Tensor) -> tf.Tensor:
+    """In the type that is computed in."""
+    return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
+
+
+# ---- plain -----------------------------------------------------------------
+
+
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The function of a `hidden_act`; gelu in its tanh form."""
+    return {
+        "gelu": lambda x: tf.nn.gelu(x, approximate=True),
+        "relu": tf.nn.relu,
+        "tanh": tf.tanh,
+        "linear": tf.identity,
+    }[name]
+
+
+def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
+    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
+    if inputs.dtype == bias.dtype:
+        return tf.nn.bias_add(inputs, bias)
+
+    @tf.custom_gradient
+    def add(inputs, bias):
+        outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
+        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
+
+    return add(inputs, bias)
+
+
+def _plain_attend(query, key, value, mask, dropped):
+    scores = wide(tf.matmul(query, key, transpose_b=True))  # [B, A, S, S]
+    probs = drop(tf.nn.softmax(scores + mask), dropped)
+    return tf.matmul(tf.cast(probs, value.dtype), value)
+
+
+def _plain_add_activation(inputs, bias, name):
+    return tf.cast(activation(name)(wide(inputs) + bias), inputs.dtype)
+
+
+def _plain_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
+    total = wide(residual) + drop(wide(inputs) + bias, dropped)
+    return tf.cast(normalize(total, gamma, beta), inputs.dtype)
+
+
+def normalize(inputs, gamma, beta):
+    """LayerNorm over the last axis."""
+    mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
+    return tf.nn.batch_normalization(
+        inputs, mean, variance, beta, gamma, LAYER_NORM_EPSILON)
+
+
+# ---- compiled between products ---------------------------------------------
+
+# (function, its options, types and shapes of its arguments) → the compiled one.
+_compiled = {}
+
+
+def island(function, *tensors, **options):
+    """function(*tensors, **options), compiled by XLA; None among the tensors stays.
+
+    One tf.function for each signature, so that all layers of a shape share it, and
+    TensorFlow does not warn that a single one was traced for many shapes.
+    """
+    given = [tensor for tensor in tensors if tensor is not None]
+    places = tuple(tensor is not None for tensor in tensors)
+    key = (function, tuple(sorted(options.items())), places,
+           tuple((t.dtype, tuple(t.shape)) for t in given))
+
+    def call(*given):
+        rest = iter(given)
+        return function(*(next(rest) if there else None for there in places), **options)
+
+    if key not in _compiled:
+        _compiled[key] = tf.function(call, jit_compile=True, autograph=False)
+    return _compiled[key](*given)
+
+
+def _dropped(keep, rate):
+    return None if keep is None else Dropped(keep, rate)
+
+
+def _keep_and_rate(dropped):
+    return (None, 0.0) if dropped is None else dropped
+
+
+def _sum_rows(*tensors):
+    """[..., H] → [H] of each, in the type of biases.
+
+    Apart from the part that made them, in which XLA would compute each number once to
+    store it and once more to sum it. TensorFlow's own sum would add up bfloat16 in
+    bfloat16, where 256 + 1 is 256, so most of it is done in float32 before.
+    """
+    flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
+    if flat[0].dtype.size == 2:
+        rows = flat[0].shape[0]
+        if rows is None or rows % _FOLDS or not (
+                rows * flat[0].shape[1] >= MIN_SIZE and on_cpu()):
+            return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
+        flat = island(_fold, *flat)
+    return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
+
+
+def _fold(*tensors):
+    """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
+    return [tf.add_n([wide(part) for part in tf.split(rows, _FOLDS)])
+            for rows in tensors]
+
+
+def _row_sums(inputs):
+    """[..., H] → [..., 1], as a product: XLA sums rows of floats in small windows,
+    which takes longer."""
+    size = inputs.shape[-1]
+    sums = tf.matmul(tf.reshape(inputs, [-1, size]), tf.ones([size, 1], inputs.dtype))
+    return tf.reshape(sums, [*inputs.shape[:-1], 1])
+
+
+def _row_means(inputs):
+    return _row_sums(inputs) / inputs.shape[-1]
+
+
+# ---- attention -------------------------------------------------------------
+
+
+def _fast_attend(query, key, value, mask, dropped):
+    """Keeps the probabilities and which were dropped, but not the dropped ones.
+
+    With P = softmax(Z), Q = drop(P), C = Q · V and upstream dC: dV = Qᵀ · dC,
+    dQ = dC · Vᵀ, dP = drop(dQ), and from the softmax, whose Jacobian in a row is
+    diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). The mask is constant.
+    """
+    keep, rate = _keep_and_rate(dropped)
+
+    @tf.custom_gradient
+    def attend(query, key, value, mask):
+        # Its own operation, since XLA's is slower here: it finds the largest score of
+        # a row one by one. Whatever the type, it computes in float32.
+        scores = tf.matmul(query, key, transpose_b=True)
+        probs = tf.nn.softmax(scores + tf.cast(mask, scores.dtype))
+        context = tf.matmul(_drop_probs(probs, keep, rate), value)
+
+        def gradient(upstream):
+            used = _drop_probs(probs, keep, rate)
+            d_value = tf.matmul(used, upstream, transpose_a=True)
+            d_used = tf.matmul(upstream, value, transpose_b=True)
+            d_scores = island(_softmax_gradient, d_used, probs, keep, rate=rate)
+            return (tf.matmul(d_scores, key),
+                    tf.matmul(d_scores, query, transpose_a=True), d_value, None)
+
+        return context, gradient
+
+    return attend(query, key, value, mask)
+
+
+def _drop_probs(probs, keep, rate):
+    if keep is None:
+        return probs
+    return island(_dropped_probs, probs, keep, rate=rate)
+
+
+def _dropped_probs(probs, keep, rate):
+    return tf.cast(drop(wide(probs), Dropped(keep, rate)), probs.dtype)
+
+
+def _softmax_gradient(d_used, probs, keep, rate):
+    d_probs = drop(wide(d_used), _dropped(keep, rate))
+    probs = wide(probs)
+    return tf.cast(probs * (d_probs - _row_sums(probs * d_probs)), d_used.dtype)
+
+
+
+# ---- activation ------------------------------------------------------------
+
+
+def _fast_add_activation(inputs, bias, name):
+    """Keeps the inputs alone; the derivative is computed from them again."""
+    @tf.custom_gradient
+    def add_activation(inputs, bias):
+        outputs = island(_plain_add_activation, inputs, bias, name=name)
+
+        def gradient(upstream):
+            d_inputs = island(_activation_gradient, upstream, inputs, bias, name=name)
+            return (d_inputs, *_sum_rows(d_inputs))
+
+        return outputs, gradient
+
+    return add_activation(inputs, bias)
+
+
+def _gelu_derivative(x):
+    # gelu = x / 2 · (1 + t) with t = tanh(u), u = s · (x + c · x³), and so
+    # gelu' = (1 + t) / 2 + x / 2 · (1 - t²) · u', u' = s · (1 + 3c · x²).
+    square = x * x
+    t = tf.tanh(_GELU_SLOPE * x * (1.0 + _GELU_CUBIC * square))
+    slope = _GELU_SLOPE * (1.0 + 3.0 * _GELU_CUBIC * square)
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
+
+
+_DERIVATIVES = {
+    "gelu": _gelu_derivative,
+    "relu": lambda x: tf.cast(x > 0, x.dtype),
+    "tanh": lambda x: 1.0 - tf.square(tf.tanh(x)),
+    "linear": tf.ones_like,
+}
+
+
+def _activation_gradient(upstream, inputs, bias, name):
+    derivative = _DERIVATIVES[name](wide(inputs) + bias)
+    return tf.cast(wide(upstream) * derivative, inputs.dtype)
+
+
+# ---- LayerNorm -------------------------------------------------------------
+
+
+def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
+    """Keeps the normalized sum and one number for each row.
+
+    With t the sum in a row, m its mean, r = 1 / sqrt(variance + ε), n = r · (t - m),
+    output y = n ∘ γ + β and upstream dy, let g = dy ∘ γ. Since m and r depend on t,
+    dt = r · (g - mean(g) - n ∘ mean(g ∘ n)). It goes to the residual as it is and to
+    the inputs through the dropout; dγ and dβ are the sums of dy ∘ n and dy over rows.
+    """
+    keep, rate = _keep_and_rate(dropped)
+
+    @tf.custom_gradient
+    def add_and_normalize(inputs, bias, residual, gamma, beta):
+        outputs, normal, scale = island(
+            _normalize_forward, inputs, bias, residual, gamma, beta, keep, rate=rate)
+
+        def gradient(upstream):
+            d_inputs, d_residual, d_gamma = island(
+                _normalize_gradient, upstream, normal, scale, gamma, keep, rate=rate)
+            d_bias, d_gamma, d_beta = _sum_rows(d_inputs, d_gamma, upstream)
+            return d_inputs, d_bias, d_residual, d_gamma, d_beta
+
+        return outputs, gradient
+
+    return add_and_normalize(inputs, bias, residual, gamma, beta)
+
+
+def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
+    """Outputs, the normalized sum [..., H], and r [..., 1]."""
+    total = wide(residual) + drop(wide(inputs) + bias, _dropped(keep, rate))
+    centred = total - _row_means(total)
+    variance = _row_means(tf.square(centred))
+    scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+    normal = centred * scale
+    return (tf.cast(normal * gamma + beta, inputs.dtype),
+            tf.cast(normal, inputs.dtype), scale)
+
+
+def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
+    """Gradients of inputs, residual, and of gamma in each row."""
+    dtype = upstream.dtype
+    upstream, normal = wide(upstream), wide(normal)
+    scaled = upstream * gamma
+    mean, slope = _row_means(scaled), _row_means(scaled * normal)
+    d_total = scale * (scaled - mean - normal * slope)
+    d_inputs = drop(d_total, _dropped(keep, rate))
+    return (tf.cast(d_inputs, dtype), tf.cast(d_total, dtype),
+            tf.cast(upstream * normal, dtype))
+
+
+# ---- the choice ------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """The parts of a layer.
+
+    Attributes:
+      attend: (query / sqrt(D), key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
+        of [B, A, S, S] or None) → context [B, A, S, D].
+      add_activation: (inputs [..., H], bias [H], name) → [..., H].
+      add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],
+        beta [H], Dropped of the inputs or None) → [..., H].
+    """
+
+    attend: Callable[..., tf.Tensor]
+    add_activation: Callable[..., tf.Tensor]
+    add_and_normalize: Callable[..., tf.Tensor]
+
+
+PLAIN = Parts(_plain_attend, _plain_add_activation, _plain_add_and_normalize)
+FAST = Parts(_fast_attend, _fast_add_activation, _fast_add_and_normalize)
+
+
+def on_cpu() -> bool:
+    """Whether the current strategy computes on CPUs."""
+    strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        return not (tf.config.list_logical_devices("GPU")
+                    or tf.config.list_logical_devices("TPU"))
+    return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
+
+
+def parts_for(hidden: tf.Tensor) -> Parts:
+    """The parts that suit the device and size of `hidden` [B, S, H].
+
+    Unknown shapes get the plain ones: XLA would compile for every shape that comes.
+    """
+    size = hidden.shape.num_elements()
+    return FAST if size is not None and size >= MIN_SIZE and on_cpu() else PLAIN

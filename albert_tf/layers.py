@@ -1,0 +1,104 @@
+"""What the encoder and the heads are made of: dense layers, LayerNorm, dropout.
+
+Every variable carries the name that it has in the release's checkpoints, and
+exists as soon as the model is constructed; all kernels are two-dimensional.
+"""
+
+from typing import Optional
+
+import tensorflow as tf
+import tf_keras
+
+from albert_tf import fused
+from albert_tf.config import AlbertConfig
+
+
+class NamedLayer(tf_keras.layers.Layer):
+    """A layer whose variables are named after the release's, from the start.
+
+    Args:
+      scope: path of the layer in the release's checkpoints.
+    """
+
+    def __init__(self, scope: str, **kwargs):
+        # Each layer casts what it must; Keras would cast all inputs to float32.
+        super().__init__(name=scope.replace("/", "_"), autocast=False, **kwargs)
+        self.scope = scope
+
+    def make_weight(self, name: str, shape, initializer) -> tf.Variable:
+        """Adds a trainable variable `<scope>/<name>`."""
+        # A trailing slash makes the scope absolute, whatever scope encloses it.
+        with tf.name_scope(f"{self.scope}/"):
+            return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+
+def kernel_initializer(config: AlbertConfig):
+    """Truncated normal of the config's range; a new object for each weight."""
+    return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
+
+
+def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+    """[..., in] × [in, out] → [..., out], as one flat product."""
+    # [B·S, in] × [in, out] is faster than a batched one.
+    shape, (in_size, out_size) = inputs.shape, kernel.shape
+    output = tf.matmul(tf.reshape(inputs, [-1, in_size]), kernel)
+    output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
+    output.set_shape(shape[:-1].concatenate([out_size]))
+    return output
+
+
+class Dense(NamedLayer):
+    """x · kernel + bias over the last axis: [..., in] → [..., out], in x's type."""
+
+    def __init__(self, scope: str, in_size: int, out_size: int, initializer,
+                 hidden_act: str = "linear"):
+        super().__init__(scope)
+        self.kernel = self.make_weight("kernel", [in_size, out_size], initializer)
+        self.bias = self.make_weight("bias", [out_size], "zeros")
+        self.hidden_act = hidden_act
+
+    def call(self, inputs):
+        output = product(inputs, tf.cast(self.kernel, inputs.dtype))
+        output = fused.add_bias(output, tf.convert_to_tensor(self.bias))
+        return fused.activation(self.hidden_act)(output)
+
+
+class LayerNorm(NamedLayer):
+    """Normalization over the last axis, with gain `gamma` and offset `beta`."""
+
+    def __init__(self, scope: str, size: int):
+        super().__init__(scope)
+        self.beta = self.make_weight("beta", [size], "zeros")
+        self.gamma = self.make_weight("gamma", [size], "ones")
+
+    def call(self, inputs):
+        return fused.normalize(inputs, self.gamma, self.beta)
+
+
+class DropoutSeeds:
+    """Gives each dropout of one forward pass a seed of its own.
+
+    Args:
+      seed: int32 [2], or None where nothing is to be dropped.
+    """
+
+    def __init__(self, seed: Optional[tf.Tensor]):
+        self._seed = seed
+        self._count = 0
+
+    def draw(self, shape, rate: float) -> Optional[fused.Dropped]:
+        """Which of the units of a tensor stay; None if all do."""
+        if self._seed is None or rate == 0.0:
+            return None
+        seed = tf.random.fold_in(self._seed, self._count)
+        self._count += 1
+        # In float32 whatever is dropped, so that the same units are.
+        return fused.Dropped(tf.random.stateless_uniform(shape, seed) >= rate, rate)
+
+    def follow(self, other: "DropoutSeeds") -> None:
+        """Goes on after `other`, a copy that has drawn."""
+        self._count = max(self._count, other._count)
+
+    def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
+        """Zeroes a share `rate` of `inputs` and scales up the rest."""
+        return fused.drop(inputs, self.draw(tf.shape(inputs), rate))

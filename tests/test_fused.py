@@ -1,0 +1,165 @@
+"""The fast parts of a layer: equal to the plain ones, their gradients to differences."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import fused, shared_kernels
+from albert_tf.layers import DropoutSeeds
+
+BATCH, LENGTH, HEADS, SIZE = 2, 5, 3, 4
+WIDTH = HEADS * SIZE
+ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+
+
+def numbers(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+def arguments(part, dropped):
+    """Float arguments of a part as arrays, and a function of (parts, tensors)."""
+    rows = (BATCH, LENGTH, WIDTH)
+    heads = (BATCH, HEADS, LENGTH, SIZE)
+    if part == "attend":
+        mask = -10000.0 * (np.arange(LENGTH) > 3) * np.array([[0], [1]])
+        units = dropped_of((BATCH, HEADS, LENGTH, LENGTH)) if dropped else None
+        return ([numbers(seed, *heads) for seed in range(3)],
+                lambda parts, x: parts.attend(
+                    *x, tf.cast(mask[:, None, None], fused.wide(x[0]).dtype), units))
+    if part == "add_and_normalize":
+        units = dropped_of(rows) if dropped else None
+        return ([numbers(0, *rows), numbers(1, WIDTH), numbers(2, *rows),
+                 numbers(3, WIDTH), numbers(4, WIDTH)],
+                lambda parts, x: parts.add_and_normalize(*x, units))
+    name = part.split(":")[1]
+    return ([numbers(0, *rows), numbers(1, WIDTH)],
+            lambda parts, x: parts.add_activation(*x, name))
+
+
+def dropped_of(shape):
+    return fused.Dropped(tf.constant(numbers(9, *shape) > -0.5), 0.3)
+
+
+CASES = [("attend", False), ("attend", True),
+         ("add_and_normalize", False), ("add_and_normalize", True),
+         *((f"add_activation:{name}", False) for name in ACTIVATIONS)]
+
+
+def value_and_gradients(parts, part, dropped, dtype, compiled=False):
+    arrays, function = arguments(part, dropped)
+
+    def run():
+        # What is one number for each column stays wide.
+        tensors = [tf.constant(array, dtype if array.ndim > 1 or dtype == tf.float64
+                               else tf.float32) for array in arrays]
+        with tf.GradientTape() as tape:
+            tape.watch(tensors)
+            outputs = tf.nest.flatten(function(parts, tensors))
+            total = tf.add_n([tf.reduce_sum(
+                fused.wide(out) * tf.cast(numbers(7 + i, *out.shape), fused.wide(out).dtype))
+                for i, out in enumerate(outputs)])
+        return outputs, tape.gradient(total, tensors), total
+
+    outputs, gradients, total = tf.function(run, jit_compile=compiled)()
+    assert all(out.dtype == dtype for out in outputs)
+    return outputs, gradients, total
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype, tolerance", [
+    ("float32", 2e-6), ("float64", 1e-8), ("bfloat16", 3e-2), ("float16", 4e-3)])
+@pytest.mark.parametrize("part, dropped", CASES)
+def test_fast_is_plain(part, dropped, dtype, tolerance, compiled):
+    dtype = tf.as_dtype(dtype)
+    plain = value_and_gradients(fused.PLAIN, part, dropped, dtype, compiled)
+    fast = value_and_gradients(fused.FAST, part, dropped, dtype, compiled)
+    for ours, theirs in zip(tf.nest.flatten(fast[:2]), tf.nest.flatten(plain[:2])):
+        assert ours.dtype == theirs.dtype
+        ours, theirs = (tf.cast(x, tf.float64).numpy() for x in (ours, theirs))
+        np.testing.assert_allclose(
+            ours, theirs, rtol=tolerance, atol=tolerance * max(1, np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize("part, dropped", CASES)
+def test_gradients_are_differences(part, dropped):
+    arrays, function = arguments(part, dropped)
+    tensors = [tf.constant(array) for array in arrays]
+
+    def compute(*tensors):
+        # As one tensor, of which each number has its own derivative.
+        return tf.concat([tf.reshape(out, [-1]) for out in tf.nest.flatten(
+            function(fused.FAST, tensors))], axis=0)
+
+    theory, found = tf.test.compute_gradient(compute, tensors, delta=1e-5)
+    for ours, differences in zip(theory, found):
+        np.testing.assert_allclose(ours, differences, atol=2e-8 * max(
+            1, np.abs(differences).max()))
+
+
+def test_units_dropped_are_tensorflows():
+    """Of the release's successor, tf.nn's stateless dropout, from the same seeds."""
+    for dtype in (tf.float32, tf.bfloat16):
+        seeds = DropoutSeeds(tf.constant([3, 4]))
+        for count, rate in enumerate((0.1, 0.5)):
+            expected = tf.nn.experimental.stateless_dropout(
+                tf.ones([4, 6, 8]), rate, tf.random.fold_in(tf.constant([3, 4]), count))
+            found = seeds.dropout(tf.ones([4, 6, 8], dtype), rate)
+            np.testing.assert_allclose(tf.cast(found, tf.float32), expected, rtol=4e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_gradients_of_biases_are_summed_in_float32(dtype):
+    """In bfloat16 a sum of ones would end at 256."""
+    rows, bias = tf.ones([4000, 16], dtype), tf.zeros([16])
+    for parts in (fused.PLAIN, fused.FAST):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(bias)
+            outputs = (fused.add_bias(rows, bias),
+                       parts.add_activation(rows, bias, "linear"))
+        for output in outputs:
+            np.testing.assert_array_equal(tape.gradient(output, bias), [4000.0] * 16)
+
+
+@pytest.mark.parametrize("dtype, uses, limit", [
+    ("float32", 5, 1 << 27), ("bfloat16", 5, 1 << 27), ("bfloat16", 5, 400),
+    ("float32", 1, 1)])
+def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch):
+    monkeypatch.setattr(shared_kernels, "_SUMMED_BYTES", limit)
+    monkeypatch.setattr(fused, "MIN_SIZE", 0)
+    kernel = tf.constant(numbers(0, 8, 10), tf.float32)
+    # In bfloat16 their sum would lose most of the last ones.
+    factors = [256.0] + [1.0] * (uses - 1)
+
+    @tf.function
+    def run():
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            found = shared_kernels.copies(kernel, tf.as_dtype(dtype), uses)
+            total = tf.add_n([factor * tf.reduce_sum(tf.cast(copy, tf.float32))
+                              for copy, factor in zip(found, factors)])
+        return found, tape.gradient(total, kernel)
+
+    found, gradient = run()
+    assert len(found) == uses and all(copy.dtype == dtype for copy in found)
+    np.testing.assert_array_equal(found[-1], tf.cast(kernel, dtype))
+    np.testing.assert_allclose(gradient, np.full([8, 10], sum(factors)), rtol=1e-6)
+
+
+def test_choice(monkeypatch):
+    large = tf.zeros([2, 16, fused.MIN_SIZE // 32])
+    assert fused.parts_for(large) is fused.FAST
+    assert fused.parts_for(large[:1]) is fused.PLAIN
+    for device in ("GPU", "TPU"):
+        monkeypatch.setattr(tf.config, "list_logical_devices",
+                            lambda kind, there=device: [kind] if kind == there else [])
+        assert fused.parts_for(large) is fused.PLAIN
+    # A strategy that computes on the CPU does so where there is a GPU too.
+    with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
+        assert fused.parts_for(large) is fused.FAST
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 16, fused.MIN_SIZE])])
+    def unknown(hidden):
+        assert fused.parts_for(hidden) is fused.PLAIN
+        return hidden
+
+    unknown.get_concrete_function()
