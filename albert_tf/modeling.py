@@ -254,8 +254,8 @@ class AlbertModel(tf_keras.Model):
       config: the model's shape.
 
     Attributes:
-      activation_dtype: type of the layers' products and activations: float32,
-        bfloat16 or float16. Variables, statistics and what is computed outside of
+      activation_dtype: type of the layers' products and activations: float32
+        or bfloat16. Variables, statistics and what is computed outside of
         the layers are float32. Not part of the model: it may be set at any time, and
         is not saved.
     """
