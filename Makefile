@@ -16,8 +16,9 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 quickstart: $(VENV)/.installed
 	$(BIN)/python quickstart.py --text='$(TEXT)' --output_dir='$(OUTPUT)'
 
+# A file's tests share what they set up, so each file goes to one process.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
