@@ -131,6 +131,7 @@ def test_labels_under_both_names_and_shapes():
 
 
 def test_halves_with_the_denominators_of_the_whole_give_the_whole():
+    # Rare weights bring a LayerNorm's variance near 0, and rounding with it.
     tf_keras.utils.set_random_seed(1)
     config = AlbertConfig(
         vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=2,
@@ -149,7 +150,7 @@ def test_halves_with_the_denominators_of_the_whole_give_the_whole():
         assert total == pytest.approx(float(whole[name]), rel=1e-5)
     for expected, *parts in zip(
             dense(gradients), *(dense(part) for _, _, part in halves)):
-        np.testing.assert_allclose(sum(parts), expected, rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(sum(parts), expected, atol=1e-6)
     # With their own denominators they would not: the parts differ in predictions.
     own = [loss_and_gradients(
         model, {name: value[half] for name, value in batch.items()})[1]
