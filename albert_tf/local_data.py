@@ -27,7 +27,8 @@ import numpy as np
 from absl import logging
 
 from albert_tf import (
-    files, global_shuffle, instance_plans, text_spans, token_store, worker_pool)
+    files, global_shuffle, instance_plans, text_spans, token_parts, token_store,
+    worker_pool)
 from albert_tf.errors import InputError, Interruption
 from albert_tf.global_shuffle import Unit
 from albert_tf.growing_shards import Shards, piece_name, shard_name, unit_name
@@ -93,7 +94,7 @@ class Worker:
         name = f"part-{span.number:05d}"
         done = self._folder.finished(name)
         if done is None:
-            counts, sums = token_store.write_part(
+            counts, sums = token_parts.write_part(
                 self._folder, self._options.input_files, span, self._encoder)
             done = self._folder.finish(name, counts, sums)
         return done

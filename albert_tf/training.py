@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import orbit
 import tensorflow as tf

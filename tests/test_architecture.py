@@ -25,7 +25,7 @@ LEVELS = {
     # Made of those, still without TensorFlow.
     "masking": 1, "pretraining_instances": 1, "pretraining_summary": 1,
     "summary_picture": 1,
-    "batch_masking": 1, "token_encoding": 1, "token_store": 1,
+    "batch_masking": 1, "token_encoding": 1, "token_parts": 1, "token_store": 1,
     "plan_draws": 1, "plan_walks": 1, "instance_plans": 1,
     "corpus_preparation": 1, "vocabulary": 1, "parameter_count": 1,
     "tasks.race": 1,
@@ -220,3 +220,24 @@ def test_public_names_load_their_modules():
         assert getattr(albert_tf, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Albert'"):
         albert_tf.Albert
+
+
+def when_imported(tree):
+    """Nodes that run when a module is imported: all but the bodies of functions."""
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            for decorator in getattr(child, "decorator_list", ()):
+                yield from ast.walk(decorator)
+        else:
+            yield child
+            yield from when_imported(child)
+
+
+def test_test_files_load_without_the_shared_folder():
+    """One that does not ends the whole run where the folder is not."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in when_imported(parse(path)):
+            joined = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+            assert not (joined and isinstance(node.left, ast.Name)
+                        and node.left.id == "SHARED"), (
+                f"{path}, line {node.lineno}: SHARED may be None when this runs")

@@ -147,7 +147,7 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
     with caplog.at_level(logging.INFO):
         made = local_data.create(options_of(tmp_path), tokenizer)["instances"]
     assert " MB (100.0%), 0 s left, " in caplog.text and " MB/s, 3 documents" in caplog.text
-    assert f"planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
+    assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
     assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
 
 

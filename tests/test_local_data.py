@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 
 from albert_tf import (
-    global_shuffle, local_data, pretraining_data, text_spans, worker_pool)
+    global_shuffle, local_data, pretraining_data, text_spans, token_parts, worker_pool)
 from albert_tf.errors import InputError
 from albert_tf.growing_file import GrowingFile
 from albert_tf.growing_shards import Shards
@@ -266,7 +266,7 @@ def test_finished_units_are_not_made_again(
 
     monkeypatch.setattr(local_data.Worker, "_make_plans", fails)
     monkeypatch.setattr(local_data.Worker, "_make_records", fails)
-    monkeypatch.setattr(local_data.token_store, "write_part", fails)
+    monkeypatch.setattr(token_parts, "write_part", fails)
     local_data.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0]
 
