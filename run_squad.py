@@ -17,7 +17,6 @@ import functools
 import json
 import math
 import os
-import sys
 from typing import Any, Mapping, NamedTuple, Optional
 
 import numpy as np
@@ -30,15 +29,11 @@ from albert_tf.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
 
-command_line.define_model_flags()
-command_line.define_device_flags()
-command_line.define_training_flags(
-    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
+finetuning_flags.define_flags(
+    max_seq_length=384, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
-finetuning_flags.define_flags(max_seq_length=384, do_train=False, do_eval=False)
 FLAGS["do_eval"].help += " On --predict_file, which must have answers."
 # --help lists them too.
-flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string("train_file", None, "JSON file of SQuAD's format to train on.")
 flags.DEFINE_string(
@@ -368,16 +363,12 @@ def main(argv):
               for name, found in sets.items()}
     _report_dropped(sets, tables)
 
-    from albert_tf import training
 
     with strategy.scope():
         tuner = _build(config, options, warmup, sets.get("predict"), tables)
         outputs = None
         if FLAGS.do_train:
-            try:
-                tuner.train()
-            except training.Stopped as stop:
-                sys.exit(128 + stop.signal_number)
+            tuner.train()
         if FLAGS.do_eval:
             _, outputs = tuner.evaluate()
         if FLAGS.do_predict:

@@ -1,7 +1,7 @@
 """What the scripts share: running `main`, and flags turned into option objects.
 
-Only the scripts, this module and finetuning_flags know absl flags. TensorFlow is not imported
-here, so that the scripts that create data start without it.
+Only the scripts, this module and finetuning_flags know absl flags. TensorFlow is not
+imported here, so that the scripts that create data start without it.
 """
 
 import logging as pylogging
@@ -14,6 +14,7 @@ from absl import app, flags, logging
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.run_options import DTYPES, RunOptions, StepOptions
+from albert_tf.stop_signals import Stopped
 
 FLAGS = flags.FLAGS
 
@@ -23,7 +24,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
 
     An InputError ends the program with its sentence on stderr, without a
     traceback, and exit status 1; so does a word on the command line that is
-    no flag, which absl would hand over in silence.
+    no flag, which absl would hand over in silence. Stopped ends it with the status
+    that shells give a program which a signal ended.
 
     Args:
       main: receives the program's name and the words that are no flags.
@@ -40,6 +42,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
         except InputError as error:
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(1)
+        except Stopped as stop:
+            sys.exit(128 + stop.signal_number)
 
     # TensorFlow's C++ log complains of missing GPUs; its errors come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
