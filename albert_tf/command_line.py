@@ -4,6 +4,7 @@ Only the scripts, this module and finetuning_flags know absl flags. TensorFlow i
 imported here, so that the scripts that create data start without it.
 """
 
+import json
 import logging as pylogging
 import os
 import sys
@@ -158,10 +159,8 @@ def make_strategy():
                 "--num_virtual_cpus stands alone: without --tpu, --num_gpus and "
                 "multi_worker_mirrored.")
         return _virtual_cpus(FLAGS.num_virtual_cpus)
-    if name == "multi_worker_mirrored" and not os.environ.get("TF_CONFIG"):
-        raise InputError(
-            "--distribution_strategy=multi_worker_mirrored needs the environment "
-            "variable TF_CONFIG with the cluster's workers and this one's index.")
+    if name == "multi_worker_mirrored":
+        _check_tf_config(os.environ.get("TF_CONFIG", ""))
     # Listing devices starts TensorFlow, which several workers must not do before
     # their strategy is made.
     num_gpus = FLAGS.num_gpus or 0
@@ -178,6 +177,19 @@ def make_strategy():
     except (ValueError, tf.errors.OpError) as error:
         raise InputError(
             f"--distribution_strategy={name}: {str(error).splitlines()[0]}") from error
+
+
+def _check_tf_config(value: str) -> None:
+    if not value:
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored needs the environment "
+            "variable TF_CONFIG with the cluster's workers and this one's index.")
+    try:
+        json.loads(value)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"the environment variable TF_CONFIG is not JSON ({error}); it holds the "
+            "cluster's workers and this one's index.") from error
 
 
 def _virtual_cpus(count: int):

@@ -87,10 +87,10 @@ class WorkFolder:
             was made with other settings, or holds what is not ours.
         """
         files.make_directory(self.path, "the folder for unfinished work")
+        self._check_files()
         with open(self.file(_LOCK), "wb") as lock:
             self._lock(lock)
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
-            self._check_files()
             before = self._read(_SETTINGS)
             if before != now:
                 if before is not None:

@@ -235,6 +235,10 @@ def test_script_without_tensorflow_and_vocab_file(tmp_path):
     (["--input_file=README.md", "--output_file=o", "--ngram=0"], "--ngram=0"),
     (["--input_file=README.md", "--output_file=o", "--spm_model_file="],
      "--spm_model_file"),
+    (["--input_file=README.md", "--output_file=o", "--random_next_sentence",
+      "--sentence_objective=order"], "--sentence_objective=order; give one of the two"),
+    (["--input_file=README.md", "--output_file=o", "--max_seq_length=1000000"],
+     "--max_seq_length=1000000: give 32768 or less"),
 ])
 def test_script_says_what_is_wrong_in_one_line(arguments, message):
     done = _script(*[a.replace("README.md", str(ROOT / "pyproject.toml"))

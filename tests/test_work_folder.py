@@ -77,6 +77,7 @@ def test_a_folder_of_other_files_is_refused_and_left_alone(name, tmp_path):
     with pytest.raises(InputError, match=rf"holds other files, such as {name[:4]}"):
         _claim(str(tmp_path), {})
     assert (tmp_path / name).read_text() == "mine"
+    assert os.listdir(tmp_path) == [name.split("/")[0]]
 
 
 @pytest.mark.parametrize("name", ["lock", ".writable-7", "settings.json.incomplete-7"])
