@@ -216,6 +216,10 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
                 pattern, recursive=True)
             matches = [m for m in matches if os.path.isfile(m)]
         if not matches:
+            if os.path.isdir(pattern):
+                raise InputError(
+                    f"{flag}: {pattern} is a folder; give the files in it, as in "
+                    f"'{os.path.join(pattern, '*')}'.")
             raise InputError(
                 f"{flag}: no file matches '{pattern}'; check the path and quote "
                 "the pattern so that the shell does not expand it.")

@@ -231,6 +231,7 @@ def test_script_without_tensorflow_and_vocab_file(tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--input_file=nowhere/*.txt", "--output_file=o"], "no file matches"),
+    (["--input_file=.", "--output_file=o"], ". is a folder; give the files in it"),
     (["--output_file=o"], "--input_file is missing"),
     (["--input_file=README.md", "--output_file=o", "--ngram=0"], "--ngram=0"),
     (["--input_file=README.md", "--output_file=o", "--spm_model_file="],
