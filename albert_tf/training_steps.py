@@ -98,7 +98,7 @@ class MeanMetrics:
     def result(self, empty: bool = True) -> dict[str, float]:
         """The means; `empty` tells whether those of no weight are there, as 0."""
         return {name: float(mean.result()) for name, mean in self._means.items()
-                if empty or float(mean.count) > 0}
+                if empty or float(tf.convert_to_tensor(mean.count)) > 0}
 
 
 def own_function(python_function: Callable[..., Any], **options: Any) -> Any:
