@@ -1,7 +1,9 @@
-"""Whole steps with --dtype and --recompute: compiled or not, plain or fast."""
+"""Whole steps with --dtype and --recompute, plain or fast.
+
+That compiled steps are the same is in test_compiled_steps.
+"""
 
 import functools
-import itertools
 
 import numpy as np
 import pytest
@@ -53,35 +55,6 @@ def test_recomputed_step_is_the_step(fast, dtype, sharing):
     config = dict(DROPOUT, parameter_sharing=sharing)
     assert_same_training(training(dtype, config=config),
                          training(dtype, recompute=True, config=config), even_batches())
-
-
-COMBINATIONS = list(itertools.product(
-    ("float32", "bfloat16"), (False, True), (1, 2), (False, True)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype, recompute, parts, fast_parts", COMBINATIONS)
-def test_compiled_step_is_the_step(dtype, recompute, parts, fast_parts, monkeypatch):
-    monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast_parts else 1 << 60)
-    one, other = (
-        training(dtype, recompute, gradient_accumulation_steps=parts, jit_compile=jit)
-        for jit in (False, True))
-    if dtype == "float32":
-        assert_same_training(one, other, even_batches())
-        return
-    # XLA leaves out roundings to bfloat16 between the operations that it fuses.
-    rows, other_rows = (each.run(even_batches(), 3) for each in (one, other))
-    for name in (*LOSSES, "gradient_norm"):
-        np.testing.assert_allclose(column(rows, name), column(other_rows, name),
-                                   rtol=0.05)
-
-
-@pytest.mark.parametrize("fast_parts", [False, True])
-def test_compiled_step_with_everything(fast_parts, monkeypatch):
-    monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast_parts else 1 << 60)
-    assert_same_training(*(
-        training(recompute=True, gradient_accumulation_steps=2, jit_compile=jit)
-        for jit in (False, True)), even_batches())
 
 
 @pytest.mark.slow
