@@ -41,6 +41,8 @@ flags.DEFINE_list(
     "What is trained, as TYPE:SEED.")
 flags.DEFINE_integer("num_train_steps", 3000, "Steps of each run.", lower_bound=1)
 flags.DEFINE_integer("num_evaluations", 16, "Evaluations of each run.", lower_bound=1)
+flags.DEFINE_bool("train", True,
+                  "Train what is missing; else runs are taken as far as they went.")
 flags.DEFINE_string("output", "", "JSON file to write the curves to.")
 
 # Large enough for the parts of a layer that suit a CPU (fused.MIN_SIZE), small
@@ -91,7 +93,7 @@ def train(folder: str, dtype: str, seed: int) -> list[dict]:
     steps = FLAGS.num_train_steps
     output_dir = f"{folder}/{dtype}_{seed}"
     done = run_folder.latest_checkpoint(output_dir)
-    if not done or run_folder.step_of(done) < steps:
+    if FLAGS.train and (not done or run_folder.step_of(done) < steps):
         run_script(
             "run_pretraining.py", input_file=f"{folder}/train.tfrecord",
             eval_input_file=f"{folder}/heldout.tfrecord", output_dir=output_dir,
@@ -114,19 +116,26 @@ def curves(rows: list[dict], split: str) -> dict[str, list[float]]:
     return {name: [row[name] for row in chosen] for name in names if name in chosen[0]}
 
 
-def last_mean(found: dict, name: str) -> float:
-    """The mean of a metric over the last held-out evaluations of a run."""
-    values = found["heldout"][name][-LAST:]
-    return math.fsum(values) / len(values)
+def means(found: dict, last_step: int) -> dict[str, float]:
+    """The mean of each metric over the last held-out evaluations up to a step."""
+    held = found["heldout"]
+    end = sum(step <= last_step for step in held["step"])
+    return {name: math.fsum(values[max(end - LAST, 0):end]) / min(end, LAST)
+            for name, values in held.items() if name != "step"}
 
 
 def print_table(results: list[dict]) -> None:
-    names = (*LOSSES, "masked_lm_accuracy", "sentence_order_accuracy")
-    print(f"\nHeld-out documents, mean of the last {LAST} evaluations\n")
-    print(f"{'':<14}" + "".join(f"{name:>26}" for name in names))
-    for found in results:
-        print(f"{found['dtype']:<9} {found['seed']:<4}"
-              + "".join(f"{last_mean(found, name):26.4f}" for name in names))
+    """Of all runs where the shortest ends, and of the longer ones where they end."""
+    ends = [found["heldout"]["step"][-1] for found in results]
+    names = [name for name in results[0]["heldout"] if name != "step"]
+    for last_step in sorted(set((min(ends), max(ends)))):
+        print(f"\nHeld-out documents, mean of the last {LAST} evaluations up to step "
+              f"{last_step}\n\n" + " " * 14 + "".join(f"{name:>26}" for name in names))
+        for found, end in zip(results, ends):
+            if end >= last_step:
+                row = means(found, last_step)
+                print(f"{found['dtype']:<9} {found['seed']:<4}"
+                      + "".join(f"{row[name]:26.4f}" for name in names))
 
 
 def draw(results: list[dict], path: str) -> None:
