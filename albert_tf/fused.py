@@ -195,9 +195,11 @@ def _fast_attend(query, key, value, mask, dropped):
     @tf.custom_gradient
     def attend(query, key, value, mask):
         # Its own operation, since XLA's is slower here: it finds the largest score of
-        # a row one by one. Whatever the type, it computes in float32.
+        # a row one by one. Of bfloat16 it computes in float32, of float16 it does not.
         scores = tf.matmul(query, key, transpose_b=True)
+        scores = wide(scores) if scores.dtype == tf.float16 else scores
         probs = tf.nn.softmax(scores + tf.cast(mask, scores.dtype))
+        probs = tf.cast(probs, query.dtype)
         context = tf.matmul(_drop_probs(probs, keep, rate), value)
 
         def gradient(upstream):

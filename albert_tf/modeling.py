@@ -254,10 +254,11 @@ class AlbertModel(tf_keras.Model):
       config: the model's shape.
 
     Attributes:
-      activation_dtype: type of the layers' products and activations: float32
-        or bfloat16. Variables, statistics and what is computed outside of
-        the layers are float32. Not part of the model: it may be set at any time, and
-        is not saved.
+      activation_dtype: type of the layers' products and activations: float32,
+        bfloat16 or float16. Variables, statistics and what is computed outside of the
+        layers are float32. Training in float16 needs loss scaling (see loss_scaling),
+        and scores before the softmax must stay below 65504. Not part of the model: it
+        may be set at any time, and is not saved.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):

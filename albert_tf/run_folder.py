@@ -86,7 +86,8 @@ def step_of(path: str) -> int:
     return int(path.rsplit("-", 1)[1])
 
 
-def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True) -> None:
+def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
+            may_lack: str = "") -> None:
     """Restores everything that `checkpoint` holds.
 
     Args:
@@ -94,11 +95,18 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True) -> N
       path: the checkpoint's prefix.
       go_on: whether more checkpoints will follow it, which go on with its count of
         them; the best checkpoint has no such count.
+      may_lack: a part of `checkpoint` that stays as it is where the file has none of
+        it at all.
 
     Raises:
       InputError: if the file is damaged or lacks a variable.
     """
+    left_out = getattr(checkpoint, may_lack, None)
     try:
+        if left_out is not None and not _holds(path, may_lack):
+            logging.info("%s holds no %s, which starts anew.", path, may_lack)
+            # Comes back below, where nothing is waiting for it.
+            delattr(checkpoint, may_lack)
         status = checkpoint.restore(path) if go_on else checkpoint.read(path)
         status.assert_existing_objects_matched()
         # Evaluation alone has no use for the optimizer's part, nor for a line on
@@ -113,6 +121,14 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True) -> N
             f"{path}: cannot be restored ({reason.rstrip('.')}); if it is damaged, "
             f"{_earlier(folder, path)}or move the folder away to start anew."
         ) from error
+    finally:
+        if left_out is not None:
+            setattr(checkpoint, may_lack, left_out)
+
+
+def _holds(path: str, part: str) -> bool:
+    """Whether a checkpoint holds variables of a part of tf.train.Checkpoint."""
+    return any(name.startswith(f"{part}/") for name, _ in tf.train.list_variables(path))
 
 
 def _earlier(folder: str, path: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional
 from albert_tf.errors import InputError
 
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class StepOptions:
         apart where a piece occurs twice, as the release does on CPU and GPU.
       jit_compile: compile the step with XLA. TPUs always do.
       dtype: type of the layers' products and activations, one of DTYPES; variables,
-        losses and the optimizer's state are float32.
+        losses and the optimizer's state are float32. float16 takes loss scaling.
       recompute: the backward pass computes each layer once more instead of keeping
         its activations; memory falls, and the result is the same.
     """

@@ -52,7 +52,8 @@ class Start:
         if latest:
             # First of all: a config of another shape explains what follows.
             self._keep_config()
-            run_folder.restore(self._checkpoint, latest)
+            # A run that was not in float16 until now has no such state.
+            run_folder.restore(self._checkpoint, latest, may_lack="loss_scaling")
             logging.info("Going on at step %d from %s.", int(self._step.numpy()), latest)
         elif options.init_checkpoint:
             self._initialize(self._task.may_be_new)

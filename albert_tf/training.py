@@ -22,6 +22,7 @@ from albert_tf import cluster, files, run_folder
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.evaluation_steps import Evaluator
+from albert_tf.loss_scaling import SMALLEST_SCALE, LossScaling
 from albert_tf.modeling import compute_as
 from albert_tf.run_log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
@@ -82,8 +83,11 @@ class Run:
         if optimizer is not None:
             self.step = optimizer.iterations
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
+        self.scaling = None
         if optimizer is not None:
             self.checkpoint.optimizer = optimizer
+            if options.step.dtype == "float16":
+                self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
         # Step and metrics of the evaluation that `evaluator.predictions` are of.
         self._last_evaluation: tuple[int, dict[str, float]] = (-1, {})
@@ -188,7 +192,7 @@ class Run:
         trainer = Trainer(
             self.task, self.optimizer,
             training_datasets(self.strategy, self.inputs, options.train_batch_size, first),
-            options.step, self._on_step, self.inputs.shape_of_step)
+            options.step, self._on_step, self.inputs.shape_of_step, self.scaling)
         trainer.create_metrics()
         self._trainer = trainer
         evaluator = self.evaluator if self.inputs.evaluation is not None else None
@@ -268,7 +272,7 @@ class Run:
             target = min((self.current_step // interval + 1) * interval,
                          options.num_train_steps)
             controller.train(steps=target, checkpoint_at_completion=False)
-            self._report(self._trainer.metrics.result())
+            self._report(self._trainer.current_metrics())
             self._save()
             if evaluator is not None:
                 metrics = controller.evaluate(steps=evaluator.num_steps)
@@ -296,10 +300,11 @@ class Run:
             self._progress.begin(self.current_step)
         if self._progress.due():
             self._check_finite()
-            self._report(self._trainer.metrics.result())
+            self._report(self._trainer.current_metrics())
 
     def _report(self, metrics: Mapping[str, float]) -> None:
-        shown = {name: value for name, value in metrics.items() if "loss" in name}
+        shown = {name: value for name, value in metrics.items()
+                 if "loss" in name or name == "skipped_steps"}
         self._progress.report(self.current_step, shown)
 
     def _after_loop(self, log: Optional[MetricsLog], output: Mapping[str, Any]) -> None:
@@ -316,8 +321,12 @@ class Run:
         bad = int(self._trainer.first_bad_step.numpy())
         if bad < 0:
             return
+        what = f"the loss or the gradient is not finite at step {bad}"
+        if self.scaling:
+            what += (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
+                     "may not hold this model's numbers, as bfloat16 would")
         # The checkpoint of step `bad` itself holds the weights that failed.
-        self._diverged(f"the loss or the gradient is not finite at step {bad}", bad)
+        self._diverged(what, bad)
 
     def _diverged(self, what: str, step: int) -> None:
         good = [path for path in run_folder.all_checkpoints(self.options.output_dir)

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import optimization
+from albert_tf.loss_scaling import LossScaling
 from albert_tf.run_options import Inputs, StepOptions
 
 Features = Mapping[str, tf.Tensor]
@@ -94,8 +95,10 @@ class MeanMetrics:
         for mean in self._means.values():
             mean.reset_state()
 
-    def result(self) -> dict[str, float]:
-        return {name: float(mean.result()) for name, mean in self._means.items()}
+    def result(self, empty: bool = True) -> dict[str, float]:
+        """The means; `empty` tells whether those of no weight are there, as 0."""
+        return {name: float(mean.result()) for name, mean in self._means.items()
+                if empty or float(tf.convert_to_tensor(mean.count)) > 0}
 
 
 def own_function(python_function: Callable[..., Any], **options: Any) -> Any:
@@ -120,12 +123,17 @@ class Trainer(orbit.StandardTrainer):
       on_step: called without arguments after every step where the loop runs on
         the host.
       shape_of_step: step → which of the datasets its batch comes from.
+      scaling: for float16. A step whose loss or gradient is not finite then leaves
+        weights and moments as they were, and does not count in the metrics; its
+        number and its batch are used up like those of any other, so that the
+        schedule and the data go on as if nothing had been skipped.
     """
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
                  datasets: Sequence[Any], options: StepOptions,
                  on_step: Optional[Callable[[], None]] = None,
-                 shape_of_step: Callable[[int], int] = lambda step: 0):
+                 shape_of_step: Callable[[int], int] = lambda step: 0,
+                 scaling: Optional[LossScaling] = None):
         self.strategy = tf.distribute.get_strategy()
         on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         # On TPUs a loop runs on the device; elsewhere on the host, where
@@ -135,13 +143,15 @@ class Trainer(orbit.StandardTrainer):
         self.task = task
         self.optimizer = optimizer
         self.options = options
+        self.scaling = scaling
         self.metrics = MeanMetrics()
         self.runs_on_device = on_tpu
         self._on_step = on_step
         self._shape_of_step = shape_of_step
         self._begin = (0.0, 0)
         self._variables = task.model.trainable_variables
-        # First step since the start whose loss or gradient is not finite; -1: none.
+        # First step since the start whose loss or gradient is not finite, however
+        # small the loss scale; -1: none.
         self.first_bad_step = tf.Variable(
             -1, dtype=tf.int64, trainable=False, name="first_bad_step",
             # Every replica finds the same and keeps it for itself, so that nothing
@@ -203,11 +213,18 @@ class Trainer(orbit.StandardTrainer):
 
     def train_loop_end(self):
         # Reading the results waits for the device, hence before the clock.
-        result = self.metrics.result()
+        result = self.current_metrics()
         begin, first = self._begin
         steps = int(self.optimizer.iterations.numpy()) - first
         seconds = max(time.monotonic() - begin, 1e-9)
         return {**result, "steps_per_second": steps / seconds}
+
+    def current_metrics(self) -> dict[str, float]:
+        """Means since the loop began; with float16 also its scale, and the number of
+        all steps skipped so far, and no means where all in this loop were."""
+        if not self.scaling:
+            return self.metrics.result()
+        return {**self.metrics.result(empty=False), **self.scaling.values()}
 
     def _forward(self, features, denominators, seed):
         """Loss of a part of a batch and the sums of its metrics."""
@@ -219,8 +236,12 @@ class Trainer(orbit.StandardTrainer):
     def _part_gradients(self, features, denominators, seed):
         with tf.GradientTape() as tape:
             loss, sums = self._forward(features, denominators, seed)
-        return loss, tape.gradient(
-            loss, self._variables, unconnected_gradients="zero"), sums
+            scaled = loss * self.scaling.scale if self.scaling else loss
+        gradients = tape.gradient(
+            scaled, self._variables, unconnected_gradients="zero")
+        if self.scaling:
+            gradients = [self.scaling.unscale(gradient) for gradient in gradients]
+        return loss, gradients, sums
 
     def _compute_gradients(self, features, step, replica):
         """Loss, clipped gradients, their norm before, and metrics of one replica."""
@@ -281,18 +302,47 @@ class Trainer(orbit.StandardTrainer):
             # One exchange for everything; the mean loss is not finite if any is.
             loss, norm, gradients = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, [loss, norm, gradients])
-        bad = tf.logical_not(tf.math.is_finite(loss + norm))
+        good = tf.math.is_finite(loss + norm)
+        bad = ~good & self.scaling.at_smallest if self.scaling else ~good
         seen = self.first_bad_step
         seen.assign(tf.where(bad & (seen < 0), step, seen))
-        self.optimizer.apply_gradients(
-            zip(gradients, self._variables), skip_gradients_aggregation=True)
+        if self.scaling:
+            self._apply_or_skip(gradients, good)
+            self.scaling.update(good)
+        else:
+            self._apply(gradients)
         # That of the step just made.
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
-        self.metrics.update({
-            **sums,
-            "gradient_norm": tf.stack([norm, 1.0]),
-            "learning_rate": tf.stack([rate, 1.0]),
-        })
+        sums = {**sums, "gradient_norm": tf.stack([norm, 1.0]),
+                "learning_rate": tf.stack([rate, 1.0])}
+        if self.scaling:
+            sums = {name: tf.where(good, pair, 0.0) for name, pair in sums.items()}
+        self.metrics.update(sums)
+
+    def _apply(self, gradients):
+        self.optimizer.apply_gradients(
+            zip(gradients, self._variables), skip_gradients_aggregation=True)
+
+    def _apply_or_skip(self, gradients, good):
+        """A step of the optimizer if `good`, else of its count alone."""
+        def skip():
+            self.optimizer.iterations.assign_add(1)
+
+        def choose(strategy, gradients, good):
+            def apply():
+                strategy.extended.call_for_each_replica(self._apply, args=(gradients,))
+
+            # The same on all of them.
+            first = strategy.experimental_local_results(good)[0]
+            tf.cond(first, apply, skip)
+
+        if tf.__internal__.distribute.strategy_supports_no_merge_call():
+            tf.cond(good, lambda: self._apply(gradients), skip)
+        else:
+            # Where the optimizer calls the replicas together, as it does on CPUs, it
+            # must not do so in a branch of one of them.
+            tf.distribute.get_replica_context().merge_call(
+                choose, args=(gradients, good))
 
 
 def replica_spec(element_spec: Any) -> Any:

@@ -40,7 +40,7 @@ LEVELS = {
     "record_masks": 2, "dynamic_masking": 2,
     "input_pipeline": 2, "fused": 2, "shared_kernels": 2,
     "recomputing": 2, "layers": 2, "modeling": 2, "heads": 2, "losses": 2,
-    "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
+    "loss_scaling": 2, "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
     "finetuning_heads": 2, "finetuning_losses": 2,
     "feature_specs": 2, "feature_table": 2, "feature_files": 2, "length_batching": 2,

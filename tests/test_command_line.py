@@ -5,7 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 from albert_tf.config import AlbertConfig
+from albert_tf.run_options import DTYPES
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -83,6 +86,46 @@ def test_options_of_the_flags():
         step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
                   count_duplicate_rows=False, jit_compile=True, dtype="bfloat16",
                   recompute=True))
+
+
+DTYPE_ERRORS = """
+import importlib, json, sys
+from absl import flags
+script = importlib.import_module(sys.argv[1])
+found = []
+for value in sys.argv[2:]:
+    flags.FLAGS.unparse_flags()
+    try:
+        flags.FLAGS(["script", "--dtype=" + value])
+        found.append("")
+    except flags.IllegalFlagValueError as error:
+        found.append(str(error))
+    except flags.Error as error:  # A flag that is needed is missing.
+        found.append("")
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("script", [
+    "run_pretraining", "run_classifier", "run_squad", "run_race"])
+def test_types_of_every_script(script):
+    wrong = ["fp16", "half", "bf16", "float", "float64", "FLOAT16", "mixed_float16", ""]
+    done = subprocess.run(
+        [sys.executable, "-c", DTYPE_ERRORS, script, *DTYPES, *wrong], cwd=ROOT,
+        capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == len(DTYPES) * [""] + [
+        f"flag --dtype={value}: value should be one of <float32|bfloat16|float16>"
+        for value in wrong]
+
+
+def test_wrong_type_at_the_command_line_ends_in_one_sentence():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run_squad.py"), "--dtype=half"],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith(
+        "FATAL Flags parsing error: flag --dtype=half: value should be one of "
+        "<float32|bfloat16|float16>\n")
 
 
 # In one process, since loading TensorFlow takes seconds.

@@ -107,6 +107,17 @@ def test_units_dropped_are_tensorflows():
             np.testing.assert_allclose(tf.cast(found, tf.float32), expected, rtol=4e-3)
 
 
+def test_softmax_of_float16_is_computed_in_float32():
+    """Sums over 512 keys would be off by several roundings else."""
+    query, key, value = (
+        tf.constant(numbers(seed, 1, 2, rows, 8), tf.float16)
+        for seed, rows in enumerate((16, 512, 512)))
+    mask = tf.zeros([1, 1, 1, 512])
+    np.testing.assert_allclose(
+        fused.FAST.attend(query, key, value, mask, None),
+        fused.PLAIN.attend(query, key, value, mask, None), rtol=0, atol=5e-4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_gradients_of_biases_are_summed_in_float32(dtype):
     """In bfloat16 a sum of ones would end at 256."""

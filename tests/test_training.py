@@ -11,7 +11,8 @@ import tf_keras
 from absl import logging
 
 from albert_tf import (
-    files, heads, input_pipeline, optimization, records, run_folder, run_log, training)
+    files, heads, input_pipeline, loss_scaling, optimization, records, run_folder,
+    run_log, training)
 from albert_tf.checkpoint import export_tf1, read_tensors
 from albert_tf.errors import InputError
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
@@ -250,6 +251,51 @@ def test_changed_options_are_named(copy, data, caplog):
     assert json.loads((copy / "options.json").read_text())["train_batch_size"] == 8
 
 
+# ---- float16 ---------------------------------------------------------------
+
+HALF = dict(step=StepOptions(dtype="float16"))
+
+
+@pytest.fixture(name="half")
+def _half(tmp_path, data, eager, monkeypatch):
+    """The folder of a finished run in float16, whose scale grows every fourth step."""
+    del eager
+    monkeypatch.setattr(loss_scaling, "GROWTH_STEPS", 4)
+    make_run(tmp_path / "half", (data[0], None), **HALF).train()
+    return tmp_path / "half"
+
+
+def test_float16_goes_on_with_its_scale(half, data, tmp_path):
+    copy = pathlib.Path(shutil.copytree(half, tmp_path / "copy"))
+    go_back_to(copy, 6)
+    make_run(copy, (data[0], None), **HALF).train()
+    expected = stored(half, "model.ckpt-12")
+    found = {name.split("/")[1]: value for name, value in expected.items()
+             if name.startswith("loss_scaling/")}
+    assert found == {"scale": 8 * loss_scaling.INITIAL_SCALE, "good_steps": 0,
+                     "skipped_steps": 0}
+    assert_equal_tensors(stored(copy, "model.ckpt-12"), expected)
+    assert (without_speed(rows_of(copy, "train"))
+            == without_speed(rows_of(half, "train")))
+    assert [row["loss_scale"] / loss_scaling.INITIAL_SCALE
+            for row in rows_of(half, "train")] == [1, 1, 2, 2, 4, 4, 4, 8]
+
+
+def test_float16_and_other_types_go_on_from_each_other(half, data, caplog):
+    go_back_to(half, 9)
+    make_run(half, (data[0], None)).train()
+    assert 'dtype was "float16" when this run started and is not given' in caplog.text
+    assert "loss_scaling" not in "".join(stored(half, "model.ckpt-12"))
+    caplog.clear()
+    run = make_run(half, (data[0], None), num_train_steps=13, **HALF)
+    run.train()
+    assert "model.ckpt-12 holds no loss_scaling, which starts anew." in caplog.text
+    assert run.scaling.values() == {
+        "loss_scale": loss_scaling.INITIAL_SCALE, "skipped_steps": 0}
+    assert stored(half, "model.ckpt-13")["loss_scaling/good_steps/.ATTRIBUTES/VARIABLE_VALUE"
+                                         ] == 1
+
+
 # ---- where a run starts ----------------------------------------------------
 
 
@@ -422,6 +468,22 @@ def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
             "not finite at step 0; there is no checkpoint from before")):
         run.train()
     assert not list((tmp_path / "run").glob("model.ckpt*"))
+
+
+def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
+    """Not at the first step that is not finite, but when the scale is at its least."""
+    del eager
+    monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
+    model = heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    model.bert.pooler.weights[0].assign(
+        tf.fill(model.bert.pooler.weights[0].shape, np.nan))
+    export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
+    run = make_run(tmp_path / "run", (data[0], None), **HALF,
+                   init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
+    with pytest.raises(training.DivergenceError, match=(
+            "the loss or the gradient is not finite at step 2, though the loss scale is "
+            "down to 1; float16 may not hold this model's numbers, as bfloat16 would; ")):
+        run.train()
 
 
 # ---- the folder ------------------------------------------------------------

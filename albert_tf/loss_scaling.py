@@ -1,0 +1,78 @@
+"""Loss scaling, without which gradients in float16 are lost (Micikevicius et al. 2018).
+
+float16 reaches from 6e-8 to 65504, and most gradients of a loss are below. So the loss
+is multiplied with a scale before the backward pass, and the gradients are divided by it
+as soon as they are float32. The scale is as large as it can be: a step whose loss or
+gradient is not finite is skipped and halves the scale; so many good ones double it.
+The numbers are those of tf_keras's LossScaleOptimizer. That class is not used, as it
+wraps the optimizer: a checkpoint would have other names in float16 than in float32,
+and clipping, which comes between unscaling and the exchange of the replicas, would
+have to be taught what it does.
+"""
+
+import tensorflow as tf
+
+INITIAL_SCALE = 2.0 ** 15
+SMALLEST_SCALE = 1.0
+# A loss times this is still finite in float32.
+LARGEST_SCALE = 2.0 ** 100
+GROWTH_STEPS = 2000
+
+
+class LossScaling(tf.Module):
+    """The state of loss scaling, to be made in the strategy's scope and saved.
+
+    Attributes:
+      scale: what the loss is multiplied with; a power of two, so that nothing is
+        rounded by it.
+      good_steps: steps since the scale last changed.
+      skipped_steps: steps left out since step 0.
+    """
+
+    def __init__(self):
+        super().__init__(name="loss_scaling")
+        self.scale = _variable("scale", INITIAL_SCALE, tf.float32)
+        self.good_steps = _variable("good_steps", 0, tf.int64)
+        self.skipped_steps = _variable("skipped_steps", 0, tf.int64)
+
+    @property
+    def at_smallest(self) -> tf.Tensor:
+        """Whether a step that is not finite cannot be helped: bool scalar."""
+        return self.scale <= SMALLEST_SCALE
+
+    def unscale(self, gradient):
+        """A float32 gradient, dense or IndexedSlices, of the loss itself."""
+        # What is 1 over a power of two is one.
+        factor = 1.0 / self.scale
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(
+                gradient.values * factor, gradient.indices, gradient.dense_shape)
+        return gradient * factor
+
+    def update(self, good: tf.Tensor) -> None:
+        """After a step; in replica context.
+
+        Args:
+          good: whether its loss and gradients were finite: bool scalar, the same on
+            all replicas.
+        """
+        scale, steps = tf.identity(self.scale), self.good_steps + 1
+        grows = good & (steps >= GROWTH_STEPS)
+        self.scale.assign(tf.where(
+            good, tf.where(grows, tf.minimum(2.0 * scale, LARGEST_SCALE), scale),
+            tf.maximum(0.5 * scale, SMALLEST_SCALE)))
+        self.good_steps.assign(tf.where(good & ~grows, steps, 0))
+        self.skipped_steps.assign_add(tf.cast(~good, tf.int64))
+
+    def values(self) -> dict[str, float]:
+        """The metrics `loss_scale` and `skipped_steps`."""
+        return {"loss_scale": float(self.scale.numpy()),
+                "skipped_steps": float(self.skipped_steps.numpy())}
+
+
+def _variable(name, value, dtype):
+    return tf.Variable(
+        value, dtype=dtype, trainable=False, name=name,
+        # Every replica finds the same and keeps it for itself.
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)

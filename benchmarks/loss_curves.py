@@ -1,0 +1,211 @@
+r"""Whether --dtype=bfloat16 and float16 train to the loss of float32.
+
+    python -m benchmarks.loss_curves --work_dir=/tmp/loss_curves \
+        --output=benchmarks/results/loss_curves.json
+
+Pretrains one small model several times through run_pretraining.py: in each type, and
+in float32 with two seeds, whose difference is the noise that other differences are to
+be held against. A seed fixes initial weights and the order of the batches; masks are in
+the records, which are the same for all, and nothing is dropped. Held-out
+documents are evaluated as it goes. Measured are the curves of those losses, written
+as JSON with a picture beside it; nothing here is about time.
+
+The records are made as in quickstart.py, of the text in `--text` and `--heldout_text`
+(a sentence a line, a blank line between documents). Runs that are done are kept in
+`--work_dir`; the same command goes on where it was stopped.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+from absl import flags
+
+from albert_tf import command_line, files, run_folder, run_log
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.run_options import DTYPES
+
+FLAGS = flags.FLAGS
+
+_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+_WIKI = os.path.join(_ROOT, "..", "shared", "data", "wiki_en")
+flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
+flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
+                    "Text to evaluate on.")
+flags.DEFINE_string("work_dir", None, "Folder of records and runs.", required=True)
+flags.DEFINE_list(
+    "runs", ["float32:1", "float32:2", "bfloat16:1", "bfloat16:2", "float16:1"],
+    "What is trained, as TYPE:SEED.")
+flags.DEFINE_integer("num_train_steps", 3000, "Steps of each run.", lower_bound=1)
+flags.DEFINE_integer("num_evaluations", 16, "Evaluations of each run.", lower_bound=1)
+flags.DEFINE_bool("train", True,
+                  "Train what is missing; else runs are taken as far as they went.")
+flags.DEFINE_string("output", "", "JSON file to write the curves to.")
+
+# Large enough for the parts of a layer that suit a CPU (fused.MIN_SIZE), small
+# enough for two cores.
+MODEL = dict(
+    vocab_size=4000, embedding_size=128, hidden_size=128, num_hidden_layers=3,
+    num_attention_heads=4, intermediate_size=512, max_position_embeddings=64)
+MAX_PREDICTIONS_PER_SEQ = 10
+BATCH_SIZE = 32
+# Held-out sequences that are evaluated, in batches of BATCH_SIZE.
+EVALUATED = 1536
+
+# Of the evaluation metrics, those that are drawn and compared.
+LOSSES = ("masked_lm_loss", "sentence_order_loss")
+# Evaluations at the end whose mean is compared: single ones are noisier.
+LAST = 5
+
+
+def run_script(script: str, **flag_values) -> None:
+    """Runs one of the project's scripts."""
+    command = [sys.executable, os.path.join(_ROOT, script)]
+    command += [f"--{name}={value}" for name, value in flag_values.items()]
+    print(" ".join(command), flush=True)
+    if subprocess.run(command, check=False).returncode:
+        raise InputError(f"{script} failed; its last lines say why.")
+
+
+def make_records(folder: str) -> None:
+    """Vocabulary, config and records, unless they are there."""
+    if not os.path.exists(f"{folder}/spm.model"):
+        run_script("train_sentencepiece.py", input_file=FLAGS.text,
+                   output_prefix=f"{folder}/spm", vocab_size=MODEL["vocab_size"],
+                   input_sentence_size=30_000)
+    for name, text in (("train", FLAGS.text), ("heldout", FLAGS.heldout_text)):
+        if not os.path.exists(f"{folder}/{name}.tfrecord"):
+            run_script(
+                "create_pretraining_data.py", input_file=text,
+                output_file=f"{folder}/{name}.tfrecord",
+                spm_model_file=f"{folder}/spm.model",
+                max_seq_length=MODEL["max_position_embeddings"],
+                max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ, dupe_factor=1)
+    with files.atomic_write(f"{folder}/albert_config.json") as stream:
+        stream.write(AlbertConfig(**MODEL).to_json().encode())
+
+
+def train(folder: str, dtype: str, seed: int) -> list[dict]:
+    """Trains once, or what is left of it; the rows of its metrics."""
+    steps = FLAGS.num_train_steps
+    output_dir = f"{folder}/{dtype}_{seed}"
+    done = run_folder.latest_checkpoint(output_dir)
+    if FLAGS.train and (not done or run_folder.step_of(done) < steps):
+        run_script(
+            "run_pretraining.py", input_file=f"{folder}/train.tfrecord",
+            eval_input_file=f"{folder}/heldout.tfrecord", output_dir=output_dir,
+            albert_config_file=f"{folder}/albert_config.json",
+            max_seq_length=MODEL["max_position_embeddings"],
+            max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ,
+            train_batch_size=BATCH_SIZE, eval_batch_size=BATCH_SIZE, max_eval_steps=EVALUATED // BATCH_SIZE,
+            learning_rate=0.01, num_train_steps=steps, num_warmup_steps=steps // 20,
+            save_checkpoints_steps=max(steps // FLAGS.num_evaluations, 1),
+            iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
+            random_seed=seed, dtype=dtype)
+    return run_log.read_metrics(os.path.join(output_dir, run_log.METRICS_FILE))
+
+
+def curves(rows: list[dict], split: str) -> dict[str, list[float]]:
+    """Columns of the rows of a split: step, losses, and what float16 adds."""
+    names = ("step", *LOSSES, "masked_lm_accuracy", "sentence_order_accuracy",
+             "loss_scale", "skipped_steps")
+    chosen = [row for row in rows if row["split"] == split]
+    return {name: [row[name] for row in chosen] for name in names if name in chosen[0]}
+
+
+def means(found: dict, last_step: int) -> dict[str, float]:
+    """The mean of each metric over the last held-out evaluations up to a step."""
+    held = found["heldout"]
+    end = sum(step <= last_step for step in held["step"])
+    return {name: math.fsum(values[max(end - LAST, 0):end]) / min(end, LAST)
+            for name, values in held.items() if name != "step"}
+
+
+def print_table(results: list[dict]) -> None:
+    """Of all runs where the shortest ends, and of the longer ones where they end."""
+    ends = [found["heldout"]["step"][-1] for found in results]
+    names = [name for name in results[0]["heldout"] if name != "step"]
+    for last_step in sorted(set((min(ends), max(ends)))):
+        print(f"\nHeld-out documents, mean of the last {LAST} evaluations up to step "
+              f"{last_step}\n\n" + " " * 14 + "".join(f"{name:>26}" for name in names))
+        for found, end in zip(results, ends):
+            if end >= last_step:
+                row = means(found, last_step)
+                print(f"{found['dtype']:<9} {found['seed']:<4}"
+                      + "".join(f"{row[name]:26.4f}" for name in names))
+
+
+def draw(results: list[dict], path: str) -> None:
+    """Held-out losses, and how far each run is from float32 with the first seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    colours = {"float32": "black", "bfloat16": "tab:red", "float16": "tab:blue"}
+    figure, axes = pyplot.subplots(2, len(LOSSES), figsize=(12, 8))
+    first = results[0]["heldout"]
+    for column, loss in enumerate(LOSSES):
+        seeds = sorted({found["seed"] for found in results})
+        for found in results:
+            held = found["heldout"]
+            look = dict(
+                label=f"{found['dtype']}, seed {found['seed']}",
+                color=colours[found["dtype"]],
+                linestyle=("-", "--", ":", "-.")[seeds.index(found["seed"]) % 4])
+            axes[0, column].plot(held["step"], held[loss], **look)
+            reference = dict(zip(first["step"], first[loss]))
+            axes[1, column].plot(
+                held["step"],
+                [value - reference.get(step, math.nan)
+                 for step, value in zip(held["step"], held[loss])], **look)
+        axes[0, column].set_title(f"held-out {loss.replace('_', ' ')}")
+        axes[1, column].set_title(
+            f"the same, minus that of {results[0]['dtype']}, seed {results[0]['seed']}")
+        for axis in axes[:, column]:
+            axis.set_xlabel("step")
+            axis.grid(alpha=0.3)
+            axis.legend(fontsize=8)
+    figure.tight_layout()
+    with files.atomic_write(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+    pyplot.close(figure)
+
+
+def chosen_runs() -> list[tuple[str, int]]:
+    """--runs as (type, seed)."""
+    runs = []
+    for run in FLAGS.runs:
+        dtype, _, seed = run.partition(":")
+        if dtype not in DTYPES or not seed.isdigit():
+            raise InputError(f"--runs: '{run}' is not of the form TYPE:SEED, TYPE one "
+                             f"of {', '.join(DTYPES)}.")
+        runs.append((dtype, int(seed)))
+    return runs
+
+
+def main(_):
+    runs = chosen_runs()
+    for name in ("text", "heldout_text"):
+        files.expand_patterns(FLAGS[name].value, f"--{name}")
+    files.make_directory(FLAGS.work_dir, "--work_dir")
+    make_records(FLAGS.work_dir)
+    results = []
+    for dtype, seed in runs:
+        rows = train(FLAGS.work_dir, dtype, seed)
+        results.append({"dtype": dtype, "seed": seed, "train": curves(rows, "train"),
+                        "heldout": curves(rows, "eval")})
+    print_table(results)
+    if FLAGS.output:
+        with files.atomic_write(FLAGS.output) as stream:
+            stream.write(json.dumps(
+                {"model": MODEL, "batch_size": BATCH_SIZE, "runs": results}
+            ).encode() + b"\n")
+        draw(results, f"{os.path.splitext(FLAGS.output)[0]}.png")
+
+
+if __name__ == "__main__":
+    command_line.run(main)
