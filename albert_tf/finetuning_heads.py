@@ -76,14 +76,19 @@ class _EncoderWithHead(tf_keras.Model):
         self._options = dict(options)
         self.bert = AlbertModel(config)
 
-    def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor]):
-        """The encoder's outputs, and the seeds of the head's dropout."""
+    def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
+                positions: Optional[tf.Tensor] = None):
+        """The encoder's outputs, and the seeds of the head's dropout.
+
+        Positions as in AlbertModel.call.
+        """
         if not training:
-            return self._outputs(features), DropoutSeeds(None)
+            return self._outputs(features, positions=positions), DropoutSeeds(None)
         if seed is None:
             seed = tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
                                      dtype=tf.int32)
-        outputs = self._outputs(features, training=True, seed=seed)
+        outputs = self._outputs(
+            features, training=True, seed=seed, positions=positions)
         return outputs, DropoutSeeds(tf.random.fold_in(seed, _HEAD_SEED))
 
     def _outputs(self, features: Features, **options):
@@ -91,6 +96,12 @@ class _EncoderWithHead(tf_keras.Model):
         outputs = self.bert(features, **options)
         hidden = tf.cast(outputs["sequence_output"], tf.float32)
         return {**outputs, "sequence_output": hidden}
+
+    def _pooled(self, features: Features, training: bool, seed: Optional[tf.Tensor]):
+        """The pooled output alone, and the seeds of the head's dropout."""
+        no_positions = tf.convert_to_tensor(features["input_ids"])[:, :0]
+        outputs, seeds = self._encode(features, training, seed, no_positions)
+        return outputs["pooled_output"], seeds
 
     def _freeze_pooler(self):
         """For heads that do not see the pooled output.
@@ -140,8 +151,8 @@ class AlbertForSequenceClassification(_EncoderWithHead):
         Raises:
           InputError: if S is over max_position_embeddings.
         """
-        outputs, seeds = self._encode(features, training, seed)
-        pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
+        pooled, seeds = self._pooled(features, training, seed)
+        pooled = seeds.dropout(pooled, self.dropout_prob)
         return {"logits": self.output_layer(pooled)}
 
 
@@ -181,8 +192,8 @@ class AlbertForMultipleChoice(_EncoderWithHead):
             flat[name].set_shape([
                 ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
                 ids.shape[2]])
-        outputs, seeds = self._encode(flat, training, seed)
-        pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
+        pooled, seeds = self._pooled(flat, training, seed)
+        pooled = seeds.dropout(pooled, self.dropout_prob)
         logits = tf.reshape(self.output_layer(pooled), [-1, choices])
         logits.set_shape(ids.shape[:2])
         return {"logits": logits}

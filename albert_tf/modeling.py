@@ -17,7 +17,8 @@ from albert_tf import fused, recomputing, shared_kernels
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, at_positions, kernel_initializer,
+    product)
 from albert_tf.run_options import DTYPES
 
 # Added to the attention scores of masked positions. Finite, so that a row whose
@@ -107,24 +108,44 @@ class AttentionBlock(NamedLayer):
                 shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
-             weights: Optional[AttentionWeights] = None):
-        """[B, S, H] and [B, 1, 1, S] → [B, S, H]; weights are the own by default."""
+             weights: Optional[AttentionWeights] = None, positions=None):
+        """[B, S, H] and [B, 1, 1, S] → [B, S, H], or [B, Q, H] at positions [B, Q].
+
+        The weights are the own by default. All positions are attended to, whichever
+        the outputs are of.
+        """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
-        parts = fused.parts_for(hidden)
-        batch, length, size = tf.unstack(tf.shape(hidden))
-        qkv = fused.add_bias(product(hidden, weights.qkv_kernel), weights.qkv_bias)
-        qkv = tf.reshape(qkv, [batch, length, 3, self.num_heads,
-                               hidden.shape[-1] // self.num_heads])
-        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
+        kernel, bias = weights.qkv_kernel, weights.qkv_bias
+        if positions is None:
+            rows = hidden
+            query, key, value = self._heads(hidden, kernel, bias)
+        else:
+            rows = at_positions(hidden, positions)
+            sizes = [hidden.shape[-1], 2 * hidden.shape[-1]]
+            kernels, biases = tf.split(kernel, sizes, axis=1), tf.split(bias, sizes)
+            query, = self._heads(rows, kernels[0], biases[0])
+            key, value = self._heads(hidden, kernels[1], biases[1])
+        parts = fused.parts_for(rows)
+        batch, length, size = tf.unstack(tf.shape(rows))
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
-            [batch, self.num_heads, length, length], self.probs_dropout_prob))
-        context = tf.transpose(context, [0, 2, 1, 3])  # [B, S, A, D]
+            [batch, self.num_heads, length, tf.shape(hidden)[1]],
+            self.probs_dropout_prob))
+        context = tf.transpose(context, [0, 2, 1, 3])  # [B, Q, A, D]
         context = tf.reshape(context, [batch, length, size])
-        context.set_shape(hidden.shape)
+        context.set_shape(rows.shape)
         return parts.add_and_normalize(
-            product(context, weights.output_kernel), weights.output_bias, hidden,
+            product(context, weights.output_kernel), weights.output_bias, rows,
             weights.gamma, weights.beta,
-            seeds.draw(tf.shape(hidden), self.hidden_dropout_prob))
+            seeds.draw(tf.shape(rows), self.hidden_dropout_prob))
+
+    def _heads(self, hidden, kernel, bias):
+        """[B, S, H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
+        batch, length, size = tf.unstack(tf.shape(hidden))
+        count = kernel.shape[1] // hidden.shape[-1]
+        outputs = fused.add_bias(product(hidden, kernel), bias)
+        outputs = tf.reshape(outputs, [batch, length, count, self.num_heads,
+                                       hidden.shape[-1] // self.num_heads])
+        return tf.unstack(tf.transpose(outputs, [2, 0, 3, 1, 4]))
 
 
 class FeedForwardWeights(NamedTuple):
@@ -209,8 +230,12 @@ class Encoder(NamedLayer):
                 for index in sorted(indices)
                 for inner in range(self.config.inner_group_num)}
 
-    def call(self, embedding_output, attention_bias, seeds: DropoutSeeds):
-        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H]."""
+    def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
+             positions=None):
+        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H].
+
+        With positions int [B, Q] the last of them is [B, Q, H], at those alone.
+        """
         hidden = embedding_output
         if self.projection is not None:
             hidden = self.projection(hidden)
@@ -222,22 +247,22 @@ class Encoder(NamedLayer):
         weights = {block.scope: iter(block.layer_weights(hidden.dtype, uses[block.scope]))
                    for block in (*self.attention.values(), *self.ffn.values())}
         outputs = []
-        for attention, ffn in layers:
+        for number, (attention, ffn) in enumerate(layers, start=1):
             hidden = self._layer(attention, ffn, hidden, (
                 *next(weights[attention.scope]), *next(weights[ffn.scope])),
-                attention_bias, seeds)
+                attention_bias, seeds, positions if number == len(layers) else None)
             outputs.append(hidden)
         return outputs
 
-    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds):
-        """One layer, of which `weights` are those of both blocks: [B, S, H]."""
+    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds, positions):
+        """One layer, of which `weights` are those of both blocks: [B, S or Q, H]."""
         start = copy.copy(seeds)
         first = len(AttentionWeights._fields)
 
         def layer(hidden, *weights):
             own = copy.copy(start)  # The same units are dropped each time.
             hidden = attention(hidden, attention_bias, own,
-                               AttentionWeights(*weights[:first]))
+                               AttentionWeights(*weights[:first]), positions)
             hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]))
             seeds.follow(own)
             return hidden
@@ -270,7 +295,8 @@ class AlbertModel(tf_keras.Model):
                             config.hidden_size, kernel_initializer(config), "tanh")
 
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
-             seed: Optional[tf.Tensor] = None) -> dict[str, Any]:
+             seed: Optional[tf.Tensor] = None,
+             positions: Optional[tf.Tensor] = None) -> dict[str, Any]:
         """Runs the encoder.
 
         Args:
@@ -280,11 +306,16 @@ class AlbertModel(tf_keras.Model):
           training: whether dropout is on.
           seed: int32 [2]; equal seeds drop equal units. By default every
             training call draws a new one.
+          positions: int [B, Q], the positions at which the caller reads the sequence
+            output; Q may be 0. What nobody reads of the last block is not computed.
+            By default all positions.
 
         Returns:
           A dict: `embedding_output` [B, S, E]; `encoder_outputs`, a list of
           [B, S, H] in activation_dtype, one for each block; `sequence_output`
-          [B, S, H], the last of them; `pooled_output` [B, H] float32.
+          [B, S, H], the last of them; `pooled_output` [B, H] float32, of position 0.
+          With `positions`, sequence_output and with it the last of encoder_outputs
+          are [B, Q, H], at those positions in their order.
 
         Raises:
           InputError: if S is over max_position_embeddings, or the inputs differ in
@@ -315,13 +346,19 @@ class AlbertModel(tf_keras.Model):
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         unmasked = tf.cast(mask, embedding_output.dtype)[:, tf.newaxis, tf.newaxis, :]
         attention_bias = (1.0 - unmasked) * MASKED_SCORE  # [B, 1, 1, S]
+        if positions is not None:
+            # Position 0 before them, for the pooler.
+            positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
         outputs = self.encoder(tf.cast(embedding_output, self.activation_dtype),
-                               attention_bias, seeds)
+                               attention_bias, seeds, positions)
+        first = outputs[-1][:, 0]
+        if positions is not None:
+            outputs[-1] = outputs[-1][:, 1:]
         return {
             "embedding_output": embedding_output,
             "encoder_outputs": outputs,
             "sequence_output": outputs[-1],
-            "pooled_output": self.pooler(tf.cast(outputs[-1][:, 0], tf.float32)),
+            "pooled_output": self.pooler(tf.cast(first, tf.float32)),
         }
 
     def get_config(self):
