@@ -76,15 +76,19 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     }[name]
 
 
-def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
+def add_bias(inputs: tf.Tensor, bias: tf.Tensor, few_sizes: bool = False) -> tf.Tensor:
+    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs.
+
+    `few_sizes` promises that an unknown size of the inputs takes few values.
+    """
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
     @tf.custom_gradient
     def add(inputs, bias):
         outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
-        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
+        return outputs, lambda upstream: (
+            upstream, *_sum_rows(upstream, few_sizes=few_sizes))
 
     return add(inputs, bias)
 
@@ -145,7 +149,7 @@ def _keep_and_rate(dropped):
     return (None, 0.0) if dropped is None else dropped
 
 
-def _sum_rows(*tensors):
+def _sum_rows(*tensors, few_sizes=True):
     """[..., H] → [H] of each, in the type of biases.
 
     Apart from the part that made them, in which XLA would compute each number once to
@@ -154,9 +158,8 @@ def _sum_rows(*tensors):
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
     if flat[0].dtype.size == 2:
-        rows = flat[0].shape[0]
-        if rows is None or rows % _FOLDS or not (
-                rows * flat[0].shape[1] >= MIN_SIZE and on_cpu()):
+        size = flat[0].shape.num_elements()
+        if not on_cpu() or (not few_sizes if size is None else size < MIN_SIZE):
             return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
         flat = island(_fold, *flat)
     return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
@@ -164,8 +167,9 @@ def _sum_rows(*tensors):
 
 def _fold(*tensors):
     """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
-    return [tf.add_n([wide(part) for part in tf.split(rows, _FOLDS)])
-            for rows in tensors]
+    missing = -tf.shape(tensors[0])[0] % _FOLDS  # XLA knows it when it compiles.
+    return [tf.add_n([wide(part) for part in tf.split(
+        tf.pad(rows, [[0, missing], [0, 0]]), _FOLDS)]) for rows in tensors]
 
 
 def _row_sums(inputs):
@@ -173,7 +177,8 @@ def _row_sums(inputs):
     which takes longer."""
     size = inputs.shape[-1]
     sums = tf.matmul(tf.reshape(inputs, [-1, size]), tf.ones([size, 1], inputs.dtype))
-    return tf.reshape(sums, [*inputs.shape[:-1], 1])
+    # Of [N, H], N may be unknown.
+    return sums if len(inputs.shape) == 2 else tf.reshape(sums, [*inputs.shape[:-1], 1])
 
 
 def _row_means(inputs):
@@ -356,10 +361,15 @@ def on_cpu() -> bool:
     return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
 
 
-def parts_for(hidden: tf.Tensor) -> Parts:
-    """The parts that suit the device and size of `hidden` [B, S, H].
+def parts_for(hidden: tf.Tensor, most_rows: Optional[int] = None) -> Parts:
+    """The parts that suit the device and size of `hidden` [B, S, H], or of [N, H].
 
     Unknown shapes get the plain ones: XLA would compile for every shape that comes.
+    Who gives `most_rows` promises that an unknown N is at most that and takes few
+    values.
     """
-    size = hidden.shape.num_elements()
+    shape = hidden.shape
+    if most_rows is not None:
+        shape = tf.TensorShape([most_rows, *shape[1:]])
+    size = shape.num_elements()
     return FAST if size is not None and size >= MIN_SIZE and on_cpu() else PLAIN

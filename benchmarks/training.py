@@ -210,7 +210,7 @@ def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf import heads
+    from albert_tf import heads, layers
 
     encoders = _imported("official.nlp.modeling.networks.albert_encoder",
                          "tf-models-official's AlbertEncoder")
@@ -241,7 +241,8 @@ def tf_models(config, size, length, dtype):
                  "input_type_ids": features["segment_ids"]}, training=training)
             return {
                 "mlm_logits": self.predictions(
-                    outputs["sequence_output"], features["masked_lm_positions"],
+                    layers.at_positions(
+                        outputs["sequence_output"], features["masked_lm_positions"]),
                     tf.cast(self.encoder.get_embedding_table(), tf.float32)),
                 "sentence_order_logits": self.seq_relationship(
                     tf.cast(outputs["pooled_output"], tf.float32))}
