@@ -229,7 +229,6 @@ def _softmax_gradient(d_used, probs, keep, rate):
     return tf.cast(probs * (d_probs - _row_sums(probs * d_probs)), d_used.dtype)
 
 
-
 # ---- activation ------------------------------------------------------------
 
 

@@ -101,10 +101,11 @@ class AttentionBlock(NamedLayer):
             tf.concat([part.bias * scale for part, scale in zip(parts, scales)], axis=0),
             *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
                                         self.layer_norm.beta)))
-        return [
-            AttentionWeights(qkv, small[0], output, *small[1:]) for qkv, output in zip(
-                shared_kernels.copies(qkv_kernel, dtype, uses),
-                shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
+        qkv_kernels, output_kernels = (
+            shared_kernels.copies(tf.convert_to_tensor(kernel), dtype, uses)
+            for kernel in (qkv_kernel, self.output_dense.kernel))
+        return [AttentionWeights(qkv, small[0], output, *small[1:])
+                for qkv, output in zip(qkv_kernels, output_kernels)]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
              weights: Optional[AttentionWeights] = None):
