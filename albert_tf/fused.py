@@ -4,7 +4,7 @@ Between two matrix products a layer does little arithmetic but moves much memory
 each operation of its own reads and writes all activations, and automatic
 differentiation keeps what each of them needs. Here stand three parts of a layer,
 
-    attend              softmax(q · kᵀ + mask), dropout, · v
+    attend              softmax(q · kᵀ / sqrt(D) + mask), dropout, · v
     add_activation      add bias, activation
     add_and_normalize   add bias, dropout, add residual, LayerNorm
 
@@ -94,9 +94,13 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor, few_sizes: bool = False) -> tf.
 
 
 def _plain_attend(query, key, value, mask, dropped):
-    scores = wide(tf.matmul(query, key, transpose_b=True))  # [B, A, S, S]
+    scores = wide(tf.matmul(query, key, transpose_b=True)) * _score_scale(query)
     probs = drop(tf.nn.softmax(scores + mask), dropped)
     return tf.matmul(tf.cast(probs, value.dtype), value)
+
+
+def _score_scale(query):
+    return query.shape[-1] ** -0.5
 
 
 def _plain_add_activation(inputs, bias, name):
@@ -191,27 +195,34 @@ def _row_means(inputs):
 def _fast_attend(query, key, value, mask, dropped):
     """Keeps the probabilities and which were dropped, but not the dropped ones.
 
-    With P = softmax(Z), Q = drop(P), C = Q · V and upstream dC: dV = Qᵀ · dC,
-    dQ = dC · Vᵀ, dP = drop(dQ), and from the softmax, whose Jacobian in a row is
-    diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). The mask is constant.
+    With s = 1 / sqrt(D), Z = s · Q · Kᵀ + mask, P = softmax(Z), U = drop(P), C = U · V
+    and upstream dC: dV = Uᵀ · dC, dU = dC · Vᵀ, dP = drop(dU), and from the softmax,
+    whose Jacobian in a row is diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). Since
+    P ∘ dP = U ∘ dU, a row of whose sum is that of C ∘ dC, which has D columns and not
+    S (Dao et al. 2022), dZ takes one pass. dQ = s · dZ · K and dK = s · dZᵀ · Q; the
+    mask is constant.
     """
     keep, rate = _keep_and_rate(dropped)
+    factor = _score_scale(query)
 
     @tf.custom_gradient
     def attend(query, key, value, mask):
-        # Its own operation, since XLA's is slower here: it finds the largest score of
+        # TensorFlow makes this one operation of oneDNN's: scale and mask cost nothing.
+        scores = (tf.matmul(query, key, transpose_b=True)
+                  * tf.constant(factor, query.dtype) + tf.cast(mask, query.dtype))
+        # Its own softmax, since XLA's is slower here: it finds the largest score of
         # a row one by one. Of bfloat16 it computes in float32, of float16 it does not.
-        scores = tf.matmul(query, key, transpose_b=True)
-        scores = wide(scores) if scores.dtype == tf.float16 else scores
-        probs = tf.nn.softmax(scores + tf.cast(mask, scores.dtype))
-        probs = tf.cast(probs, query.dtype)
+        if scores.dtype == tf.float16:
+            scores = wide(scores)
+        probs = tf.cast(tf.nn.softmax(scores), query.dtype)
         context = tf.matmul(_drop_probs(probs, keep, rate), value)
 
         def gradient(upstream):
             used = _drop_probs(probs, keep, rate)
             d_value = tf.matmul(used, upstream, transpose_a=True)
             d_used = tf.matmul(upstream, value, transpose_b=True)
-            d_scores = island(_softmax_gradient, d_used, probs, keep, rate=rate)
+            d_scores = island(_scores_gradient, d_used, probs, context, upstream, keep,
+                              rate=rate, factor=factor)
             return (tf.matmul(d_scores, key),
                     tf.matmul(d_scores, query, transpose_a=True), d_value, None)
 
@@ -230,11 +241,10 @@ def _dropped_probs(probs, keep, rate):
     return tf.cast(drop(wide(probs), Dropped(keep, rate)), probs.dtype)
 
 
-def _softmax_gradient(d_used, probs, keep, rate):
+def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
     d_probs = drop(wide(d_used), _dropped(keep, rate))
-    probs = wide(probs)
-    return tf.cast(probs * (d_probs - _row_sums(probs * d_probs)), d_used.dtype)
-
+    sums = _row_sums(wide(context) * wide(upstream))
+    return tf.cast(factor * wide(probs) * (d_probs - sums), d_used.dtype)
 
 
 # ---- activation ------------------------------------------------------------
@@ -336,7 +346,7 @@ class Parts(NamedTuple):
     """The parts of a layer.
 
     Attributes:
-      attend: (query / sqrt(D), key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
+      attend: (query, key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
         of [B, A, S, S] or None) → context [B, A, S, D].
       add_activation: (inputs [..., H], bias [H], name) → [..., H].
       add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],

@@ -94,19 +94,17 @@ class AttentionBlock(NamedLayer):
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[AttentionWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
         parts = (self.query, self.key, self.value)
-        # Scaling the query's kernel scales the scores.
-        scales = ((self.query.kernel.shape[1] // self.num_heads) ** -0.5, 1.0, 1.0)
         # One product for the three is faster than one for each.
-        qkv_kernel = tf.concat(
-            [part.kernel * scale for part, scale in zip(parts, scales)], axis=1)
+        qkv_kernel = tf.concat([part.kernel for part in parts], axis=1)
         small = (
-            tf.concat([part.bias * scale for part, scale in zip(parts, scales)], axis=0),
+            tf.concat([part.bias for part in parts], axis=0),
             *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
                                         self.layer_norm.beta)))
-        return [
-            AttentionWeights(qkv, small[0], output, *small[1:]) for qkv, output in zip(
-                shared_kernels.copies(qkv_kernel, dtype, uses),
-                shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
+        qkv_kernels, output_kernels = (
+            shared_kernels.copies(tf.convert_to_tensor(kernel), dtype, uses)
+            for kernel in (qkv_kernel, self.output_dense.kernel))
+        return [AttentionWeights(qkv, small[0], output, *small[1:])
+                for qkv, output in zip(qkv_kernels, output_kernels)]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
              weights: Optional[AttentionWeights] = None,
