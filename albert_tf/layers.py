@@ -12,6 +12,7 @@ import tf_keras
 
 from albert_tf import fused
 from albert_tf.config import AlbertConfig
+from albert_tf.recomputing import after
 
 
 class NamedLayer(tf_keras.layers.Layer):
@@ -132,6 +133,17 @@ class DropoutSeeds:
         else:
             keep = tf.random.stateless_uniform(shape, seed) >= rate
         return fused.Dropped(keep, rate)
+
+    def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
+        """A copy that goes on from here, and draws when `tensor` is there.
+
+        No draw needs an input, so all of a step could be made at its beginning, and
+        those of layers that are computed once more be kept from the first time.
+        """
+        seed = None if self._seed is None else after(self._seed, tensor)
+        found = DropoutSeeds(seed)
+        found._count = self._count
+        return found
 
     def follow(self, other: "DropoutSeeds") -> None:
         """Goes on after `other`, a copy that has drawn."""

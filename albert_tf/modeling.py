@@ -256,7 +256,7 @@ class Encoder(NamedLayer):
         first = len(AttentionWeights._fields)
 
         def layer(hidden, *weights):
-            own = copy.copy(start)  # The same units are dropped each time.
+            own = start.after(hidden)  # The same units are dropped each time.
             hidden = attention(hidden, attention_bias, own,
                                AttentionWeights(*weights[:first]), rows, positions)
             hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]),
