@@ -213,6 +213,7 @@ class AlbertForSpans(_EncoderWithHead):
         super().__init__(config, "spans", {"mask_padding": mask_padding})
         self._freeze_pooler()
         self.mask_padding = mask_padding
+        self.bert.padding_is_read = not mask_padding
         self.output_layer = OutputLayer("cls/squad", config.hidden_size, 2)
 
     def call(self, features: Features, training: bool = False,

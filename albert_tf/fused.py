@@ -173,7 +173,8 @@ def _row_sums(inputs):
     which takes longer."""
     size = inputs.shape[-1]
     sums = tf.matmul(tf.reshape(inputs, [-1, size]), tf.ones([size, 1], inputs.dtype))
-    return tf.reshape(sums, [*inputs.shape[:-1], 1])
+    # Of [N, H], N may be unknown.
+    return sums if len(inputs.shape) == 2 else tf.reshape(sums, [*inputs.shape[:-1], 1])
 
 
 def _row_means(inputs):
@@ -354,10 +355,15 @@ def on_cpu() -> bool:
     return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
 
 
-def parts_for(hidden: tf.Tensor) -> Parts:
-    """The parts that suit the device and size of `hidden` [B, S, H].
+def parts_for(hidden: tf.Tensor, most_rows: Optional[int] = None) -> Parts:
+    """The parts that suit the device and size of `hidden` [B, S, H], or of [N, H].
 
     Unknown shapes get the plain ones: XLA would compile for every shape that comes.
+    Who gives `most_rows` promises that an unknown N is at most that and takes few
+    values.
     """
-    size = hidden.shape.num_elements()
+    shape = hidden.shape
+    if most_rows is not None:
+        shape = tf.TensorShape([most_rows, *shape[1:]])
+    size = shape.num_elements()
     return FAST if size is not None and size >= MIN_SIZE and on_cpu() else PLAIN

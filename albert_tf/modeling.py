@@ -13,17 +13,18 @@ from typing import Any, Mapping, NamedTuple, Optional
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import fused, recomputing, shared_kernels
+from albert_tf import fused, recomputing, shared_kernels, token_rows
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, at_positions, kernel_initializer,
-    product)
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
 from albert_tf.run_options import DTYPES
 
 # Added to the attention scores of masked positions. Finite, so that a row whose
 # mask is all zero attends evenly, as in the release.
 MASKED_SCORE = -10000.0
+
+_ALL_ROWS = token_rows.AllRows()
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
@@ -108,44 +109,38 @@ class AttentionBlock(NamedLayer):
                 shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
-             weights: Optional[AttentionWeights] = None, positions=None):
-        """[B, S, H] and [B, 1, 1, S] → [B, S, H], or [B, Q, H] at positions [B, Q].
+             weights: Optional[AttentionWeights] = None,
+             rows: token_rows.AllRows = _ALL_ROWS, positions=None):
+        """Rows of [B, S, H] and [B, 1, 1, S] → such rows, or [B, Q, H].
 
-        The weights are the own by default. All positions are attended to, whichever
-        the outputs are of.
+        The weights are the own by default. The latter are the outputs at `positions`
+        int [B, Q]; all positions are attended to, whichever the outputs are of.
         """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         kernel, bias = weights.qkv_kernel, weights.qkv_bias
         if positions is None:
-            rows = hidden
-            query, key, value = self._heads(hidden, kernel, bias)
+            queries, query_rows = hidden, rows
+            query, key, value = self._heads(hidden, rows, kernel, bias)
         else:
-            rows = at_positions(hidden, positions)
+            queries, query_rows = rows.at(hidden, positions), _ALL_ROWS
             sizes = [hidden.shape[-1], 2 * hidden.shape[-1]]
             kernels, biases = tf.split(kernel, sizes, axis=1), tf.split(bias, sizes)
-            query, = self._heads(rows, kernels[0], biases[0])
-            key, value = self._heads(hidden, kernels[1], biases[1])
-        parts = fused.parts_for(rows)
-        batch, length, size = tf.unstack(tf.shape(rows))
+            query, = self._heads(queries, query_rows, kernels[0], biases[0])
+            key, value = self._heads(hidden, rows, kernels[1], biases[1])
+        parts = query_rows.parts(queries)
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
-            [batch, self.num_heads, length, tf.shape(hidden)[1]],
-            self.probs_dropout_prob))
-        context = tf.transpose(context, [0, 2, 1, 3])  # [B, Q, A, D]
-        context = tf.reshape(context, [batch, length, size])
-        context.set_shape(rows.shape)
+            tf.concat([tf.shape(query)[:-1], tf.shape(key)[2:3]], axis=0),
+            self.probs_dropout_prob))  # [B, A, Q, D]
         return parts.add_and_normalize(
-            product(context, weights.output_kernel), weights.output_bias, rows,
-            weights.gamma, weights.beta,
-            seeds.draw(tf.shape(rows), self.hidden_dropout_prob))
+            product(query_rows.from_heads(context), weights.output_kernel),
+            weights.output_bias, queries, weights.gamma, weights.beta,
+            seeds.draw(tf.shape(queries), self.hidden_dropout_prob))
 
-    def _heads(self, hidden, kernel, bias):
-        """[B, S, H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        batch, length, size = tf.unstack(tf.shape(hidden))
-        count = kernel.shape[1] // hidden.shape[-1]
+    def _heads(self, hidden, rows, kernel, bias):
+        """Rows of H columns × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
         outputs = fused.add_bias(product(hidden, kernel), bias)
-        outputs = tf.reshape(outputs, [batch, length, count, self.num_heads,
-                                       hidden.shape[-1] // self.num_heads])
-        return tf.unstack(tf.transpose(outputs, [2, 0, 3, 1, 4]))
+        return rows.to_heads(
+            outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
 
 
 class FeedForwardWeights(NamedTuple):
@@ -187,10 +182,11 @@ class FeedForwardBlock(NamedLayer):
                 for kernel, output_kernel in zip(first, second)]
 
     def call(self, hidden, seeds: DropoutSeeds,
-             weights: Optional[FeedForwardWeights] = None):
-        """[B, S, H] → [B, S, H]; weights are the own by default."""
+             weights: Optional[FeedForwardWeights] = None,
+             rows: token_rows.AllRows = _ALL_ROWS):
+        """Rows of [B, S, H] → such rows; weights are the own by default."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
-        parts = fused.parts_for(hidden)
+        parts = rows.parts(hidden)
         inner = parts.add_activation(
             product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
         return parts.add_and_normalize(
@@ -231,12 +227,12 @@ class Encoder(NamedLayer):
                 for inner in range(self.config.inner_group_num)}
 
     def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
-             positions=None):
+             rows: token_rows.AllRows = _ALL_ROWS, positions=None):
         """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H].
 
         With positions int [B, Q] the last of them is [B, Q, H], at those alone.
         """
-        hidden = embedding_output
+        hidden = rows.pack(embedding_output)
         if self.projection is not None:
             hidden = self.projection(hidden)
         layers = [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
@@ -248,22 +244,25 @@ class Encoder(NamedLayer):
                    for block in (*self.attention.values(), *self.ffn.values())}
         outputs = []
         for number, (attention, ffn) in enumerate(layers, start=1):
+            read = positions if number == len(layers) else None
             hidden = self._layer(attention, ffn, hidden, (
                 *next(weights[attention.scope]), *next(weights[ffn.scope])),
-                attention_bias, seeds, positions if number == len(layers) else None)
-            outputs.append(hidden)
+                attention_bias, seeds, rows, read)
+            outputs.append(rows.unpack(hidden) if read is None else hidden)
         return outputs
 
-    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds, positions):
-        """One layer, of which `weights` are those of both blocks: [B, S or Q, H]."""
+    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds, rows,
+               positions):
+        """One layer, of which `weights` are those of both blocks."""
         start = copy.copy(seeds)
         first = len(AttentionWeights._fields)
 
         def layer(hidden, *weights):
             own = copy.copy(start)  # The same units are dropped each time.
             hidden = attention(hidden, attention_bias, own,
-                               AttentionWeights(*weights[:first]), positions)
-            hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]))
+                               AttentionWeights(*weights[:first]), rows, positions)
+            hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]),
+                         rows if positions is None else _ALL_ROWS)
             seeds.follow(own)
             return hidden
 
@@ -283,12 +282,20 @@ class AlbertModel(tf_keras.Model):
         or bfloat16. Variables, statistics and what is computed outside of
         the layers are float32. Not part of the model: it may be set at any time, and
         is not saved.
+      skip_padding: whether the layers compute no rows of padding, where the sizes of
+        a batch are known; XLA cannot compile that. The outputs of the layers at
+        positions of padding are then of no meaning, and must not be read. Not part
+        of the model either.
+      padding_is_read: that whoever has the model reads them, so that skip_padding
+        is of no effect.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(**{"name": "bert", **kwargs})
         self.config = config
         self.activation_dtype = "float32"
+        self.skip_padding = False
+        self.padding_is_read = False
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Dense("bert/pooler/dense", config.hidden_size,
@@ -349,8 +356,10 @@ class AlbertModel(tf_keras.Model):
         if positions is not None:
             # Position 0 before them, for the pooler.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
+        rows = token_rows.rows_of(
+            mask, self.skip_padding and not self.padding_is_read)
         outputs = self.encoder(tf.cast(embedding_output, self.activation_dtype),
-                               attention_bias, seeds, positions)
+                               attention_bias, seeds, rows, positions)
         first = outputs[-1][:, 0]
         if positions is not None:
             outputs[-1] = outputs[-1][:, 1:]
@@ -369,13 +378,15 @@ class AlbertModel(tf_keras.Model):
         return cls(AlbertConfig.from_dict(config["config"]))
 
 
-def compute_as(model: tf_keras.Model, dtype: str, recompute: bool) -> None:
+def compute_as(model: tf_keras.Model, dtype: str, recompute: bool,
+               skip_padding: bool = False) -> None:
     """Tells a model's encoders how to compute; to be called before they are traced.
 
     Args:
       model: one that has AlbertModels in it, or is one.
       dtype: see AlbertModel.activation_dtype.
       recompute: see Encoder.recompute.
+      skip_padding: see AlbertModel.skip_padding.
 
     Raises:
       InputError: if the type is unknown.
@@ -386,3 +397,4 @@ def compute_as(model: tf_keras.Model, dtype: str, recompute: bool) -> None:
         if isinstance(part, AlbertModel):
             part.activation_dtype = dtype
             part.encoder.recompute = recompute
+            part.skip_padding = skip_padding

@@ -38,7 +38,7 @@ LEVELS = {
     "records": 2, "batch_records": 2,
     "global_shuffle": 2, "instance_records": 2, "record_masks": 2, "dynamic_masking": 2,
     "input_pipeline": 2, "fused": 2, "shared_kernels": 2,
-    "recomputing": 2, "layers": 2, "modeling": 2, "heads": 2, "losses": 2,
+    "recomputing": 2, "layers": 2, "token_rows": 2, "modeling": 2, "heads": 2, "losses": 2,
     "optimization": 2, "checkpoint_files": 2, "checkpoint": 2, "run_folder": 2,
     "cluster": 2,
     "finetuning_heads": 2, "finetuning_losses": 2,
