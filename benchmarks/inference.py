@@ -107,6 +107,7 @@ class Clock:
         self.seconds, self.cores, self.answers = {}, {}, {}
 
     def measure(self, name, function, *args):
+        time.sleep(0.005)  # Threads of the one before still spin for a moment.
         start, cores = time.perf_counter(), time.process_time()
         answer = function(*args)
         self.seconds.setdefault(name, []).append(time.perf_counter() - start)
@@ -270,6 +271,7 @@ def _log(found):
 def _save_checkpoint(config, folder):
     from albert_tf import checkpoint
 
+    os.makedirs(folder)
     checkpoint.export_tf1(predictors.our_model(config, "classification", "float32"),
                           os.path.join(folder, "model.ckpt-best"))
     checkpoint.write_config(folder, config)
