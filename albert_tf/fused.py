@@ -76,15 +76,19 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     }[name]
 
 
-def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
+def add_bias(inputs: tf.Tensor, bias: tf.Tensor, few_sizes: bool = False) -> tf.Tensor:
+    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs.
+
+    `few_sizes` promises that an unknown size of the inputs takes few values.
+    """
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
     @tf.custom_gradient
     def add(inputs, bias):
         outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
-        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
+        return outputs, lambda upstream: (
+            upstream, *_sum_rows(upstream, few_sizes=few_sizes))
 
     return add(inputs, bias)
 
@@ -145,7 +149,7 @@ def _keep_and_rate(dropped):
     return (None, 0.0) if dropped is None else dropped
 
 
-def _sum_rows(*tensors):
+def _sum_rows(*tensors, few_sizes=True):
     """[..., H] → [H] of each, in the type of biases.
 
     Apart from the part that made them, in which XLA would compute each number once to
@@ -154,9 +158,8 @@ def _sum_rows(*tensors):
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
     if flat[0].dtype.size == 2:
-        rows = flat[0].shape[0]
-        if rows is None or rows % _FOLDS or not (
-                rows * flat[0].shape[1] >= MIN_SIZE and on_cpu()):
+        size = flat[0].shape.num_elements()
+        if not on_cpu() or (not few_sizes if size is None else size < MIN_SIZE):
             return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
         flat = island(_fold, *flat)
     return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
@@ -164,8 +167,9 @@ def _sum_rows(*tensors):
 
 def _fold(*tensors):
     """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
-    return [tf.add_n([wide(part) for part in tf.split(rows, _FOLDS)])
-            for rows in tensors]
+    missing = -tf.shape(tensors[0])[0] % _FOLDS  # XLA knows it when it compiles.
+    return [tf.add_n([wide(part) for part in tf.split(
+        tf.pad(rows, [[0, missing], [0, 0]]), _FOLDS)]) for rows in tensors]
 
 
 def _row_sums(inputs):

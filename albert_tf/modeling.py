@@ -139,7 +139,7 @@ class AttentionBlock(NamedLayer):
 
     def _heads(self, hidden, rows, kernel, bias):
         """Rows of H columns × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        outputs = fused.add_bias(product(hidden, kernel), bias)
+        outputs = fused.add_bias(product(hidden, kernel), bias, rows.few_sizes)
         return rows.to_heads(
             outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
 
