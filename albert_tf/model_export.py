@@ -81,7 +81,11 @@ def _export(model: tf_keras.Model, outputs: Callable[[Outputs], Outputs],
             # layer, which takes many times as long to write and to load.
             module.weights = _used(serve, model, constants)
             module.serve = serve
-            tf.saved_model.save(module, staged, signatures={SIGNATURE: serve})
+            # Nobody trains what serves, and gradients by hand would be traced, stored
+            # and loaded.
+            tf.saved_model.save(
+                module, staged, signatures={SIGNATURE: serve},
+                options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
         if labels:
             path = os.path.join(staged, "assets", LABELS_FILE)
             with files.atomic_write(path) as stream:

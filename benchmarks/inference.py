@@ -300,7 +300,7 @@ def write_models(config, folder) -> dict[str, str]:
 
 def first_answers(folders) -> dict:
     """Seconds to the first answer and megabytes then, of each kind."""
-    found = {name: {"seconds": [], "megabytes": []} for name in folders}
+    found = {name: {"seconds": [], "cores": [], "megabytes": []} for name in folders}
     # Once more than is measured: the first start reads the packages from the disk.
     for number in range(FLAGS.starts + 1):
         for name, folder in folders.items():
@@ -309,13 +309,16 @@ def first_answers(folders) -> dict:
                 [sys.executable, "-m", "benchmarks.first_answer", name, folder],
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
             if number:
-                end, megabytes = map(float, done.stdout.splitlines()[-1].split())
+                end, cores, megabytes = map(
+                    float, done.stdout.splitlines()[-1].split())
                 found[name]["seconds"].append(end - start)
+                found[name]["cores"].append(cores)
                 found[name]["megabytes"].append(megabytes)
     for name, row in found.items():
-        logging.info("first answer %-11s %.2f s (%.2f to %.2f), %.0f MB", name,
-                     np.median(row["seconds"]), min(row["seconds"]),
-                     max(row["seconds"]), np.median(row["megabytes"]))
+        logging.info("first answer %-11s %.2f s (%.2f to %.2f), cores' seconds %.2f, "
+                     "%.0f MB", name, np.median(row["seconds"]), min(row["seconds"]),
+                     max(row["seconds"]), np.median(row["cores"]),
+                     np.median(row["megabytes"]))
     return found
 
 
