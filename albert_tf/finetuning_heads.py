@@ -75,6 +75,7 @@ class _EncoderWithHead(tf_keras.Model):
         self.config = config
         self._options = dict(options)
         self.bert = AlbertModel(config)
+        self.bert.padding_is_read = False
 
     def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
                 positions: Optional[tf.Tensor] = None):
@@ -213,7 +214,8 @@ class AlbertForSpans(_EncoderWithHead):
         super().__init__(config, "spans", {"mask_padding": mask_padding})
         self._freeze_pooler()
         self.mask_padding = mask_padding
-        self.bert.padding_is_read = not mask_padding
+        if not mask_padding:
+            self.bert.padding_is_read = True
         self.output_layer = OutputLayer("cls/squad", config.hidden_size, 2)
 
     def call(self, features: Features, training: bool = False,

@@ -65,6 +65,7 @@ class AlbertForPreTraining(tf_keras.Model):
         super().__init__(**{"name": "pretrainer", **kwargs})
         self.config = config
         self.bert = AlbertModel(config)
+        self.bert.padding_is_read = False
         self.predictions = MaskedLanguageModelHead(config)
         self.seq_relationship = SentenceOrderHead(config)
 

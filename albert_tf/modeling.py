@@ -292,12 +292,12 @@ class AlbertModel(tf_keras.Model):
         or bfloat16. Variables, statistics and what is computed outside of
         the layers are float32. Not part of the model: it may be set at any time, and
         is not saved.
-      skip_padding: whether the layers compute no rows of padding, where the sizes of
-        a batch are known; XLA cannot compile that. The outputs of the layers at
-        positions of padding are then of no meaning, and must not be read. Not part
-        of the model either.
-      padding_is_read: that whoever has the model reads them, so that skip_padding
-        is of no effect.
+      skip_padding: whether the layers may leave out the rows of padding, where the
+        sizes of a batch are known. XLA cannot compile that. Not part of the model
+        either.
+      padding_is_read: False where whoever has the model does not read outputs at
+        positions of padding; only then is skip_padding of effect, and what stands
+        there of no meaning.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):
@@ -305,7 +305,7 @@ class AlbertModel(tf_keras.Model):
         self.config = config
         self.activation_dtype = "float32"
         self.skip_padding = False
-        self.padding_is_read = False
+        self.padding_is_read = True
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Dense("bert/pooler/dense", config.hidden_size,

@@ -4,12 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import fused, layers, token_rows
-from albert_tf.finetuning_heads import AlbertForSequenceClassification, AlbertForSpans
+from albert_tf import fused, layers, token_rows, training
+from albert_tf.finetuning_heads import (
+    AlbertForConditionalSpans, AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.heads import AlbertForPreTraining
 from albert_tf.modeling import AlbertModel, compute_as
+from albert_tf.run_options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
 from tests.test_read_positions import assert_close, with_weights
+from tests.test_training_steps import (
+    ONE_LAYER, Training, assert_same_training, even_batches)
 
 LENGTH = 7
 # Pieces of each sequence; 0 is an example that only pads a batch.
@@ -39,6 +43,8 @@ def there(features):
 def outputs_and_gradients(model, features, skip_padding, dtype="float32",
                           recompute=False):
     """What may be read of the outputs, and the gradients of a loss of it."""
+    if isinstance(model, AlbertModel):
+        model.padding_is_read = False
     compute_as(model, dtype, recompute, skip_padding)
     real = there(features)
 
@@ -189,11 +195,45 @@ def test_layers_compute_rows_of_pieces_alone(fast):
     assert drawn == 2 * [attention, [6, 8], [6, 8]]
 
 
-@pytest.mark.parametrize("mask_padding", [True, False])
-def test_spans_read_padding_only_where_they_say_so(mask_padding):
-    model = with_weights(
-        lambda config: AlbertForSpans(config, mask_padding), {})
-    check(model, inputs(LENGTHS["ragged"]))
+SPANS = {"p_mask": 1 - inputs(LENGTHS["ragged"])["input_mask"],
+         "start_positions": np.array([6, 1, 0, 3], np.int32)}
+
+
+@pytest.mark.parametrize("make", [
+    lambda config: AlbertForSpans(config, mask_padding=False), AlbertForConditionalSpans,
+    pytest.param(AlbertForSpans, marks=SLOW)])
+def test_spans_read_padding_only_where_they_say_so(make):
+    model = with_weights(make, {})
+    check(model, {**inputs(LENGTHS["ragged"]), **SPANS})
+
+
+def test_a_model_that_may_read_padding_finds_it_there():
+    """Such as a user's own head, which was written without knowing of this."""
+    model = with_weights(AlbertModel, {})
+    features = inputs(LENGTHS["ragged"])
+    expected = model(features)["sequence_output"]
+    compute_as(model, "float32", False, skip_padding=True)
+    np.testing.assert_array_equal(model(features)["sequence_output"], expected)
+
+
+# ---- steps -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    dict(gradient_accumulation_steps=2),
+    pytest.param(dict(replicas=2, clip_norm=100.0), marks=SLOW)])
+def test_steps_are_those_with_padding(options, fast):
+    one, other = (Training(config=ONE_LAYER, **options) for _ in range(2))
+    compute_as(other.model, "float32", False, skip_padding=True)
+    assert_same_training(one, other, even_batches())
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
+    model = AlbertForPreTraining(tiny_run.config())
+    training.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
+        str(tmp_path), 1, 8, step=StepOptions(jit_compile=jit_compile)), Inputs())
+    assert model.bert.skip_padding is not jit_compile
 
 
 def test_an_exported_model_takes_any_size():
