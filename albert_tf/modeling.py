@@ -292,9 +292,8 @@ class AlbertModel(tf_keras.Model):
         or bfloat16. Variables, statistics and what is computed outside of
         the layers are float32. Not part of the model: it may be set at any time, and
         is not saved.
-      skip_padding: whether the layers may leave out the rows of padding, where the
-        sizes of a batch are known. XLA cannot compile that. Not part of the model
-        either.
+      skip_padding: whether the layers may leave out the rows of padding. XLA cannot
+        compile that. Not part of the model either.
       padding_is_read: False where whoever has the model does not read outputs at
         positions of padding; only then is skip_padding of effect, and what stands
         there of no meaning.
