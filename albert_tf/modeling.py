@@ -7,8 +7,9 @@ a function of its number and can be repeated after a restart.
 """
 
 import collections
+import contextlib
 import copy
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
 import tf_keras
@@ -201,12 +202,15 @@ class Encoder(NamedLayer):
     Attributes:
       recompute: whether the backward pass computes each layer once more instead of
         keeping what is in it.
+      constants: scope of a block → its weights as `layer_weights` makes them, where
+        they were computed before; see ready_to_serve. None computes them.
     """
 
     def __init__(self, config: AlbertConfig):
         super().__init__("bert/encoder")
         self.config = config
         self.recompute = False
+        self.constants: Optional[Callable[[str], NamedTuple]] = None
         self.projection = None
         if config.embedding_size != config.hidden_size:
             self.projection = Dense(
@@ -238,7 +242,7 @@ class Encoder(NamedLayer):
                   for layer in range(self.config.num_hidden_layers)
                   for inner in range(self.config.inner_group_num)]
         uses = collections.Counter(block.scope for pair in layers for block in pair)
-        weights = {block.scope: iter(block.layer_weights(hidden.dtype, uses[block.scope]))
+        weights = {block.scope: iter(self._weights(block, hidden.dtype, uses[block.scope]))
                    for block in (*self.attention.values(), *self.ffn.values())}
         outputs = []
         for number, (attention, ffn) in enumerate(layers, start=1):
@@ -248,6 +252,12 @@ class Encoder(NamedLayer):
                 attention_bias, seeds, rows, read)
             outputs.append(rows.unpack(hidden) if read is None else hidden)
         return outputs
+
+    def _weights(self, block, dtype, uses):
+        if self.constants is None:
+            return block.layer_weights(dtype, uses)
+        constants = self.constants(block.scope)
+        return [type(constants)(*map(tf.convert_to_tensor, constants))] * uses
 
     def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds, rows,
                positions):
@@ -281,9 +291,8 @@ class AlbertModel(tf_keras.Model):
         layers are float32. Training in float16 needs loss scaling (see loss_scaling),
         and scores before the softmax must stay below 65504. Not part of the model: it
         may be set at any time, and is not saved.
-      skip_padding: whether the layers may leave out the rows of padding, where the
-        sizes of a batch are known. XLA cannot compile that. Not part of the model
-        either.
+      skip_padding: whether the layers may leave out the rows of padding. XLA cannot
+        compile that. Not part of the model either.
       padding_is_read: False where whoever has the model does not read outputs at
         positions of padding; only then is skip_padding of effect, and what stands
         there of no meaning.
@@ -397,3 +406,37 @@ def compute_as(model: tf_keras.Model, dtype: str, recompute: bool,
             part.activation_dtype = dtype
             part.encoder.recompute = recompute
             part.skip_padding = skip_padding
+
+
+@contextlib.contextmanager
+def ready_to_serve(model: tf_keras.Model) -> Iterator[list[tf.Variable]]:
+    """Within it a model is traced as prediction with fixed weights wants it.
+
+    What the layers need of their variables is computed at once, and not with each
+    batch: kernels in the type of the products, query, key and value side by side.
+    And no rows of padding are computed.
+
+    Args:
+      model: one that has AlbertModels in it, or is one.
+
+    Yields:
+      The variables of what was computed.
+    """
+    parts = [part for part in (model, *model.submodules) if isinstance(part, AlbertModel)]
+    before = [part.skip_padding for part in parts]
+    made = []
+    try:
+        for part in parts:
+            part.skip_padding, encoder = True, part.encoder
+            found = {}
+            for block in (*encoder.attention.values(), *encoder.ffn.values()):
+                weights, = block.layer_weights(tf.as_dtype(part.activation_dtype), 1)
+                found[block.scope] = type(weights)(
+                    *(tf.Variable(weight, trainable=False) for weight in weights))
+                made.extend(found[block.scope])
+            # A function, since Keras would make a dictionary's variables the model's.
+            encoder.constants = found.__getitem__
+        yield made
+    finally:
+        for part, skip_padding in zip(parts, before):
+            part.skip_padding, part.encoder.constants = skip_padding, None

@@ -78,13 +78,16 @@ class PackedRows(AllRows):
     a sequence that is all padding, since it attends to them.
 
     Args:
-      mask: [B, S], not 0 for pieces; B and S are known.
+      mask: [B, S], not 0 for pieces. Where B or S is unknown, nothing is compiled, and
+        there is one spare row and no other.
     """
 
     few_sizes = True
 
     def __init__(self, mask: tf.Tensor):
-        self._batch, self._length = mask.shape
+        self._known = mask.shape.is_fully_defined()
+        self._batch, self._length = mask.shape if self._known else tf.unstack(
+            tf.shape(mask))
         self._most = self._batch * self._length
         real = tf.not_equal(mask, 0)
         real |= tf.logical_not(tf.reduce_any(real, axis=1, keepdims=True))
@@ -92,7 +95,7 @@ class PackedRows(AllRows):
         real = tf.reshape(real, [-1])
         count = tf.reduce_sum(tf.cast(real, tf.int32))
         # One spare row at least; without padding none is needed.
-        step = -(-self._most // _SIZES)
+        step = -(-self._most // _SIZES) if self._known else 1
         size = tf.minimum((count // step + 1) * step, self._most)
         # Of each row, its position in [B · S]; spare rows have that of some padding.
         padding = tf.argmin(tf.cast(real, tf.int32), output_type=tf.int32)
@@ -173,13 +176,10 @@ class PackedRows(AllRows):
         return tf.reshape(found, [-1, count * heads * depth])
 
     def parts(self, rows):
-        return fused.parts_for(rows, self._most)
+        return fused.parts_for(rows, self._most if self._known else None)
 
 
 def rows_of(mask: tf.Tensor, skip_padding: bool) -> AllRows:
-    """The rows to compute of a batch with a mask [B, S].
-
-    All of them where its size is unknown, as in an exported model.
-    """
-    known = mask.shape.is_fully_defined() and mask.shape.num_elements() > 0
-    return PackedRows(mask) if skip_padding and known else AllRows()
+    """The rows to compute of a batch with a mask [B, S]."""
+    empty = mask.shape.num_elements() == 0
+    return PackedRows(mask) if skip_padding and not empty else AllRows()

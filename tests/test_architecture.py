@@ -50,7 +50,7 @@ LEVELS = {
     "pretraining_data": 3, "release_data": 3, "local_data": 3,
     "beam_stages": 3, "beam_writing": 3, "beam_data": 3,
     "baselines": 3, "finetuning": 3,
-    "model_export": 3,
+    "model_export": 3, "serving": 2,
     "command_line": 4, "finetuning_flags": 4,
 }
 
