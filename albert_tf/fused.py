@@ -31,9 +31,6 @@ LAYER_NORM_EPSILON = 1e-12
 # for batches of fewer numbers than this (B · S · H).
 MIN_SIZE = 1 << 15
 
-# Parts in which rows are summed.
-_FOLDS = 16
-
 _GELU_SLOPE = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715
 
@@ -137,6 +134,7 @@ def island(function, *tensors, **options):
         return function(*(next(rest) if there else None for there in places), **options)
 
     if key not in _compiled:
+        call.__name__ = function.__name__  # Profiles show it.
         _compiled[key] = tf.function(call, jit_compile=True, autograph=False)
     return _compiled[key](*given)
 
@@ -153,23 +151,17 @@ def _sum_rows(*tensors):
     """[..., H] → [H] of each, in the type of biases.
 
     Apart from the part that made them, in which XLA would compute each number once to
-    store it and once more to sum it. TensorFlow's own sum would add up bfloat16 in
-    bfloat16, where 256 + 1 is 256, so most of it is done in float32 before.
+    store it and once more to sum it. TensorFlow's own sums would add up bfloat16 in
+    bfloat16, where 256 + 1 is 256; oneDNN's product with ones adds up in float32, and
+    rounds once, as in the gradients of kernels.
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
+    if flat[0].dtype == tf.bfloat16 and on_cpu():
+        ones = tf.ones([1, tf.shape(flat[0])[0]], tf.bfloat16)
+        return [wide(tf.matmul(ones, rows)[0]) for rows in flat]
     if flat[0].dtype.size == 2:
-        rows = flat[0].shape[0]
-        if rows is None or rows % _FOLDS or not (
-                rows * flat[0].shape[1] >= MIN_SIZE and on_cpu()):
-            return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
-        flat = island(_fold, *flat)
+        return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
     return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
-
-
-def _fold(*tensors):
-    """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
-    return [tf.add_n([wide(part) for part in tf.split(rows, _FOLDS)])
-            for rows in tensors]
 
 
 def _row_sums(inputs):
