@@ -7,8 +7,8 @@ TensorFlow's profiler traces --rounds steps of what benchmarks/training.py calls
 on a single thread, so that no operation runs beside another and the time of each is
 its own. The share is that of the traced time, nested events taken out of those around
 them; the milliseconds are the share of the seconds that the process had a core. Each
-shape and type is traced in a process of its own. The groups are found by the operations'
-names: those of XLA's loops have the name of the function that was compiled
+shape and type is traced in a process of its own. The groups are found by the names of
+the operations: those of XLA's loops have the name of the function that was compiled
 (fused.island).
 """
 
@@ -133,7 +133,8 @@ def main(argv):
     for name, share in shares.items():
         groups[group_of(name)] += share
         kinds[re.sub(r"_\d+", "", name)] += share
-    _print(f"{shape} {dtype}, {seconds:.2f} core-seconds", groups.most_common(), seconds)
+    heading = f"{shape} {dtype}, {seconds:.2f} core-seconds"
+    _print(heading, groups.most_common(), seconds)
     if FLAGS.details:
         _print("kind", kinds.most_common(40), seconds)
     sys.stdout.flush()
