@@ -31,9 +31,6 @@ LAYER_NORM_EPSILON = 1e-12
 # for batches of fewer numbers than this (B · S · H).
 MIN_SIZE = 1 << 15
 
-# Parts in which rows are summed.
-_FOLDS = 16
-
 _GELU_SLOPE = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715
 
@@ -76,10 +73,8 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     }[name]
 
 
-def add_bias(inputs: tf.Tensor, bias: tf.Tensor, few_sizes: bool = False) -> tf.Tensor:
+def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs.
-
-    `few_sizes` promises that an unknown size of the inputs takes few values.
     """
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
@@ -88,7 +83,7 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor, few_sizes: bool = False) -> tf.
     def add(inputs, bias):
         outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
         return outputs, lambda upstream: (
-            upstream, *_sum_rows(upstream, few_sizes=few_sizes))
+            upstream, *_sum_rows(upstream))
 
     return add(inputs, bias)
 
@@ -141,6 +136,7 @@ def island(function, *tensors, **options):
         return function(*(next(rest) if there else None for there in places), **options)
 
     if key not in _compiled:
+        call.__name__ = function.__name__  # Profiles show it.
         _compiled[key] = tf.function(call, jit_compile=True, autograph=False)
     return _compiled[key](*given)
 
@@ -153,27 +149,21 @@ def _keep_and_rate(dropped):
     return (None, 0.0) if dropped is None else dropped
 
 
-def _sum_rows(*tensors, few_sizes=True):
+def _sum_rows(*tensors):
     """[..., H] → [H] of each, in the type of biases.
 
     Apart from the part that made them, in which XLA would compute each number once to
-    store it and once more to sum it. TensorFlow's own sum would add up bfloat16 in
-    bfloat16, where 256 + 1 is 256, so most of it is done in float32 before.
+    store it and once more to sum it. TensorFlow's own sums would add up bfloat16 in
+    bfloat16, where 256 + 1 is 256; oneDNN's product with ones adds up in float32, and
+    rounds once, as in the gradients of kernels.
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
+    if flat[0].dtype == tf.bfloat16 and on_cpu():
+        ones = tf.ones([1, tf.shape(flat[0])[0]], tf.bfloat16)
+        return [wide(tf.matmul(ones, rows)[0]) for rows in flat]
     if flat[0].dtype.size == 2:
-        size = flat[0].shape.num_elements()
-        if not on_cpu() or (not few_sizes if size is None else size < MIN_SIZE):
-            return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
-        flat = island(_fold, *flat)
+        return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
     return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
-
-
-def _fold(*tensors):
-    """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
-    missing = -tf.shape(tensors[0])[0] % _FOLDS  # XLA knows it when it compiles.
-    return [tf.add_n([wide(part) for part in tf.split(
-        tf.pad(rows, [[0, missing], [0, 0]]), _FOLDS)]) for rows in tensors]
 
 
 def _row_sums(inputs):

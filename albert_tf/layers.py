@@ -4,6 +4,7 @@ Every variable carries the name that it has in the release's checkpoints, and
 exists as soon as the model is constructed; all kernels are two-dimensional.
 """
 
+import copy
 import math
 from typing import Optional
 
@@ -140,9 +141,9 @@ class DropoutSeeds:
         No draw needs an input, so all of a step could be made at its beginning, and
         those of layers that are computed once more be kept from the first time.
         """
-        seed = None if self._seed is None else after(self._seed, tensor)
-        found = DropoutSeeds(seed)
-        found._count = self._count
+        found = copy.copy(self)
+        if self._seed is not None:
+            found._seed = after(self._seed, tensor)
         return found
 
     def follow(self, other: "DropoutSeeds") -> None:

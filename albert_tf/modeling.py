@@ -137,7 +137,7 @@ class AttentionBlock(NamedLayer):
 
     def _heads(self, hidden, rows, kernel, bias):
         """Rows of H columns × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        outputs = fused.add_bias(product(hidden, kernel), bias, rows.few_sizes)
+        outputs = fused.add_bias(product(hidden, kernel), bias)
         return rows.to_heads(
             outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
 

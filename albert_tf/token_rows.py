@@ -30,13 +30,7 @@ _SIZES = 16
 
 
 class AllRows:
-    """Every position has a row: the layers compute [B, S, H].
-
-    Attributes:
-      few_sizes: whether the number of rows, where it is unknown, takes few values.
-    """
-
-    few_sizes = False
+    """Every position has a row: the layers compute [B, S, H]."""
 
     def pack(self, hidden: tf.Tensor) -> tf.Tensor:
         """[B, S, H] → rows."""
@@ -81,8 +75,6 @@ class PackedRows(AllRows):
       mask: [B, S], not 0 for pieces. Where B or S is unknown, nothing is compiled, and
         there is one spare row and no other.
     """
-
-    few_sizes = True
 
     def __init__(self, mask: tf.Tensor):
         self._known = mask.shape.is_fully_defined()

@@ -138,10 +138,12 @@ def test_units_dropped_on_cpus(rate):
 
 def test_units_dropped_on_cpus_depend_on_the_seed_alone():
     def units(dtype, seed, compiled=False):
-        draw = tf.function(
-            lambda: DropoutSeeds(tf.constant(seed)).dropout(tf.ones([4, 6, 8], dtype), 0.1),
-            jit_compile=compiled, autograph=False)
-        return tf.cast(draw(), tf.float32).numpy()
+        def draw():
+            seeds = DropoutSeeds(tf.constant(seed))
+            return seeds.dropout(tf.ones([4, 6, 8], dtype), 0.1)
+
+        drawn = tf.function(draw, jit_compile=compiled, autograph=False)()
+        return tf.cast(drawn, tf.float32).numpy()
 
     found = units("float32", [3, 4])
     np.testing.assert_allclose(np.unique(found), [0.0, 1 / 0.9])
