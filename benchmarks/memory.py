@@ -1,0 +1,220 @@
+r"""Peak memory of a whole pretraining step, with and without recomputing: ours, peers'.
+
+    python -m benchmarks.memory --output=benchmarks/results/memory.json
+
+A step is forward pass, backward pass, clipping and the optimizer, as in
+benchmarks/training.py, on a batch of random pieces, dropout 0.1. Every setting has a
+process of its own, of which is measured
+
+  before  resident memory with model, optimizer and libraries, before the first step
+  peak    the most that ever was resident (VmHWM), nothing subtracted
+  cores   seconds that the process had a core in the last step, divided by the cores
+
+`hf` has no gradient checkpointing of its own for ALBERT in transformers 5.23; what
+stands here is torch.utils.checkpoint around each of its layers. A process that comes
+to --limit is ended, and its row says so. It needs Linux. The picture lies beside the
+results. Results of settings that the output file holds already are kept.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from absl import flags, logging
+
+from albert_tf import command_line, files
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from benchmarks.contestants import MAKERS, RECOMPUTING, NotInstalled, parsed_shape
+
+FLAGS = flags.FLAGS
+
+# contestant:model:shape:type, then "recompute" and others of StepOptions.
+SETTINGS = [
+    f"{name}:{model}:{shape}:{dtype}{recompute}"
+    for model, shape, dtypes in (
+        ("base", "8x128", ("float32",)), ("base", "4x512", ("float32", "bfloat16")),
+        ("large", "4x512", ("float32",)), ("xxlarge", "1x512", ("float32", "bfloat16")),
+        ("xlarge", "8x512", ("float32", "bfloat16")), ("base", "32x512", ("float32",)))
+    for dtype in dtypes
+    for name in ("ours", "hf")
+    for recompute in ("", ":recompute")]
+
+flags.DEFINE_list(
+    "settings", SETTINGS,
+    "What to measure, contestant:model:shape:type[:recompute][:parts=2][:jit].")
+flags.DEFINE_integer("steps", 2, "Steps of each.", lower_bound=1)
+flags.DEFINE_float("limit", 21.0, "GB at which a process is ended.", lower_bound=0.1)
+flags.DEFINE_string("output", "", "JSON file to write the results to.")
+flags.DEFINE_string("one_setting", "", "Used by the benchmark itself.")
+
+
+def parsed(setting: str) -> dict:
+    """The parts of a setting; raises InputError if it is none."""
+    name, model, shape, dtype, *more = (*setting.split(":"), "", "", "")
+    options = {}
+    for option in filter(None, more):
+        key, _, value = option.partition("=")
+        if key == "recompute" and name in RECOMPUTING:
+            options["recompute"] = True
+        elif key == "parts" and value.isdigit() and name == "ours":
+            options["gradient_accumulation_steps"] = int(value)
+        elif key == "jit" and name == "ours":
+            options["jit_compile"] = True
+        else:
+            raise InputError(f"--settings: '{setting}': there is no {option}.")
+    if name not in MAKERS:
+        raise InputError(f"--settings: '{setting}': there is no {name}.")
+    parsed_shape(shape)
+    return {"contestant": name, "model": model, "shape": shape, "dtype": dtype,
+            "options": options}
+
+
+def resident(process: int = 0) -> tuple[float, float]:
+    """GB that a process holds, and the most that it held."""
+    found = {}
+    with open(f"/proc/{process or 'self'}/status", encoding="utf-8") as stream:
+        for line in stream:
+            key, _, value = line.partition(":")
+            if key in ("VmRSS", "VmHWM"):
+                found[key] = int(value.split()[0]) * 1024 / 1e9
+    return found.get("VmRSS", 0.0), found.get("VmHWM", 0.0)
+
+
+def measure(setting: str) -> dict:
+    """Memory and seconds of one setting, in this process."""
+    row = parsed(setting)
+    config = AlbertConfig.named(row["model"]).replace(
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    step = MAKERS[row["contestant"]](
+        config, *parsed_shape(row["shape"]), row["dtype"], **row["options"])
+    row["before"] = resident()[0]
+    row["peaks"], row["seconds"], row["cores"] = [], [], []
+    for _ in range(FLAGS.steps):
+        start, core_start = time.perf_counter(), time.process_time()
+        step()
+        row["seconds"].append(time.perf_counter() - start)
+        row["cores"].append((time.process_time() - core_start) / os.cpu_count())
+        row["peaks"].append(resident()[1])
+    row["peak"] = row["peaks"][-1]
+    return row
+
+
+def watched(setting: str) -> dict:
+    """Measures in a process of its own, which is ended at the limit."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.memory", f"--one_setting={setting}",
+         f"--steps={FLAGS.steps}"], stdout=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None:
+            if resident(process.pid)[0] > FLAGS.limit:
+                return {**parsed(setting), "more_than": FLAGS.limit}
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    output = process.stdout.read()
+    if process.returncode:
+        raise SystemExit(f"{setting} ended with {process.returncode}.")
+    return json.loads(output.splitlines()[-1])
+
+
+def label(row: dict) -> str:
+    options = dict(row["options"])
+    words = [row["contestant"]]
+    if options.pop("recompute", False):
+        words.append("recomputing")
+    if "gradient_accumulation_steps" in options:
+        words.append(f"in {options['gradient_accumulation_steps']} parts")
+    if options.get("jit_compile"):
+        words.append("compiled")
+    return ", ".join(words)
+
+
+def print_results(rows: list[dict]) -> None:
+    print("| model | batch | type | | before | peak | cores, s a step |\n"
+          "| --- | --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        if "more_than" in row:
+            figures = f"– | over {row['more_than']:.0f} GB | –"
+        else:
+            figures = (f"{row['before']:.2f} GB | {row['peak']:.2f} GB "
+                       f"| {row['cores'][-1]:.1f}")
+        print(f"| {row['model']} | {row['shape']} | {row['dtype']} | {label(row)} "
+              f"| {figures} |")
+
+
+def draw(rows: list[dict], path: str) -> None:
+    """A bar for each setting, in groups of one model, batch and type."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    colors = {"ours": "#9bb7d4", "ours, recomputing": "#4472a8", "hf": "#e8b98d",
+              "hf, recomputing": "#d1803a"}
+    figure = Figure(figsize=(9, 1 + 0.3 * len(rows)))
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    names, places, place = [], [], 0.0
+    for index, row in enumerate(rows):
+        group = (row["model"], row["shape"], row["dtype"])
+        if index and group != tuple(rows[index - 1][k]
+                                    for k in ("model", "shape", "dtype")):
+            place += 0.6
+        value = row.get("peak", row.get("more_than"))
+        axes.barh(place, value, 0.85, color=colors.get(label(row), "#888888"),
+                  hatch="//" if "more_than" in row else None)
+        text = f"over {value:.0f}" if "more_than" in row else f"{value:.2f}"
+        axes.annotate(text, (value, place), (3, 0), textcoords="offset points",
+                      va="center", fontsize=8)
+        names.append(f"{' '.join(group)}  {label(row)}")
+        places.append(place)
+        place += 1
+    axes.set_yticks(places, names, fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("peak resident memory of a pretraining step, GB")
+    axes.set_xlim(0, 1.1 * max(row.get("peak", row.get("more_than")) for row in rows))
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    figure.tight_layout()
+    with files.atomic_write(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+
+
+def write(results: dict) -> None:
+    with files.atomic_write(FLAGS.output) as stream:
+        stream.write(json.dumps({"cores": os.cpu_count(), "results": results},
+                                indent=1).encode() + b"\n")
+    draw(list(results.values()), f"{os.path.splitext(FLAGS.output)[0]}.png")
+
+
+def main(_):
+    if FLAGS.one_setting:
+        try:
+            print(json.dumps(measure(FLAGS.one_setting)))
+        except NotInstalled as error:
+            print(json.dumps({"left_out": str(error)}))
+        return
+    for setting in FLAGS.settings:
+        parsed(setting)
+    results = {}
+    if FLAGS.output and os.path.exists(FLAGS.output):
+        with open(FLAGS.output, encoding="utf-8") as stream:
+            results = json.load(stream)["results"]
+    for setting in FLAGS.settings:
+        if setting in results:
+            continue
+        row = watched(setting)
+        if "left_out" in row:
+            logging.warning("%s is left out: %s.", setting, row["left_out"])
+            continue
+        results[setting] = row
+        logging.info("%s: %s", setting, row)
+        if FLAGS.output:
+            write(results)
+    print_results(list(results.values()))
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,64 @@
+"""Recomputing: what is left in memory between forward and backward pass."""
+
+import pytest
+import tensorflow as tf
+
+from albert_tf import fused, heads, losses, shared_kernels
+from albert_tf.modeling import compute_as
+from tests import tiny_run
+
+WIDTH, LENGTH, HEADS = 128, 64, 8
+HIDDEN_BYTES = 4 * 2 * LENGTH * WIDTH
+KERNEL_BYTES = 4 * 12 * WIDTH * WIDTH
+DRAWN_BYTES = 2 * HEADS * LENGTH * LENGTH  # of attention's dropout, bool
+
+
+def most_bytes(layers: int, recompute: bool) -> int:
+    """That the tensors of forward and backward pass hold at one time."""
+    config = tiny_run.config(
+        hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
+        num_hidden_layers=layers, max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model = heads.AlbertForPreTraining(config)
+    compute_as(model, "float32", recompute)
+    batch = {
+        "input_ids": tf.ones([2, LENGTH], tf.int32),
+        "masked_lm_positions": tf.ones([2, 1], tf.int32),
+        "masked_lm_ids": tf.ones([2, 1], tf.int32),
+        "masked_lm_weights": tf.ones([2, 1]),
+        "sentence_order_labels": tf.ones([2], tf.int32)}
+
+    @tf.function
+    def gradients(seed):
+        with tf.GradientTape() as tape:
+            outputs = model(batch, training=True, seed=seed)
+            loss = losses.pretraining_losses(outputs, batch)["total_loss"]
+        return tape.gradient(loss, model.trainable_variables,
+                             unconnected_gradients="zero")
+
+    found = []
+    for _ in range(4):  # The order of operations is not always the same.
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        gradients(tf.constant([1, 2]))
+        found.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
+    return min(found)
+
+
+@pytest.fixture(name="fast")
+def _fast(monkeypatch):
+    """The fast parts; gradients of kernels are summed one by one."""
+    monkeypatch.setattr(fused, "MIN_SIZE", 0)
+    monkeypatch.setattr(shared_kernels, "_SUMMED_BYTES", 1)
+    try:
+        tf.config.experimental.get_memory_info("CPU:0")
+    except ValueError:
+        pytest.skip("TensorFlow does not count this device's memory")
+
+
+def test_of_a_layer_its_input_alone_is_kept(fast):
+    """Neither what is in it, nor draws of dropout, nor gradients of its kernels."""
+    a_layer = {recompute: (most_bytes(8, recompute) - most_bytes(2, recompute)) / 6
+               for recompute in (False, True)}
+    assert a_layer[True] < HIDDEN_BYTES + DRAWN_BYTES
+    assert a_layer[False] > 5 * a_layer[True]
