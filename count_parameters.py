@@ -21,6 +21,7 @@ from albert_tf.parameter_count import (
 FLAGS = flags.FLAGS
 
 command_line.define_model_flags()
+flags.adopt_module_key_flags(command_line)  # --help lists them too.
 
 PARTS = (("embeddings", "embeddings"), ("projection E to H", "projection"),
          ("attention sub-layers", "attention"),

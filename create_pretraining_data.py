@@ -125,6 +125,11 @@ def options_from_flags() -> pretraining_data.DataOptions:
     for name in ("input_file", "output_file"):
         if not FLAGS[name].value:
             raise InputError(f"--{name} is missing: give a path.")
+    if (FLAGS.random_next_sentence and FLAGS["sentence_objective"].present
+            and FLAGS.sentence_objective != "next"):
+        raise InputError(
+            "--random_next_sentence is the sentence objective next, but "
+            f"--sentence_objective={FLAGS.sentence_objective}; give one of the two.")
     masking = MaskingOptions(
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         masked_lm_prob=FLAGS.masked_lm_prob,

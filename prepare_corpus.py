@@ -9,7 +9,7 @@ after each document, some documents held out for evaluation.
 Input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of
 wikiextractor (--input_file='extracted/*/wiki_*'), or JSON lines (.jsonl); each
-also compressed with gzip, bzip2 or xz. --input_format=python takes the English
+also compressed (.gz, .bz2, .xz, .zst). --input_format=python takes the English
 prose that comes with the running Python instead of files. Counts of what was
 read, written and dropped are printed, and written as JSON beside the output.
 """

@@ -16,7 +16,6 @@ With the model trained, --do_predict alone needs --output_dir and the data:
 import functools
 import math
 import os
-import sys
 
 import numpy as np
 from absl import flags, logging
@@ -30,14 +29,10 @@ FLAGS = flags.FLAGS
 
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 
-command_line.define_model_flags()
-command_line.define_device_flags()
-command_line.define_training_flags(
-    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
+finetuning_flags.define_flags(
+    max_seq_length=512, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
-finetuning_flags.define_flags(max_seq_length=512, do_train=False, do_eval=False)
 # --help lists them too.
-flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string(
     "task_name", None, f"One of {', '.join(glue.TASKS)}, or custom for your own data.")
@@ -240,7 +235,6 @@ def main(argv):
     finetuning_flags.keep_task(_KEPT, task=task.name, labels=task.labels)
     # Before the features, which start TensorFlow.
     strategy = command_line.make_strategy()
-    from albert_tf import training
 
     tables = {split: _features(task, split, found, config, tokenizer)
               for split, found in sets.items()}
@@ -249,10 +243,7 @@ def main(argv):
         tuner = _build(task, config, options, sets, tables)
         metrics = {}
         if FLAGS.do_train:
-            try:
-                tuner.train()
-            except training.Stopped as stop:
-                sys.exit(128 + stop.signal_number)
+            tuner.train()
         if FLAGS.do_eval:
             metrics, predictions = tuner.evaluate()
             _write(tuner, task, "dev", sets["dev"], predictions)

@@ -12,7 +12,6 @@ command started again goes on at its last checkpoint. Records made with
 """
 
 import functools
-import sys
 from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
@@ -306,10 +305,7 @@ def main(argv):
         if data.vocabulary and run.chief:
             task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
         optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
-        try:
-            run.train()
-        except training.Stopped as stop:
-            sys.exit(128 + stop.signal_number)
+        run.train()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import functools
 import hashlib
 import json
 import os
-import sys
 
 import numpy as np
 from absl import flags, logging
@@ -34,14 +33,10 @@ from albert_tf.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
 
-command_line.define_model_flags()
-command_line.define_device_flags()
-command_line.define_training_flags(
-    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=1e-5,
+finetuning_flags.define_flags(
+    max_seq_length=512, do_train=True, do_eval=True, learning_rate=1e-5,
     save_checkpoints_steps=100)
-finetuning_flags.define_flags(max_seq_length=512, do_train=True, do_eval=True)
 # --help lists them too.
-flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(finetuning_flags)
 FLAGS["recipe"].help += (
     " For a model without dropout these are those of version 2 of the released models: "
@@ -251,7 +246,6 @@ def main(argv):
     finetuning_flags.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
     # Before the features, which start TensorFlow.
     strategy = command_line.make_strategy()
-    from albert_tf import training
 
     tables = {split: _features(split, paths[split], sets[split], config, tokenizer)
               for split in splits}
@@ -259,10 +253,7 @@ def main(argv):
     with strategy.scope():
         tuner = _build(config, options, sets, tables)
         if FLAGS.do_train:
-            try:
-                tuner.train()
-            except training.Stopped as stop:
-                sys.exit(128 + stop.signal_number)
+            tuner.train()
         if FLAGS.do_eval:
             _, predictions = tuner.evaluate()
             _write(tuner, "dev", sets["dev"], predictions)

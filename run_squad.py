@@ -17,7 +17,6 @@ import functools
 import json
 import math
 import os
-import sys
 from typing import Any, Mapping, NamedTuple, Optional
 
 import numpy as np
@@ -30,15 +29,11 @@ from albert_tf.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
 
-command_line.define_model_flags()
-command_line.define_device_flags()
-command_line.define_training_flags(
-    train_batch_size=32, eval_batch_size=8, optimizer="adamw", learning_rate=5e-5,
+finetuning_flags.define_flags(
+    max_seq_length=384, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
-finetuning_flags.define_flags(max_seq_length=384, do_train=False, do_eval=False)
 FLAGS["do_eval"].help += " On --predict_file, which must have answers."
 # --help lists them too.
-flags.adopt_module_key_flags(command_line)
 flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string("train_file", None, "JSON file of SQuAD's format to train on.")
 flags.DEFINE_string(
@@ -50,6 +45,8 @@ for _set in ("train", "predict"):
 flags.DEFINE_string(
     "predict_feature_left_file", None, "As in the release; all is in "
     "--predict_feature_file now. (Kept for old command lines.)")
+flags.DEFINE_string("export_dir", None,
+                    "Folder for a SavedModel of the best checkpoint.")
 flags.DEFINE_bool("version_2_with_negative", False,
                   "SQuAD 2.0: some questions have no answer.")
 flags.DEFINE_integer("doc_stride", 128,
@@ -110,13 +107,16 @@ def _task_name() -> str:
 
 
 def _check_flags() -> None:
-    if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict):
+    if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict or FLAGS.export_dir):
         raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
     if FLAGS.do_train and not FLAGS.train_file:
         raise InputError("give --train_file, the questions to train on.")
     if (FLAGS.do_eval or FLAGS.do_predict) and not FLAGS.predict_file:
         raise InputError("give --predict_file, the questions to "
                          f"{'predict' if FLAGS.do_predict else 'evaluate on'}.")
+    if FLAGS.export_dir and files.exists(FLAGS.export_dir):
+        raise InputError(
+            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
     squad.check_window_sizes(
         FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length)
     threshold = FLAGS.null_score_diff_threshold
@@ -339,6 +339,14 @@ def _write(tuner, data: QuestionSet, table, outputs) -> None:
     logging.info("Wrote %s.", ", ".join(paths))
 
 
+def _export(tuner) -> None:
+    from albert_tf import model_export
+
+    tuner.load()
+    if tuner.chief:
+        model_export.export_spans(tuner.model, FLAGS.export_dir)
+
+
 def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
@@ -368,22 +376,20 @@ def main(argv):
               for name, found in sets.items()}
     _report_dropped(sets, tables)
 
-    from albert_tf import training
 
     with strategy.scope():
         tuner = _build(config, options, warmup, sets.get("predict"), tables)
         outputs = None
         if FLAGS.do_train:
-            try:
-                tuner.train()
-            except training.Stopped as stop:
-                sys.exit(128 + stop.signal_number)
+            tuner.train()
         if FLAGS.do_eval:
             _, outputs = tuner.evaluate()
         if FLAGS.do_predict:
             if outputs is None:
                 outputs = tuner.predict(tables["predict"], "prediction")
             _write(tuner, sets["predict"], tables["predict"], outputs)
+        if FLAGS.export_dir:
+            _export(tuner)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ from typing import Any, Iterable, Iterator
 
 import numpy as np
 
-from albert_tf import counter_random, files, instance_plans, text_spans, token_store
+from albert_tf import files, instance_plans, text_spans, token_parts, token_store
 from albert_tf.instance_plans import ORIGINS, Chunks, Place, PlanCounts
 from albert_tf.pretraining_data import DataOptions
 from albert_tf.pretraining_instances import RANDOM_DOCUMENT
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_summary import InstanceCounts
 from albert_tf.token_encoding import TokenEncoder
-from albert_tf.token_store import Documents
+from albert_tf.token_parts import Documents
 from albert_tf.work_folder import WorkFolder
 
 BLOCK_DOCUMENTS = 256
@@ -176,7 +176,7 @@ def tokenize_span(span: Any, job: Job) -> Iterator[Any]:
     # By way of the disk, as a compressed file of any size is one span.
     with tempfile.TemporaryDirectory(prefix="albert_tf-span-") as path:
         folder = WorkFolder(path)
-        info, _ = token_store.write_part(
+        info, _ = token_parts.write_part(
             folder, job.options.input_files, span._replace(number=0), job.encoder())
         store = token_store.TokenStore(folder)
         for first, _, documents in store.slices(0, _SLICE_SENTENCES):
@@ -340,25 +340,11 @@ def answer_requests(element: Any, job: Job) -> Iterator[Any]:
     yield "result", 0, {"made": counts.to_json()}
 
 
-def random_places(documents: Documents, numbers: np.ndarray, places: np.ndarray,
-                  wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """token_store.random_place for K documents: first token and length, int64 [K]."""
-    first = documents.first_sentence[numbers]
-    limit = documents.first_sentence[numbers + 1]
-    start = first + counter_random.below(places, limit - first)
-    before = np.zeros(len(documents.sentence_lengths) + 1, np.int64)
-    np.cumsum(documents.sentence_lengths, out=before[1:])
-    ends = np.searchsorted(before, before[start] + wanted)
-    ends = np.clip(ends, start + 1, limit)
-    return (documents.first_token[numbers] + before[start] - before[first],
-            before[ends] - before[start])
-
-
 def _answers(rows: np.ndarray, numbers: np.ndarray, tokens: np.ndarray,
              starts: np.ndarray, documents: Documents, job: Job,
              counts: InstanceCounts) -> Iterator[Any]:
     nothing = np.zeros(len(rows), np.int64)
-    start_b, length_b = random_places(
+    start_b, length_b = token_store.random_places(
         documents, numbers, rows["place"], rows["wanted"])
     plans, made = instance_plans.finish_chunks(
         Chunks(

@@ -1,9 +1,10 @@
 """What the scripts share: running `main`, and flags turned into option objects.
 
-Only the scripts, this module and finetuning_flags know absl flags. TensorFlow is not imported
-here, so that the scripts that create data start without it.
+Only the scripts, this module and finetuning_flags know absl flags. TensorFlow is not
+imported here, so that the scripts that create data start without it.
 """
 
+import json
 import logging as pylogging
 import os
 import sys
@@ -14,6 +15,7 @@ from absl import app, flags, logging
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.run_options import DTYPES, RunOptions, StepOptions
+from albert_tf.stop_signals import Stopped
 
 FLAGS = flags.FLAGS
 
@@ -23,7 +25,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
 
     An InputError ends the program with its sentence on stderr, without a
     traceback, and exit status 1; so does a word on the command line that is
-    no flag, which absl would hand over in silence.
+    no flag, which absl would hand over in silence. Stopped ends it with the status
+    that shells give a program which a signal ended.
 
     Args:
       main: receives the program's name and the words that are no flags.
@@ -40,6 +43,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
         except InputError as error:
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(1)
+        except Stopped as stop:
+            sys.exit(128 + stop.signal_number)
 
     # TensorFlow's C++ log complains of missing GPUs; its errors come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -154,10 +159,8 @@ def make_strategy():
                 "--num_virtual_cpus stands alone: without --tpu, --num_gpus and "
                 "multi_worker_mirrored.")
         return _virtual_cpus(FLAGS.num_virtual_cpus)
-    if name == "multi_worker_mirrored" and not os.environ.get("TF_CONFIG"):
-        raise InputError(
-            "--distribution_strategy=multi_worker_mirrored needs the environment "
-            "variable TF_CONFIG with the cluster's workers and this one's index.")
+    if name == "multi_worker_mirrored":
+        _check_tf_config(os.environ.get("TF_CONFIG", ""))
     # Listing devices starts TensorFlow, which several workers must not do before
     # their strategy is made.
     num_gpus = FLAGS.num_gpus or 0
@@ -174,6 +177,19 @@ def make_strategy():
     except (ValueError, tf.errors.OpError) as error:
         raise InputError(
             f"--distribution_strategy={name}: {str(error).splitlines()[0]}") from error
+
+
+def _check_tf_config(value: str) -> None:
+    if not value:
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored needs the environment "
+            "variable TF_CONFIG with the cluster's workers and this one's index.")
+    try:
+        json.loads(value)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"the environment variable TF_CONFIG is not JSON ({error}); it holds the "
+            "cluster's workers and this one's index.") from error
 
 
 def _virtual_cpus(count: int):

@@ -115,12 +115,7 @@ class AlbertConfig:
           InputError: if the file cannot be read, is not a JSON object, or holds
             values that cannot be; names the file.
         """
-        text = "\n".join(line for _, line in files.read_lines(path))
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(
-                f"{path}, line {error.lineno}: not JSON: {error.msg}.") from error
+        values = files.read_json(path)
         if not isinstance(values, dict):
             raise InputError(f"{path}: not a JSON object with the config's keys.")
         if "vocab_size" not in values:

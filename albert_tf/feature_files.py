@@ -15,7 +15,7 @@ from absl import logging
 
 from albert_tf import files, record_files
 from albert_tf.errors import InputError
-from albert_tf.feature_table import FeatureTable, Ragged
+from albert_tf.feature_table import FeatureTable
 from albert_tf.records import FeatureSpec
 
 _READ_BYTES = 4 << 20

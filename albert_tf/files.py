@@ -10,11 +10,12 @@ import contextlib
 import glob
 import gzip
 import io
+import json
 import lzma
 import os
 import shutil
 import zlib
-from typing import BinaryIO, Iterable, Iterator
+from typing import Any, BinaryIO, Iterable, Iterator
 
 from albert_tf.errors import InputError, Interruption
 
@@ -215,6 +216,10 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
                 pattern, recursive=True)
             matches = [m for m in matches if os.path.isfile(m)]
         if not matches:
+            if os.path.isdir(pattern):
+                raise InputError(
+                    f"{flag}: {pattern} is a folder; give the files in it, as in "
+                    f"'{os.path.join(pattern, '*')}'.")
             raise InputError(
                 f"{flag}: no file matches '{pattern}'; check the path and quote "
                 "the pattern so that the shell does not expand it.")
@@ -245,6 +250,23 @@ def read_lines(path: str) -> Iterator[tuple[int, str]]:
             raise not_utf8(path, number, error.start + 1, error.reason) from error
         except READ_ERRORS as error:
             raise damaged(path, number, error) from error
+
+
+def read_json(path: str, advice: str = "") -> Any:
+    """The value that a JSON file holds.
+
+    Args:
+      path: the file.
+      advice: what to do where it is damaged, for the end of the message.
+
+    Raises:
+      InputError: if the file cannot be read or is not JSON; names file and line.
+    """
+    try:
+        return json.loads("\n".join(line for _, line in read_lines(path)))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not JSON ({error.msg})"
+                         f"{advice and '; '}{advice}.") from error
 
 
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:

@@ -18,7 +18,20 @@ FLAGS = flags.FLAGS
 
 
 def define_flags(**defaults: Any) -> None:
-    """Flags that fine-tuning on any task shares; the defaults are the task's."""
+    """Flags of the model, of devices, of the loop, and what all tasks have besides.
+
+    Args:
+      **defaults: the task's max_seq_length, do_train, do_eval, learning_rate and
+        save_checkpoints_steps.
+    """
+    command_line.define_model_flags()
+    command_line.define_device_flags()
+    command_line.define_training_flags(
+        train_batch_size=32, eval_batch_size=8, optimizer="adamw",
+        learning_rate=defaults["learning_rate"],
+        save_checkpoints_steps=defaults["save_checkpoints_steps"])
+    # A script that adopts this module's flags for its --help adopts those, too.
+    flags.adopt_module_key_flags(command_line)
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, one piece a line.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
     flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case the text.")

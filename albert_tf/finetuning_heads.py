@@ -75,15 +75,21 @@ class _EncoderWithHead(tf_keras.Model):
         self.config = config
         self._options = dict(options)
         self.bert = AlbertModel(config)
+        self.bert.padding_is_read = False
 
-    def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor]):
-        """The encoder's outputs, and the seeds of the head's dropout."""
+    def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
+                positions: Optional[tf.Tensor] = None):
+        """The encoder's outputs, and the seeds of the head's dropout.
+
+        Positions as in AlbertModel.call.
+        """
         if not training:
-            return self._outputs(features), DropoutSeeds(None)
+            return self._outputs(features, positions=positions), DropoutSeeds(None)
         if seed is None:
             seed = tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
                                      dtype=tf.int32)
-        outputs = self._outputs(features, training=True, seed=seed)
+        outputs = self._outputs(
+            features, training=True, seed=seed, positions=positions)
         return outputs, DropoutSeeds(tf.random.fold_in(seed, _HEAD_SEED))
 
     def _outputs(self, features: Features, **options):
@@ -91,6 +97,12 @@ class _EncoderWithHead(tf_keras.Model):
         outputs = self.bert(features, **options)
         hidden = tf.cast(outputs["sequence_output"], tf.float32)
         return {**outputs, "sequence_output": hidden}
+
+    def _pooled(self, features: Features, training: bool, seed: Optional[tf.Tensor]):
+        """The pooled output alone, and the seeds of the head's dropout."""
+        no_positions = tf.convert_to_tensor(features["input_ids"])[:, :0]
+        outputs, seeds = self._encode(features, training, seed, no_positions)
+        return outputs["pooled_output"], seeds
 
     def _freeze_pooler(self):
         """For heads that do not see the pooled output.
@@ -140,8 +152,8 @@ class AlbertForSequenceClassification(_EncoderWithHead):
         Raises:
           InputError: if S is over max_position_embeddings.
         """
-        outputs, seeds = self._encode(features, training, seed)
-        pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
+        pooled, seeds = self._pooled(features, training, seed)
+        pooled = seeds.dropout(pooled, self.dropout_prob)
         return {"logits": self.output_layer(pooled)}
 
 
@@ -181,8 +193,8 @@ class AlbertForMultipleChoice(_EncoderWithHead):
             flat[name].set_shape([
                 ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
                 ids.shape[2]])
-        outputs, seeds = self._encode(flat, training, seed)
-        pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
+        pooled, seeds = self._pooled(flat, training, seed)
+        pooled = seeds.dropout(pooled, self.dropout_prob)
         logits = tf.reshape(self.output_layer(pooled), [-1, choices])
         logits.set_shape(ids.shape[:2])
         return {"logits": logits}
@@ -202,6 +214,8 @@ class AlbertForSpans(_EncoderWithHead):
         super().__init__(config, "spans", {"mask_padding": mask_padding})
         self._freeze_pooler()
         self.mask_padding = mask_padding
+        if not mask_padding:
+            self.bert.padding_is_read = True
         self.output_layer = OutputLayer("cls/squad", config.hidden_size, 2)
 
     def call(self, features: Features, training: bool = False,

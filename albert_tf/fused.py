@@ -4,7 +4,7 @@ Between two matrix products a layer does little arithmetic but moves much memory
 each operation of its own reads and writes all activations, and automatic
 differentiation keeps what each of them needs. Here stand three parts of a layer,
 
-    attend              softmax(q · kᵀ + mask), dropout, · v
+    attend              softmax(q · kᵀ / sqrt(D) + mask), dropout, · v
     add_activation      add bias, activation
     add_and_normalize   add bias, dropout, add residual, LayerNorm
 
@@ -76,23 +76,31 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
     }[name]
 
 
-def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
+def add_bias(inputs: tf.Tensor, bias: tf.Tensor, few_sizes: bool = False) -> tf.Tensor:
+    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs.
+
+    `few_sizes` promises that an unknown size of the inputs takes few values.
+    """
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
     @tf.custom_gradient
     def add(inputs, bias):
         outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
-        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
+        return outputs, lambda upstream: (
+            upstream, *_sum_rows(upstream, few_sizes=few_sizes))
 
     return add(inputs, bias)
 
 
 def _plain_attend(query, key, value, mask, dropped):
-    scores = wide(tf.matmul(query, key, transpose_b=True))  # [B, A, S, S]
+    scores = wide(tf.matmul(query, key, transpose_b=True)) * _score_scale(query)
     probs = drop(tf.nn.softmax(scores + mask), dropped)
     return tf.matmul(tf.cast(probs, value.dtype), value)
+
+
+def _score_scale(query):
+    return query.shape[-1] ** -0.5
 
 
 def _plain_add_activation(inputs, bias, name):
@@ -145,7 +153,7 @@ def _keep_and_rate(dropped):
     return (None, 0.0) if dropped is None else dropped
 
 
-def _sum_rows(*tensors):
+def _sum_rows(*tensors, few_sizes=True):
     """[..., H] → [H] of each, in the type of biases.
 
     Apart from the part that made them, in which XLA would compute each number once to
@@ -154,9 +162,8 @@ def _sum_rows(*tensors):
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
     if flat[0].dtype.size == 2:
-        rows = flat[0].shape[0]
-        if rows is None or rows % _FOLDS or not (
-                rows * flat[0].shape[1] >= MIN_SIZE and on_cpu()):
+        size = flat[0].shape.num_elements()
+        if not on_cpu() or (not few_sizes if size is None else size < MIN_SIZE):
             return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
         flat = island(_fold, *flat)
     return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
@@ -164,8 +171,9 @@ def _sum_rows(*tensors):
 
 def _fold(*tensors):
     """[N, H] → [N / 16, H], with the same sum: in a loop over H that has no order."""
-    return [tf.add_n([wide(part) for part in tf.split(rows, _FOLDS)])
-            for rows in tensors]
+    missing = -tf.shape(tensors[0])[0] % _FOLDS  # XLA knows it when it compiles.
+    return [tf.add_n([wide(part) for part in tf.split(
+        tf.pad(rows, [[0, missing], [0, 0]]), _FOLDS)]) for rows in tensors]
 
 
 def _row_sums(inputs):
@@ -173,7 +181,8 @@ def _row_sums(inputs):
     which takes longer."""
     size = inputs.shape[-1]
     sums = tf.matmul(tf.reshape(inputs, [-1, size]), tf.ones([size, 1], inputs.dtype))
-    return tf.reshape(sums, [*inputs.shape[:-1], 1])
+    # Of [N, H], N may be unknown.
+    return sums if len(inputs.shape) == 2 else tf.reshape(sums, [*inputs.shape[:-1], 1])
 
 
 def _row_means(inputs):
@@ -186,27 +195,34 @@ def _row_means(inputs):
 def _fast_attend(query, key, value, mask, dropped):
     """Keeps the probabilities and which were dropped, but not the dropped ones.
 
-    With P = softmax(Z), Q = drop(P), C = Q · V and upstream dC: dV = Qᵀ · dC,
-    dQ = dC · Vᵀ, dP = drop(dQ), and from the softmax, whose Jacobian in a row is
-    diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). The mask is constant.
+    With s = 1 / sqrt(D), Z = s · Q · Kᵀ + mask, P = softmax(Z), U = drop(P), C = U · V
+    and upstream dC: dV = Uᵀ · dC, dU = dC · Vᵀ, dP = drop(dU), and from the softmax,
+    whose Jacobian in a row is diag(p) - p · pᵀ, dZ = P ∘ (dP - rowsum(P ∘ dP)). Since
+    P ∘ dP = U ∘ dU, a row of whose sum is that of C ∘ dC, which has D columns and not
+    S (Dao et al. 2022), dZ takes one pass. dQ = s · dZ · K and dK = s · dZᵀ · Q; the
+    mask is constant.
     """
     keep, rate = _keep_and_rate(dropped)
+    factor = _score_scale(query)
 
     @tf.custom_gradient
     def attend(query, key, value, mask):
-        # Its own operation, since XLA's is slower here: it finds the largest score of
+        # TensorFlow makes this one operation of oneDNN's: scale and mask cost nothing.
+        scores = (tf.matmul(query, key, transpose_b=True)
+                  * tf.constant(factor, query.dtype) + tf.cast(mask, query.dtype))
+        # Its own softmax, since XLA's is slower here: it finds the largest score of
         # a row one by one. Of bfloat16 it computes in float32, of float16 it does not.
-        scores = tf.matmul(query, key, transpose_b=True)
-        scores = wide(scores) if scores.dtype == tf.float16 else scores
-        probs = tf.nn.softmax(scores + tf.cast(mask, scores.dtype))
-        probs = tf.cast(probs, query.dtype)
+        if scores.dtype == tf.float16:
+            scores = wide(scores)
+        probs = tf.cast(tf.nn.softmax(scores), query.dtype)
         context = tf.matmul(_drop_probs(probs, keep, rate), value)
 
         def gradient(upstream):
             used = _drop_probs(probs, keep, rate)
             d_value = tf.matmul(used, upstream, transpose_a=True)
             d_used = tf.matmul(upstream, value, transpose_b=True)
-            d_scores = island(_softmax_gradient, d_used, probs, keep, rate=rate)
+            d_scores = island(_scores_gradient, d_used, probs, context, upstream, keep,
+                              rate=rate, factor=factor)
             return (tf.matmul(d_scores, key),
                     tf.matmul(d_scores, query, transpose_a=True), d_value, None)
 
@@ -225,11 +241,10 @@ def _dropped_probs(probs, keep, rate):
     return tf.cast(drop(wide(probs), Dropped(keep, rate)), probs.dtype)
 
 
-def _softmax_gradient(d_used, probs, keep, rate):
+def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
     d_probs = drop(wide(d_used), _dropped(keep, rate))
-    probs = wide(probs)
-    return tf.cast(probs * (d_probs - _row_sums(probs * d_probs)), d_used.dtype)
-
+    sums = _row_sums(wide(context) * wide(upstream))
+    return tf.cast(factor * wide(probs) * (d_probs - sums), d_used.dtype)
 
 
 # ---- activation ------------------------------------------------------------
@@ -331,7 +346,7 @@ class Parts(NamedTuple):
     """The parts of a layer.
 
     Attributes:
-      attend: (query / sqrt(D), key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
+      attend: (query, key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
         of [B, A, S, S] or None) → context [B, A, S, D].
       add_activation: (inputs [..., H], bias [H], name) → [..., H].
       add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],
@@ -356,10 +371,15 @@ def on_cpu() -> bool:
     return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
 
 
-def parts_for(hidden: tf.Tensor) -> Parts:
-    """The parts that suit the device and size of `hidden` [B, S, H].
+def parts_for(hidden: tf.Tensor, most_rows: Optional[int] = None) -> Parts:
+    """The parts that suit the device and size of `hidden` [B, S, H], or of [N, H].
 
     Unknown shapes get the plain ones: XLA would compile for every shape that comes.
+    Who gives `most_rows` promises that an unknown N is at most that and takes few
+    values.
     """
-    size = hidden.shape.num_elements()
+    shape = hidden.shape
+    if most_rows is not None:
+        shape = tf.TensorShape([most_rows, *shape[1:]])
+    size = shape.num_elements()
     return FAST if size is not None and size >= MIN_SIZE and on_cpu() else PLAIN

@@ -28,18 +28,12 @@ class MaskedLanguageModelHead(NamedLayer):
             f"{self.scope}/transform/LayerNorm", config.embedding_size)
         self.output_bias = self.make_weight("output_bias", [config.vocab_size], "zeros")
 
-    def call(self, sequence_output, positions, word_embeddings):
-        """[B, S, H], int [B, P], [V, E] → logits [B, P, V]."""
-        batch, length, size = tf.unstack(tf.shape(sequence_output))
-        num_predictions = tf.shape(positions)[1]
-        # Row numbers into [B·S, H]: a gather of flat rows, whose gradient is a
-        # sum by row that every device has.
-        rows = tf.cast(positions, tf.int32) + length * tf.range(batch)[:, tf.newaxis]
-        masked = tf.gather(tf.reshape(sequence_output, [-1, size]),
-                           tf.reshape(rows, [-1]))
-        masked.set_shape([None, sequence_output.shape[-1]])
+    def call(self, masked, word_embeddings):
+        """Outputs at the masked positions [B, P, H], [V, E] → logits [B, P, V]."""
+        batch, num_predictions, _ = tf.unstack(tf.shape(masked))
+        rows = tf.reshape(masked, [-1, masked.shape[-1]])
         # Few rows: in float32 whatever type the layers compute in.
-        hidden = self.layer_norm(self.transform(tf.cast(masked, tf.float32)))  # [B·P, E]
+        hidden = self.layer_norm(self.transform(tf.cast(rows, tf.float32)))  # [B·P, E]
         logits = tf.matmul(hidden, word_embeddings, transpose_b=True)
         logits = tf.nn.bias_add(logits, self.output_bias)
         return tf.reshape(logits, [batch, num_predictions, self.output_bias.shape[0]])
@@ -71,6 +65,7 @@ class AlbertForPreTraining(tf_keras.Model):
         super().__init__(**{"name": "pretrainer", **kwargs})
         self.config = config
         self.bert = AlbertModel(config)
+        self.bert.padding_is_read = False
         self.predictions = MaskedLanguageModelHead(config)
         self.seq_relationship = SentenceOrderHead(config)
 
@@ -90,11 +85,11 @@ class AlbertForPreTraining(tf_keras.Model):
         Raises:
           InputError: if S is over max_position_embeddings.
         """
-        outputs = self.bert(features, training=training, seed=seed)
+        outputs = self.bert(features, training=training, seed=seed,
+                            positions=features["masked_lm_positions"])
         return {
             "mlm_logits": self.predictions(
-                outputs["sequence_output"], features["masked_lm_positions"],
-                self.bert.embeddings.word_embeddings),
+                outputs["sequence_output"], self.bert.embeddings.word_embeddings),
             "sentence_order_logits": self.seq_relationship(outputs["pooled_output"]),
         }
 

@@ -21,7 +21,7 @@ from albert_tf.plan_draws import (
 from albert_tf.plan_walks import AT_ONCE, ChunkBounds, Place, Text, Walks, lockstep
 from albert_tf.pretraining_instances import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED, InstanceOptions)
-from albert_tf.token_store import Documents
+from albert_tf.token_parts import Documents
 
 # The names of PLAN's codes of the second segment's origin.
 ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)

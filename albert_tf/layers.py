@@ -4,6 +4,7 @@ Every variable carries the name that it has in the release's checkpoints, and
 exists as soon as the model is constructed; all kernels are two-dimensional.
 """
 
+import math
 from typing import Optional
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ import tf_keras
 
 from albert_tf import fused
 from albert_tf.config import AlbertConfig
+from albert_tf.recomputing import after
 
 
 class NamedLayer(tf_keras.layers.Layer):
@@ -47,6 +49,17 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return output
 
 
+def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Rows of hidden [B, S, H] at positions int [B, Q]: [B, Q, H]."""
+    batch, length, size = tf.unstack(tf.shape(hidden))
+    # Row numbers into [B·S, H]: a gather of flat rows, whose gradient is a sum by
+    # row that every device has.
+    rows = tf.cast(positions, tf.int32) + length * tf.range(batch)[:, tf.newaxis]
+    found = tf.gather(tf.reshape(hidden, [-1, size]), rows)
+    found.set_shape([hidden.shape[0], positions.shape[1], hidden.shape[-1]])
+    return found
+
+
 class Dense(NamedLayer):
     """x · kernel + bias over the last axis: [..., in] → [..., out], in x's type."""
 
@@ -75,6 +88,28 @@ class LayerNorm(NamedLayer):
         return fused.normalize(inputs, self.gamma, self.beta)
 
 
+def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:
+    """Which units stay: bool of `shape`, from a random byte each.
+
+    A unit is dropped if its byte is below a threshold, 256 · rate rounded down or, as
+    one more number decides, up, so that each is dropped with just the probability
+    `rate`. A float each would cost a CPU almost four times as much.
+    """
+    level = math.floor(256 * rate)
+    rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
+    size = tf.reduce_prod(shape)
+    words = tf.random.stateless_uniform(
+        [(size + 3) // 4 + 1], seed, minval=None, maxval=None, dtype=tf.uint32)
+    threshold = tf.cast(level, tf.uint8) + tf.cast(words[-1] < rest, tf.uint8)
+    numbers = tf.reshape(tf.bitcast(words[:-1], tf.uint8), [-1])[:size]
+    return tf.reshape(numbers, shape) >= threshold
+
+
+def _not_negative(seed: tf.Tensor) -> tf.Tensor:
+    """From negative seeds XLA draws other numbers than TensorFlow."""
+    return tf.bitwise.bitwise_and(seed, tf.int32.max)
+
+
 class DropoutSeeds:
     """Gives each dropout of one forward pass a seed of its own.
 
@@ -83,17 +118,32 @@ class DropoutSeeds:
     """
 
     def __init__(self, seed: Optional[tf.Tensor]):
-        self._seed = seed
+        self._seed = None if seed is None else _not_negative(seed)
         self._count = 0
 
     def draw(self, shape, rate: float) -> Optional[fused.Dropped]:
         """Which of the units of a tensor stay; None if all do."""
         if self._seed is None or rate == 0.0:
             return None
-        seed = tf.random.fold_in(self._seed, self._count)
+        seed = _not_negative(tf.random.fold_in(self._seed, self._count))
         self._count += 1
-        # In float32 whatever is dropped, so that the same units are.
-        return fused.Dropped(tf.random.stateless_uniform(shape, seed) >= rate, rate)
+        # Whatever the type of what is dropped from, so that the same units are.
+        if fused.on_cpu() and rate < 255 / 256:
+            keep = _keep_by_bytes(shape, seed, rate)
+        else:
+            keep = tf.random.stateless_uniform(shape, seed) >= rate
+        return fused.Dropped(keep, rate)
+
+    def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
+        """A copy that goes on from here, and draws when `tensor` is there.
+
+        No draw needs an input, so all of a step could be made at its beginning, and
+        those of layers that are computed once more be kept from the first time.
+        """
+        seed = None if self._seed is None else after(self._seed, tensor)
+        found = DropoutSeeds(seed)
+        found._count = self._count
+        return found
 
     def follow(self, other: "DropoutSeeds") -> None:
         """Goes on after `other`, a copy that has drawn."""

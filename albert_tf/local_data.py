@@ -17,10 +17,8 @@ seed and the document (`counter_random`), so that the records depend neither on 
 number of workers nor on how the text is cut into units.
 """
 
-import bisect
 import dataclasses
 import errno
-import itertools
 import os
 import time
 from typing import Any, Iterator, Mapping, Sequence
@@ -29,10 +27,11 @@ import numpy as np
 from absl import logging
 
 from albert_tf import (
-    files, global_shuffle, instance_plans, text_spans, token_store, worker_pool)
+    files, global_shuffle, instance_plans, text_spans, token_parts, token_store,
+    worker_pool)
 from albert_tf.errors import InputError, Interruption
 from albert_tf.global_shuffle import Unit
-from albert_tf.growing_file import GrowingFile
+from albert_tf.growing_shards import Shards, piece_name, shard_name, unit_name
 from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
 from albert_tf.pretraining_data import (
     DataOptions, Progress, check, check_number, check_text, report, summary_of,
@@ -41,7 +40,7 @@ from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
 from albert_tf.task_folder import vocabulary_of
 from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization import FullTokenizer
-from albert_tf.work_folder import WorkFolder, has_sum
+from albert_tf.work_folder import WorkFolder
 
 # Part of what an unfinished run is compared by: goes up when records change.
 _VERSION = 1
@@ -95,7 +94,7 @@ class Worker:
         name = f"part-{span.number:05d}"
         done = self._folder.finished(name)
         if done is None:
-            counts, sums = token_store.write_part(
+            counts, sums = token_parts.write_part(
                 self._folder, self._options.input_files, span, self._encoder)
             done = self._folder.finish(name, counts, sums)
         return done
@@ -126,7 +125,7 @@ class Worker:
     def _write(self, task: tuple[Unit, int]) -> dict[str, Any]:
         """A unit's records, in one file for each output file they belong to."""
         unit, num_instances = task
-        name = _unit_name(unit)
+        name = unit_name(unit.number)
         return (self._folder.finished(name)
                 or self._make_records(unit, num_instances, name))
 
@@ -165,22 +164,8 @@ class Worker:
         return self._store
 
 
-def piece_name(shard: int, unit: int) -> str:
-    """File of a unit's records that belong to a shard."""
-    return f"piece-{shard:05d}-{unit:06d}"
-
-
 def _plans_name(part: int) -> str:
     return f"plans-{part:05d}"
-
-
-def _unit_name(unit: Unit) -> str:
-    return f"unit-{unit.number:06d}"
-
-
-def shard_name(shard: int) -> str:
-    """File of a shard while others are unfinished."""
-    return f"shard-{shard:05d}"
 
 
 # ---- the run ----------------------------------------------------------------
@@ -234,11 +219,16 @@ class LocalRun:
     def _write(self, units: list[Unit], num_instances: int,
                counts: InstanceCounts) -> None:
         """Makes the shards; `counts` receives what was masked."""
-        shards = _Shards(self._folder, self._options, units, num_instances)
-        todo = [unit for unit in units if not shards.hold(unit)]
+        shards = Shards(
+            self._folder, self._options.output_files, units, num_instances)
+        todo = []
         for unit in units:
-            if shards.hold(unit):
-                counts.merge(_counts_of(self._folder.known(_unit_name(unit))))
+            # What was masked in a unit is told by its note, which may be damaged.
+            info = shards.hold(unit) and self._folder.known(unit_name(unit.number))
+            if info:
+                counts.merge(_counts_of(info))
+            else:
+                todo.append(unit)
         progress = Progress("writing", "instances", num_instances)
         done = num_instances - sum(u.end_rank - u.first_rank for u in todo)
         for unit, info in zip(todo, self._pool.in_order(
@@ -265,72 +255,6 @@ class LocalRun:
 
 def _counts_of(info: Mapping[str, Any]) -> InstanceCounts:
     return InstanceCounts.from_json(info["counts"])
-
-
-class _Shards:
-    """The output files while they grow, by the units' pieces in the units' order.
-
-    Args:
-      folder: of unfinished work.
-      options: tell the outputs.
-      units: all of the data set.
-      num_instances: of the data set.
-    """
-
-    def __init__(self, folder: WorkFolder, options: DataOptions,
-                 units: Sequence[Unit], num_instances: int):
-        self._folder = folder
-        self._pieces: dict[int, list[str]] = {
-            shard: [] for shard in range(len(options.output_files))}
-        self._shards_of: dict[int, list[int]] = {}
-        sums: dict[str, list[int]] = {}
-        for unit in units:
-            found = global_shuffle.shards_of_ranks(
-                unit.first_rank, unit.end_rank, num_instances, len(self._pieces))
-            self._shards_of[unit.number] = [shard for shard, _, _ in found]
-            for shard in self._shards_of[unit.number]:
-                self._pieces[shard].append(piece_name(shard, unit.number))
-            sums.update((folder.known(_unit_name(unit)) or {}).get("files", {}))
-        self._whole = {shard for shard, path in enumerate(options.output_files)
-                       if self._is_whole(shard, path)}
-        self._growing = {
-            shard: GrowingFile(folder.file(f"{shard_name(shard)}.growing"),
-                               itertools.takewhile(
-                                   bool, (sums.get(name) for name in pieces)))
-            for shard, pieces in self._pieces.items() if shard not in self._whole}
-
-    def _is_whole(self, shard: int, path: str) -> bool:
-        """Whether a shard is finished, here or already under its final name."""
-        info = self._folder.known(shard_name(shard))
-        if info is None:
-            return False
-        (expected,) = info["files"].values()
-        return any(has_sum(each, expected)
-                   for each in (self._folder.file(shard_name(shard)), path))
-
-    def _holds(self, shard: int, unit: Unit) -> bool:
-        place = self._pieces[shard].index(piece_name(shard, unit.number))
-        return shard in self._whole or place < self._growing[shard].num_pieces
-
-    def hold(self, unit: Unit) -> bool:
-        """Whether the shards hold all pieces of a unit."""
-        return all(self._holds(shard, unit) for shard in self._shards_of[unit.number])
-
-    def append(self, unit: Unit) -> None:
-        """Takes over a unit's pieces; those of the units before it are there."""
-        for shard in self._shards_of[unit.number]:
-            piece = self._folder.file(piece_name(shard, unit.number))
-            if self._holds(shard, unit):  # It was made again for another shard's sake.
-                files.remove(piece)
-            else:
-                self._growing[shard].append(piece)
-
-    def finish(self) -> None:
-        """Marks all as whole."""
-        for shard, growing in self._growing.items():
-            name = shard_name(shard)
-            os.replace(growing.path, self._folder.file(name))
-            self._folder.finish(name, {}, {name: growing.sum})
 
 
 def _move(source: str, target: str) -> None:

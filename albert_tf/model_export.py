@@ -1,16 +1,22 @@
-"""SavedModels of fine-tuned models, for TensorFlow Serving and the like."""
+"""SavedModels of fine-tuned models, for `serving`, TensorFlow Serving and the like.
+
+What of the weights is the same for every request (kernels in the type of the
+products, query, key and value side by side) is computed here, once.
+"""
 
 import os
-from typing import Sequence
+from typing import Callable, Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, modeling
 from albert_tf.errors import InputError
+from albert_tf.serving import LABELS_FILE, SIGNATURE
 
-LABELS_FILE = "labels.txt"
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+Outputs = Mapping[str, tf.Tensor]
 
 
 def export_classifier(model: tf_keras.Model, export_dir: str,
@@ -29,6 +35,33 @@ def export_classifier(model: tf_keras.Model, export_dir: str,
     Raises:
       InputError: if the folder exists, or cannot be written.
     """
+    def outputs(features):
+        found = {"logits": model(features, training=False)["logits"]}
+        if labels:
+            found["probabilities"] = tf.nn.softmax(found["logits"])
+        return found
+
+    _export(model, outputs, _INPUTS, export_dir, labels)
+
+
+def export_spans(model: tf_keras.Model, export_dir: str) -> None:
+    """As export_classifier, for questions about a text.
+
+    Args:
+      model: an AlbertForSpans or AlbertForConditionalSpans; the latter's signature
+        takes `p_mask` too. The outputs are the model's.
+      export_dir: the SavedModel's folder; must not exist.
+
+    Raises:
+      InputError: if the folder exists, or cannot be written.
+    """
+    inputs = (*_INPUTS, "p_mask") if hasattr(model, "start_n_top") else _INPUTS
+    _export(model, lambda features: model(features, training=False), inputs,
+            export_dir, ())
+
+
+def _export(model: tf_keras.Model, outputs: Callable[[Outputs], Outputs],
+            inputs: Sequence[str], export_dir: str, labels: Sequence[str]) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
     parent = os.path.dirname(export_dir.rstrip("/")) or "."
@@ -37,21 +70,22 @@ def export_classifier(model: tf_keras.Model, export_dir: str,
 
     # The names of the specs become those of the signature's inputs.
     @tf.function(input_signature=[{
-        name: tf.TensorSpec([None, None], tf.int32, name=name)
-        for name in ("input_ids", "input_mask", "segment_ids")}])
+        name: tf.TensorSpec([None, None], tf.int32, name=name) for name in inputs}])
     def serve(features):
-        logits = model(features, training=False)["logits"]
-        outputs = {"logits": logits}
-        if labels:
-            outputs["probabilities"] = tf.nn.softmax(logits)
-        return outputs
+        return dict(outputs(features))
 
     module = tf.Module()
-    # Its variables and not the model: Keras would store a function for each layer,
-    # which takes many times as long to write and to load.
-    module.weights, module.serve = list(model.weights), serve
     try:
-        tf.saved_model.save(module, staged, signatures={"serving_default": serve})
+        with modeling.ready_to_serve(model) as constants:
+            # Variables and not the model: Keras would store a function for each
+            # layer, which takes many times as long to write and to load.
+            module.weights = _used(serve, model, constants)
+            module.serve = serve
+            # Nobody trains what serves, and gradients by hand would be traced, stored
+            # and loaded.
+            tf.saved_model.save(
+                module, staged, signatures={SIGNATURE: serve},
+                options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
         if labels:
             path = os.path.join(staged, "assets", LABELS_FILE)
             with files.atomic_write(path) as stream:
@@ -64,3 +98,11 @@ def export_classifier(model: tf_keras.Model, export_dir: str,
         if tf.io.gfile.exists(staged):
             tf.io.gfile.rmtree(staged)
     logging.info("Exported to %s.", export_dir)
+
+
+def _used(serve, model, constants) -> list[tf.Variable]:
+    """Those that the function reads; kernels that have a copy to serve with do not
+    go into the file."""
+    read = {id(tensor) for tensor in serve.get_concrete_function().graph.variables}
+    return [variable for variable in (*model.weights, *constants)
+            if id(variable) in read]

@@ -7,13 +7,14 @@ a function of its number and can be repeated after a restart.
 """
 
 import collections
+import contextlib
 import copy
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import fused, recomputing, shared_kernels
+from albert_tf import fused, recomputing, shared_kernels, token_rows
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.layers import (
@@ -23,6 +24,8 @@ from albert_tf.run_options import DTYPES
 # Added to the attention scores of masked positions. Finite, so that a row whose
 # mask is all zero attends evenly, as in the release.
 MASKED_SCORE = -10000.0
+
+_ALL_ROWS = token_rows.AllRows()
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
@@ -92,39 +95,51 @@ class AttentionBlock(NamedLayer):
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[AttentionWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
         parts = (self.query, self.key, self.value)
-        # Scaling the query's kernel scales the scores.
-        scales = ((self.query.kernel.shape[1] // self.num_heads) ** -0.5, 1.0, 1.0)
         # One product for the three is faster than one for each.
-        qkv_kernel = tf.concat(
-            [part.kernel * scale for part, scale in zip(parts, scales)], axis=1)
+        qkv_kernel = tf.concat([part.kernel for part in parts], axis=1)
         small = (
-            tf.concat([part.bias * scale for part, scale in zip(parts, scales)], axis=0),
+            tf.concat([part.bias for part in parts], axis=0),
             *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
                                         self.layer_norm.beta)))
-        return [
-            AttentionWeights(qkv, small[0], output, *small[1:]) for qkv, output in zip(
-                shared_kernels.copies(qkv_kernel, dtype, uses),
-                shared_kernels.copies(tf.convert_to_tensor(self.output_dense.kernel), dtype, uses))]
+        qkv_kernels, output_kernels = (
+            shared_kernels.copies(tf.convert_to_tensor(kernel), dtype, uses)
+            for kernel in (qkv_kernel, self.output_dense.kernel))
+        return [AttentionWeights(qkv, small[0], output, *small[1:])
+                for qkv, output in zip(qkv_kernels, output_kernels)]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
-             weights: Optional[AttentionWeights] = None):
-        """[B, S, H] and [B, 1, 1, S] → [B, S, H]; weights are the own by default."""
+             weights: Optional[AttentionWeights] = None,
+             rows: token_rows.AllRows = _ALL_ROWS, positions=None):
+        """Rows of [B, S, H] and [B, 1, 1, S] → such rows, or [B, Q, H].
+
+        The weights are the own by default. The latter are the outputs at `positions`
+        int [B, Q]; all positions are attended to, whichever the outputs are of.
+        """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
-        parts = fused.parts_for(hidden)
-        batch, length, size = tf.unstack(tf.shape(hidden))
-        qkv = fused.add_bias(product(hidden, weights.qkv_kernel), weights.qkv_bias)
-        qkv = tf.reshape(qkv, [batch, length, 3, self.num_heads,
-                               hidden.shape[-1] // self.num_heads])
-        query, key, value = tf.unstack(tf.transpose(qkv, [2, 0, 3, 1, 4]))
+        kernel, bias = weights.qkv_kernel, weights.qkv_bias
+        if positions is None:
+            queries, query_rows = hidden, rows
+            query, key, value = self._heads(hidden, rows, kernel, bias)
+        else:
+            queries, query_rows = rows.at(hidden, positions), _ALL_ROWS
+            sizes = [hidden.shape[-1], 2 * hidden.shape[-1]]
+            kernels, biases = tf.split(kernel, sizes, axis=1), tf.split(bias, sizes)
+            query, = self._heads(queries, query_rows, kernels[0], biases[0])
+            key, value = self._heads(hidden, rows, kernels[1], biases[1])
+        parts = query_rows.parts(queries)
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
-            [batch, self.num_heads, length, length], self.probs_dropout_prob))
-        context = tf.transpose(context, [0, 2, 1, 3])  # [B, S, A, D]
-        context = tf.reshape(context, [batch, length, size])
-        context.set_shape(hidden.shape)
+            tf.concat([tf.shape(query)[:-1], tf.shape(key)[2:3]], axis=0),
+            self.probs_dropout_prob))  # [B, A, Q, D]
         return parts.add_and_normalize(
-            product(context, weights.output_kernel), weights.output_bias, hidden,
-            weights.gamma, weights.beta,
-            seeds.draw(tf.shape(hidden), self.hidden_dropout_prob))
+            product(query_rows.from_heads(context), weights.output_kernel),
+            weights.output_bias, queries, weights.gamma, weights.beta,
+            seeds.draw(tf.shape(queries), self.hidden_dropout_prob))
+
+    def _heads(self, hidden, rows, kernel, bias):
+        """Rows of H columns × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
+        outputs = fused.add_bias(product(hidden, kernel), bias, rows.few_sizes)
+        return rows.to_heads(
+            outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
 
 
 class FeedForwardWeights(NamedTuple):
@@ -166,10 +181,11 @@ class FeedForwardBlock(NamedLayer):
                 for kernel, output_kernel in zip(first, second)]
 
     def call(self, hidden, seeds: DropoutSeeds,
-             weights: Optional[FeedForwardWeights] = None):
-        """[B, S, H] → [B, S, H]; weights are the own by default."""
+             weights: Optional[FeedForwardWeights] = None,
+             rows: token_rows.AllRows = _ALL_ROWS):
+        """Rows of [B, S, H] → such rows; weights are the own by default."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
-        parts = fused.parts_for(hidden)
+        parts = rows.parts(hidden)
         inner = parts.add_activation(
             product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
         return parts.add_and_normalize(
@@ -186,12 +202,15 @@ class Encoder(NamedLayer):
     Attributes:
       recompute: whether the backward pass computes each layer once more instead of
         keeping what is in it.
+      constants: scope of a block → its weights as `layer_weights` makes them, where
+        they were computed before; see ready_to_serve. None computes them.
     """
 
     def __init__(self, config: AlbertConfig):
         super().__init__("bert/encoder")
         self.config = config
         self.recompute = False
+        self.constants: Optional[Callable[[str], NamedTuple]] = None
         self.projection = None
         if config.embedding_size != config.hidden_size:
             self.projection = Dense(
@@ -209,9 +228,13 @@ class Encoder(NamedLayer):
                 for index in sorted(indices)
                 for inner in range(self.config.inner_group_num)}
 
-    def call(self, embedding_output, attention_bias, seeds: DropoutSeeds):
-        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H]."""
-        hidden = embedding_output
+    def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
+             rows: token_rows.AllRows = _ALL_ROWS, positions=None):
+        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H].
+
+        With positions int [B, Q] the last of them is [B, Q, H], at those alone.
+        """
+        hidden = rows.pack(embedding_output)
         if self.projection is not None:
             hidden = self.projection(hidden)
         layers = [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
@@ -219,26 +242,35 @@ class Encoder(NamedLayer):
                   for layer in range(self.config.num_hidden_layers)
                   for inner in range(self.config.inner_group_num)]
         uses = collections.Counter(block.scope for pair in layers for block in pair)
-        weights = {block.scope: iter(block.layer_weights(hidden.dtype, uses[block.scope]))
+        weights = {block.scope: iter(self._weights(block, hidden.dtype, uses[block.scope]))
                    for block in (*self.attention.values(), *self.ffn.values())}
         outputs = []
-        for attention, ffn in layers:
+        for number, (attention, ffn) in enumerate(layers, start=1):
+            read = positions if number == len(layers) else None
             hidden = self._layer(attention, ffn, hidden, (
                 *next(weights[attention.scope]), *next(weights[ffn.scope])),
-                attention_bias, seeds)
-            outputs.append(hidden)
+                attention_bias, seeds, rows, read)
+            outputs.append(rows.unpack(hidden) if read is None else hidden)
         return outputs
 
-    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds):
-        """One layer, of which `weights` are those of both blocks: [B, S, H]."""
+    def _weights(self, block, dtype, uses):
+        if self.constants is None:
+            return block.layer_weights(dtype, uses)
+        constants = self.constants(block.scope)
+        return [type(constants)(*map(tf.convert_to_tensor, constants))] * uses
+
+    def _layer(self, attention, ffn, hidden, weights, attention_bias, seeds, rows,
+               positions):
+        """One layer, of which `weights` are those of both blocks."""
         start = copy.copy(seeds)
         first = len(AttentionWeights._fields)
 
         def layer(hidden, *weights):
-            own = copy.copy(start)  # The same units are dropped each time.
+            own = start.after(hidden)  # The same units are dropped each time.
             hidden = attention(hidden, attention_bias, own,
-                               AttentionWeights(*weights[:first]))
-            hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]))
+                               AttentionWeights(*weights[:first]), rows, positions)
+            hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]),
+                         rows if positions is None else _ALL_ROWS)
             seeds.follow(own)
             return hidden
 
@@ -259,19 +291,27 @@ class AlbertModel(tf_keras.Model):
         layers are float32. Training in float16 needs loss scaling (see loss_scaling),
         and scores before the softmax must stay below 65504. Not part of the model: it
         may be set at any time, and is not saved.
+      skip_padding: whether the layers may leave out the rows of padding. XLA cannot
+        compile that. Not part of the model either.
+      padding_is_read: False where whoever has the model does not read outputs at
+        positions of padding; only then is skip_padding of effect, and what stands
+        there of no meaning.
     """
 
     def __init__(self, config: AlbertConfig, **kwargs):
         super().__init__(**{"name": "bert", **kwargs})
         self.config = config
         self.activation_dtype = "float32"
+        self.skip_padding = False
+        self.padding_is_read = True
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
         self.pooler = Dense("bert/pooler/dense", config.hidden_size,
                             config.hidden_size, kernel_initializer(config), "tanh")
 
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
-             seed: Optional[tf.Tensor] = None) -> dict[str, Any]:
+             seed: Optional[tf.Tensor] = None,
+             positions: Optional[tf.Tensor] = None) -> dict[str, Any]:
         """Runs the encoder.
 
         Args:
@@ -281,11 +321,16 @@ class AlbertModel(tf_keras.Model):
           training: whether dropout is on.
           seed: int32 [2]; equal seeds drop equal units. By default every
             training call draws a new one.
+          positions: int [B, Q], the positions at which the caller reads the sequence
+            output; Q may be 0. What nobody reads of the last block is not computed.
+            By default all positions.
 
         Returns:
           A dict: `embedding_output` [B, S, E]; `encoder_outputs`, a list of
           [B, S, H] in activation_dtype, one for each block; `sequence_output`
-          [B, S, H], the last of them; `pooled_output` [B, H] float32.
+          [B, S, H], the last of them; `pooled_output` [B, H] float32, of position 0.
+          With `positions`, sequence_output and with it the last of encoder_outputs
+          are [B, Q, H], at those positions in their order.
 
         Raises:
           InputError: if S is over max_position_embeddings, or the inputs differ in
@@ -316,13 +361,21 @@ class AlbertModel(tf_keras.Model):
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         unmasked = tf.cast(mask, embedding_output.dtype)[:, tf.newaxis, tf.newaxis, :]
         attention_bias = (1.0 - unmasked) * MASKED_SCORE  # [B, 1, 1, S]
+        if positions is not None:
+            # Position 0 before them, for the pooler.
+            positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
+        rows = token_rows.rows_of(
+            mask, self.skip_padding and not self.padding_is_read)
         outputs = self.encoder(tf.cast(embedding_output, self.activation_dtype),
-                               attention_bias, seeds)
+                               attention_bias, seeds, rows, positions)
+        first = outputs[-1][:, 0]
+        if positions is not None:
+            outputs[-1] = outputs[-1][:, 1:]
         return {
             "embedding_output": embedding_output,
             "encoder_outputs": outputs,
             "sequence_output": outputs[-1],
-            "pooled_output": self.pooler(tf.cast(outputs[-1][:, 0], tf.float32)),
+            "pooled_output": self.pooler(tf.cast(first, tf.float32)),
         }
 
     def get_config(self):
@@ -333,13 +386,15 @@ class AlbertModel(tf_keras.Model):
         return cls(AlbertConfig.from_dict(config["config"]))
 
 
-def compute_as(model: tf_keras.Model, dtype: str, recompute: bool) -> None:
+def compute_as(model: tf_keras.Model, dtype: str, recompute: bool,
+               skip_padding: bool = False) -> None:
     """Tells a model's encoders how to compute; to be called before they are traced.
 
     Args:
       model: one that has AlbertModels in it, or is one.
       dtype: see AlbertModel.activation_dtype.
       recompute: see Encoder.recompute.
+      skip_padding: see AlbertModel.skip_padding.
 
     Raises:
       InputError: if the type is unknown.
@@ -350,3 +405,38 @@ def compute_as(model: tf_keras.Model, dtype: str, recompute: bool) -> None:
         if isinstance(part, AlbertModel):
             part.activation_dtype = dtype
             part.encoder.recompute = recompute
+            part.skip_padding = skip_padding
+
+
+@contextlib.contextmanager
+def ready_to_serve(model: tf_keras.Model) -> Iterator[list[tf.Variable]]:
+    """Within it a model is traced as prediction with fixed weights wants it.
+
+    What the layers need of their variables is computed at once, and not with each
+    batch: kernels in the type of the products, query, key and value side by side.
+    And no rows of padding are computed.
+
+    Args:
+      model: one that has AlbertModels in it, or is one.
+
+    Yields:
+      The variables of what was computed.
+    """
+    parts = [part for part in (model, *model.submodules) if isinstance(part, AlbertModel)]
+    before = [part.skip_padding for part in parts]
+    made = []
+    try:
+        for part in parts:
+            part.skip_padding, encoder = True, part.encoder
+            found = {}
+            for block in (*encoder.attention.values(), *encoder.ffn.values()):
+                weights, = block.layer_weights(tf.as_dtype(part.activation_dtype), 1)
+                found[block.scope] = type(weights)(
+                    *(tf.Variable(weight, trainable=False) for weight in weights))
+                made.extend(found[block.scope])
+            # A function, since Keras would make a dictionary's variables the model's.
+            encoder.constants = found.__getitem__
+        yield made
+    finally:
+        for part, skip_padding in zip(parts, before):
+            part.skip_padding, part.encoder.constants = skip_padding, None

@@ -144,13 +144,18 @@ def clip_by_global_norm(
         tf.cast(gradient.values, tf.float32)
         if count_duplicates and isinstance(gradient, tf.IndexedSlices) else as_dense
         for gradient, as_dense in zip(gradients, dense)]
-    squares = [tf.reduce_sum(tf.square(g)) for g in measured if g is not None]
+    squares = [_sum_of_squares(g) for g in measured if g is not None]
     if not squares:
         raise ValueError("There is no gradient to clip: all of them are None.")
     norm = tf.sqrt(tf.add_n(squares))
     scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
     scale = tf.where(tf.math.is_finite(norm), scale, math.nan)
     return [None if g is None else g * scale for g in dense], norm
+
+
+def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
+    """Scalar; without the squares as a tensor of their own, where not compiled."""
+    return 2.0 * tf.nn.l2_loss(tensor)
 
 
 def _dense_float32(gradient: Gradient) -> Optional[tf.Tensor]:
@@ -270,20 +275,44 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
             kept, name=name, skip_gradients_aggregation=skip_gradients_aggregation,
             **kwargs)
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
-        """Updates one variable and its moments; the gradient has its shape."""
+    def _distributed_apply_gradients_fn(self, distribution, grads_and_vars, **kwargs):
+        """As in tf_keras, but one variable after the other: a graph would begin all
+        of them at once, and hold several tensors for each."""
+        if self.jit_compile:
+            return super()._distributed_apply_gradients_fn(
+                distribution, grads_and_vars, **kwargs)
+
+        def update(variable, gradient):
+            return self.update_step(gradient, variable)
+
+        done = []
+        for gradient, variable in grads_and_vars:
+            with tf.control_dependencies(done):
+                done = tf.nest.flatten(distribution.extended.update(
+                    variable, update, args=(gradient,), group=False))
+        return self.iterations.assign_add(1)
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        """Updates one variable and its moments; the gradient has its shape.
+
+        Returns:
+          A scalar that is there when the update is done.
+        """
         first, second, decayed = self._moments[self._var_key(variable)]
+        # A moment is assigned before the next is computed, to hold fewer at a time.
+        first.assign(self.beta_1 * first + (1.0 - self.beta_1) * gradient)
+        second.assign(
+            self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient))
+        update = first / (tf.sqrt(second) + self.epsilon)
         weights = tf.cast(variable, tf.float32)
-        mean = self.beta_1 * first + (1.0 - self.beta_1) * gradient
-        mean_square = self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient)
-        update = mean / (tf.sqrt(mean_square) + self.epsilon)
         if decayed:
             update += self.weight_decay_rate * weights
             update *= self.ratio(weights, update)
-        first.assign(mean)
-        second.assign(mean_square)
         rate = tf.cast(self.learning_rate, tf.float32)
-        variable.assign_sub(tf.cast(rate * update, variable.dtype))
+        updated = variable.assign_sub(
+            tf.cast(rate * update, variable.dtype), read_value=False)
+        with tf.control_dependencies([] if updated is None else [updated]):
+            return tf.identity(rate)
 
     def ratio(self, weights: tf.Tensor, update: tf.Tensor) -> Union[float, tf.Tensor]:
         """What the update of a variable is multiplied with, beside the rate."""
@@ -314,8 +343,8 @@ class Lamb(MomentsOptimizer):
 
     def ratio(self, weights, update):
         """||weights|| / ||update||, or 1 where either is 0: float32 scalar."""
-        weights_norm = tf.norm(weights)
-        update_norm = tf.norm(update)
+        weights_norm = tf.sqrt(_sum_of_squares(weights))
+        update_norm = tf.sqrt(_sum_of_squares(update))
         return tf.where((weights_norm > 0) & (update_norm > 0),
                         weights_norm / update_norm, 1.0)
 

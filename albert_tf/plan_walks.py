@@ -14,7 +14,7 @@ from typing import Callable, Iterator, NamedTuple
 import numpy as np
 
 from albert_tf import counter_random, plan_draws
-from albert_tf.token_store import Documents
+from albert_tf.token_parts import Documents, sums_before
 
 AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
 _STEPS_AHEAD = 256
@@ -53,8 +53,7 @@ class Text(NamedTuple):
 
     @classmethod
     def of(cls, documents: Documents, place: Place) -> "Text":
-        before = np.zeros(len(documents.sentence_lengths) + 1, np.int64)
-        np.cumsum(documents.sentence_lengths, dtype=np.int64, out=before[1:])
+        before = sums_before(documents.sentence_lengths)
         first_token = np.asarray(documents.first_token[:-1], np.int64)
         return cls(documents, place, before,
                    first_token + place.first_token

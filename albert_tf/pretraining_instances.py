@@ -23,6 +23,8 @@ Document = list[Segment]
 
 SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
 SENTENCE_OBJECTIVES = ("order", "next", "none")
+# Many times what attention can do; a batch of much longer ones would fill the memory.
+MAX_SEQ_LENGTH = 1 << 15
 
 # Where an instance's second segment comes from.
 FOLLOWING = "following"  # the text after the first one: label 0
@@ -68,6 +70,10 @@ class InstanceOptions:
             raise InputError(
                 f"--max_seq_length={self.max_seq_length}: give 5 or more, for one "
                 "piece in each of two segments, [CLS] and two [SEP].")
+        if self.max_seq_length > MAX_SEQ_LENGTH:
+            raise InputError(
+                f"--max_seq_length={self.max_seq_length}: give {MAX_SEQ_LENGTH} or "
+                "less.")
         if not 0 <= self.short_seq_prob <= 1:
             raise InputError(
                 f"--short_seq_prob={self.short_seq_prob}: give a probability "

@@ -96,8 +96,8 @@ def special_ids(
       given: values of the flags cls_id, sep_id and mask_id, or None.
 
     Raises:
-      InputError: if an id is not known or out of range, or [CLS] and [SEP] do not
-        stand where the first record of a file has them.
+      InputError: if an id is not known or out of range, two are the same, or [CLS]
+        and [SEP] do not stand where the first record of a file has them.
     """
     ids = SpecialIds(**{
         name: given[f"{name}_id"] if given[f"{name}_id"] is not None
@@ -114,6 +114,10 @@ def special_ids(
             raise InputError(
                 f"--{name}_id is {value}, which is not in 0..{vocab_size - 1}, as "
                 f"vocab_size {vocab_size} says.")
+    if len(set(ids)) < len(ids):
+        raise InputError(
+            f"--cls_id, --sep_id and --mask_id are {ids.cls}, {ids.sep} and {ids.mask}; "
+            "they must differ.")
     for path in paths:
         with contextlib.closing(read_records(path)) as found:
             arrays = spec.parse_numpy(next(found), f"{path}, record 1")

@@ -4,7 +4,6 @@ What they tell is optional: records without one, such as the release's, are as g
 """
 
 import glob
-import json
 import os
 from typing import Any, Iterable, NamedTuple, Optional
 
@@ -61,8 +60,8 @@ def _found(folder: str) -> list[str]:
 
 def _read(path: str) -> Any:
     try:
-        return json.loads("\n".join(line for _, line in files.read_lines(path)))
-    except (json.JSONDecodeError, InputError) as error:
+        return files.read_json(path)
+    except InputError as error:
         logging.warning("%s is left out: %s", path, error)
         return None
 

@@ -13,10 +13,10 @@ import math
 from typing import Any, Iterable, Mapping, Optional, Sequence
 
 import numpy as np
-from google.protobuf import descriptor_pb2, descriptor_pool, message
-from google.protobuf import message_factory
+from google.protobuf import message
 
 from albert_tf.errors import InputError
+from albert_tf.example_message import Example
 from albert_tf.record_files import FileInfo, RecordWriter, read_records, scan
 
 __all__ = [
@@ -27,49 +27,6 @@ __all__ = [
 _SCAN_THREADS = 8
 _DTYPES = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 _LISTS = {"int64": "int64_list", "float32": "float_list"}
-
-
-def _example_class() -> type[message.Message]:
-    """The message class of tf.train.Example, built without TensorFlow.
-
-    It lives in a descriptor pool of its own, because TensorFlow registers the
-    same names in the default pool once it is imported.
-    """
-    field = descriptor_pb2.FieldDescriptorProto
-    proto = descriptor_pb2.FileDescriptorProto(
-        name="albert_tf/example.proto", package="tensorflow", syntax="proto3")
-
-    def add(parent, name, kind, repeated=False, type_name=None, oneof=None):
-        parent.field.add(
-            name=name, number=len(parent.field) + 1, type=kind, type_name=type_name,
-            label=field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL,
-            oneof_index=oneof)
-
-    for name, kind in (("BytesList", field.TYPE_BYTES),
-                       ("FloatList", field.TYPE_FLOAT),
-                       ("Int64List", field.TYPE_INT64)):
-        add(proto.message_type.add(name=name), "value", kind, repeated=True)
-    feature = proto.message_type.add(name="Feature")
-    feature.oneof_decl.add(name="kind")
-    for name in ("bytes", "float", "int64"):
-        add(feature, f"{name}_list", field.TYPE_MESSAGE, oneof=0,
-            type_name=f".tensorflow.{name.capitalize()}List")
-    features = proto.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry")
-    entry.options.map_entry = True
-    add(entry, "key", field.TYPE_STRING)
-    add(entry, "value", field.TYPE_MESSAGE, type_name=".tensorflow.Feature")
-    add(features, "feature", field.TYPE_MESSAGE, repeated=True,
-        type_name=".tensorflow.Features.FeatureEntry")
-    add(proto.message_type.add(name="Example"), "features", field.TYPE_MESSAGE,
-        type_name=".tensorflow.Features")
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(proto.SerializeToString())
-    return message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("tensorflow.Example"))
-
-
-_Example = _example_class()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +124,7 @@ class FeatureSpec:
             values, or values of the wrong type.
         """
         self.check_names(values)
-        example = _Example()
+        example = Example()
         entries = example.features.feature
         for feature in self.features:
             given = _flat(feature, values[feature.name])
@@ -200,7 +157,7 @@ class FeatureSpec:
             its limits; names them all.
         """
         try:
-            found = _Example.FromString(serialized).features.feature
+            found = Example.FromString(serialized).features.feature
         except message.DecodeError as error:
             raise InputError(
                 f"{where}: the content is not a tf.train.Example; give files "

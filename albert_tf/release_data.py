@@ -173,15 +173,9 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     """Makes a pretraining data set.
 
     Args:
-      options: what to make, from and into which files.
-      tokenizer: gives pieces and ids.
+      options, tokenizer: as for local_data.create, which also tells what is returned
+        and raised.
       random: by default both generators come from options.random_seed.
-
-    Returns:
-      The summary, as in the JSON file beside the first output.
-
-    Raises:
-      InputError: if something in the input is wrong; no output is written then.
     """
     check(options, tokenizer)
     begin = time.monotonic()

@@ -185,12 +185,8 @@ def changed_options(
     path = os.path.join(output_dir, OPTIONS_FILE)
     if not files.exists(path):
         return {}
-    try:
-        old = json.loads("\n".join(line for _, line in files.read_lines(path)))
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}: not JSON ({error.msg}); remove the file to "
-            "go on without comparing the options.") from error
+    old = files.read_json(
+        path, "remove the file to go on without comparing the options")
     new = json.loads(json.dumps(options))
     return {name: (old.get(name), new.get(name)) for name in {**old, **new}
             if name not in _NO_EFFECT and old.get(name) != new.get(name)}

@@ -4,8 +4,9 @@ import tensorflow as tf
 
 from albert_tf import fused
 
-# Gradients that are summed at once hold so many bytes at the most.
-_SUMMED_BYTES = 1 << 27
+# Gradients that are summed at once hold so many bytes at the most: more of them take
+# less time, as the sum so far is read and written more seldom.
+_SUMMED_BYTES = 1 << 25
 
 
 def copies(kernel: tf.Tensor, dtype: tf.DType, uses: int) -> list[tf.Tensor]:
@@ -36,8 +37,10 @@ def _tap(kernel, low, count, last):
     @tf.custom_gradient
     def tap(kernel):
         def gradient(*upstream):
+            # TensorFlow makes one sum of sums of sums, and so would keep the gradients
+            # of all layers to the end; it cannot see into an island.
             size = kernel.shape.num_elements()
-            if low.dtype != kernel.dtype and size >= fused.MIN_SIZE and fused.on_cpu():
+            if size >= fused.MIN_SIZE and fused.on_cpu():
                 return fused.island(_sum, *upstream)
             return _sum(*upstream)
 

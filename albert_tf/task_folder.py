@@ -134,12 +134,8 @@ def folder_of(checkpoint: str) -> str:
 def _read_json(path: str) -> Optional[dict[str, Any]]:
     if not files.exists(path):
         return None
-    try:
-        found = json.loads("\n".join(line for _, line in files.read_lines(path)))
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}: not JSON ({error.msg}); restore the file, "
-            "or remove it and give all flags.") from error
+    found = files.read_json(
+        path, "restore the file, or remove it and give all flags")
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a JSON object; restore the file, or remove it "
                          "and give all flags.")

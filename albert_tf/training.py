@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import orbit
 import tensorflow as tf
@@ -76,7 +76,11 @@ class Run:
         # Folders of earlier versions have no such entry.
         if options.step.dtype == "float32":
             del step["dtype"]
-        compute_as(task.model, options.step.dtype, options.step.recompute)
+        # XLA wants all sizes known.
+        compiled = options.step.jit_compile or isinstance(
+            self.strategy, tf.distribute.TPUStrategy)
+        compute_as(task.model, options.step.dtype, options.step.recompute,
+                   skip_padding=not compiled)
         self._all_options = {
             **flat, **step, "num_replicas": replicas, **(task_options or {})}
         self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")

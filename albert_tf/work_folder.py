@@ -83,16 +83,18 @@ class WorkFolder:
           Whether an interrupted run is gone on with.
 
         Raises:
-          InputError: if the folder cannot be made, another run is at work in it, or
-            it was made with other settings.
+          InputError: if the folder cannot be made, another run is at work in it, it
+            was made with other settings, or holds what is not ours.
         """
         files.make_directory(self.path, "the folder for unfinished work")
+        self._check_files()
         with open(self.file(_LOCK), "wb") as lock:
             self._lock(lock)
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
             before = self._read(_SETTINGS)
-            if before is not None and before != now:
-                self._check_settings(before.get("settings", {}), now["settings"])
+            if before != now:
+                if before is not None:
+                    self._check_settings(before.get("settings", {}), now["settings"])
                 self.clear()
                 before = None
             if before is None:
@@ -110,6 +112,17 @@ class WorkFolder:
             raise InputError(
                 f"{self.path}: another run is at work in this folder; wait for it, or "
                 "stop it.") from error
+
+    def _check_files(self) -> None:
+        """Refuses a folder of other files: at the end it is removed as a whole."""
+        names = sorted(os.listdir(self.path))
+        others = [name for name in names if name != _LOCK
+                  # Left by a process that was killed in its first moments.
+                  and not name.startswith((f"{_SETTINGS}.incomplete", ".writable-"))]
+        if others and _SETTINGS not in names:
+            raise InputError(
+                f"{self.path} holds other files, such as {others[0]}; the folder for "
+                "unfinished work must be empty or new, since it is removed in the end.")
 
     def _check_settings(self, before: Mapping, now: Mapping) -> None:
         for name in sorted({*before, *now}):

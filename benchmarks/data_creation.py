@@ -23,22 +23,20 @@ import time
 from absl import flags, logging
 
 from albert_tf import command_line, files, pretraining_data
+from benchmarks import benchmark_flags
+from benchmarks.benchmark_flags import DATA, ROOT
 
 FLAGS = flags.FLAGS
 
-_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-_SHARED = os.path.join(_ROOT, "..", "shared", "data")
-flags.DEFINE_string("text", os.path.join(_SHARED, "wiki_en", "train.txt"),
+flags.DEFINE_string("text", os.path.join(DATA, "wiki_en", "train.txt"),
                     "Text to make the corpora of.")
-flags.DEFINE_string("spm_model_file",
-                    os.path.join(_SHARED, "spm_en", "30k-clean.model"),
-                    "SentencePiece model.")
+benchmark_flags.define_spm_model_flag()
 flags.DEFINE_list("megabytes", ["1", "16", "256"], "Sizes of the corpora.")
 flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
 flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.")
 flags.DEFINE_integer("max_predictions_per_seq", 77, "Most pieces masked.")
 flags.DEFINE_integer("dupe_factor", 5, "Walks over each document.")
-flags.DEFINE_string("output", "", "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 
 # The TF1 release on this kind of machine: 1.5 MB of the same text, equal settings.
 RELEASE_INSTANCES_PER_CPU_SECOND = 123
@@ -97,7 +95,7 @@ def measure(text: str, workers: int, folder: str, *more: str) -> dict:
     """Runs the script once on a text."""
     output = os.path.join(folder, "data.tfrecord")
     command = [
-        sys.executable, os.path.join(_ROOT, "create_pretraining_data.py"),
+        sys.executable, os.path.join(ROOT, "create_pretraining_data.py"),
         f"--input_file={text}", f"--output_file={output}",
         f"--spm_model_file={FLAGS.spm_model_file}",
         f"--max_seq_length={FLAGS.max_seq_length}",
@@ -174,6 +172,7 @@ def draw(results: list[dict], path: str) -> None:
 
 
 def main(_):
+    benchmark_flags.make_output_folder()
     with open(FLAGS.text, encoding="utf-8") as stream:
         documents = [d.strip("\n") for d in stream.read().split("\n\n") if d.strip()]
     sizes = sorted(map(float, FLAGS.megabytes))
@@ -189,9 +188,8 @@ def main(_):
                 results.append({**measure(text, 1, folder, "--reproduce_release"),
                                 "reproduce_release": True})
     print_results(results)
+    benchmark_flags.write_output(results)
     if FLAGS.output:
-        with files.atomic_write(FLAGS.output) as stream:
-            stream.write(json.dumps(results, indent=1).encode() + b"\n")
         draw(results, f"{os.path.splitext(FLAGS.output)[0]}.png")
 
 

@@ -11,9 +11,8 @@ and how many times as fast as the step the pipeline is, on the same cores. The s
 that of ALBERT-base on the CPU: forward and backward pass, clipping, LAMB.
 """
 
-import json
+import importlib.metadata
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -22,26 +21,24 @@ import time
 import numpy as np
 from absl import flags
 
-from albert_tf import command_line, files
+from albert_tf import command_line
 from albert_tf.config import AlbertConfig
 from albert_tf.masking import MaskingOptions
 from albert_tf.record_masks import SpecialIds, unmasked_spec
+from benchmarks import benchmark_flags
+from benchmarks.benchmark_flags import DATA, ROOT
 
 FLAGS = flags.FLAGS
 
-_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-_SHARED = os.path.join(_ROOT, "..", "shared", "data")
-flags.DEFINE_string("input_file", os.path.join(_SHARED, "wiki_en", "dev.txt"),
+flags.DEFINE_string("input_file", os.path.join(DATA, "wiki_en", "dev.txt"),
                     "Text: a sentence a line, a blank line between documents.")
-flags.DEFINE_string("spm_model_file",
-                    os.path.join(_SHARED, "spm_en", "30k-clean.model"),
-                    "SentencePiece model, with the released one's special pieces.")
+benchmark_flags.define_spm_model_flag()
 flags.DEFINE_integer("num_batches", 400, "Batches of 8 sequences of 512 pieces, or as "
                      "many pieces in others, that are measured.", lower_bound=8)
 flags.DEFINE_integer("num_repeats", 3, "Times each is measured.", lower_bound=1)
 flags.DEFINE_integer("num_steps", 3, "Training steps measured; 0 measures none.",
                      lower_bound=0)
-flags.DEFINE_string("output", "", "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 
 # Pieces of a sequence → most that are masked; 0.15 of the pieces.
 PREDICTIONS = {128: 20, 512: 77}
@@ -61,7 +58,7 @@ def make_records(folder: str, length: int, masked: bool) -> str:
         f"--spm_model_file={os.path.abspath(FLAGS.spm_model_file)}",
         f"--max_seq_length={length}", "--dupe_factor=2",
         f"--max_predictions_per_seq={PREDICTIONS[length]}",
-        f"--masked_lm_prob={0.15 if masked else 0}"], cwd=_ROOT, check=True)
+        f"--masked_lm_prob={0.15 if masked else 0}"], cwd=ROOT, check=True)
     return path
 
 
@@ -164,22 +161,15 @@ def print_table(results: dict) -> None:
 def main(argv):
     del argv
     config = AlbertConfig.named("base")
-    if FLAGS.output:
-        files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
+    benchmark_flags.make_output_folder()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         results = {length: measure(folder, length, config) for length in PREDICTIONS}
     print_table(results)
-    if FLAGS.output:
-        import tensorflow as tf
-
-        with files.atomic_write(FLAGS.output) as stream:
-            stream.write(json.dumps({
-                "unit": "sequences per CPU second", "sequences": results,
-                "minutes": (time.monotonic() - begin) / 60, "cores": os.cpu_count(),
-                "machine": platform.machine(), "tensorflow": tf.__version__,
-            }, indent=1).encode() + b"\n")
-        print(f"Wrote {FLAGS.output}.")
+    benchmark_flags.write_output({
+        "unit": "sequences per CPU second", "sequences": results,
+        "minutes": (time.monotonic() - begin) / 60, **benchmark_flags.machine(),
+        "tensorflow": importlib.metadata.version("tensorflow")})
 
 
 if __name__ == "__main__":

@@ -18,38 +18,32 @@ are those of the rounds.
 A batch of more than --max_pieces_in_memory pieces is computed in parts of equal size
 (gradient accumulation), however it is padded: 16 sequences of 512 need about 20 GB.
 
-Then, with equal weights, dev is evaluated under the three paddings: all of it by a
-small model, some of it by the model that was timed. Metrics must be equal and logits
-within 1e-4. The weights are random; the head's are scaled and shifted so that logits
-spread by 1 around the decision's border, since metrics of a model that gives every
-example the same label would always be equal.
+Then, with equal weights, dev is evaluated under the three paddings (equal_results):
+all of it by a small model, some of it by the model that was timed.
 """
 
 import collections
 import functools
-import json
 import os
-import platform
 import time
 
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing, files
+from albert_tf import command_line, featurizing
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.tasks import classification, glue
 from albert_tf.tokenization import FullTokenizer
+from benchmarks import benchmark_flags, equal_results
+from benchmarks.benchmark_flags import DATA
 
 FLAGS = flags.FLAGS
 
-_SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "shared")
 command_line.define_model_flags()
-flags.DEFINE_string("data_dir", os.path.join(_SHARED, "data", "glue"),
+flags.DEFINE_string("data_dir", os.path.join(DATA, "glue"),
                     "Folder of the GLUE download, with SST-2 and MRPC.")
-flags.DEFINE_string("spm_model_file",
-                    os.path.join(_SHARED, "data", "spm_en", "30k-clean.model"),
-                    "SentencePiece model; its size is the model's vocab_size.")
+benchmark_flags.define_spm_model_flag()
 flags.DEFINE_integer("train_batch_size", 32, "Sequences a step; by default that of "
                      "both tasks' recipes.", lower_bound=1)
 flags.DEFINE_integer("eval_batch_size", 8, "Sequences a batch in evaluation.",
@@ -60,13 +54,12 @@ flags.DEFINE_integer("max_pieces_in_memory", 2048,
                      "Batches of more are computed in parts.", lower_bound=1)
 flags.DEFINE_integer("num_compared", 32, "Examples of each dev set whose logits are "
                      "compared by the model that is timed.", lower_bound=2)
-flags.DEFINE_string("output", "", "JSON file to write the results to.")
+benchmark_flags.define_output_flag()
 
 PADDINGS = (128, 512)
 TARGETS = {"sst-2": {128: 6.0, 512: 20.0}, "mrpc": {128: 1.8, 512: 6.0}}
 # What is longer is cut, so that all paddings see the same pieces.
 MAX_SEQ_LENGTH = min(PADDINGS)
-LARGEST_LOGIT_DIFFERENCE = 1e-4
 # Short steps are measured several at a time.
 PIECES_OF_A_MEASUREMENT = 64
 SMALL_MODEL = dict(embedding_size=32, hidden_size=64, num_hidden_layers=2,
@@ -114,6 +107,11 @@ class TaskData:
                              min(count, len(self.dev_examples))).astype(int)
         examples = [self.dev_examples[i] for i in chosen]
         return self._table(examples), examples
+
+    def compare(self, config: AlbertConfig, table, examples) -> dict:
+        """Results of random weights under every padding."""
+        return equal_results.compare(
+            self.task, config, table, examples, self.lengths, FLAGS.eval_batch_size)
 
     def plan(self, padding: str):
         from albert_tf import length_batching
@@ -269,67 +267,6 @@ def throughput(each: TaskData, seconds) -> dict:
     return found
 
 
-# ---- equal results ---------------------------------------------------------
-
-
-def compare(each: TaskData, config: AlbertConfig, table, examples) -> dict:
-    """Metrics and logits of the same weights under every padding."""
-    from albert_tf import (
-        evaluation_steps, finetuning, finetuning_heads, finetuning_losses)
-
-    task, labels = each.task, classification.labels_of(each.task, examples)
-    # Weights that keep the size of what goes through them, or else a narrow model of
-    # random weights gives nearly the same logits for every text.
-    config = config.replace(initializer_range=config.hidden_size ** -0.5)
-    model = finetuning_heads.AlbertForSequenceClassification(config, task.num_outputs)
-
-    def score(predictions):
-        return classification.score(task, classification.decisions(
-            task, np.stack(predictions["probabilities"])), labels)
-
-    made = finetuning.make_task(
-        model, finetuning_losses.CLASSIFICATION, score, task.main_metric)
-
-    def evaluate(lengths):
-        evaluator = evaluation_steps.Evaluator(made, [
-            _evaluation_set(table, lengths, shape) for shape in range(len(lengths))])
-        evaluator.create_metrics()
-        metrics = evaluator.evaluate()
-        return metrics, np.stack(evaluator.predictions["logits"])
-
-    _, logits = evaluate(each.lengths["by length"])
-    scale = _spread(model.output_layer, logits)
-    results = {padding: evaluate(lengths) for padding, lengths in each.lengths.items()}
-    _, expected = results["by length"]
-    # The loss is a mean of floats; the scores count decisions.
-    scores = {padding: {name: value for name, value in metrics.items()
-                        if name != "loss"}
-              for padding, (metrics, _) in results.items()}
-    difference = max(float(np.abs(logits - expected).max())
-                     for _, logits in results.values())
-    return {
-        "examples": len(examples),
-        "head_scaled_by": scale,
-        "labels_predicted": np.bincount(expected.argmax(axis=1)).tolist(),
-        "metrics": scores, "largest_logit_difference": difference,
-        "equal": (all(found == scores["by length"] for found in scores.values())
-                  and difference <= LARGEST_LOGIT_DIFFERENCE)}
-
-
-def _spread(layer, logits: np.ndarray) -> float:
-    """Makes the difference of two logits spread by 1 around 0; what it took."""
-    if logits.shape[1] != 2:
-        raise ValueError(f"{logits.shape[1]} logits; a task of two labels is needed.")
-    difference = logits[:, 1] - logits[:, 0]
-    scale = 1 / max(float(difference.std()), 1e-6)
-    layer.output_weights.assign(layer.output_weights * scale)
-    means = logits.mean(axis=0)
-    # The median lies between two examples, or on one, which is then undecided.
-    border = float(np.median(difference)) - (means[1] - means[0])
-    layer.output_bias.assign(-scale * (means + [0.0, border]))
-    return scale
-
-
 # ---- the run ---------------------------------------------------------------
 
 
@@ -359,7 +296,8 @@ def print_table(name: str, result: dict) -> None:
 def main(argv):
     del argv
     config = command_line.model_config() if (
-        FLAGS.albert_config_file or FLAGS.model) else AlbertConfig.named("base")
+        FLAGS.albert_config_file or FLAGS.model) else AlbertConfig.named(
+            "base", **command_line.config_overrides())
     tokenizer = FullTokenizer(None, True, FLAGS.spm_model_file)
     # As the paper fine-tunes on both tasks.
     config = config.replace(
@@ -367,8 +305,7 @@ def main(argv):
         attention_probs_dropout_prob=0.0)
     if config.max_position_embeddings < max(PADDINGS):
         raise InputError(f"the model must have {max(PADDINGS)} positions.")
-    if FLAGS.output:
-        files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
+    benchmark_flags.make_output_folder()
     import tensorflow as tf
     import tf_keras
 
@@ -383,8 +320,8 @@ def main(argv):
             "train_examples": each.train.num_rows,
             "mean_length": float(np.mean(each.train.lengths)),
             **throughput(each, seconds),
-            "small_model": compare(each, small, each.dev, each.dev_examples),
-            "timed_model": compare(each, config, *each.sample(FLAGS.num_compared))}
+            "small_model": each.compare(small, each.dev, each.dev_examples),
+            "timed_model": each.compare(config, *each.sample(FLAGS.num_compared))}
     print(f"\n{config.num_hidden_layers} layers, H {config.hidden_size}; batches of "
           f"{FLAGS.train_batch_size} in training, {FLAGS.eval_batch_size} in "
           f"evaluation; median of {FLAGS.num_repeats} rounds.")
@@ -392,21 +329,16 @@ def main(argv):
         print_table(name, result)
     total = time.monotonic() - begin
     print(f"\n{total / 60:.1f} minutes in all.")
-    if FLAGS.output:
-        with files.atomic_write(FLAGS.output) as stream:
-            stream.write(json.dumps({
-                "config": config.to_dict(), "minutes": total / 60,
-                "train_batch_size": FLAGS.train_batch_size,
-                "eval_batch_size": FLAGS.eval_batch_size,
-                "cores": os.cpu_count(), "machine": platform.machine(),
-                "tensorflow": tf.__version__,
-                "parts": {str(length): parts_of(length)
-                          for length in seconds["training"]},
-                "seconds_per_step": {
-                    kind: {str(length): values for length, values in found.items()}
-                    for kind, found in seconds.items()},
-                "tasks": results}, indent=1).encode() + b"\n")
-        print(f"Wrote {FLAGS.output}.")
+    benchmark_flags.write_output({
+        "config": config.to_dict(), "minutes": total / 60,
+        "train_batch_size": FLAGS.train_batch_size,
+        "eval_batch_size": FLAGS.eval_batch_size,
+        **benchmark_flags.machine(), "tensorflow": tf.__version__,
+        "parts": {str(length): parts_of(length) for length in seconds["training"]},
+        "seconds_per_step": {
+            kind: {str(length): values for length, values in found.items()}
+            for kind, found in seconds.items()},
+        "tasks": results})
 
 
 if __name__ == "__main__":

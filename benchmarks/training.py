@@ -21,7 +21,6 @@ machine with other work they tell more than those of the clock.
 """
 
 import collections
-import importlib
 import json
 import os
 import platform
@@ -35,6 +34,8 @@ from absl import flags, logging
 
 from albert_tf import command_line
 from albert_tf.errors import InputError
+from benchmarks.contestants import (
+    MAKERS, RECOMPUTING, NotInstalled, parsed_shape, predictions)
 
 FLAGS = flags.FLAGS
 
@@ -52,29 +53,6 @@ flags.DEFINE_bool("recompute", False, "Gradient checkpointing in ours and in hf.
 flags.DEFINE_string("output", "", "JSON file to write the results to.")
 flags.DEFINE_string("one_setting", "", "Used by the benchmark itself.")
 WARM_UP = 2
-
-
-class NotInstalled(Exception):
-    """A peer's package is missing."""
-
-
-def _predictions(length: int) -> int:
-    """Masked positions, as the release's commands have them: 15 %."""
-    return max(1, round(0.15 * length))
-
-
-def _batch(config, size: int, length: int) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    count = _predictions(length)
-    return {
-        "input_ids": random.integers(5, config.vocab_size, [size, length], np.int32),
-        "input_mask": np.ones([size, length], np.int32),
-        "segment_ids": np.repeat([[0, 1]], length // 2, 1).astype(np.int32).repeat(size, 0),
-        "masked_lm_positions": np.sort(np.stack([
-            random.permutation(length)[:count] for _ in range(size)])).astype(np.int32),
-        "masked_lm_ids": random.integers(5, config.vocab_size, [size, count], np.int32),
-        "masked_lm_weights": np.ones([size, count], np.float32),
-        "sentence_order_labels": random.integers(0, 2, [size], np.int32)}
 
 
 # ---- the limit -------------------------------------------------------------
@@ -96,7 +74,7 @@ def step_products(config, size: int, length: int):
         (layers, 0, rows, width, inner),
         (layers, 0, rows, inner, width),
         (1, 0, rows, config.embedding_size, width),
-        (1, 0, size * _predictions(length), config.embedding_size, config.vocab_size)]
+        (1, 0, size * predictions(length), config.embedding_size, config.vocab_size)]
 
 
 def step_flops(config, size: int, length: int) -> float:
@@ -146,162 +124,14 @@ def limit(config, size, length, dtype):
     return run
 
 
-# ---- contestants -----------------------------------------------------------
-
-
-def _trainer_step(model, task, batch):
-    """A step of the training loop on one batch, over and over."""
-    import tensorflow as tf
-
-    from albert_tf import optimization, training_steps
-    from albert_tf.run_options import StepOptions
-
-    optimizer = optimization.create_optimizer(1e-4, 10**6, 0, optimizer="lamb")
-    optimizer.build(model.trainable_variables)
-    data = tf.data.Dataset.from_tensors(batch).cache().repeat()
-    strategy = tf.distribute.get_strategy()
-    trainer = training_steps.Trainer(
-        task, optimizer, [strategy.experimental_distribute_dataset(data)], StepOptions())
-    trainer.create_metrics()
-    return lambda: trainer.train(tf.constant(1))
-
-
-def _our_task(model):
-    from albert_tf import losses, training_steps
-
-    return training_steps.Task(
-        model=model, denominators=losses.pretraining_denominators,
-        losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
-        best_metric="masked_lm_accuracy")
-
-
-def ours(config, size, length, dtype):
-    from albert_tf import heads
-
-    model = heads.AlbertForPreTraining(config)
-    model.bert.activation_dtype = dtype
-    model.bert.encoder.recompute = FLAGS.recompute
-    return _trainer_step(model, _our_task(model), _batch(config, size, length))
-
-
-def plain(config, size, length, dtype):
-    from albert_tf import fused
-
-    step = ours(config, size, length, dtype)
-
-    def with_plain_parts():
-        chosen, fused.parts_for = fused.parts_for, lambda hidden: fused.PLAIN
-        try:
-            step()
-        finally:
-            fused.parts_for = chosen
-
-    return with_plain_parts
-
-
-def _imported(module: str, package: str):
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise NotInstalled(f"{package} cannot be imported: {error}") from error
-
-
-def tf_models(config, size, length, dtype):
-    import tensorflow as tf
-    import tf_keras
-
-    from albert_tf import heads
-
-    encoders = _imported("official.nlp.modeling.networks.albert_encoder",
-                         "tf-models-official's AlbertEncoder")
-    policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
-    tf_keras.mixed_precision.set_global_policy(policy)
-    encoder = encoders.AlbertEncoder(
-        config.vocab_size, config.embedding_size, config.hidden_size,
-        config.num_hidden_layers, config.num_attention_heads,
-        config.max_position_embeddings, config.type_vocab_size,
-        config.intermediate_size, dropout_rate=config.hidden_dropout_prob,
-        attention_dropout_rate=config.attention_probs_dropout_prob, dict_outputs=True)
-    tf_keras.mixed_precision.set_global_policy("float32")
-
-    class Pretrainer(tf_keras.Model):
-        """Its encoder and our heads."""
-
-        def __init__(self):
-            super().__init__()
-            self.encoder = encoder
-            self.predictions = heads.MaskedLanguageModelHead(config)
-            self.seq_relationship = heads.SentenceOrderHead(config)
-
-        def call(self, features, training=False, seed=None):
-            del seed
-            outputs = self.encoder(
-                {"input_word_ids": features["input_ids"],
-                 "input_mask": features["input_mask"],
-                 "input_type_ids": features["segment_ids"]}, training=training)
-            return {
-                "mlm_logits": self.predictions(
-                    outputs["sequence_output"], features["masked_lm_positions"],
-                    tf.cast(self.encoder.get_embedding_table(), tf.float32)),
-                "sentence_order_logits": self.seq_relationship(
-                    tf.cast(outputs["pooled_output"], tf.float32))}
-
-    model = Pretrainer()
-    batch = _batch(config, size, length)
-    model(batch)
-    return _trainer_step(model, _our_task(model), batch)
-
-
-def _hf(config, size, length, dtype, compiled):
-    torch = _imported("torch", "PyTorch")
-    transformers = _imported("transformers", "transformers")
-    torch.set_num_threads(os.cpu_count())
-    model = transformers.AlbertForPreTraining(transformers.AlbertConfig(
-        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
-        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
-        num_attention_heads=config.num_attention_heads,
-        intermediate_size=config.intermediate_size, hidden_act="gelu_new",
-        hidden_dropout_prob=config.hidden_dropout_prob,
-        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
-        classifier_dropout_prob=0.0)).train()
-    if FLAGS.recompute:
-        model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    batch = _batch(config, size, length)
-    labels = np.full([size, length], -100)
-    np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], 1)
-    inputs = {name: torch.tensor(value).long() for name, value in dict(
-        input_ids=batch["input_ids"], attention_mask=batch["input_mask"],
-        token_type_ids=batch["segment_ids"], labels=labels,
-        sentence_order_label=batch["sentence_order_labels"]).items()}
-    called = torch.compile(model) if compiled else model
-
-    def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            loss = called(**inputs).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.item()
-
-    return step
-
-
-MAKERS = {
-    "limit": limit, "ours": ours, "plain": plain, "tf-models": tf_models,
-    "hf": lambda *args: _hf(*args, compiled=False),
-    "compiled": lambda *args: _hf(*args, compiled=True)}
-
-
 # ---- one setting -----------------------------------------------------------
 
 
-def _shape(text: str) -> tuple[int, int]:
-    size, _, length = text.partition("x")
-    if not (size.isdigit() and length.isdigit()):
-        raise InputError(f"--shapes: '{text}' is not of the form 8x128.")
-    return int(size), int(length)
+def _step(name, *setting):
+    if name == "limit":
+        return limit(*setting)
+    options = {"recompute": FLAGS.recompute} if name in RECOMPUTING else {}
+    return MAKERS[name](*setting, **options)
 
 
 def measure(config, shape: str, dtype: str):
@@ -309,7 +139,7 @@ def measure(config, shape: str, dtype: str):
     steps = {}
     for name in FLAGS.contestants:
         try:
-            steps[name] = MAKERS[name](config, *_shape(shape), dtype)
+            steps[name] = _step(name, config, *parsed_shape(shape), dtype)
         except NotInstalled as error:
             logging.warning("%s is left out: %s.", name, error)
     for step in steps.values():
@@ -329,7 +159,7 @@ def summary(config, shape: str, dtype: str, times, cores) -> dict:
     """Medians, ranges and shares of the limit of one setting."""
     found = {"shape": shape, "dtype": dtype, "seconds": {}, "times": times,
              "core_times": cores,
-             "gigaflop": step_flops(config, *_shape(shape)) / 1e9,
+             "gigaflop": step_flops(config, *parsed_shape(shape)) / 1e9,
              "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
     for name, values in times.items():
         row = {"median": float(np.median(values)), "least": min(values),
@@ -361,7 +191,7 @@ def main(argv):
     if not (FLAGS.model or FLAGS.albert_config_file):
         FLAGS.model = "base"
     config = _config()
-    unknown = set(FLAGS.contestants) - set(MAKERS)
+    unknown = set(FLAGS.contestants) - {"limit", *MAKERS}
     if unknown:
         raise InputError(f"--contestants: there is no {unknown.pop()}.")
     if FLAGS.one_setting:

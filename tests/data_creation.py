@@ -3,9 +3,12 @@
 import gzip
 import json
 
+import numpy as np
+
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_data import DataOptions
 from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.token_parts import Documents
 from tests.helpers import FIXTURES
 
 RUNS = json.loads((FIXTURES / "pretraining_data" / "runs.json").read_text())
@@ -46,3 +49,13 @@ def golden_options(run, tmp_path, dupe_factor):
         tuple(written(tmp_path, text, f"part{i}") for i, text in enumerate(inputs)),
         tuple(str(tmp_path / f"out{i}") for i in range(flags["outputs"])),
         instances, dupe_factor)
+
+
+def documents_of(lengths):
+    """Documents with sentences of these lengths; tokens count from 10."""
+    sentences = np.array([n for document in lengths for n in document], np.uint32)
+    sizes = [sum(document) + 1 for document in lengths]
+    return Documents(
+        np.arange(10, 10 + sum(sizes), dtype=np.uint16), sentences,
+        np.cumsum([0, *map(len, lengths)]), np.cumsum([0, *sizes]),
+        np.arange(len(lengths), dtype=np.uint64) + 100)

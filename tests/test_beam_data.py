@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from albert_tf import (
-    beam_data, beam_stages, beam_writing, local_data, text_spans, token_store)
+    beam_data, beam_stages, beam_writing, local_data, text_spans)
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.tokenization import FullTokenizer
-from tests.data_creation import CORPUS, SPM_MODEL, options_of
+from tests.data_creation import CORPUS, SPM_MODEL, documents_of, options_of
 
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 WITHOUT_BEAM = "needs Apache Beam and Dask (requirements-beam.txt)"
@@ -256,16 +256,6 @@ def test_ranks_follow_one_another():
         2: (0, 16), 4: (10, 16), 7: (11, 16)}
 
 
-def documents_of(lengths):
-    """Documents with sentences of these lengths; tokens count from 10."""
-    sentences = np.array([n for document in lengths for n in document], np.uint32)
-    sizes = [sum(document) + 1 for document in lengths]
-    return token_store.Documents(
-        np.arange(10, 10 + sum(sizes), dtype=np.uint16), sentences,
-        np.cumsum([0, *map(len, lengths)]), np.cumsum([0, *sizes]),
-        np.arange(len(lengths), dtype=np.uint64) + 100)
-
-
 def test_slices_join_to_what_they_were_cut_from():
     documents = documents_of([[3, 1], [2], [5, 4, 1], [1], [2, 2]])
     slices = [(first, beam_stages.slice_of(documents, first, end))
@@ -273,21 +263,6 @@ def test_slices_join_to_what_they_were_cut_from():
     assert slices[2][1].first_sentence.tolist() == [0, 1, 4, 5]
     for found, expected in zip(beam_stages.joined(slices), documents):
         np.testing.assert_array_equal(found, expected)
-
-
-def test_random_places_are_those_of_the_token_store():
-    lengths = [[3, 1], [2], [5, 4, 1, 9, 2], [1], [2, 2]]
-    documents = documents_of(lengths)
-    rng = np.random.default_rng(2)
-    numbers = rng.integers(0, len(lengths), 300)
-    places = rng.integers(0, 2**64, 300, dtype=np.uint64, endpoint=False)
-    wanted = rng.integers(-3, 20, 300)
-    starts, found = beam_stages.random_places(documents, numbers, places, wanted)
-    for start, length, number, place, target in zip(
-            starts, found, numbers, places, wanted):
-        before, expected = token_store.random_place(
-            np.array(lengths[number], np.uint32), place, target)
-        assert (start, length) == (documents.first_token[number] + before, expected)
 
 
 def test_attempts_at_a_step_do_not_write_to_one_file(tmp_path):

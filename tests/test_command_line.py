@@ -163,7 +163,7 @@ def test_strategies_and_a_tf_config_that_is_wrong():
                          ["MirroredStrategy", 1], ["OneDeviceStrategy", 1]]
     not_json, no_worker = found[4:]
     assert not_json.startswith(
-        "--distribution_strategy=multi_worker_mirrored: Expecting value")
+        "the environment variable TF_CONFIG is not JSON (Expecting value")
     assert no_worker.startswith("--distribution_strategy=multi_worker_mirrored: ")
 
 

@@ -147,7 +147,7 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
     with caplog.at_level(logging.INFO):
         made = local_data.create(options_of(tmp_path), tokenizer)["instances"]
     assert " MB (100.0%), 0 s left, " in caplog.text and " MB/s, 3 documents" in caplog.text
-    assert f"planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
+    assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
     assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
 
 
@@ -231,10 +231,15 @@ def test_script_without_tensorflow_and_vocab_file(tmp_path):
 
 @pytest.mark.parametrize("arguments, message", [
     (["--input_file=nowhere/*.txt", "--output_file=o"], "no file matches"),
+    (["--input_file=.", "--output_file=o"], ". is a folder; give the files in it"),
     (["--output_file=o"], "--input_file is missing"),
     (["--input_file=README.md", "--output_file=o", "--ngram=0"], "--ngram=0"),
     (["--input_file=README.md", "--output_file=o", "--spm_model_file="],
      "--spm_model_file"),
+    (["--input_file=README.md", "--output_file=o", "--random_next_sentence",
+      "--sentence_objective=order"], "--sentence_objective=order; give one of the two"),
+    (["--input_file=README.md", "--output_file=o", "--max_seq_length=1000000"],
+     "--max_seq_length=1000000: give 32768 or less"),
 ])
 def test_script_says_what_is_wrong_in_one_line(arguments, message):
     done = _script(*[a.replace("README.md", str(ROOT / "pyproject.toml"))

@@ -12,7 +12,8 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf import batch_masking, batch_records, instance_plans, text_spans, token_store
+from albert_tf import (
+    batch_masking, batch_records, instance_plans, text_spans, token_parts, token_store)
 from albert_tf.instance_plans import ORIGINS
 from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization import FullTokenizer
@@ -21,7 +22,6 @@ from tests.data_creation import SPM_MODEL, WORDPIECE, golden_options
 from tests.helpers import SHARED
 
 pytestmark = pytest.mark.shared
-GOLDEN = SHARED / "golden" / "pretraining_data"
 SETS = ("default", "do_permutation", "random_next_sentence", "wordpiece") + tuple(
     pytest.param(name, marks=pytest.mark.slow) for name in (
         "favor_longer", "masked_lm_prob0", "ngram1", "no_whole_word", "short_seq_half",
@@ -33,7 +33,8 @@ class Maker:
     """Statistics of ten copies of the golden text, by their seed."""
 
     def __init__(self, name, tmp_path, **flags):
-        run = json.loads((GOLDEN / name / "stats_dupe10.json").read_text())
+        golden = SHARED / "golden" / "pretraining_data" / name
+        run = json.loads((golden / "stats_dupe10.json").read_text())
         given = run["flags"]
         self.golden = run["stats"]
         self.golden_totals = run["totals"]
@@ -47,12 +48,12 @@ class Maker:
         folder = WorkFolder(str(tmp_path))
         encoder = TokenEncoder(self.tokenizer, "release")
         for span in text_spans.plan_spans(options.input_files):
-            token_store.write_part(folder, options.input_files, span, encoder)
+            token_parts.write_part(folder, options.input_files, span, encoder)
         self.store = token_store.TokenStore(folder)
 
     def draw(self, seed):
         stats = collections.defaultdict(collections.Counter)
-        plans, short = [], 0
+        plans = []
         for part in range(self.store.num_parts):
             place = instance_plans.Place(
                 part, 0, int(self.store.first_document[part]), self.store.num_documents)

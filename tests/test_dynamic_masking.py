@@ -416,6 +416,7 @@ def test_special_ids_come_from_the_summary_and_flags_go_before(tmp_path):
     for summary, given, pattern in (
             (None, dict(cls_id=2), r"needs --sep_id, --mask_id, because no summary"),
             (None, dict(cls_id=2, sep_id=3, mask_id=40), "--mask_id is 40, which is"),
+            (None, dict(cls_id=2, sep_id=3, mask_id=2), "are 2, 3 and 2; they must dif"),
             ({"cls": 5, "sep": 3, "mask": 4}, {}, "begins with id 2, but --cls_id is"),
             ({"cls": 2, "sep": 5, "mask": 4}, {}, "ends with id 3, but --sep_id is 5")):
         with pytest.raises(InputError, match=pattern):

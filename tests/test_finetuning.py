@@ -178,21 +178,26 @@ def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
                                    atol=1e-4)
 
 
+def train_until_stopped(tuner, step):
+    """Trains; SIGTERM comes during this step."""
+    on_step = tuner.run._on_step
+
+    def stop():
+        if tuner.run.current_step == step:
+            tuner.run.signals.received = signal.SIGTERM
+        on_step()
+
+    tuner.run._on_step = stop
+    with pytest.raises(Stopped):
+        tuner.train()
+
+
 def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
     del eager
     whole = make(tmp_path / "whole", dropout=0.1, evaluation=None)
     whole.train()
     stopped = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
-    on_step = stopped.run._on_step
-
-    def stop_after_7():
-        if stopped.run.current_step == 7:
-            stopped.run.signals.received = signal.SIGTERM
-        on_step()
-
-    stopped.run._on_step = stop_after_7
-    with pytest.raises(Stopped):
-        stopped.train()
+    train_until_stopped(stopped, 7)
     assert (tmp_path / "stopped" / "model.ckpt-7.index").exists()
 
     resumed = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
@@ -289,16 +294,7 @@ def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
     del eager
     early = dict(EARLY, save_checkpoints_steps=2)
     first = make(tmp_path, score=scores(3.0, 2.0), **early)
-    on_step = first.run._on_step
-
-    def stop_after_5():
-        if first.run.current_step == 5:
-            first.run.signals.received = signal.SIGTERM
-        on_step()
-
-    first.run._on_step = stop_after_5
-    with pytest.raises(Stopped):
-        first.train()
+    train_until_stopped(first, 5)
     second = make(tmp_path, score=scores(2.5), **early)
     second.train()
     assert evaluated(tmp_path) == [(2, 3.0), (4, 2.0), (6, 2.5)]

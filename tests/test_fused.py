@@ -96,13 +96,16 @@ def test_gradients_are_differences(part, dropped):
             1, np.abs(differences).max()))
 
 
-def test_units_dropped_are_tensorflows():
+def test_units_dropped_on_accelerators_are_tensorflows(monkeypatch):
     """Of the release's successor, tf.nn's stateless dropout, from the same seeds."""
+    monkeypatch.setattr(fused, "on_cpu", lambda: False)
     for dtype in (tf.float32, tf.bfloat16):
         seeds = DropoutSeeds(tf.constant([3, 4]))
         for count, rate in enumerate((0.1, 0.5)):
             expected = tf.nn.experimental.stateless_dropout(
-                tf.ones([4, 6, 8]), rate, tf.random.fold_in(tf.constant([3, 4]), count))
+                tf.ones([4, 6, 8]), rate,
+                tf.bitwise.bitwise_and(
+                    tf.random.fold_in(tf.constant([3, 4]), count), tf.int32.max))
             found = seeds.dropout(tf.ones([4, 6, 8], dtype), rate)
             np.testing.assert_allclose(tf.cast(found, tf.float32), expected, rtol=4e-3)
 
@@ -116,6 +119,37 @@ def test_softmax_of_float16_is_computed_in_float32():
     np.testing.assert_allclose(
         fused.FAST.attend(query, key, value, mask, None),
         fused.PLAIN.attend(query, key, value, mask, None), rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
+def test_units_dropped_on_cpus(rate):
+    """Each with the probability `rate`, by itself; an odd number of them."""
+    seeds, calls, shape = DropoutSeeds(tf.constant([3, 4])), 64, [3, 51, 27]
+    kept = np.stack([seeds.draw(shape, rate).keep.numpy() for _ in range(calls)])
+    assert kept.shape == (calls, *shape)
+    # The rate of a call is a multiple of 1 / 256.
+    deviation = np.sqrt(rate * (1 - rate) / kept.size + 0.25 / 256 ** 2 / calls)
+    assert abs(1 - kept.mean() - rate) < 4 * deviation
+    numbers = kept.reshape(calls, -1) - kept.mean()
+    for distance in (1, 2, 3, 4, 27):
+        both = np.mean(numbers[:, distance:] * numbers[:, :-distance])
+        assert abs(both) < 5 * (deviation ** 2 + rate * (1 - rate) / kept.size ** 0.5)
+
+
+def test_units_dropped_on_cpus_depend_on_the_seed_alone():
+    def units(dtype, seed, compiled=False):
+        draw = tf.function(
+            lambda: DropoutSeeds(tf.constant(seed)).dropout(tf.ones([4, 6, 8], dtype), 0.1),
+            jit_compile=compiled, autograph=False)
+        return tf.cast(draw(), tf.float32).numpy()
+
+    found = units("float32", [3, 4])
+    np.testing.assert_allclose(np.unique(found), [0.0, 1 / 0.9])
+    for seed in ([3, 4], [-3, 4]):
+        np.testing.assert_array_equal(
+            units("float32", seed, compiled=True), units("float32", seed))
+    np.testing.assert_allclose(units("bfloat16", [3, 4]), found, rtol=4e-3)
+    assert not np.array_equal(units("float32", [3, 5]), found)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -20,7 +20,7 @@ from albert_tf.masking import MaskingOptions, RandomSource
 from albert_tf.plan_draws import (
     MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY)
 from albert_tf.plan_walks import Place
-from albert_tf.token_store import Documents
+from albert_tf.token_parts import Documents
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 SEED = 17

@@ -16,9 +16,10 @@ import pytest
 import scipy.stats
 
 from albert_tf import (
-    global_shuffle, local_data, pretraining_data, text_spans, worker_pool)
+    global_shuffle, local_data, pretraining_data, text_spans, token_parts, worker_pool)
 from albert_tf.errors import InputError
 from albert_tf.growing_file import GrowingFile
+from albert_tf.growing_shards import Shards
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.records import pretraining_spec, read_records
@@ -236,7 +237,7 @@ def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
     options = _options(tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(GrowingFile, "append", limited)
-        patched.setattr(local_data._Shards, "finish", fails)
+        patched.setattr(Shards, "finish", fails)
         with pytest.raises(Stop):
             local_data.create(options, tokenizer, num_workers=1)
     return options, tmp_path / "a.tfrecord.unfinished"
@@ -265,13 +266,14 @@ def test_finished_units_are_not_made_again(
 
     monkeypatch.setattr(local_data.Worker, "_make_plans", fails)
     monkeypatch.setattr(local_data.Worker, "_make_records", fails)
-    monkeypatch.setattr(local_data.token_store, "write_part", fails)
+    monkeypatch.setattr(token_parts, "write_part", fails)
     local_data.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0]
 
 
+@pytest.mark.parametrize("damaged", ["", "unit-000001.json"])
 def test_a_run_stopped_while_files_get_their_names_goes_on(
-        tmp_path, tokenizer, many_units, expected, monkeypatch):
+        damaged, tmp_path, tokenizer, many_units, expected, monkeypatch):
     options = _options(tmp_path)
     moved, move = [], local_data._move
 
@@ -286,6 +288,8 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
         with pytest.raises(Stop):
             local_data.create(options, tokenizer, num_workers=1)
     assert [os.path.exists(path) for path in options.output_files] == [True, False, False]
+    if damaged:
+        (tmp_path / "a.tfrecord.unfinished" / damaged).write_text("{")
     summary = local_data.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
 

@@ -1,8 +1,6 @@
 """The release's records, bit for bit: --reproduce_release."""
 
-import gzip
 import hashlib
-import json
 import random
 
 import numpy as np
@@ -10,13 +8,11 @@ import pytest
 
 from albert_tf import release_data
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions, RandomSource
-from albert_tf.pretraining_data import DataOptions
-from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.masking import RandomSource
 from albert_tf.records import RecordWriter, pretraining_spec, read_records
 from albert_tf.tokenization import FullTokenizer
 from tests.data_creation import (
-    CORPUS, RUNS, SPM_MODEL, WORDPIECE, golden_options, options_of, written)
+    RUNS, SPM_MODEL, WORDPIECE, golden_options, options_of, written)
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from albert_tf import serving
 from tests import tiny_run
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -117,6 +119,8 @@ def _data(tmp_path_factory):
 # before TensorFlow is loaded.
 WRONG = {
     "nothing to do": (dict(), "nothing to do: give --do_train, --do_eval or"),
+    "export_dir exists": (
+        dict(export_dir="{data}"), "--export_dir={data} is there already; choose another"),
     "no train file": (
         dict(do_train="true", train_file=None), "give --train_file, the questions to"),
     "no predict file": (
@@ -193,7 +197,7 @@ WORKING = {
         ALONE, cached_dir="{data}/v1", predict_batch_size=3, num_length_buckets=1),
     "v1 questions": dict(
         ALONE, cached_dir="{data}/v1", predict_file="{data}/partly.json",
-        output_dir="{data}/v1 alone"),
+        output_dir="{data}/v1 alone", export_dir="{data}/exported-v1"),
     "v2": dict(
         ALL, version_2_with_negative="true", train_file="{data}/train-v2.json",
         predict_file="{data}/predict-v2.json", start_n_top=3, end_n_top=2, recipe="true",
@@ -204,6 +208,9 @@ WORKING = {
         output_dir="{data}/v2 alone"),
     "v2 questions": dict(
         V2_ALONE, predict_file="{data}/questions.json", output_dir="{data}/v2"),
+    "v2 export": dict(
+        V2_ALONE, predict_file=None, do_predict=None, output_dir="{data}/v2",
+        export_dir="{data}/exported-v2"),
 }
 
 
@@ -404,3 +411,15 @@ def test_predictions_do_not_depend_on_the_number_of_replicas(results, data, tmp_
         "predictions.json", "eval_results.json"))
     assert predictions == expected["predictions.json"]
     assert metrics == pytest.approx(expected["eval_results.json"])
+
+
+def test_exported_models_answer(results, data):
+    assert results["v2 export"]["status"] == 0, results["v2 export"]["stderr"]
+    window = {"input_ids": [2, 6, 3, 7, 8, 9, 3], "input_mask": [1] * 7,
+              "segment_ids": [0] * 3 + [1] * 4, "p_mask": [0, 1, 1, 0, 0, 0, 1]}
+    found = serving.Server(str(data / "exported-v1")).predict([window])
+    for name in ("start_log_probs", "end_log_probs"):
+        np.testing.assert_allclose(np.exp(found[name][0]).sum(), 1.0, rtol=1e-4)
+    found = serving.Server(str(data / "exported-v2")).predict([window])
+    assert {0, 3, 4, 5}.issuperset(found["start_top_index"][0])
+    assert found["end_top_log_probs"][0].shape == (3 * 2,)

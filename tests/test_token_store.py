@@ -9,7 +9,8 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import counter_random, part_files, text_spans, token_store, work_folder
+from albert_tf import (
+    counter_random, part_files, text_spans, token_parts, token_store, work_folder)
 from albert_tf.errors import InputError
 from albert_tf.masking import WordStarts
 from albert_tf.release_data import read_documents
@@ -18,6 +19,7 @@ from albert_tf.token_encoding import TokenEncoder
 from albert_tf.token_store import TokenStore
 from albert_tf.tokenization import FullTokenizer
 from albert_tf.work_folder import WorkFolder
+from tests.data_creation import documents_of
 from tests.helpers import FIXTURES
 
 # Lines: with an unknown piece, blank but for WordPiece, without pieces, ...
@@ -49,7 +51,7 @@ def write(folder, paths, size=0, kind="sentencepiece"):
     os.makedirs(folder, exist_ok=True)
     folder, total = WorkFolder(str(folder)), {}
     for span in plan_spans(paths, size):
-        info, sums = token_store.write_part(folder, paths, span, encoder(kind))
+        info, sums = token_parts.write_part(folder, paths, span, encoder(kind))
         folder.finish(f"part-{span.number:05d}", info, sums)
         assert folder.finished(f"part-{span.number:05d}")["counts"] == info["counts"]
         for name, count in info["counts"].items():
@@ -114,7 +116,7 @@ def test_the_documents_of_the_release_however_the_text_is_cut(
         ids = ids or [number for number, _, _ in found]
         assert [number for number, _, _ in found] == ids == sorted(set(ids))
         for part, span in zip(parts, plan_spans(paths, size)):
-            in_memory, _ = token_store.documents_of_span(paths, span, encoder(kind))
+            in_memory, _ = token_parts.documents_of_span(paths, span, encoder(kind))
             assert as_lists(in_memory) == part
 
 
@@ -148,7 +150,7 @@ def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """Many small parts, few open files, long documents in terms of marks."""
-    monkeypatch.setattr(token_store, "_SENTENCES_PER_MARK", 4)
+    monkeypatch.setattr(token_parts, "SENTENCES_PER_MARK", 4)
     monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 130)
     monkeypatch.setattr(part_files, "_most_open_files", lambda: 3)
     rng = random.Random(7)
@@ -190,31 +192,36 @@ def test_second_segments_lie_at_random_places(store):
     for k in range(count):
         documents = slices[part[k]]
         own = int(numbers[k] - store.first_document[part[k]])
-        first, limit = documents.first_sentence[own:own + 2]
-        before, wanted = token_store.random_place(
-            documents.sentence_lengths[first:limit], int(places[k]), int(targets[k]))
-        assert length[k] == wanted
-        assert start[k] == documents.first_token[own] + before
-        marked += before > 40
+        [expected], [wanted] = token_store.random_places(
+            documents, np.array([own]), places[k:k + 1], targets[k:k + 1])
+        assert (start[k], length[k]) == (expected, wanted)
+        marked += start[k] - documents.first_token[own] > 40
     assert marked > 100
     found = store.second_segment(numbers[:0], places[:0], targets[:0])
     assert list(map(len, found)) == [0, 0, 0]
 
 
-def test_a_random_place_by_definition():
-    lengths = np.array([3, 1, 4, 1, 5, 9], np.uint32)
-    places = counter_random.words(counter_random.keys_of(1, 2), 0, 500)
-    starts = counter_random.below(places, len(lengths))
-    assert set(starts.tolist()) == set(range(6))
-    for place, start in zip(places.tolist(), starts.tolist()):
-        for target in (-3, 0, 1, 4, 5, 6, 100):
+def test_random_places_by_definition():
+    lengths = [[3, 1], [2], [3, 1, 4, 1, 5, 9], [1], [2, 2]]
+    documents, count = documents_of(lengths), 500
+    numbers = np.random.default_rng(2).integers(len(lengths), size=count)
+    places = counter_random.words(counter_random.keys_of(1, 2), 0, count)
+    drawn = set()
+    for target in (-3, 0, 1, 4, 5, 6, 100):
+        found = token_store.random_places(
+            documents, numbers, places, np.full(count, target))
+        for number, place, first, length in zip(numbers, places, *found):
+            sentences = lengths[number]
+            start = int(counter_random.below(place, len(sentences)))
+            drawn.add((number, start))
             taken = 0
-            for size in lengths[start:].tolist():
+            for size in sentences[start:]:
                 taken += size
                 if taken >= target:
                     break
-            assert token_store.random_place(lengths, place, target) == (
-                lengths[:start].sum(), taken)
+            assert (first, length) == (
+                documents.first_token[number] + sum(sentences[:start]), taken)
+    assert len(drawn) == sum(map(len, lengths))
 
 
 def test_a_store_is_opened_again_by_another_process(store):
@@ -252,7 +259,7 @@ def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
 @pytest.mark.parametrize("limit, unit", [
     ("MAX_DOCUMENT_PIECES", "pieces"), ("MAX_DOCUMENT_SENTENCES", "sentences")])
 def test_a_document_that_is_too_long(tmp_path, monkeypatch, limit, unit):
-    monkeypatch.setattr(token_store, limit, 2000)
+    monkeypatch.setattr(token_parts, limit, 2000)
     monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 1000)
     path = long_document(tmp_path)
     with pytest.raises(InputError, match=(

@@ -70,6 +70,31 @@ def test_the_same_run_goes_on_and_another_is_refused(tmp_path):
         _claim(path, {"dupe_factor": 10, "ngram": 3})
 
 
+@pytest.mark.parametrize("name", ["mine.txt", "photos/1.png"])
+def test_a_folder_of_other_files_is_refused_and_left_alone(name, tmp_path):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=rf"holds other files, such as {name[:4]}"):
+        _claim(str(tmp_path), {})
+    assert (tmp_path / name).read_text() == "mine"
+    assert os.listdir(tmp_path) == [name.split("/")[0]]
+
+
+@pytest.mark.parametrize("name", ["lock", ".writable-7", "settings.json.incomplete-7"])
+def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
+    (tmp_path / name).write_text("")
+    assert not _claim(str(tmp_path), {})
+
+
+def test_units_of_unknown_settings_are_removed(tmp_path):
+    folder = WorkFolder(str(tmp_path))
+    with folder.claimed({"ngram": 3}, []):
+        _finish(folder)
+    (tmp_path / "settings.json").write_text("{")
+    with folder.claimed({"ngram": 2}, []) as resumed:
+        assert not resumed and folder.is_empty() and not folder.finished("part-1")
+
+
 def test_what_was_made_of_other_text_is_removed(tmp_path):
     path = str(tmp_path / "work")
     folder = WorkFolder(path)

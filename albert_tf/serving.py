@@ -1,0 +1,107 @@
+"""Answers with an exported model: one request, or a whole file in batches by length.
+
+It needs TensorFlow and the folder that model_export wrote, nothing else: neither the
+model's code, nor its checkpoint, nor Keras.
+"""
+
+import os
+from typing import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+LABELS_FILE = "labels.txt"
+SIGNATURE = "serving_default"
+
+# What stands at positions of padding; 0 in all other inputs.
+_PADDING = {"p_mask": 1}
+
+
+class Server:
+    """A SavedModel, loaded once and asked often. Threads may share one.
+
+    Args:
+      export_dir: the folder that model_export wrote.
+
+    Attributes:
+      labels: of the classes, in the order of the logits; () if there are none.
+
+    Raises:
+      InputError: if the folder holds no such model.
+    """
+
+    def __init__(self, export_dir: str):
+        if not files.exists(os.path.join(export_dir, "saved_model.pb")):
+            raise InputError(f"{export_dir}: holds no saved_model.pb; give a folder "
+                             "that --export_dir wrote.")
+        try:
+            self._loaded = tf.saved_model.load(export_dir)
+        except (tf.errors.OpError, OSError) as error:
+            raise InputError(f"{export_dir}: cannot be loaded: "
+                             f"{str(error).splitlines()[0]}.") from error
+        if SIGNATURE not in self._loaded.signatures:
+            raise InputError(f"{export_dir}: has no signature {SIGNATURE}; give a "
+                             "folder that --export_dir wrote.")
+        self._serve = self._loaded.signatures[SIGNATURE]
+        self._inputs = tuple(self._serve.structured_input_signature[1])
+        path = os.path.join(export_dir, "assets", LABELS_FILE)
+        self.labels = tuple(line for _, line in files.read_lines(path)) if (
+            files.exists(path)) else ()
+
+    def predict(self, features: Sequence[Mapping[str, Sequence[int]]],
+                batch_size: int = 32) -> dict[str, list[np.ndarray]]:
+        """The model's outputs for sequences, in their order.
+
+        Sequences of like length share a batch, which is padded to the longest of
+        them. The result does not depend on the batches but for float rounding.
+
+        Args:
+          features: of each sequence, without padding, as the tasks' `featurize`
+            makes them: `input_ids`, `input_mask`, `segment_ids` and, for models of
+            SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
+          batch_size: the most sequences of a batch.
+
+        Returns:
+          Name of the output → the array of each sequence; [S] for log-probabilities
+          of positions.
+
+        Raises:
+          InputError: if an input is missing, or the lengths within a sequence differ.
+        """
+        lengths = [self._length(i, row) for i, row in enumerate(features)]
+        order = np.argsort(lengths, kind="stable")
+        found: dict[str, list] = {
+            name: [None] * len(lengths) for name in self._serve.structured_outputs}
+        for start in range(0, len(order), batch_size):
+            chosen = order[start:start + batch_size]
+            outputs = self._serve(**self._batch(features, chosen, lengths))
+            for name, values in outputs.items():
+                # One column for each position, or as many as the model has.
+                per_position = self._serve.structured_outputs[name].shape[1:] == [None]
+                for i, value in zip(chosen, values.numpy()):
+                    found[name][i] = value[:lengths[i]] if per_position else value
+        return found
+
+    def _length(self, i: int, row: Mapping[str, Sequence[int]]) -> int:
+        missing = [name for name in self._inputs if name not in row]
+        if missing:
+            raise InputError(f"sequence {i} has no {missing[0]}, which the model takes.")
+        sizes = {name: len(row[name]) for name in self._inputs}
+        if len(set(sizes.values())) > 1 or not sizes["input_ids"]:
+            raise InputError(
+                f"sequence {i}: its inputs must have one length, of 1 or more, but have "
+                f"{', '.join(f'{name} {size}' for name, size in sizes.items())}.")
+        return sizes["input_ids"]
+
+    def _batch(self, features, chosen, lengths) -> dict[str, tf.Tensor]:
+        shape = [len(chosen), max(lengths[i] for i in chosen)]
+        batch = {}
+        for name in self._inputs:
+            values = np.full(shape, _PADDING.get(name, 0), np.int32)
+            for row, i in zip(values, chosen):
+                row[:lengths[i]] = features[i][name]
+            batch[name] = tf.constant(values)
+        return batch

@@ -1,0 +1,51 @@
+"""Flags that benchmarks share: the released vocabulary, the file of results."""
+
+import json
+import os
+import platform
+from typing import Any, Mapping
+
+from absl import flags
+
+from albert_tf import files
+
+FLAGS = flags.FLAGS
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+# Real texts and tasks, in the folder beside the project.
+DATA = os.path.join(ROOT, "..", "shared", "data")
+
+
+def define_spm_model_flag() -> None:
+    """--spm_model_file."""
+    flags.DEFINE_string(
+        "spm_model_file", os.path.join(DATA, "spm_en", "30k-clean.model"),
+        "SentencePiece model, with the released one's special pieces.")
+
+
+def define_output_flag() -> None:
+    """--output."""
+    flags.DEFINE_string("output", "", "JSON file to write the results to.")
+
+
+def make_output_folder() -> None:
+    """Makes the folder of --output, before anything is measured.
+
+    Raises:
+      InputError: if it cannot be made.
+    """
+    if FLAGS.output:
+        files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
+
+
+def machine() -> dict[str, Any]:
+    """What results are told with: "cores" and "machine"."""
+    return {"cores": os.cpu_count(), "machine": platform.machine()}
+
+
+def write_output(results: Mapping[str, Any] | list) -> None:
+    """Writes JSON values to --output, if it is given."""
+    if FLAGS.output:
+        with files.atomic_write(FLAGS.output) as stream:
+            stream.write(json.dumps(results, indent=1).encode() + b"\n")
+        print(f"Wrote {FLAGS.output}.")

@@ -1,0 +1,199 @@
+"""Whole pretraining steps to be measured: ours, the plain version, and the peers'.
+
+Each maker takes a config, sequences, length and type, and returns a function that
+makes one step, on the same batch of random pieces each time; forward pass, backward
+pass, clipping by the global norm and the optimizer. benchmarks/requirements.txt has
+the peers' packages.
+"""
+
+import importlib
+import os
+
+import numpy as np
+
+from albert_tf.errors import InputError
+
+
+class NotInstalled(Exception):
+    """A peer's package is missing."""
+
+
+def parsed_shape(text: str) -> tuple[int, int]:
+    """Sequences and length, as in 8x128."""
+    size, _, length = text.partition("x")
+    if not (size.isdigit() and length.isdigit()):
+        raise InputError(f"--shapes: '{text}' is not of the form 8x128.")
+    return int(size), int(length)
+
+
+def predictions(length: int) -> int:
+    """Masked positions, as the release's commands have them: 15 %."""
+    return max(1, round(0.15 * length))
+
+
+def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    count = predictions(length)
+    return {
+        "input_ids": random.integers(5, config.vocab_size, [size, length], np.int32),
+        "input_mask": np.ones([size, length], np.int32),
+        "segment_ids": np.repeat([[0, 1]], length // 2, 1).astype(np.int32).repeat(size, 0),
+        "masked_lm_positions": np.sort(np.stack([
+            random.permutation(length)[:count] for _ in range(size)])).astype(np.int32),
+        "masked_lm_ids": random.integers(5, config.vocab_size, [size, count], np.int32),
+        "masked_lm_weights": np.ones([size, count], np.float32),
+        "sentence_order_labels": random.integers(0, 2, [size], np.int32)}
+
+
+def _trainer_step(model, task, batch, **options):
+    """A step of the training loop on one batch, over and over."""
+    import tensorflow as tf
+
+    from albert_tf import optimization, training_steps
+    from albert_tf.run_options import StepOptions
+
+    optimizer = optimization.create_optimizer(1e-4, 10**6, 0, optimizer="lamb")
+    optimizer.build(model.trainable_variables)
+    data = tf.data.Dataset.from_tensors(batch).cache().repeat()
+    strategy = tf.distribute.get_strategy()
+    trainer = training_steps.Trainer(
+        task, optimizer, [strategy.experimental_distribute_dataset(data)],
+        StepOptions(**options))
+    trainer.create_metrics()
+    return lambda: trainer.train(tf.constant(1))
+
+
+def _our_task(model):
+    from albert_tf import losses, training_steps
+
+    return training_steps.Task(
+        model=model, denominators=losses.pretraining_denominators,
+        losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
+        best_metric="masked_lm_accuracy")
+
+
+def ours(config, size, length, dtype, recompute=False, **options):
+    """`options` are further ones of StepOptions."""
+    from albert_tf import heads
+    from albert_tf.modeling import compute_as
+
+    model = heads.AlbertForPreTraining(config)
+    compute_as(model, dtype, recompute)
+    return _trainer_step(
+        model, _our_task(model), random_batch(config, size, length), **options)
+
+
+def plain(config, size, length, dtype, recompute=False):
+    from albert_tf import fused
+
+    step = ours(config, size, length, dtype, recompute)
+
+    def with_plain_parts():
+        chosen, fused.parts_for = fused.parts_for, lambda hidden: fused.PLAIN
+        try:
+            step()
+        finally:
+            fused.parts_for = chosen
+
+    return with_plain_parts
+
+
+def _imported(module: str, package: str):
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotInstalled(f"{package} cannot be imported: {error}") from error
+
+
+def tf_models(config, size, length, dtype):
+    import tensorflow as tf
+    import tf_keras
+
+    from albert_tf import heads, layers
+
+    encoders = _imported("official.nlp.modeling.networks.albert_encoder",
+                         "tf-models-official's AlbertEncoder")
+    policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
+    tf_keras.mixed_precision.set_global_policy(policy)
+    encoder = encoders.AlbertEncoder(
+        config.vocab_size, config.embedding_size, config.hidden_size,
+        config.num_hidden_layers, config.num_attention_heads,
+        config.max_position_embeddings, config.type_vocab_size,
+        config.intermediate_size, dropout_rate=config.hidden_dropout_prob,
+        attention_dropout_rate=config.attention_probs_dropout_prob, dict_outputs=True)
+    tf_keras.mixed_precision.set_global_policy("float32")
+
+    class Pretrainer(tf_keras.Model):
+        """Its encoder and our heads."""
+
+        def __init__(self):
+            super().__init__()
+            self.encoder = encoder
+            self.predictions = heads.MaskedLanguageModelHead(config)
+            self.seq_relationship = heads.SentenceOrderHead(config)
+
+        def call(self, features, training=False, seed=None):
+            del seed
+            outputs = self.encoder(
+                {"input_word_ids": features["input_ids"],
+                 "input_mask": features["input_mask"],
+                 "input_type_ids": features["segment_ids"]}, training=training)
+            return {
+                "mlm_logits": self.predictions(
+                    layers.at_positions(
+                        outputs["sequence_output"], features["masked_lm_positions"]),
+                    tf.cast(self.encoder.get_embedding_table(), tf.float32)),
+                "sentence_order_logits": self.seq_relationship(
+                    tf.cast(outputs["pooled_output"], tf.float32))}
+
+    model = Pretrainer()
+    batch = random_batch(config, size, length)
+    model(batch)
+    return _trainer_step(model, _our_task(model), batch)
+
+
+def hf(config, size, length, dtype, recompute=False, compiled=False):
+    torch = _imported("torch", "PyTorch")
+    transformers = _imported("transformers", "transformers")
+    torch.set_num_threads(os.cpu_count())
+    model = transformers.AlbertForPreTraining(transformers.AlbertConfig(
+        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
+        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size, hidden_act="gelu_new",
+        hidden_dropout_prob=config.hidden_dropout_prob,
+        attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+        classifier_dropout_prob=0.0)).train()
+    if recompute:
+        model.gradient_checkpointing_enable()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    batch = random_batch(config, size, length)
+    labels = np.full([size, length], -100)
+    np.put_along_axis(labels, batch["masked_lm_positions"], batch["masked_lm_ids"], 1)
+    inputs = {name: torch.tensor(value).long() for name, value in dict(
+        input_ids=batch["input_ids"], attention_mask=batch["input_mask"],
+        token_type_ids=batch["segment_ids"], labels=labels,
+        sentence_order_label=batch["sentence_order_labels"]).items()}
+    called = torch.compile(model) if compiled else model
+
+    def step():
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = called(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def compiled_hf(*args, **options):
+    return hf(*args, **options, compiled=True)
+
+
+MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models, "hf": hf,
+          "compiled": compiled_hf}
+
+# Those that can compute layers again in the backward pass: `recompute`.
+RECOMPUTING = ("ours", "plain", "hf", "compiled")

@@ -1,0 +1,92 @@
+"""Fine-tuning's results do not depend on what its sequences are padded to.
+
+The same weights evaluate the same examples under several paddings. Metrics must be
+equal and logits within 1e-4. The weights are random; the head's are scaled and shifted
+so that logits spread by 1 around the decision's border, since metrics of a model that
+gives every example the same label would always be equal.
+"""
+
+from typing import Any, Mapping, Sequence
+
+import numpy as np
+
+from albert_tf.config import AlbertConfig
+from albert_tf.tasks import classification
+
+LARGEST_LOGIT_DIFFERENCE = 1e-4
+
+
+def compare(task: classification.ClassificationTask, config: AlbertConfig, table: Any,
+            examples: Sequence[Any], lengths: Mapping[str, Sequence[int]],
+            batch_size: int) -> dict[str, Any]:
+    """Metrics and logits of the same weights under every padding.
+
+    Args:
+      task: of two labels.
+      config: of the model.
+      table: features of the examples (feature_table.FeatureTable).
+      examples: what they were made of.
+      lengths: name of a padding, "by length" among them → its static lengths.
+      batch_size: in evaluation.
+
+    Returns:
+      JSON values; "equal" says whether the results are.
+    """
+    from albert_tf import (
+        evaluation_steps, finetuning, finetuning_heads, finetuning_losses,
+        length_batching)
+
+    labels = classification.labels_of(task, examples)
+    # Weights that keep the size of what goes through them, or else a narrow model of
+    # random weights gives nearly the same logits for every text.
+    config = config.replace(initializer_range=config.hidden_size ** -0.5)
+    model = finetuning_heads.AlbertForSequenceClassification(config, task.num_outputs)
+
+    def score(predictions):
+        return classification.score(task, classification.decisions(
+            task, np.stack(predictions["probabilities"])), labels)
+
+    made = finetuning.make_task(
+        model, finetuning_losses.CLASSIFICATION, score, task.main_metric)
+
+    def evaluate(padded_to):
+        evaluator = evaluation_steps.Evaluator(made, [
+            length_batching.evaluation_dataset(
+                table, padded_to, shape, batch_size=batch_size, replicas=1)
+            for shape in range(len(padded_to))])
+        evaluator.create_metrics()
+        metrics = evaluator.evaluate()
+        return metrics, np.stack(evaluator.predictions["logits"])
+
+    _, logits = evaluate(lengths["by length"])
+    scale = _spread(model.output_layer, logits)
+    results = {padding: evaluate(padded_to)
+               for padding, padded_to in lengths.items()}
+    _, expected = results["by length"]
+    # The loss is a mean of floats; the scores count decisions.
+    scores = {padding: {name: value for name, value in metrics.items()
+                        if name != "loss"}
+              for padding, (metrics, _) in results.items()}
+    difference = max(float(np.abs(logits - expected).max())
+                     for _, logits in results.values())
+    return {
+        "examples": len(examples),
+        "head_scaled_by": scale,
+        "labels_predicted": np.bincount(expected.argmax(axis=1)).tolist(),
+        "metrics": scores, "largest_logit_difference": difference,
+        "equal": (all(found == scores["by length"] for found in scores.values())
+                  and difference <= LARGEST_LOGIT_DIFFERENCE)}
+
+
+def _spread(layer, logits: np.ndarray) -> float:
+    """Makes the difference of two logits spread by 1 around 0; what it took."""
+    if logits.shape[1] != 2:
+        raise ValueError(f"{logits.shape[1]} logits; a task of two labels is needed.")
+    difference = logits[:, 1] - logits[:, 0]
+    scale = 1 / max(float(difference.std()), 1e-6)
+    layer.output_weights.assign(layer.output_weights * scale)
+    means = logits.mean(axis=0)
+    # The median lies between two examples, or on one, which is then undecided.
+    border = float(np.median(difference)) - (means[1] - means[0])
+    layer.output_bias.assign(-scale * (means + [0.0, border]))
+    return scale

@@ -1,0 +1,377 @@
+r"""How long answers take: ours, the plain version, and the peers'.
+
+    python -m benchmarks.inference --output=benchmarks/results/inference.json
+
+ALBERT-base's shape, random weights, no dropout, on real sequences of their own
+lengths: sentences of SST-2's and pairs of MRPC's dev set to classify, and windows of
+SQuAD's dev set (max_seq_length 384) to find spans in.
+
+  limit      the matrix products of the pieces alone, without padding
+  ours       serving.Server with what model_export wrote
+  plain      our model in a tf.function for any shape, padding computed
+  tf-models  tf-models-official's AlbertEncoder in such a function
+  keras-hub  keras-hub's ALBERT, likewise
+  hf         transformers' ALBERT in PyTorch, eager, inference_mode, autocast
+  compiled   the same through torch.compile(dynamic=True)
+
+Measured in turns, request by request: one sequence at a time (median and 95th
+percentile), and batches of 32 as they come, each padded by the contestant (transformers
+and keras-hub do not order by length). Besides, ours is given all those batches as one
+file, which Server orders by length itself.
+
+And --starts times, each in a process of its own, in turns: seconds from the start of
+the process to the first answer, imports included, and the memory resident then.
+
+Scores of ours and of plain must agree, however they are batched. The peers need
+benchmarks/requirements.txt; what is not installed is left out, in a line that says so.
+"""
+
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+from absl import flags, logging
+
+from albert_tf import command_line
+from albert_tf.errors import InputError
+from benchmarks import predictors
+
+FLAGS = flags.FLAGS
+_SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "shared")
+
+DTYPES = ("float32", "bfloat16")
+CONTESTANTS = ("limit", *predictors.MAKERS)
+# Task: (kind, sequences asked for one by one, sequences in batches).
+TASKS = {"sst-2": ("classification", 48, 96), "mrpc": ("classification", 32, 96),
+         "squad": ("spans", 12, 32)}
+
+command_line.define_model_flags()
+flags.DEFINE_string("data_dir", os.path.join(_SHARED, "data"),
+                    "Folder of the data: glue/SST-2, glue/MRPC, squad/dev-v1.1.json.")
+flags.DEFINE_string("spm_model_file",
+                    os.path.join(_SHARED, "data", "spm_en", "30k-clean.model"),
+                    "SentencePiece model; its size is the model's vocab_size.")
+flags.DEFINE_list("tasks", list(TASKS), "Of which to measure.")
+flags.DEFINE_list("dtypes", list(DTYPES), "Types of products and activations.")
+flags.DEFINE_list("contestants", list(CONTESTANTS), "What to measure.")
+flags.DEFINE_integer("batch_size", 32, "Sequences of a batch.", lower_bound=1)
+flags.DEFINE_integer("num_requests", 0, "Sequences asked for one by one; 0: as many as "
+                     "each task has by default.", lower_bound=0)
+flags.DEFINE_integer("num_batched", 0, "Sequences in batches; 0: likewise.",
+                     lower_bound=0)
+flags.DEFINE_integer("starts", 3, "First answers of each kind.", lower_bound=0)
+flags.DEFINE_string("output", "", "JSON file to write the results to.")
+flags.DEFINE_string("one_dtype", "", "Used by the benchmark itself.")
+
+LARGEST_DIFFERENCE = {"float32": 1e-4, "bfloat16": 0.2}
+
+
+# ---- data ------------------------------------------------------------------
+
+
+def sequences(task: str, count: int) -> list[dict]:
+    """Features of `count` sequences at equal distances, in the order of the file."""
+    from albert_tf.tasks import classification, glue, squad
+    from albert_tf.tokenization import FullTokenizer
+
+    tokenizer = FullTokenizer(spm_model_file=FLAGS.spm_model_file)
+    if task == "squad":
+        examples = squad.read_examples(
+            os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json"), is_training=False,
+            version_2_with_negative=False)
+        function = functools.partial(
+            squad.featurize, tokenizer=tokenizer, max_seq_length=384, doc_stride=128,
+            max_query_length=64, is_training=False)
+    else:
+        kind = glue.TASKS[task]
+        examples = kind.read(os.path.join(FLAGS.data_dir, "glue"), "dev").examples
+        function = functools.partial(classification.featurize, tokenizer=tokenizer,
+                                     labels=kind.labels, max_seq_length=512)
+    chosen = np.linspace(0, len(examples) - 1, min(count, len(examples))).astype(int)
+    return [window for i in chosen for window in function(examples[i])][:count]
+
+
+# ---- one type --------------------------------------------------------------
+
+
+class Clock:
+    """Seconds of each contestant, of the clock and of the cores."""
+
+    def __init__(self):
+        self.seconds, self.cores, self.answers = {}, {}, {}
+
+    def measure(self, name, function, *args):
+        time.sleep(0.005)  # Threads of the one before still spin for a moment.
+        start, cores = time.perf_counter(), time.process_time()
+        answer = function(*args)
+        self.seconds.setdefault(name, []).append(time.perf_counter() - start)
+        self.cores.setdefault(name, []).append(
+            (time.process_time() - cores) / os.cpu_count())
+        self.answers.setdefault(name, []).append(answer)
+
+
+def makers(config, kind, dtype, folder):
+    """The contestants that can be had, and the limit's function."""
+    found = {}
+    for name in FLAGS.contestants:
+        if name == "limit":
+            continue
+        try:
+            found[name] = predictors.MAKERS[name](config, kind, dtype, folder)
+        except predictors.NotInstalled as error:
+            logging.warning("%s is left out: %s.", name, error)
+    return found
+
+
+def in_turns(contestants, limit, batches) -> Clock:
+    """Each batch by each contestant, after one that warms up."""
+    clock = Clock()
+    lengths = [[len(row["input_ids"]) for row in batch] for batch in batches]
+    by_length = np.argsort([max(each) for each in lengths])
+    # Shortest, median and longest: what is compiled for a size is compiled then.
+    warm = {int(by_length[i]) for i in (0, len(batches) // 2, -1)}
+    for i, (batch, of_batch) in enumerate(zip(batches, lengths)):
+        if i in warm:
+            for name in list(contestants):
+                try:
+                    contestants[name](batch)
+                except Exception as error:  # pylint: disable=broad-except
+                    # torch.compile fails in many ways, none of which is ours.
+                    if name != "compiled":
+                        raise
+                    logging.warning("compiled is left out: %s",
+                                    (str(error).splitlines() or [type(error)])[0])
+                    del contestants[name]
+            if limit:
+                limit(of_batch)
+    for batch, of_batch in zip(batches, lengths):
+        if limit:
+            clock.measure("limit", limit, of_batch)
+        for name, answer in contestants.items():
+            clock.measure(name, answer, batch)
+    return clock
+
+
+def requests_row(clock: Clock) -> dict:
+    """Latencies of requests one by one."""
+    return _rows(clock, lambda values: {
+        "median": float(np.median(values)),
+        "percentile_95": float(np.percentile(values, 95))})
+
+
+def batches_row(clock: Clock) -> dict:
+    """Seconds of all batches, and the least and most of one."""
+    return _rows(clock, lambda values: {
+        "sum": float(np.sum(values)), "least": min(values), "most": max(values)})
+
+
+def _rows(clock, statistics):
+    found = {}
+    for name, values in clock.seconds.items():
+        row = found[name] = {**statistics(values), "cores": float(
+            np.sum(clock.cores[name])), "seconds": values}
+        for other in ("limit", "ours"):
+            # Of each request by itself, so that a disturbed one counts as one.
+            if other in clock.seconds:
+                row[f"times_{other}"] = float(np.median(
+                    np.array(values) / np.array(clock.seconds[other])))
+        if "ours" in clock.cores:
+            row["cores_times_ours"] = row["cores"] / float(np.sum(clock.cores["ours"]))
+    return found
+
+
+def _different(left, right) -> float:
+    """Largest difference of the scores of the same sequences; they may be padded."""
+    found = 0.0
+    for one, other in zip(left, right, strict=True):
+        size = min(len(one), len(other))
+        found = max(found, float(np.max(np.abs(one[:size] - other[:size]))))
+    return found
+
+
+def _flat(answers):
+    return [row for answer in answers for row in answer]
+
+
+def measure(config, task: str, dtype: str, folder: str) -> dict:
+    """All of a task in one type."""
+    kind, num_requests, num_batched = TASKS[task]
+    num_requests = FLAGS.num_requests or num_requests
+    rows = sequences(task, FLAGS.num_batched or num_batched)
+    step = max(1, len(rows) // num_requests)
+    singles = [[row] for row in rows[::step][:num_requests]]
+    batches = [rows[i:i + FLAGS.batch_size]
+               for i in range(0, len(rows), FLAGS.batch_size)]
+    contestants = makers(config, kind, dtype, folder)
+    limit, flops = predictors.limit(config, kind, dtype)
+    limit = limit if "limit" in FLAGS.contestants else None
+    one = in_turns(contestants, limit, singles)
+    many = in_turns(contestants, limit, batches)
+    lengths = [len(row["input_ids"]) for row in rows]
+    found = {"task": task, "dtype": dtype, "sequences": len(rows),
+             "mean_length": float(np.mean(lengths)), "longest": max(lengths),
+             "padding": 1 - sum(lengths) / sum(
+                 len(batch) * max(len(row["input_ids"]) for row in batch)
+                 for batch in batches),
+             "gigaflop": flops(lengths) / 1e9,
+             "requests": requests_row(one), "batches": batches_row(many)}
+    if "ours" in contestants:
+        server = predictors.server(config, kind, dtype, folder)
+        whole = Clock()
+        for _ in range(2):
+            whole.measure("file", lambda: predictors.scores(
+                kind, server.predict(rows, FLAGS.batch_size)))
+        found["file"] = {"seconds": whole.seconds["file"],
+                         "cores": min(whole.cores["file"])}
+        ways = {"batches": _flat(many.answers["ours"])}
+        if "plain" in contestants:
+            ways["plain"] = _flat(many.answers["plain"])
+        found["differences"] = {
+            name: _different(whole.answers["file"][0], answers)
+            for name, answers in ways.items()}
+        found["differences"]["requests"] = _different(
+            whole.answers["file"][0][::step][:num_requests], _flat(one.answers["ours"]))
+        check_equal(found)
+    _log(found)
+    return found
+
+
+def check_equal(found: dict) -> None:
+    """Raises InputError if our scores depend on the way of serving."""
+    for name, difference in found["differences"].items():
+        if not difference <= LARGEST_DIFFERENCE[found["dtype"]]:
+            raise InputError(
+                f"{found['task']} {found['dtype']}: scores of one file and of {name} "
+                f"differ by {difference:.2g}; that is a bug, please report it.")
+
+
+def _log(found):
+    for what, key, unit in (("requests", "median", 1e3), ("batches", "sum", 1.0)):
+        for name, row in found[what].items():
+            logging.info(
+                "%s %s %-8s %-9s %8.3f %s, %.2f x ours (cores %.2f)", found["task"],
+                found["dtype"], what, name, row[key] * unit,
+                "ms" if unit > 1 else "s", row.get("times_ours", 0),
+                row.get("cores_times_ours", 0))
+    if "file" in found:
+        logging.info("%s %s file     ours      %8.3f s; scores differ by %s",
+                     found["task"], found["dtype"], min(found["file"]["seconds"]),
+                     max(found["differences"].values()))
+
+
+# ---- first answers ---------------------------------------------------------
+
+
+def _save_checkpoint(config, folder):
+    from albert_tf import checkpoint
+
+    os.makedirs(folder)
+    checkpoint.export_tf1(predictors.our_model(config, "classification", "float32"),
+                          os.path.join(folder, "model.ckpt-best"))
+    checkpoint.write_config(folder, config)
+
+
+def write_models(config, folder) -> dict[str, str]:
+    """Kind of start → the folder that it loads."""
+    writers = {
+        "saved_model": lambda path: os.rename(predictors.export(
+            config, "classification", "float32", os.path.dirname(path)), path),
+        "checkpoint": lambda path: _save_checkpoint(config, path),
+        "hf": lambda path: predictors.hf_model(
+            config, "classification").save_pretrained(path),
+        "keras_hub": lambda path: predictors.keras_hub_model(
+            config, "classification", "float32").save_to_preset(path)}
+    found = {}
+    for name, write in writers.items():
+        path = os.path.join(folder, name)
+        try:
+            write(path)
+            found[name] = path
+        except predictors.NotInstalled as error:
+            logging.warning("%s is left out: %s.", name, error)
+    return found
+
+
+def first_answers(folders) -> dict:
+    """Seconds to the first answer and megabytes then, of each kind."""
+    found = {name: {"seconds": [], "cores": [], "megabytes": []} for name in folders}
+    # Once more than is measured: the first start reads the packages from the disk.
+    for number in range(FLAGS.starts + 1):
+        for name, folder in folders.items():
+            start = time.time()
+            done = subprocess.run(
+                [sys.executable, "-m", "benchmarks.first_answer", name, folder],
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+            if number:
+                end, cores, megabytes = map(
+                    float, done.stdout.splitlines()[-1].split())
+                found[name]["seconds"].append(end - start)
+                found[name]["cores"].append(cores)
+                found[name]["megabytes"].append(megabytes)
+    for name, row in found.items():
+        logging.info("first answer %-11s %.2f s (%.2f to %.2f), cores' seconds %.2f, "
+                     "%.0f MB", name, np.median(row["seconds"]), min(row["seconds"]),
+                     max(row["seconds"]), np.median(row["cores"]),
+                     np.median(row["megabytes"]))
+    return found
+
+
+# ---- all -------------------------------------------------------------------
+
+
+def _config():
+    from albert_tf.tokenization import FullTokenizer
+
+    return command_line.model_config().replace(
+        vocab_size=FullTokenizer(spm_model_file=FLAGS.spm_model_file).vocab_size,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def _check_flags():
+    for flag, known in (("contestants", CONTESTANTS), ("tasks", TASKS),
+                        ("dtypes", DTYPES)):
+        unknown = set(FLAGS[flag].value) - set(known)
+        if unknown:
+            raise InputError(f"--{flag}: there is no {unknown.pop()}; choose of "
+                             f"{', '.join(known)}.")
+
+
+def _in_own_process(dtype: str) -> list:
+    """Results of a type; "" writes the models and times first answers."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.inference", *sys.argv[1:],
+         f"--one_dtype={dtype}"], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(argv):
+    del argv
+    if not (FLAGS.model or FLAGS.albert_config_file):
+        FLAGS.model = "base"
+    _check_flags()
+    with tempfile.TemporaryDirectory() as folder:
+        if FLAGS.one_dtype == "starts":
+            print(json.dumps(first_answers(write_models(_config(), folder))))
+            return
+        if FLAGS.one_dtype:
+            print(json.dumps([measure(_config(), task, FLAGS.one_dtype, folder)
+                              for task in FLAGS.tasks]))
+            return
+    results = [row for dtype in FLAGS.dtypes for row in _in_own_process(dtype)]
+    starts = _in_own_process("starts") if FLAGS.starts else {}
+    if FLAGS.output:
+        with open(FLAGS.output, "w", encoding="utf-8") as stream:
+            json.dump({"machine": platform.processor(), "cores": os.cpu_count(),
+                       "config": _config().to_dict(), "results": results,
+                       "first_answers": starts}, stream, indent=1)
+            stream.write("\n")
+
+
+if __name__ == "__main__":
+    command_line.run(main)

@@ -1,0 +1,259 @@
+"""Models that answer: ours, its plain version and the peers', for inference.py.
+
+Each maker takes a config, "classification" or "spans", a type and a folder to write
+to, and returns a function: features of one or more sequences, without padding → an
+array of scores. All have ALBERT's shape, random weights and no dropout, and pad to the
+longest of what they are given. benchmarks/requirements.txt has the peers' packages.
+"""
+
+import functools
+import importlib
+import os
+
+import numpy as np
+
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+class NotInstalled(Exception):
+    """A peer's package is missing."""
+
+
+def _imported(module: str, package: str):
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotInstalled(f"{package} cannot be imported: {error}") from error
+
+
+def padded(features, dtype=np.int32) -> dict[str, np.ndarray]:
+    """A batch [B, S] of sequences, S the longest of them."""
+    length = max(len(row["input_ids"]) for row in features)
+    batch = {name: np.zeros([len(features), length], dtype) for name in INPUTS}
+    for name, values in batch.items():
+        for row, feature in zip(values, features):
+            row[:len(feature[name])] = feature[name]
+    return batch
+
+
+# ---- ours ------------------------------------------------------------------
+
+
+_our_models = {}
+
+
+def our_model(config, task, dtype):
+    """Shared by the ways of serving, so that their scores can be compared."""
+    key = config.to_json(), task, dtype
+    if key not in _our_models:
+        _our_models[key] = _make_our_model(*key[1:], config)
+    return _our_models[key]
+
+
+def _make_our_model(task, dtype, config):
+    import tensorflow as tf
+
+    from albert_tf import finetuning_heads, modeling
+
+    model = (finetuning_heads.AlbertForSpans(config) if task == "spans" else
+             finetuning_heads.AlbertForSequenceClassification(config, 2))
+    # As a trained head's: scores that spread by 1, not by hundredths.
+    model.output_layer.output_weights.assign(tf.random.stateless_normal(
+        model.output_layer.output_weights.shape, [1, 2]))
+    modeling.compute_as(model, dtype, recompute=False)
+    return model
+
+
+def export(config, task, dtype, folder) -> str:
+    """Writes our SavedModel, unless it is there; its folder."""
+    from albert_tf import model_export
+
+    path = os.path.join(folder, f"ours-{task}-{dtype}")
+    if not os.path.exists(path):
+        model = our_model(config, task, dtype)
+        if task == "spans":
+            model_export.export_spans(model, path)
+        else:
+            model_export.export_classifier(model, path, ("0", "1"))
+    return path
+
+
+def server(config, task, dtype, folder):
+    from albert_tf import serving
+
+    return serving.Server(export(config, task, dtype, folder))
+
+
+def scores(task, outputs) -> np.ndarray:
+    """Those of a model's outputs that are compared and counted, of each sequence."""
+    return outputs["start_log_probs" if task == "spans" else "logits"]
+
+
+def ours(config, task, dtype, folder):
+    loaded = server(config, task, dtype, folder)
+    return lambda features: scores(task, loaded.predict(features))
+
+
+def plain(config, task, dtype, folder):
+    """The model as it stands, in a tf.function for any shape."""
+    del folder
+    import tensorflow as tf
+
+    model = our_model(config, task, dtype)
+
+    @tf.function(input_signature=[{
+        name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}])
+    def call(batch):
+        return scores(task, model(batch))
+
+    return lambda features: call(
+        {name: tf.constant(value) for name, value in padded(features).items()}).numpy()
+
+
+# ---- peers -----------------------------------------------------------------
+
+
+def tf_models(config, task, dtype, folder):
+    del folder
+    import tensorflow as tf
+    import tf_keras
+
+    encoders = _imported("official.nlp.modeling.networks.albert_encoder",
+                         "tf-models-official's AlbertEncoder")
+    policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
+    tf_keras.mixed_precision.set_global_policy(policy)
+    encoder = encoders.AlbertEncoder(
+        config.vocab_size, config.embedding_size, config.hidden_size,
+        config.num_hidden_layers, config.num_attention_heads,
+        config.max_position_embeddings, config.type_vocab_size,
+        config.intermediate_size, dict_outputs=True)
+    head = tf_keras.layers.Dense(2, dtype="float32")
+    tf_keras.mixed_precision.set_global_policy("float32")
+    output = "sequence_output" if task == "spans" else "pooled_output"
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3)
+    def call(ids, mask, segments):
+        return head(encoder({"input_word_ids": ids, "input_mask": mask,
+                             "input_type_ids": segments}, training=False)[output])
+
+    return lambda features: call(*map(tf.constant, padded(features).values())).numpy()
+
+
+def hf_model(config, task):
+    """transformers' model, of the release's gelu."""
+    torch = _imported("torch", "PyTorch")
+    transformers = _imported("transformers", "transformers")
+    torch.set_num_threads(os.cpu_count())
+    model = (transformers.AlbertForQuestionAnswering if task == "spans"
+             else transformers.AlbertForSequenceClassification)
+    return model(transformers.AlbertConfig(
+        vocab_size=config.vocab_size, embedding_size=config.embedding_size,
+        hidden_size=config.hidden_size, num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size, hidden_act="gelu_new")).eval()
+
+
+def _hf(config, task, dtype, compiled):
+    model = hf_model(config, task)
+    torch = _imported("torch", "PyTorch")
+    called = torch.compile(model, dynamic=True) if compiled else model
+
+    def answer(features):
+        ids, mask, segments = map(torch.from_numpy, padded(features, np.int64).values())
+        with torch.inference_mode(), torch.autocast(
+                "cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            outputs = called(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+        return (outputs.start_logits if task == "spans"
+                else outputs.logits).float().numpy()
+
+    return answer
+
+
+def keras_hub_model(config, task, dtype):
+    """keras-hub's, on Keras 3 with TensorFlow."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    models = _imported("keras_hub.models", "keras-hub")
+    keras = _imported("keras", "Keras 3")
+    backbone = models.AlbertBackbone(
+        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
+        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size,
+        max_sequence_length=config.max_position_embeddings, dropout=0.0,
+        dtype="float32" if dtype == "float32" else f"mixed_{dtype}")
+    if task == "spans":
+        outputs = keras.layers.Dense(2)(backbone.output["sequence_output"])
+        return keras.Model(backbone.input, outputs)
+    return models.AlbertTextClassifier(backbone, 2, preprocessor=None, dropout=0.0)
+
+
+def keras_hub(config, task, dtype, folder):
+    del folder
+    import tensorflow as tf
+
+    model = keras_hub_model(config, task, dtype)
+
+    # predict() of Keras has a data pipeline for each call, which costs a request more.
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3)
+    def call(ids, mask, segments):
+        return model({"token_ids": ids, "padding_mask": mask, "segment_ids": segments},
+                     training=False)
+
+    return lambda features: call(*map(tf.constant, padded(features).values())).numpy()
+
+
+MAKERS = {
+    "ours": ours, "plain": plain, "tf-models": tf_models, "keras-hub": keras_hub,
+    "hf": lambda config, task, dtype, folder: _hf(config, task, dtype, compiled=False),
+    "compiled": lambda config, task, dtype, folder: _hf(
+        config, task, dtype, compiled=True)}
+
+
+# ---- the limit -------------------------------------------------------------
+
+
+def limit(config, task, dtype):
+    """The matrix products of the pieces that are there, without padding.
+
+    Those of all pieces of a batch at once; and for each sequence those of attention.
+    Of the last layer before a classifier, what [CLS] needs. Returns a function of the
+    sequences' lengths, and one that counts their operations.
+    """
+    import tensorflow as tf
+
+    size, inner = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads
+    layers = config.num_hidden_layers * config.inner_group_num
+    whole = layers if task == "spans" else layers - 1
+
+    def shapes(lengths):
+        """(count, batch, rows, inner, columns)."""
+        pieces, first = sum(lengths), len(lengths)
+        found = [(1, 0, pieces, config.embedding_size, size),
+                 (whole, 0, pieces, size, 3 * size), (whole, 0, pieces, size, size),
+                 (whole, 0, pieces, size, inner), (whole, 0, pieces, inner, size)]
+        if whole < layers:
+            found += [(1, 0, pieces, size, 2 * size), (1, 0, first, size, size),
+                      (1, 0, first, size, size), (1, 0, first, size, inner),
+                      (1, 0, first, inner, size)]
+        for length in lengths:
+            found += [(whole, heads, length, size // heads, length),
+                      (whole, heads, length, length, size // heads)]
+        return found
+
+    def flops(lengths) -> float:
+        return float(sum(2 * count * max(batch, 1) * rows * middle * columns
+                         for count, batch, rows, middle, columns in shapes(lengths)))
+
+    @functools.lru_cache
+    def operand(*shape):
+        return tf.cast(tf.random.normal(shape), dtype)
+
+    def run(lengths):
+        for count, batch, rows, middle, columns in shapes(lengths):
+            outer = (batch,) if batch else ()
+            left, right = operand(*outer, rows, middle), operand(*outer, middle, columns)
+            for _ in range(count):
+                product = tf.matmul(left, right)
+        product.numpy()
+
+    return run, flops

@@ -1,0 +1,173 @@
+"""Server: the numbers of the model, whatever sequences share a batch."""
+
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf import finetuning_heads, modeling
+from albert_tf.errors import InputError
+from albert_tf.model_export import export_classifier, export_spans
+from albert_tf.serving import Server
+from tests import tiny_run
+
+LONGEST = 12
+MODELS = {
+    "classifier": lambda config: finetuning_heads.AlbertForSequenceClassification(
+        config, 3),
+    "spans": finetuning_heads.AlbertForSpans,
+    "spans that may be padding": lambda config: finetuning_heads.AlbertForSpans(
+        config, mask_padding=False),
+    "conditional spans": lambda config: finetuning_heads.AlbertForConditionalSpans(
+        config, start_n_top=3, end_n_top=2)}
+
+
+def make(name, dtype="float32", **changes):
+    config = tiny_run.config(max_position_embeddings=LONGEST, **changes)
+    tf.random.set_seed(1)
+    model = MODELS[name](config)
+    for weight in model.weights:  # So that scores differ, and biases count.
+        weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
+    modeling.compute_as(model, dtype, recompute=False)
+    return model
+
+
+def export(model, folder):
+    if isinstance(model, finetuning_heads.AlbertForSequenceClassification):
+        export_classifier(model, folder, ["no", "maybe", "好"])
+    else:
+        export_spans(model, folder)
+    return folder
+
+
+@pytest.fixture(scope="module", name="served")
+def _served(tmp_path_factory):
+    """Name → (model, Server), each made once."""
+    @functools.lru_cache
+    def made(name):
+        model = make(name)
+        folder = tmp_path_factory.mktemp("export") / "model"
+        return model, Server(export(model, str(folder)))
+
+    return made
+
+
+def sequence(length):
+    random = np.random.default_rng(length)
+    ids = random.integers(5, tiny_run.VOCAB_SIZE, length).tolist()
+    return {"input_ids": ids, "input_mask": [1] * length,
+            "segment_ids": [i % 2 for i in ids], "label_ids": [0],
+            "p_mask": [0] * (length - 1) + [int(length > 1)]}
+
+
+FEATURES = [sequence(length) for length in (5, 12, 1, 9, 2, 12, 9)]
+
+
+def of_model(model, features):
+    """The model's outputs for one sequence by itself."""
+    found = model({name: tf.constant([values], tf.int32)
+                   for name, values in features.items()})
+    return {name: value[0].numpy() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_those_of_the_model(name, served):
+    model, server = served(name)
+    apart = [of_model(model, features) for features in FEATURES]
+    for batch_size in (1, 3, 32):
+        found = server.predict(FEATURES, batch_size)
+        assert all(len(rows) == len(FEATURES) for rows in found.values())
+        for i, expected in enumerate(apart):
+            if name == "spans that may be padding" and batch_size > 1:
+                break  # As in the release, padding changes their normalization.
+            for key, value in expected.items():
+                if "index" in key and len(FEATURES[i]["input_ids"]) < 3:
+                    continue  # Where there are too few positions, any may fill up.
+                np.testing.assert_allclose(found[key][i], value, rtol=1e-5, atol=1e-5,
+                                           err_msg=f"{key} of sequence {i}")
+    assert max(np.ptp(value) for value in apart[1].values()) > 0.1
+
+
+def test_probabilities_and_labels(served):
+    _, server = served("classifier")
+    assert server.labels == ("no", "maybe", "好")
+    found = server.predict(FEATURES)
+    np.testing.assert_allclose(
+        found["probabilities"], tf.nn.softmax(found["logits"]), atol=1e-6)
+    assert served("spans")[1].labels == ()
+
+
+@pytest.mark.parametrize("changes", [
+    dict(num_hidden_groups=2, embedding_size=8), dict(inner_group_num=2)], ids=str)
+def test_models_of_other_shapes(changes, tmp_path):
+    model = make("classifier", **changes)
+    found = Server(export(model, str(tmp_path / "model"))).predict(FEATURES)
+    for features, logits in zip(FEATURES, found["logits"]):
+        np.testing.assert_allclose(
+            logits, of_model(model, features)["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_bfloat16_is_kept_by_the_export(tmp_path):
+    folders = {dtype: export(make("classifier", dtype), str(tmp_path / dtype))
+               for dtype in ("float32", "bfloat16")}
+    found = {dtype: np.stack(Server(folder).predict(FEATURES)["logits"])
+             for dtype, folder in folders.items()}
+    difference = np.abs(found["bfloat16"] - found["float32"]).max()
+    assert 1e-5 < difference < 0.1 * np.ptp(found["float32"])
+    sizes = {dtype: sum(path.stat().st_size for path in tmp_path.rglob(
+        f"{dtype}/variables/*.data*")) for dtype in folders}
+    assert sizes["bfloat16"] < sizes["float32"]
+
+
+def test_export_leaves_the_model_as_it_was(served):
+    model, server = served("classifier")
+    assert [weight.name for weight in model.weights] == [
+        weight.name for weight in make("classifier").weights]
+    assert not model.bert.skip_padding
+    before, features = model.get_weights(), FEATURES[1]
+    model.set_weights([2.0 * weight for weight in before])
+    # Nothing is left of what was computed for the export.
+    changed = of_model(model, features)["logits"]
+    model.set_weights(before)
+    assert np.abs(changed - server.predict([features])["logits"][0]).max() > 0.1
+    np.testing.assert_allclose(of_model(model, features)["logits"],
+                               server.predict([features])["logits"][0], atol=1e-5)
+
+
+def test_no_sequences(served):
+    _, server = served("classifier")
+    assert server.predict([]) == {"logits": [], "probabilities": []}
+
+
+def test_wrong_requests(served):
+    _, server = served("conditional spans")
+    without = {name: value for name, value in FEATURES[0].items() if name != "p_mask"}
+    with pytest.raises(InputError, match="sequence 1 has no p_mask, which the model"):
+        server.predict([FEATURES[0], without])
+    with pytest.raises(InputError, match="sequence 0: .*one length.*segment_ids 3"):
+        server.predict([{**FEATURES[0], "segment_ids": [0] * 3}])
+    with pytest.raises(InputError, match="of 1 or more"):
+        server.predict([{name: [] for name in FEATURES[0]}])
+
+
+def test_folder_without_a_model(tmp_path):
+    with pytest.raises(InputError, match="holds no saved_model.pb; give a folder that"):
+        Server(str(tmp_path))
+    (tmp_path / "saved_model.pb").write_bytes(b"\xff\x01 not a model")
+    with pytest.raises(InputError, match=f"{tmp_path}: cannot be loaded: "):
+        Server(str(tmp_path))
+    tf.saved_model.save(tf.Module(), str(tmp_path / "other"))
+    with pytest.raises(InputError, match="has no signature serving_default"):
+        Server(str(tmp_path / "other"))
+
+
+def test_serving_loads_neither_keras_nor_the_model():
+    # They take longer to import than a model to load.
+    code = ("import sys; import albert_tf.serving; print([name for name in sys.modules "
+            "if name in ('tf_keras', 'orbit', 'official', 'albert_tf.modeling')])")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True)
+    assert done.stdout.strip() == "[]"
