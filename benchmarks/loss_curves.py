@@ -1,6 +1,6 @@
 r"""Whether --dtype=bfloat16 and float16 train to the loss of float32.
 
-    python -m benchmarks.loss_curves --work_dir=/tmp/loss_curves \
+    python -m benchmarks.loss_curves --work_dir=loss_curves_runs \
         --output=benchmarks/results/loss_curves.json
 
 Pretrains one small model several times through run_pretraining.py: in each type, and
