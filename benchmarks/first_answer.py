@@ -47,7 +47,8 @@ def keras_hub(folder):
     import keras_hub
     import numpy as np
 
-    model = keras_hub.models.AlbertTextClassifier.from_preset(folder, preprocessor=None)
+    model = keras_hub.models.AlbertTextClassifier.from_preset(
+        folder, num_classes=2, preprocessor=None)
     # What its documentation says; predict() would compile a function first.
     np.array(model({"token_ids": np.array([IDS]), "padding_mask": np.ones([1, len(IDS)]),
                     "segment_ids": np.zeros([1, len(IDS)], np.int32)}))

@@ -285,8 +285,9 @@ def write_models(config, folder) -> dict[str, str]:
         "checkpoint": lambda path: _save_checkpoint(config, path),
         "hf": lambda path: predictors.hf_model(
             config, "classification").save_pretrained(path),
+        # A classifier without tokenizer cannot be saved whole.
         "keras_hub": lambda path: predictors.keras_hub_model(
-            config, "classification", "float32").save_to_preset(path)}
+            config, "classification", "float32").backbone.save_to_preset(path)}
     found = {}
     for name, write in writers.items():
         path = os.path.join(folder, name)
