@@ -74,16 +74,14 @@ def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs.
-    """
+    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
     @tf.custom_gradient
     def add(inputs, bias):
         outputs = tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype))
-        return outputs, lambda upstream: (
-            upstream, *_sum_rows(upstream))
+        return outputs, lambda upstream: (upstream, *_sum_rows(upstream))
 
     return add(inputs, bias)
 
