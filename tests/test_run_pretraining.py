@@ -138,7 +138,7 @@ def checkpoint_is_there(folder):
 def stop(process, folder, number, delay):
     """Sends a signal, 0 for none, some seconds after the folder's next checkpoint."""
     before = (folder / "checkpoint").read_bytes() if checkpoint_is_there(folder) else b""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # A busy machine is slow to start.
     while (not checkpoint_is_there(folder)
            or (folder / "checkpoint").read_bytes() == before):
         assert process.poll() is None and time.monotonic() < deadline

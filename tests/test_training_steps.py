@@ -303,9 +303,12 @@ def test_compiled_step_of_two_replicas_is_the_step():
     dict(name="adamw", count_duplicate_rows=True)])
 def test_compiled_step_is_the_step(sharing, options):
     config = dict(parameter_sharing=sharing)
+    # AdamW's first step divides by little more than its epsilon where a gradient is
+    # almost 0, which makes 1e-5 of a rounding error of 1e-7.
+    atol = 3e-5 if options.get("name") == "adamw" else 1e-5
     assert_same_training(
         Training(config=config, **options),
-        Training(config=config, jit_compile=True, **options), even_batches())
+        Training(config=config, jit_compile=True, **options), even_batches(), atol=atol)
 
 
 @pytest.mark.slow
