@@ -289,8 +289,8 @@ class AlbertModel(tf_keras.Model):
       activation_dtype: type of the layers' products and activations: float32,
         bfloat16 or float16. Variables, statistics and what is computed outside of the
         layers are float32. Training in float16 needs loss scaling (see loss_scaling),
-        and scores before the softmax must stay below 65504. Not part of the model: it
-        may be set at any time, and is not saved.
+        and products of queries and keys must stay below 65504. Not part of
+        the model: it may be set at any time, and is not saved.
       skip_padding: whether the layers may leave out the rows of padding. XLA cannot
         compile that. Not part of the model either.
       padding_is_read: False where whoever has the model does not read outputs at

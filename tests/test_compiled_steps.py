@@ -21,7 +21,7 @@ from albert_tf.training_steps import StepOptions, Trainer
 from tests import tiny_run
 from tests.test_training_steps import assert_close, batches_of, column
 
-STEPS, BATCH, CHOICES = 3, 4, 2
+STEPS, BATCH = 3, 4
 
 # Model and objective of a task; all dropout is off, since XLA makes other floats of
 # the same random bits.
@@ -92,9 +92,9 @@ def features(task):
         return random.integers(0, count, [BATCH, 1]).astype(np.int32)
 
     if task == "choice":
-        batch = {name: np.stack([value] + [np.roll(value, 1, axis=0)] * (CHOICES - 1), 1)
+        batch = {name: np.stack([value, np.roll(value, 1, axis=0)], 1)
                  for name, value in batch.items()}
-        return {**batch, "label_ids": labels(CHOICES)}
+        return {**batch, "label_ids": labels(2)}
     if task == "classification":
         return {**batch, "label_ids": labels(3)}
     if task == "regression":
