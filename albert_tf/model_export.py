@@ -4,8 +4,9 @@ What of the weights is the same for every request (kernels in the type of the
 products, query, key and value side by side) is computed here, once.
 """
 
+import contextlib
 import os
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -76,7 +77,7 @@ def _export(model: tf_keras.Model, outputs: Callable[[Outputs], Outputs],
 
     module = tf.Module()
     try:
-        with modeling.ready_to_serve(model) as constants:
+        with _ready_to_serve(model) as constants:
             # Variables and not the model: Keras would store a function for each
             # layer, which takes many times as long to write and to load.
             module.weights = _used(serve, model, constants)
@@ -106,3 +107,38 @@ def _used(serve, model, constants) -> list[tf.Variable]:
     read = {id(tensor) for tensor in serve.get_concrete_function().graph.variables}
     return [variable for variable in (*model.weights, *constants)
             if id(variable) in read]
+
+
+@contextlib.contextmanager
+def _ready_to_serve(model: tf_keras.Model) -> Iterator[list[tf.Variable]]:
+    """Within it a model is traced as prediction with fixed weights wants it.
+
+    What the layers need of their variables is computed at once, and not with each
+    batch: kernels in the type of the products, query, key and value side by side.
+    And no rows of padding are computed.
+
+    Args:
+      model: one that has AlbertModels in it, or is one.
+
+    Yields:
+      The variables of what was computed.
+    """
+    parts = [part for part in (model, *model.submodules)
+             if isinstance(part, modeling.AlbertModel)]
+    before = [part.skip_padding for part in parts]
+    made = []
+    try:
+        for part in parts:
+            part.skip_padding, encoder = True, part.encoder
+            found = {}
+            for block in (*encoder.attention.values(), *encoder.ffn.values()):
+                weights, = block.layer_weights(tf.as_dtype(part.activation_dtype), 1)
+                found[block.scope] = type(weights)(
+                    *(tf.Variable(weight, trainable=False) for weight in weights))
+                made.extend(found[block.scope])
+            # A function, since Keras would make a dictionary's variables the model's.
+            encoder.constants = found.__getitem__
+        yield made
+    finally:
+        for part, skip_padding in zip(parts, before):
+            part.skip_padding, part.encoder.constants = skip_padding, None

@@ -7,9 +7,8 @@ a function of its number and can be repeated after a restart.
 """
 
 import collections
-import contextlib
 import copy
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 import tensorflow as tf
 import tf_keras
@@ -203,7 +202,7 @@ class Encoder(NamedLayer):
       recompute: whether the backward pass computes each layer once more instead of
         keeping what is in it.
       constants: scope of a block → its weights as `layer_weights` makes them, where
-        they were computed before; see ready_to_serve. None computes them.
+        they were computed before; see model_export. None computes them.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -406,37 +405,3 @@ def compute_as(model: tf_keras.Model, dtype: str, recompute: bool,
             part.activation_dtype = dtype
             part.encoder.recompute = recompute
             part.skip_padding = skip_padding
-
-
-@contextlib.contextmanager
-def ready_to_serve(model: tf_keras.Model) -> Iterator[list[tf.Variable]]:
-    """Within it a model is traced as prediction with fixed weights wants it.
-
-    What the layers need of their variables is computed at once, and not with each
-    batch: kernels in the type of the products, query, key and value side by side.
-    And no rows of padding are computed.
-
-    Args:
-      model: one that has AlbertModels in it, or is one.
-
-    Yields:
-      The variables of what was computed.
-    """
-    parts = [part for part in (model, *model.submodules) if isinstance(part, AlbertModel)]
-    before = [part.skip_padding for part in parts]
-    made = []
-    try:
-        for part in parts:
-            part.skip_padding, encoder = True, part.encoder
-            found = {}
-            for block in (*encoder.attention.values(), *encoder.ffn.values()):
-                weights, = block.layer_weights(tf.as_dtype(part.activation_dtype), 1)
-                found[block.scope] = type(weights)(
-                    *(tf.Variable(weight, trainable=False) for weight in weights))
-                made.extend(found[block.scope])
-            # A function, since Keras would make a dictionary's variables the model's.
-            encoder.constants = found.__getitem__
-        yield made
-    finally:
-        for part, skip_padding in zip(parts, before):
-            part.skip_padding, part.encoder.constants = skip_padding, None

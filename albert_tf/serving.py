@@ -9,6 +9,7 @@ from typing import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -38,7 +39,7 @@ class Server:
             raise InputError(f"{export_dir}: holds no saved_model.pb; give a folder "
                              "that --export_dir wrote.")
         try:
-            self._loaded = tf.saved_model.load(export_dir)
+            self._loaded = _load(export_dir)
         except (tf.errors.OpError, OSError) as error:
             raise InputError(f"{export_dir}: cannot be loaded: "
                              f"{str(error).splitlines()[0]}.") from error
@@ -105,3 +106,13 @@ class Server:
                 row[:lengths[i]] = features[i][name]
             batch[name] = tf.constant(values)
         return batch
+
+
+def _load(export_dir: str):
+    """The SavedModel, without TensorFlow's warning that it has no gradients by hand."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        return tf.saved_model.load(export_dir)
+    finally:
+        logging.set_verbosity(verbosity)

@@ -3,7 +3,8 @@
     python -m benchmarks.first_answer saved_model FOLDER
 
 Prints the moment of the answer (seconds since the epoch), the seconds that the process
-had a core until then, and the megabytes that are resident. Imports are what a user's program would need, and part of the time.
+had a core until then, and the megabytes that are resident. Imports are what a user's
+program would need, and part of the time.
 """
 
 import sys
