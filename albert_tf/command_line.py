@@ -264,7 +264,8 @@ def define_training_flags(**defaults: Any) -> None:
     flags.DEFINE_bool(
         "recompute", False,
         "Keep each layer's input alone for the backward pass, which computes the rest "
-        "again: a third more time, a fraction of the memory, the same result.")
+        "again: a third more time, the same result, less memory (ALBERT-base at "
+        "4 x 512: half).")
 
 
 def run_options(**task_options: Any) -> RunOptions:
