@@ -5,7 +5,8 @@ r"""How long a whole pretraining step takes: ours, the plain version, and the pe
 A step is forward pass, backward pass, clipping by the global norm and the
 optimizer, on a batch of random pieces. Measured in turns, one step of each a round:
 
-  limit      the matrix products of a step alone, through the kernels that ours use
+  limit      the matrix products that a step needs alone, through the kernels that ours
+             use; of the last layer only what the heads read
   ours       what run_pretraining.py runs, metrics of training included
   plain      the same with the plain element-wise parts (fused.PLAIN)
   tf-models  tf-models-official's AlbertEncoder and our heads, loss and optimizer
@@ -66,13 +67,23 @@ def step_products(config, size: int, length: int):
     layers = config.num_hidden_layers * config.inner_group_num
     rows, width, inner = size * length, config.hidden_size, config.intermediate_size
     heads, depth = config.num_attention_heads, width // config.num_attention_heads
+
+    def layer(count, queries):
+        """Products of `count` layers whose outputs are read at so many positions."""
+        read = size * queries
+        qkv = [(count, 0, rows, width, 3 * width)] if queries == length else [
+            (count, 0, read, width, width), (count, 0, rows, width, 2 * width)]
+        return [
+            *qkv,
+            (count, size * heads, queries, depth, length),
+            (count, size * heads, queries, length, depth),
+            (count, 0, read, width, width),
+            (count, 0, read, width, inner),
+            (count, 0, read, inner, width)]
+
+    # Of the last layer the masked positions and [CLS] are read.
     return [
-        (layers, 0, rows, width, 3 * width),
-        (layers, size * heads, length, depth, length),
-        (layers, size * heads, length, length, depth),
-        (layers, 0, rows, width, width),
-        (layers, 0, rows, width, inner),
-        (layers, 0, rows, inner, width),
+        *layer(layers - 1, length), *layer(1, predictions(length) + 1),
         (1, 0, rows, config.embedding_size, width),
         (1, 0, size * predictions(length), config.embedding_size, config.vocab_size)]
 
