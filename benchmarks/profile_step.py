@@ -24,7 +24,7 @@ import time
 from absl import flags
 
 from albert_tf import command_line
-from benchmarks import training
+from benchmarks import contestants, training
 
 FLAGS = flags.FLAGS
 
@@ -96,7 +96,7 @@ def trace(config, shape: str, dtype: str):
 
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    step = training.ours(config, *training._shape(shape), dtype)
+    step = contestants.ours(config, *contestants.parsed_shape(shape), dtype)
     for _ in range(training.WARM_UP):
         step()
     with tempfile.TemporaryDirectory() as folder:
