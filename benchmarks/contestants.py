@@ -202,7 +202,43 @@ def compiled_hf(*args, **options):
     return hf(*args, **options, compiled=True)
 
 
-MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models, "hf": hf,
+def keras_hub(config, size, length, dtype):
+    """Without the loss over sentences, which it has not; AdamW as in hf."""
+    import tensorflow as tf
+
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    models = _imported("keras_hub.models", "keras-hub")
+    keras = _imported("keras", "Keras 3")
+    backbone = models.AlbertBackbone(
+        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
+        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size,
+        max_sequence_length=config.max_position_embeddings,
+        dropout=config.hidden_dropout_prob,
+        dtype="float32" if dtype == "float32" else f"mixed_{dtype}")
+    model = models.AlbertMaskedLM(backbone, preprocessor=None)
+    optimizer = keras.optimizers.AdamW(1e-4, global_clipnorm=1.0)
+    optimizer.build(model.trainable_variables)
+    variables = [variable.value for variable in model.trainable_variables]
+    batch = random_batch(config, size, length)
+    features = {"token_ids": batch["input_ids"], "padding_mask": batch["input_mask"],
+                "segment_ids": batch["segment_ids"],
+                "mask_positions": batch["masked_lm_positions"]}
+    features = {name: tf.constant(value) for name, value in features.items()}
+
+    @tf.function
+    def train():
+        with tf.GradientTape() as tape:
+            scores = tf.cast(model(features, training=True), tf.float32)
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(
+                batch["masked_lm_ids"], scores))
+        optimizer.apply(tape.gradient(loss, variables), model.trainable_variables)
+        return loss
+
+    return lambda: float(train())
+
+
+MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models, "keras-hub": keras_hub, "hf": hf,
           "compiled": compiled_hf}
 
 # Those that can compute layers again in the backward pass: `recompute`.

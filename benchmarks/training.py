@@ -13,8 +13,9 @@ optimizer, on a batch of random pieces. Measured in turns, one step of each a ro
   hf         transformers' AlbertForPreTraining in PyTorch, with its fused AdamW,
              which does less than LAMB
   compiled   the same through torch.compile
+  keras-hub  its AlbertMaskedLM on Keras 3 with TensorFlow, AdamW, masked-LM loss alone
 
-The last three need benchmarks/requirements.txt; what is not installed is left out, in
+The last four need benchmarks/requirements.txt; what is not installed is left out, in
 a line that says so. Each shape and type is measured in a process of its own. Times are
 medians over rounds, with ranges; the share of the limit is the median of each round's.
 Beside them stand the seconds that the process had a core, divided by the cores: on a
@@ -33,7 +34,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line
+from albert_tf import command_line, files
 from albert_tf.errors import InputError
 from benchmarks.contestants import (
     MAKERS, RECOMPUTING, NotInstalled, parsed_shape, predictions)
@@ -46,7 +47,7 @@ DTYPES = ("float32", "bfloat16")
 command_line.define_model_flags()
 flags.DEFINE_list("shapes", ["8x128", "4x512"], "Batches: sequences x length.")
 flags.DEFINE_list("dtypes", list(DTYPES), "Types of products and activations.")
-flags.DEFINE_list("contestants", list(CONTESTANTS), "What to measure; also: compiled.")
+flags.DEFINE_list("contestants", list(CONTESTANTS), "What to measure; also: compiled, keras-hub.")
 flags.DEFINE_float("dropout", None, "Dropout of all. Default: the config's.",
                    lower_bound=0.0, upper_bound=1.0)
 flags.DEFINE_integer("rounds", 7, "Steps of each that are measured.", lower_bound=1)
@@ -198,6 +199,40 @@ def _config():
     return config
 
 
+def write(path: str, found: dict) -> None:
+    """The results as JSON, and a picture of the same name beside them."""
+    with open(path, "w", encoding="utf-8") as stream:
+        json.dump(found, stream, indent=1)
+        stream.write("\n")
+    draw(found["results"], os.path.splitext(path)[0] + ".png")
+
+
+def draw(results: list[dict], path: str) -> None:
+    """Medians of all contestants, setting by setting."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3 * len(results) + 1, 4))
+    FigureCanvasAgg(figure)
+    for axes, row in zip(figure.subplots(1, len(results), squeeze=False)[0], results):
+        names = list(row["seconds"])
+        medians = [row["seconds"][name]["median"] for name in names]
+        axes.bar(names, medians, color=[
+            {"limit": "#bbbbbb", "ours": "#4472a8"}.get(name, "#d1803a")
+            for name in names])
+        for place, value in enumerate(medians):
+            axes.annotate(f"{value:.2f}", (place, value), (0, 2), ha="center",
+                          textcoords="offset points", fontsize=8)
+        axes.set_title(f"{row['shape']} {row['dtype']}", fontsize=10)
+        axes.tick_params(axis="x", rotation=45)
+        axes.grid(axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
+    figure.axes[0].set_ylabel("seconds a step, median")
+    figure.tight_layout()
+    with files.atomic_write(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+
+
 def main(argv):
     if not (FLAGS.model or FLAGS.albert_config_file):
         FLAGS.model = "base"
@@ -218,12 +253,11 @@ def main(argv):
                  f"--one_setting={shape}:{dtype}"],
                 stdout=subprocess.PIPE, text=True, check=True)
             results.append(json.loads(done.stdout.splitlines()[-1]))
-    if FLAGS.output:
-        with open(FLAGS.output, "w", encoding="utf-8") as stream:
-            json.dump({"machine": platform.processor(), "cores": os.cpu_count(),
-                       "config": config.to_dict(), "rounds": FLAGS.rounds,
-                       "results": results}, stream, indent=1)
-            stream.write("\n")
+            if FLAGS.output:  # After each setting: the next may take long.
+                write(FLAGS.output, {
+                    "machine": platform.processor(), "cores": os.cpu_count(),
+                    "config": config.to_dict(), "rounds": FLAGS.rounds,
+                    "results": results})
 
 
 if __name__ == "__main__":
