@@ -65,6 +65,9 @@ class AllRows:
         return fused.parts_for(rows)
 
 
+ALL_ROWS = AllRows()
+
+
 class PackedRows(AllRows):
     """Pieces alone have rows, of which there are [N, H]; N is known when it runs.
 
@@ -174,4 +177,4 @@ class PackedRows(AllRows):
 def rows_of(mask: tf.Tensor, skip_padding: bool) -> AllRows:
     """The rows to compute of a batch with a mask [B, S]."""
     empty = mask.shape.num_elements() == 0
-    return PackedRows(mask) if skip_padding and not empty else AllRows()
+    return PackedRows(mask) if skip_padding and not empty else ALL_ROWS
