@@ -35,8 +35,8 @@ from absl import flags, logging
 
 from albert_tf import command_line
 from albert_tf.errors import InputError
-from benchmarks.contestants import (
-    MAKERS, RECOMPUTING, NotInstalled, parsed_shape, predictions)
+from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape, predictions
+from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
 
