@@ -279,6 +279,7 @@ def main(argv):
     options = command_line.run_options(
         num_train_steps=FLAGS.num_train_steps,
         init_from_group0=FLAGS.init_from_group0)
+    command_line.check_not_negative("poly_power")
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "
@@ -302,10 +303,13 @@ def main(argv):
         if not FLAGS.do_train:
             run.evaluate()
             return
-        if data.vocabulary and run.chief:
-            task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
         optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
-        run.train()
+
+        def keep_vocabulary():
+            if data.vocabulary:
+                task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
+
+        run.train(keep_vocabulary)
 
 
 if __name__ == "__main__":

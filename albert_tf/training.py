@@ -11,7 +11,7 @@ import json
 import math
 import os
 import tempfile
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import orbit
 import tensorflow as tf
@@ -157,9 +157,14 @@ class Run:
 
     # ---- train -------------------------------------------------------------
 
-    def train(self) -> Optional[dict[str, float]]:
+    def train(self, on_start: Callable[[], None] = lambda: None,
+              ) -> Optional[dict[str, float]]:
         """Trains to num_train_steps, with a checkpoint and an evaluation each
         save_checkpoints_steps.
+
+        Args:
+          on_start: the chief calls it when the weights are loaded, to write what a
+            start that fails must not leave in output_dir.
 
         Returns:
           The metrics of the last evaluation, or None.
@@ -170,6 +175,8 @@ class Run:
           InputError: if there is nothing to start from, or no room to write.
         """
         self._start.to_train()
+        if self.chief:
+            on_start()
         first = self.current_step
         with tempfile.TemporaryDirectory() as scratch:
             return self._train(first, scratch)

@@ -251,6 +251,11 @@ EARLY = {
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
+    "learning rate": (
+        dict(learning_rate="nan"), "--learning_rate is nan; give a number of at least"),
+    "learning rate, infinite": (dict(learning_rate="inf"), "--learning_rate is inf"),
+    "learning rate, negative": (dict(learning_rate=-1), "--learning_rate is -1.0"),
+    "power": (dict(poly_power="nan"), "--poly_power is nan; give a number"),
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm counts the rows of one whole batch"),
@@ -280,10 +285,10 @@ LATE = {
     "evaluation batch": (
         dict(eval_batch_size=0, eval_input_file="{data}/dev.tfrecord"),
         "eval_batch_size 0 must be a positive"),
-    "learning rate": (dict(learning_rate=-1), "init_lr is -1.0; give a number"),
     "num_train_steps": (dict(num_train_steps=0), "num_train_steps is 0; give a whole"),
     "no checkpoint": (
-        dict(init_checkpoint="{data}/none"), "{data}/none: there is no checkpoint"),
+        dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
+        "{data}/none: there is no checkpoint"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),
         r"model.ckpt does not fit the model: variables of another shape: 3 .*"
@@ -378,6 +383,11 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     assert result["stderr"].startswith(
         f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the model "
         f"in {data}/partial init (a.txt); choose another --output_dir")
+
+
+def test_start_that_fails_leaves_nothing(results, data):
+    assert results["no checkpoint"]["status"] == 1
+    assert not list((data / "no checkpoint").iterdir())
 
 
 def test_summary_that_is_damaged_is_left_out_aloud(results):

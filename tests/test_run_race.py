@@ -151,6 +151,7 @@ EARLY = {
     "folder of features": (
         dict(cached_dir="{data}/config.json/below"),
         "--cached_dir: the folder {data}/config.json/below cannot be written"),
+    "learning rate": (dict(learning_rate=-1), "--learning_rate is -1.0; give a number"),
     "no output_dir": (dict(output_dir=None), "--output_dir=FOLDER is needed"),
     "misspelt flag": (
         dict(max_qa_lenght=1), "Unknown command line flag 'max_qa_lenght'. Did you"),

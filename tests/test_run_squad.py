@@ -132,6 +132,8 @@ WRONG = {
     "no such file": (
         dict(do_train="true", train_file="{data}/none.json"),
         "{data}/none.json: cannot be opened"),
+    "learning rate": (
+        dict(do_train="true", learning_rate="inf"), "--learning_rate is inf; give a"),
     "no output_dir": (dict(do_train="true", output_dir=None), "--output_dir=FOLDER is"),
     "positions": (
         dict(do_train="true", max_seq_length=65),
