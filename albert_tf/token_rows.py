@@ -93,7 +93,10 @@ class PackedRows(AllRows):
         step = -(-self._most // _SIZES) if self._known else 1
         size = tf.minimum((count // step + 1) * step, self._most)
         # Of each row, its position in [B · S]; spare rows have that of some padding.
-        padding = tf.argmin(tf.cast(real, tf.int32), output_type=tf.int32)
+        # A served batch may have no sequences, of which there is no least value.
+        padding = tf.argmin(
+            tf.pad(tf.cast(real, tf.int32), [[0, 1]], constant_values=1),
+            output_type=tf.int32)
         self._positions = tf.concat(
             [tf.cast(tf.where(real)[:, 0], tf.int32),
              tf.fill([size - count], padding)], axis=0)
