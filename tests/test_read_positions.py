@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from albert_tf import fused
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
@@ -31,6 +32,7 @@ CONFIGS = [
 
 def with_weights(make, config):
     """A model with weights large enough to tell positions and layers apart."""
+    tf_keras.utils.set_random_seed(1)
     model = make(tiny_run.config(**config))
     random = np.random.default_rng(1)
     load_tf1_tensors(model, {
