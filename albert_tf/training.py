@@ -4,7 +4,6 @@ Where a run starts is told in run_start.
 """
 
 import contextlib
-import dataclasses
 import functools
 import io
 import json
@@ -71,21 +70,15 @@ class Run:
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=inputs.evaluation is not None)
         files.make_directory(options.output_dir, "output_dir")
-        flat = dataclasses.asdict(options)
-        step = flat.pop("step")
-        # Folders of earlier versions have no such entry.
-        if options.step.dtype == "float32":
-            del step["dtype"]
         # XLA wants all sizes known.
         compiled = options.step.jit_compile or isinstance(
             self.strategy, tf.distribute.TPUStrategy)
         compute_as(task.model, options.step.dtype, options.step.recompute,
                    skip_padding=not compiled)
         self._all_options = {
-            **flat, **step, "num_replicas": replicas, **(task_options or {})}
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-        if optimizer is not None:
-            self.step = optimizer.iterations
+            **options.kept(), "num_replicas": replicas, **(task_options or {})}
+        self.step = optimizer.iterations if optimizer is not None else tf.Variable(
+            0, dtype=tf.int64, trainable=False, name="global_step")
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
         self.scaling = None
         if optimizer is not None:
@@ -95,7 +88,8 @@ class Run:
         self.signals = StopSignals()
         # Step and metrics of the evaluation that `evaluator.predictions` are of.
         self._last_evaluation: tuple[int, dict[str, float]] = (-1, {})
-        self._start = Start(task, config, options, self.checkpoint, self.step, self.chief)
+        self._start = Start(
+            task, config, options, self.checkpoint, self.step, self.chief)
 
     @property
     def current_step(self) -> int:
@@ -163,8 +157,7 @@ class Run:
         save_checkpoints_steps.
 
         Args:
-          on_start: the chief calls it when the weights are loaded, to write what a
-            start that fails must not leave in output_dir.
+          on_start: called by the chief, once the weights are loaded.
 
         Returns:
           The metrics of the last evaluation, or None.
@@ -200,10 +193,11 @@ class Run:
             return None
         self._progress = Progress(
             options.num_train_steps, options.train_batch_size, first)
+        datasets = training_datasets(
+            self.strategy, self.inputs, options.train_batch_size, first)
         trainer = Trainer(
-            self.task, self.optimizer,
-            training_datasets(self.strategy, self.inputs, options.train_batch_size, first),
-            options.step, self._on_step, self.inputs.shape_of_step, self.scaling)
+            self.task, self.optimizer, datasets, options.step, self._on_step,
+            self.inputs.shape_of_step, self.scaling)
         trainer.create_metrics()
         self._trainer = trainer
         evaluator = self.evaluator if self.inputs.evaluation is not None else None
@@ -386,8 +380,6 @@ class Run:
         if not self.chief:
             return None
         return os.path.join(self.options.output_dir, "tensorboard", split)
-
-    # ---- what surrounds a loop ---------------------------------------------
 
     @contextlib.contextmanager
     def _explained(self):
