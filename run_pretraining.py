@@ -268,9 +268,9 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
         "sentence_objective", (None, None))
     if old == "none":
         raise InputError(
-            f"the run in {output_dir} started with --sentence_objective=none, now it is "
-            f"{new or 'order'}; choose another --output_dir, with that run's checkpoint "
-            "as --init_checkpoint to go on from its weights.")
+            f"the run in {output_dir} started with --sentence_objective=none, now it "
+            f"is {new or 'order'}; choose another --output_dir, with that run's "
+            "checkpoint as --init_checkpoint to go on from its weights.")
 
 
 def main(argv):

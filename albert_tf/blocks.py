@@ -114,7 +114,10 @@ class FeedForwardWeights(NamedTuple):
 
 
 class FeedForwardBlock(NamedLayer):
-    """Dense, activation, dense, add, LayerNorm: second half of `attention_ffn_block`."""
+    """Dense, activation, dense, add, LayerNorm.
+
+    Release: second half of `attention_ffn_block`.
+    """
 
     def __init__(self, config: AlbertConfig, index: int, inner: int):
         scope = _BLOCK.format(index=index, inner=inner)
@@ -150,4 +153,5 @@ class FeedForwardBlock(NamedLayer):
             product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
         return parts.add_and_normalize(
             product(inner, weights.output_kernel), weights.output_bias, hidden,
-            weights.gamma, weights.beta, seeds.draw(tf.shape(hidden), self.dropout_prob))
+            weights.gamma, weights.beta,
+            seeds.draw(tf.shape(hidden), self.dropout_prob))

@@ -259,9 +259,9 @@ def define_training_flags(**defaults: Any) -> None:
     flags.DEFINE_enum(
         "dtype", "float32", list(DTYPES),
         "Type of the layers' matrix products and activations. Variables, LayerNorm, "
-        "softmax, losses and the optimizer are float32 all the same. float16 comes with "
-        "dynamic loss scaling: steps whose gradient overflows are skipped and counted. "
-        "It is for GPUs without bfloat16.")
+        "softmax, losses and the optimizer are float32 all the same. float16 comes "
+        "with dynamic loss scaling: steps whose gradient overflows are skipped and "
+        "counted. It is for GPUs without bfloat16.")
     flags.DEFINE_bool(
         "recompute", False,
         "Keep each layer's input alone for the backward pass, which computes the rest "

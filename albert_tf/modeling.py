@@ -107,8 +107,9 @@ class Encoder(NamedLayer):
                   for layer in range(self.config.num_hidden_layers)
                   for inner in range(self.config.inner_group_num)]
         uses = collections.Counter(block.scope for pair in layers for block in pair)
-        weights = {block.scope: iter(self._weights(block, hidden.dtype, uses[block.scope]))
-                   for block in (*self.attention.values(), *self.ffn.values())}
+        weights = {
+            block.scope: iter(self._weights(block, hidden.dtype, uses[block.scope]))
+            for block in (*self.attention.values(), *self.ffn.values())}
         outputs = []
         for number, (attention, ffn) in enumerate(layers, start=1):
             read = positions if number == len(layers) else None

@@ -252,7 +252,8 @@ class Trainer(orbit.StandardTrainer):
         if parts == 1:
             loss, gradients, sums = self._part_gradients(features, denominators, seed)
         else:
-            loss, gradients, sums = self._accumulate(features, denominators, seed, parts)
+            loss, gradients, sums = self._accumulate(
+                features, denominators, seed, parts)
         gradients, norm = optimization.clip_by_global_norm(
             gradients, self.options.clip_norm,
             count_duplicates=self.options.count_duplicate_rows)

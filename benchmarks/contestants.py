@@ -33,7 +33,8 @@ def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
     return {
         "input_ids": random.integers(5, config.vocab_size, [size, length], np.int32),
         "input_mask": np.ones([size, length], np.int32),
-        "segment_ids": np.repeat([[0, 1]], length // 2, 1).astype(np.int32).repeat(size, 0),
+        "segment_ids": np.repeat(
+            [[0, 1]], length // 2, 1).astype(np.int32).repeat(size, 0),
         "masked_lm_positions": np.sort(np.stack([
             random.permutation(length)[:count] for _ in range(size)])).astype(np.int32),
         "masked_lm_ids": random.integers(5, config.vocab_size, [size, count], np.int32),

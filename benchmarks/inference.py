@@ -309,7 +309,8 @@ def first_answers(folders) -> dict:
             start = time.time()
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.first_answer", name, folder],
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                check=True)
             if number:
                 end, cores, megabytes = map(
                     float, done.stdout.splitlines()[-1].split())

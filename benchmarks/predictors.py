@@ -152,7 +152,8 @@ def _hf(config, task, dtype, compiled):
         ids, mask, segments = map(torch.from_numpy, padded(features, np.int64).values())
         with torch.inference_mode(), torch.autocast(
                 "cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            outputs = called(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+            outputs = called(
+                input_ids=ids, attention_mask=mask, token_type_ids=segments)
         return (outputs.start_logits if task == "spans"
                 else outputs.logits).float().numpy()
 
@@ -241,7 +242,8 @@ def limit(config, task, dtype):
     def run(lengths):
         for count, batch, rows, middle, columns in shapes(lengths):
             outer = (batch,) if batch else ()
-            left, right = operand(*outer, rows, middle), operand(*outer, middle, columns)
+            left = operand(*outer, rows, middle)
+            right = operand(*outer, middle, columns)
             for _ in range(count):
                 product = tf.matmul(left, right)
         product.numpy()
