@@ -94,7 +94,8 @@ def test_however_it_is_computed(options, tolerance, monkeypatch):
 def test_shapes_without_and_with_positions():
     model = with_weights(AlbertModel, {})
     whole, some, none = (
-        model(INPUTS, positions=positions) for positions in (None, POSITIONS, IDS[:, :0]))
+        model(INPUTS, positions=positions)
+        for positions in (None, POSITIONS, IDS[:, :0]))
     for out, count in ((whole, 7), (some, 3), (none, 0)):
         assert out["sequence_output"].shape == [3, count, 8]
         assert out["sequence_output"] is out["encoder_outputs"][-1]

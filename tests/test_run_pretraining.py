@@ -137,7 +137,8 @@ def checkpoint_is_there(folder):
 
 def stop(process, folder, number, delay):
     """Sends a signal, 0 for none, some seconds after the folder's next checkpoint."""
-    before = (folder / "checkpoint").read_bytes() if checkpoint_is_there(folder) else b""
+    there = checkpoint_is_there(folder)
+    before = (folder / "checkpoint").read_bytes() if there else b""
     deadline = time.monotonic() + 600  # A busy machine is slow to start.
     while (not checkpoint_is_there(folder)
            or (folder / "checkpoint").read_bytes() == before):
@@ -148,7 +149,7 @@ def stop(process, folder, number, delay):
 
 
 def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
-    """SIGKILL, then SIGTERM, each at a random moment; the ends of epochs lie between."""
+    """SIGKILL, then SIGTERM, each at a random moment, with ends of epochs between."""
     log = results["stopped"]["log"]
     assert results["stopped"]["status"] == 128 + signal.SIGTERM, log
     assert re.search("Going on at step (20|40) from", log)
@@ -215,10 +216,11 @@ EARLY = {
     "vocabulary in the summary": (
         dict(input_file="{data}/made/train.tfrecord-1"),
         "made/train.tfrecord-1 was made with a vocabulary of 29 pieces, as "
-        "{data}/made/summary-train.tfrecord-0.json says, but the config's vocab_size is "
-        r"30; set it to 29 \(--config_overrides=vocab_size=29\)"),
+        "{data}/made/summary-train.tfrecord-0.json says, but the config's vocab_size "
+        r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "vocabulary in the summary, evaluation": (
-        dict(eval_input_file="{data}/made/train.tfrecord-0"), "vocabulary of 29 pieces"),
+        dict(eval_input_file="{data}/made/train.tfrecord-0"),
+        "vocabulary of 29 pieces"),
     "heads": (
         dict(config_overrides="num_attention_heads=3"),
         "hidden_size 8 is not a multiple of num_attention_heads 3"),
@@ -304,7 +306,7 @@ LATE = {
         "later_id.tfrecord, record 41: input_ids holds 30, which is not in 0..29"),
     "divergence": (
         dict(learning_rate=1e30, num_warmup_steps=0),
-        "the loss or the gradient is not finite at step 1; there is no checkpoint from"),
+        "the loss or the gradient is not finite at step 1; there is no checkpoint"),
 }
 
 # Commands that work, in the same process:
@@ -314,7 +316,8 @@ WORKING = {
         num_train_steps=1, input_file="{data}/named/train.tfrecord"),
     "records of another vocabulary": dict(
         input_file="{data}/renamed/train.tfrecord", output_dir="{data}/partial init"),
-    "unbroken": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
+    "unbroken": dict(
+        eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
     # After a process of its own, which was killed.
     "stopped": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
     "resumed": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
@@ -322,7 +325,8 @@ WORKING = {
         eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
         do_train="false", do_eval="true", eval_batch_size=5, input_file=None),
     "some of the evaluation": dict(
-        do_eval="true", do_train="false", output_dir="{data}/unbroken", max_eval_steps=1),
+        do_eval="true", do_train="false", output_dir="{data}/unbroken",
+        max_eval_steps=1),
 }
 
 
@@ -381,8 +385,8 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     result = results["records of another vocabulary"]
     assert result["status"] == 1
     assert result["stderr"].startswith(
-        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the model "
-        f"in {data}/partial init (a.txt); choose another --output_dir")
+        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the "
+        f"model in {data}/partial init (a.txt); choose another --output_dir")
 
 
 def test_start_that_fails_leaves_nothing(results, data):
@@ -391,7 +395,8 @@ def test_start_that_fails_leaves_nothing(results, data):
 
 
 def test_summary_that_is_damaged_is_left_out_aloud(results):
-    assert "summary-other.json is left out" in results["vocabulary in the summary"]["log"]
+    log = results["vocabulary in the summary"]["log"]
+    assert "summary-other.json is left out" in log
 
 
 def test_script_tells_a_mistake_without_a_traceback():
@@ -480,7 +485,8 @@ def test_two_workers_make_the_steps_of_two_replicas(tmp_path):
         finish(process)
     for row, other in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two")):
         assert row["masked_lm_loss"] == pytest.approx(other["masked_lm_loss"], rel=5e-6)
-    found, expected = (stored(tmp_path / name, "model.ckpt-10") for name in ("two", "one"))
+    found, expected = (
+        stored(tmp_path / name, "model.ckpt-10") for name in ("two", "one"))
     for key, value in expected.items():
         # The gradient of the key's bias is 0 but for rounding errors.
         tolerance = 1e-3 if "key/bias" in key else 1e-5
