@@ -28,7 +28,8 @@ flags.DEFINE_string(
     "paths or globs. Default: the prose that comes with Python.")
 flags.DEFINE_string("language", "en", "Language of --text, an ISO 639 code.")
 flags.DEFINE_string("output_dir", "quickstart_output", "Where everything goes.")
-flags.DEFINE_integer("vocab_size", 4000, "Pieces of the vocabulary; fewer where the text is small.")
+flags.DEFINE_integer(
+    "vocab_size", 4000, "Pieces of the vocabulary; fewer where the text is small.")
 flags.DEFINE_integer("num_train_steps", 1500, "Training steps.", lower_bound=1)
 flags.DEFINE_integer("random_seed", 12345, "Fixes everything.")
 
@@ -59,7 +60,8 @@ def run_script(step: str, script: str, **flag_values) -> None:
     # The scripts warn of nothing here that their own lines do not say.
     status = subprocess.run(command, check=False).returncode
     if status:
-        raise InputError(f"{script} ended with status {status}; its last lines say why.")
+        raise InputError(
+            f"{script} ended with status {status}; its last lines say why.")
     print(f"({run_log.duration(time.monotonic() - begin)})", flush=True)
 
 

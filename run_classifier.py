@@ -37,8 +37,8 @@ flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string(
     "task_name", None, f"One of {', '.join(glue.TASKS)}, or custom for your own data.")
 flags.DEFINE_string(
-    "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, or "
-    "where the files of a custom task lie.")
+    "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, "
+    "or where the files of a custom task lie.")
 flags.DEFINE_integer("train_step", 1000, "Step at which training ends.", lower_bound=1)
 flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.", lower_bound=0)
 flags.DEFINE_string("export_dir", None,
@@ -49,8 +49,8 @@ for _split, _what in _USE_OF_SPLIT.items():
     flags.DEFINE_string(
         f"{_split}_file", None,
         f"Custom task: TSV, CSV or JSON lines to {_what}; may be .gz.")
-flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, its "
-                    "number from 0 with --noheader, or a field of JSON lines.")
+flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, "
+                    "its number from 0 with --noheader, or a field of JSON lines.")
 flags.DEFINE_string("text_b_column", None, "Custom task: column of a second text.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
 flags.DEFINE_bool("header", True, "Custom task: whether the first line names columns.")
@@ -166,7 +166,8 @@ def _build(task, config, options, sets, tables):
         model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
         FLAGS.optimizer) if FLAGS.do_train else None
     return finetuning.FineTuning(
-        finetuning.make_task(model, objective, score, task.main_metric), config, options,
+        finetuning.make_task(model, objective, score, task.main_metric),
+        config, options,
         finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
                                 FLAGS.random_seed, FLAGS.predict_batch_size),
         tables.get("train"), tables.get("dev"), optimizer,

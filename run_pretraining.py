@@ -268,9 +268,9 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
         "sentence_objective", (None, None))
     if old == "none":
         raise InputError(
-            f"the run in {output_dir} started with --sentence_objective=none, now it is "
-            f"{new or 'order'}; choose another --output_dir, with that run's checkpoint "
-            "as --init_checkpoint to go on from its weights.")
+            f"the run in {output_dir} started with --sentence_objective=none, now it "
+            f"is {new or 'order'}; choose another --output_dir, with that run's "
+            "checkpoint as --init_checkpoint to go on from its weights.")
 
 
 def main(argv):
@@ -279,6 +279,7 @@ def main(argv):
     options = command_line.run_options(
         num_train_steps=FLAGS.num_train_steps,
         init_from_group0=FLAGS.init_from_group0)
+    command_line.check_not_negative("poly_power")
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "
@@ -302,10 +303,13 @@ def main(argv):
         if not FLAGS.do_train:
             run.evaluate()
             return
-        if data.vocabulary and run.chief:
-            task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
         optimization.log_parameter_groups(task.model.trainable_variables, optimizer)
-        run.train()
+
+        def keep_vocabulary():
+            if data.vocabulary:
+                task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
+
+        run.train(keep_vocabulary)
 
 
 if __name__ == "__main__":

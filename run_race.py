@@ -109,8 +109,9 @@ def _read(split: str) -> list[race.RaceExample]:
         for example in examples:
             if example.label is None:
                 raise InputError(
-                    f"{example.where}: there are no answers, so the set can be predicted "
-                    f"but not {'trained on' if split == 'train' else 'scored'}.")
+                    f"{example.where}: there are no answers, so the set can be "
+                    "predicted but not "
+                    f"{'trained on' if split == 'train' else 'scored'}.")
     logging.info("%s: %d questions on %d passages.", split, len(examples),
                  len({example.example_id for example in examples}))
     return examples

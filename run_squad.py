@@ -40,8 +40,9 @@ flags.DEFINE_string(
     "predict_file", None, "JSON file of SQuAD's format to predict and evaluate.")
 for _set in ("train", "predict"):
     flags.DEFINE_string(
-        f"{_set}_feature_file", None, f"File of the features of --{_set}_file; default: "
-        f"{_set}.tf_record in --cached_dir, else in --output_dir.")
+        f"{_set}_feature_file", None,
+        f"File of the features of --{_set}_file; default: {_set}.tf_record in "
+        "--cached_dir, else in --output_dir.")
 flags.DEFINE_string(
     "predict_feature_left_file", None, "As in the release; all is in "
     "--predict_feature_file now. (Kept for old command lines.)")
@@ -76,9 +77,9 @@ flags.DEFINE_float(
     "is left unanswered. Default: the threshold with the best F1 on --predict_file; "
     "where that has no answers, the one that was found in --output_dir before; else 0.")
 flags.DEFINE_bool(
-    "answer_at_threshold", False, "SQuAD 2.0: answer a question whose null odds equal the "
-    "threshold, as the search for the best one counted it. The release does not, so that "
-    "its F1 is mostly a little under the best.")
+    "answer_at_threshold", False, "SQuAD 2.0: answer a question whose null odds equal "
+    "the threshold, as the search for the best one counted it. The release does not, "
+    "so that its F1 is mostly a little under the best.")
 
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
@@ -121,8 +122,8 @@ def _check_flags() -> None:
         FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length)
     threshold = FLAGS.null_score_diff_threshold
     if threshold is not None and not FLAGS.version_2_with_negative:
-        raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it out, or "
-                         "add --version_2_with_negative.")
+        raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it out, "
+                         "or add --version_2_with_negative.")
     if threshold is not None and math.isnan(threshold):
         raise InputError("--null_score_diff_threshold is not a number; leave it out to "
                          "have the best one found.")
@@ -324,15 +325,18 @@ def _write(tuner, data: QuestionSet, table, outputs) -> None:
     if data.answered:
         metrics, texts = _scored(data.articles, found)
     else:
-        metrics, texts = {}, found.texts_at(_known_threshold(), FLAGS.answer_at_threshold)
+        metrics, texts = {}, found.texts_at(
+            _known_threshold(), FLAGS.answer_at_threshold)
     if not tuner.chief:
         return
     if metrics and not FLAGS.do_eval:  # Which has told them.
         step = tuner.run.current_step
         logging.info("Predictions at step %d: %s", step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
-        with files.atomic_write(os.path.join(FLAGS.output_dir, _RESULTS_FILE)) as stream:
-            stream.write(json.dumps({"step": step, **metrics}, indent=2).encode() + b"\n")
+        path = os.path.join(FLAGS.output_dir, _RESULTS_FILE)
+        with files.atomic_write(path) as stream:
+            stream.write(
+                json.dumps({"step": step, **metrics}, indent=2).encode() + b"\n")
     paths = squad_scoring.write_prediction_files(
         FLAGS.output_dir, data.examples, found, texts,
         data.articles if data.answered else None)

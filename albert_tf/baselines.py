@@ -85,7 +85,8 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
         masked = record["masked_lm_weights"] > 0
         labels = record["masked_lm_ids"][masked]
         left = record["input_ids"][record["masked_lm_positions"][masked] - 1]
-        guesses = [top if i == mask_id else followers.get(i, top) for i in left.tolist()]
+        guesses = [top if i == mask_id else followers.get(i, top)
+                   for i in left.tolist()]
         predictions += len(labels)
         top_hits += int((labels == top).sum())
         follower_hits += int((labels == guesses).sum())

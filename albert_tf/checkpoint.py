@@ -232,7 +232,8 @@ def _restore(model, stored: StoredTensors, allow_partial: bool, init_from_group0
 
 
 def _compare(variables, sources: Mapping[str, str], stored: StoredTensors,
-             init_from_group0: bool, may_be_new: Callable[[str], bool]) -> RestoreReport:
+             init_from_group0: bool, may_be_new: Callable[[str], bool],
+             ) -> RestoreReport:
     """The report of restoring, before it is done."""
     matched, missing, mismatched, new = [], [], [], []
     for name in sorted(variables):

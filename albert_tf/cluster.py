@@ -53,6 +53,6 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
     if broken is None:
         return None
     return InputError(
-        f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); see "
-        "its log; the same command, started on all of them, goes on at the latest "
+        f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
+        "see its log; the same command, started on all of them, goes on at the latest "
         f"checkpoint in {output_dir}.")

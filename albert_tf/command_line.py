@@ -6,6 +6,7 @@ imported here, so that the scripts that create data start without it.
 
 import json
 import logging as pylogging
+import math
 import os
 import sys
 from typing import Any, Callable, Sequence
@@ -258,14 +259,21 @@ def define_training_flags(**defaults: Any) -> None:
     flags.DEFINE_enum(
         "dtype", "float32", list(DTYPES),
         "Type of the layers' matrix products and activations. Variables, LayerNorm, "
-        "softmax, losses and the optimizer are float32 all the same. float16 comes with "
-        "dynamic loss scaling: steps whose gradient overflows are skipped and counted. "
-        "It is for GPUs without bfloat16.")
+        "softmax, losses and the optimizer are float32 all the same. float16 comes "
+        "with dynamic loss scaling: steps whose gradient overflows are skipped and "
+        "counted. It is for GPUs without bfloat16.")
     flags.DEFINE_bool(
         "recompute", False,
         "Keep each layer's input alone for the backward pass, which computes the rest "
         "again: a third more time, the same result, less memory (ALBERT-base at "
         "4 x 512: half).")
+
+
+def check_not_negative(name: str) -> None:
+    """Raises InputError unless a flag is a finite number of at least 0."""
+    value = FLAGS[name].value
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"--{name} is {value}; give a number of at least 0.")
 
 
 def run_options(**task_options: Any) -> RunOptions:
@@ -277,6 +285,7 @@ def run_options(**task_options: Any) -> RunOptions:
     """
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")
+    check_not_negative("learning_rate")
     if not FLAGS.clip_norm > 0:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be over 0.")
     if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:

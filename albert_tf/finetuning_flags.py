@@ -38,8 +38,8 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_integer(
         "max_seq_length", defaults["max_seq_length"],
         "Longest sequence, in pieces; what is longer is cut.", lower_bound=8)
-    for what, default in (("train", defaults["do_train"]), ("eval", defaults["do_eval"]),
-                          ("predict", False)):
+    for what, default in (("train", defaults["do_train"]),
+                          ("eval", defaults["do_eval"]), ("predict", False)):
         flags.DEFINE_bool(f"do_{what}", default, {
             "train": "Whether to train.",
             "eval": "Whether to evaluate: at each checkpoint of training, and the "
@@ -62,12 +62,14 @@ def define_flags(**defaults: Any) -> None:
         "albert_dropout_prob", None,
         "Both dropout rates inside ALBERT, in place of the config's.",
         lower_bound=0.0, upper_bound=1.0)
-    flags.DEFINE_float("dropout_prob", 0.1, "Dropout rate of what the task's head gets.",
-                       lower_bound=0.0, upper_bound=1.0)
+    flags.DEFINE_float(
+        "dropout_prob", 0.1, "Dropout rate of what the task's head gets.",
+        lower_bound=0.0, upper_bound=1.0)
     flags.DEFINE_integer(
         "num_length_buckets", 8,
-        "Sequences are padded to one of so many lengths, chosen to fit the data; 1 pads "
-        "all to --max_seq_length, as the release does.", lower_bound=1, upper_bound=64)
+        "Sequences are padded to one of so many lengths, chosen to fit the data; 1 "
+        "pads all to --max_seq_length, as the release does.",
+        lower_bound=1, upper_bound=64)
     flags.DEFINE_string("cached_dir", None,
                         "Folder of the features; default: --output_dir.")
     flags.DEFINE_integer("num_workers", 0,
@@ -165,7 +167,8 @@ def model_config() -> AlbertConfig:
     return config
 
 
-def _with_dropout(config: AlbertConfig, hidden: float, attention: float) -> AlbertConfig:
+def _with_dropout(config: AlbertConfig, hidden: float,
+                  attention: float) -> AlbertConfig:
     return config.replace(
         hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
 
@@ -213,8 +216,8 @@ def check_start() -> None:
     if init and os.path.isdir(init) and not any(
             name.endswith(".index") for name in os.listdir(init)):
         raise InputError(
-            f"--init_checkpoint={init}: the folder holds no checkpoint, which is a file "
-            "that ends in .index and others beside it.")
+            f"--init_checkpoint={init}: the folder holds no checkpoint, which is a "
+            "file that ends in .index and others beside it.")
 
 
 def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.ModuleType],

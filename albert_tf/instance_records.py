@@ -63,6 +63,7 @@ class RecordMaker:
             "token_boundary": masked.token_boundary,
             "masked_lm_positions": masked.masked_lm_positions,
             "masked_lm_ids": masked.masked_lm_ids,
-            "masked_lm_weights": (slots < masked.num_masked[:, None]).astype(np.float32),
+            "masked_lm_weights": (
+                slots < masked.num_masked[:, None]).astype(np.float32),
             "next_sentence_labels": plans["label"][:, None],
         }

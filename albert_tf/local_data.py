@@ -307,7 +307,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
                 summary = LocalRun(options, tokenizer, folder, pool).run(spans)
         except BaseException as error:
             # With the text or flags mended nothing in the folder would fit.
-            wrong = isinstance(error, InputError) and not isinstance(error, Interruption)
+            wrong = (isinstance(error, InputError)
+                     and not isinstance(error, Interruption))
             if wrong or folder.is_empty():
                 folder.remove()
             else:

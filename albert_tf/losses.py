@@ -44,7 +44,9 @@ def pretraining_losses(
     denominators: Optional[Mapping[str, tf.Tensor]] = None,
     sentence_loss: bool = True,
 ) -> dict[str, tf.Tensor]:
-    """Masked-LM and sentence-order losses (`get_masked_lm_output`, `get_sentence_order_output`).
+    """Masked-LM and sentence-order losses.
+
+    Release: `get_masked_lm_output`, `get_sentence_order_output`.
 
     Args:
       heads: `mlm_logits` [B, P, V], `sentence_order_logits` [B, 2].

@@ -1,4 +1,4 @@
-"""Learning rate, gradient clipping, AdamW and LAMB as the release has them.
+"""Gradient clipping, AdamW and LAMB as the release has them.
 
 Neither optimizer corrects the bias of its moments, which is where they differ
 from those of other libraries. With m and v the running means of the gradient
@@ -16,7 +16,6 @@ averages them over the replicas, and then calls
 """
 
 import math
-import operator
 from typing import Iterable, Optional, Sequence, Union
 
 from absl import logging
@@ -24,91 +23,11 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.errors import InputError
+from albert_tf.learning_rate import WarmupPolynomialDecay, not_negative
 from albert_tf.parameter_groups import (
     DECAY, EXCLUDED, NO_DECAY, NO_DECAY_PATTERNS, GroupPatterns)
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
-
-
-def _whole_number(name: str, value, least: int) -> int:
-    """`value` as an int, at least `least`, or an InputError that names it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise InputError(f"{name} is {value}; give a whole number of at least {least}.")
-    return number
-
-
-def _not_negative(name: str, value) -> float:
-    """`value` as a finite float of at least 0, or an InputError that names it."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise InputError(f"{name} is {value}; give a number of at least 0.")
-    return number
-
-
-@tf_keras.utils.register_keras_serializable("albert_tf")
-class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up, then polynomial decay to 0 (release: `create_optimizer`).
-
-    The decay counts from step 0, not from the end of the warm-up, so the rate
-    drops a little where the warm-up ends. It is computed in float32 with a
-    reciprocal in place of the division, as in the release's graphs: towards the
-    end 1 - step / num_train_steps has few digits left and shows any difference.
-
-    Args:
-      init_lr: rate that the warm-up ramps to and the decay starts from.
-      num_train_steps: step from which the rate is 0 (unless still warming up).
-      num_warmup_steps: steps of warm-up; 0 for none.
-      poly_power: power of the decay; 1.0 is linear.
-      start_warmup_step: step at which the warm-up starts. Before it the rate is 0
-        (the release gets a negative one). Without warm-up it has no effect.
-
-    Raises:
-      InputError: if a number is out of range.
-    """
-
-    def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
-                 poly_power: float = 1.0, start_warmup_step: int = 0):
-        self.init_lr = _not_negative("init_lr", init_lr)
-        self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
-        self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
-        self.poly_power = _not_negative("poly_power", poly_power)
-        self.start_warmup_step = _whole_number(
-            "start_warmup_step", start_warmup_step, 0)
-
-    def __call__(self, step) -> tf.Tensor:
-        """Rate of step `step`, an integer scalar: float32 scalar."""
-        # Whole numbers are compared and subtracted as such: float32 cannot tell
-        # neighbouring steps apart beyond 2^24.
-        step = tf.cast(step, tf.int64)
-        init_lr = tf.constant(self.init_lr, tf.float32)
-        done = (tf.cast(tf.minimum(step, self.num_train_steps), tf.float32)
-                * (1.0 / tf.constant(self.num_train_steps, tf.float32)))
-        # XLA does not round the product before it subtracts: at the end it may
-        # find a remainder of either sign, and a root of a negative one is NaN.
-        left = tf.where(step < self.num_train_steps, tf.maximum(1.0 - done, 0.0), 0.0)
-        rate = init_lr * tf.pow(left, self.poly_power)
-        if not self.num_warmup_steps:
-            return rate
-        warm_steps = step - self.start_warmup_step
-        warm = (tf.cast(tf.maximum(warm_steps, 0), tf.float32)
-                * (1.0 / tf.constant(self.num_warmup_steps, tf.float32)))
-        return tf.where(warm_steps < self.num_warmup_steps, init_lr * warm, rate)
-
-    def get_config(self) -> dict:
-        return {
-            "init_lr": self.init_lr,
-            "num_train_steps": self.num_train_steps,
-            "num_warmup_steps": self.num_warmup_steps,
-            "poly_power": self.poly_power,
-            "start_warmup_step": self.start_warmup_step,
-        }
 
 
 def clip_by_global_norm(
@@ -205,7 +124,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         super().__init__(name or type(self).__name__, weight_decay=None,
                          jit_compile=jit_compile)
         self._learning_rate = self._build_learning_rate(learning_rate)
-        self.weight_decay_rate = _not_negative("weight_decay_rate", weight_decay_rate)
+        self.weight_decay_rate = not_negative("weight_decay_rate", weight_decay_rate)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon

@@ -114,7 +114,8 @@ def lockstep(walks: Walks, advance: Advance, draws: bool) -> Iterator[ChunkBound
             if column == numbers.shape[1]:
                 ahead = max(1, min(_STEPS_AHEAD, AT_ONCE // active.size))
                 keys = counter_random.keys_of(
-                    walks.key[active][:, None], plan_draws.PLAN_KEY, ordinal + np.arange(ahead))
+                    walks.key[active][:, None], plan_draws.PLAN_KEY,
+                    ordinal + np.arange(ahead))
                 numbers, column = counter_random.words(keys, 0, 2), 0
             drawn, column = numbers[:, column], column + 1
         ends, following = advance(active, position, drawn)

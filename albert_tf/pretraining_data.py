@@ -17,7 +17,8 @@ from absl import logging
 from albert_tf import files, run_log, task_folder
 from albert_tf.errors import InputError
 from albert_tf.pretraining_instances import InstanceOptions
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts, describe, draw_summary
+from albert_tf.pretraining_summary import (
+    CorpusCounts, InstanceCounts, describe, draw_summary)
 from albert_tf.tokenization import FullTokenizer
 
 _SECONDS_BETWEEN_LINES = 10

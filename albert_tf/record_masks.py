@@ -116,8 +116,8 @@ def special_ids(
                 f"vocab_size {vocab_size} says.")
     if len(set(ids)) < len(ids):
         raise InputError(
-            f"--cls_id, --sep_id and --mask_id are {ids.cls}, {ids.sep} and {ids.mask}; "
-            "they must differ.")
+            f"--cls_id, --sep_id and --mask_id are {ids.cls}, {ids.sep} and "
+            f"{ids.mask}; they must differ.")
     for path in paths:
         with contextlib.closing(read_records(path)) as found:
             arrays = spec.parse_numpy(next(found), f"{path}, record 1")

@@ -261,8 +261,10 @@ def _within(feature: Feature, values: np.ndarray) -> bool:
 
 def _limit_problem(feature: Feature, values: np.ndarray) -> str:
     worst = values.max() if values.max() >= feature.limit else values.min()
-    says = f", as {feature.limited_by} {feature.limit} says" if feature.limited_by else ""
-    return (f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}{says}"
+    says = (f", as {feature.limited_by} {feature.limit} says"
+            if feature.limited_by else "")
+    return (f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}"
+            + says
             + ("; create the data with the model's vocabulary, or change the config"
                if feature.limited_by == "vocab_size" else ""))
 

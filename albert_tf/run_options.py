@@ -71,6 +71,15 @@ class RunOptions:
     early_stopping: int = 0
     step: StepOptions = StepOptions()
 
+    def kept(self) -> dict[str, Any]:
+        """All of them on one level, as options.json of output_dir has them."""
+        flat = dataclasses.asdict(self)
+        step = flat.pop("step")
+        # Folders of earlier versions have no such entry.
+        if self.step.dtype == "float32":
+            del step["dtype"]
+        return {**flat, **step}
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:

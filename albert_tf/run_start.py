@@ -54,7 +54,8 @@ class Start:
             self._keep_config()
             # A run that was not in float16 until now has no such state.
             run_folder.restore(self._checkpoint, latest, may_lack="loss_scaling")
-            logging.info("Going on at step %d from %s.", int(self._step.numpy()), latest)
+            logging.info(
+                "Going on at step %d from %s.", int(self._step.numpy()), latest)
         elif options.init_checkpoint:
             self._initialize(self._task.may_be_new)
         elif options.from_scratch:

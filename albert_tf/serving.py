@@ -89,12 +89,13 @@ class Server:
     def _length(self, i: int, row: Mapping[str, Sequence[int]]) -> int:
         missing = [name for name in self._inputs if name not in row]
         if missing:
-            raise InputError(f"sequence {i} has no {missing[0]}, which the model takes.")
+            raise InputError(
+                f"sequence {i} has no {missing[0]}, which the model takes.")
         sizes = {name: len(row[name]) for name in self._inputs}
         if len(set(sizes.values())) > 1 or not sizes["input_ids"]:
             raise InputError(
-                f"sequence {i}: its inputs must have one length, of 1 or more, but have "
-                f"{', '.join(f'{name} {size}' for name, size in sizes.items())}.")
+                f"sequence {i}: its inputs must have one length, of 1 or more, but "
+                f"have {', '.join(f'{name} {size}' for name, size in sizes.items())}.")
         return sizes["input_ids"]
 
     def _batch(self, features, chosen, lengths) -> dict[str, tf.Tensor]:

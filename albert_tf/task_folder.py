@@ -53,7 +53,8 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     if not (files.exists(copy) and vocabulary_of(copy) == vocabulary):
         files.copy(vocabulary_path, copy)
     with files.atomic_write(os.path.join(folder, TASK_FILE)) as stream:
-        stream.write(json.dumps(settings, indent=2, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(settings, indent=2, ensure_ascii=False)
+        stream.write(text.encode() + b"\n")
 
 
 def has_model(folder: str) -> bool:
@@ -91,9 +92,9 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
     kept = pretraining_vocabulary(folder) if has_model(folder) else None
     if kept and kept.get("sha256") not in (None, vocabulary["sha256"]):
         raise InputError(
-            f"the records were made with another vocabulary ({vocabulary['file']}) than "
-            f"the model in {folder} ({kept.get('file', 'unnamed')}); choose another "
-            "--output_dir, or make the records with the model's.")
+            f"the records were made with another vocabulary ({vocabulary['file']}) "
+            f"than the model in {folder} ({kept.get('file', 'unnamed')}); choose "
+            "another --output_dir, or make the records with the model's.")
 
 
 def keep_vocabulary(folder: str, vocabulary: Mapping[str, Any]) -> None:

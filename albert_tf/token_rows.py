@@ -65,6 +65,9 @@ class AllRows:
         return fused.parts_for(rows)
 
 
+ALL_ROWS = AllRows()
+
+
 class PackedRows(AllRows):
     """Pieces alone have rows, of which there are [N, H]; N is known when it runs.
 
@@ -90,7 +93,10 @@ class PackedRows(AllRows):
         step = -(-self._most // _SIZES) if self._known else 1
         size = tf.minimum((count // step + 1) * step, self._most)
         # Of each row, its position in [B · S]; spare rows have that of some padding.
-        padding = tf.argmin(tf.cast(real, tf.int32), output_type=tf.int32)
+        # A served batch may have no sequences, of which there is no least value.
+        padding = tf.argmin(
+            tf.pad(tf.cast(real, tf.int32), [[0, 1]], constant_values=1),
+            output_type=tf.int32)
         self._positions = tf.concat(
             [tf.cast(tf.where(real)[:, 0], tf.int32),
              tf.fill([size - count], padding)], axis=0)
@@ -174,4 +180,4 @@ class PackedRows(AllRows):
 def rows_of(mask: tf.Tensor, skip_padding: bool) -> AllRows:
     """The rows to compute of a batch with a mask [B, S]."""
     empty = mask.shape.num_elements() == 0
-    return PackedRows(mask) if skip_padding and not empty else AllRows()
+    return PackedRows(mask) if skip_padding and not empty else ALL_ROWS

@@ -4,14 +4,13 @@ Where a run starts is told in run_start.
 """
 
 import contextlib
-import dataclasses
 import functools
 import io
 import json
 import math
 import os
 import tempfile
-from typing import Any, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import orbit
 import tensorflow as tf
@@ -24,13 +23,13 @@ from albert_tf.errors import InputError
 from albert_tf.evaluation_steps import Evaluator
 from albert_tf.loss_scaling import SMALLEST_SCALE, LossScaling
 from albert_tf.modeling import compute_as
+from albert_tf.replica_batches import evaluation_datasets, training_datasets
 from albert_tf.run_log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
 from albert_tf.run_start import Start
 from albert_tf.stop_signals import Stopped, StopSignals
-from albert_tf.training_steps import (
-    Predictions, Task, Trainer, evaluation_datasets, training_datasets)
+from albert_tf.training_steps import Predictions, Task, Trainer
 
 __all__ = ["DivergenceError", "Inputs", "Run", "RunOptions", "Stopped"]
 
@@ -71,21 +70,15 @@ class Run:
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=inputs.evaluation is not None)
         files.make_directory(options.output_dir, "output_dir")
-        flat = dataclasses.asdict(options)
-        step = flat.pop("step")
-        # Folders of earlier versions have no such entry.
-        if options.step.dtype == "float32":
-            del step["dtype"]
         # XLA wants all sizes known.
         compiled = options.step.jit_compile or isinstance(
             self.strategy, tf.distribute.TPUStrategy)
         compute_as(task.model, options.step.dtype, options.step.recompute,
                    skip_padding=not compiled)
         self._all_options = {
-            **flat, **step, "num_replicas": replicas, **(task_options or {})}
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="global_step")
-        if optimizer is not None:
-            self.step = optimizer.iterations
+            **options.kept(), "num_replicas": replicas, **(task_options or {})}
+        self.step = optimizer.iterations if optimizer is not None else tf.Variable(
+            0, dtype=tf.int64, trainable=False, name="global_step")
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
         self.scaling = None
         if optimizer is not None:
@@ -95,7 +88,8 @@ class Run:
         self.signals = StopSignals()
         # Step and metrics of the evaluation that `evaluator.predictions` are of.
         self._last_evaluation: tuple[int, dict[str, float]] = (-1, {})
-        self._start = Start(task, config, options, self.checkpoint, self.step, self.chief)
+        self._start = Start(
+            task, config, options, self.checkpoint, self.step, self.chief)
 
     @property
     def current_step(self) -> int:
@@ -157,9 +151,13 @@ class Run:
 
     # ---- train -------------------------------------------------------------
 
-    def train(self) -> Optional[dict[str, float]]:
+    def train(self, on_start: Callable[[], None] = lambda: None,
+              ) -> Optional[dict[str, float]]:
         """Trains to num_train_steps, with a checkpoint and an evaluation each
         save_checkpoints_steps.
+
+        Args:
+          on_start: called by the chief, once the weights are loaded.
 
         Returns:
           The metrics of the last evaluation, or None.
@@ -170,6 +168,8 @@ class Run:
           InputError: if there is nothing to start from, or no room to write.
         """
         self._start.to_train()
+        if self.chief:
+            on_start()
         first = self.current_step
         with tempfile.TemporaryDirectory() as scratch:
             return self._train(first, scratch)
@@ -193,10 +193,11 @@ class Run:
             return None
         self._progress = Progress(
             options.num_train_steps, options.train_batch_size, first)
+        datasets = training_datasets(
+            self.strategy, self.inputs, options.train_batch_size, first)
         trainer = Trainer(
-            self.task, self.optimizer,
-            training_datasets(self.strategy, self.inputs, options.train_batch_size, first),
-            options.step, self._on_step, self.inputs.shape_of_step, self.scaling)
+            self.task, self.optimizer, datasets, options.step, self._on_step,
+            self.inputs.shape_of_step, self.scaling)
         trainer.create_metrics()
         self._trainer = trainer
         evaluator = self.evaluator if self.inputs.evaluation is not None else None
@@ -379,8 +380,6 @@ class Run:
         if not self.chief:
             return None
         return os.path.join(self.options.output_dir, "tensorboard", split)
-
-    # ---- what surrounds a loop ---------------------------------------------
 
     @contextlib.contextmanager
     def _explained(self):

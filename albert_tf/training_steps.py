@@ -17,7 +17,7 @@ import tf_keras
 
 from albert_tf import optimization
 from albert_tf.loss_scaling import LossScaling
-from albert_tf.run_options import Inputs, StepOptions
+from albert_tf.run_options import StepOptions
 
 Features = Mapping[str, tf.Tensor]
 # Metric → its values and their weights; a metric is their weighted mean.
@@ -252,7 +252,8 @@ class Trainer(orbit.StandardTrainer):
         if parts == 1:
             loss, gradients, sums = self._part_gradients(features, denominators, seed)
         else:
-            loss, gradients, sums = self._accumulate(features, denominators, seed, parts)
+            loss, gradients, sums = self._accumulate(
+                features, denominators, seed, parts)
         gradients, norm = optimization.clip_by_global_norm(
             gradients, self.options.clip_norm,
             count_duplicates=self.options.count_duplicate_rows)
@@ -360,54 +361,3 @@ def replica_spec(element_spec: Any) -> Any:
 def shape_key(dataset: Any) -> frozenset:
     """Equal for distributed datasets whose batches a graph can share."""
     return frozenset(replica_spec(dataset.element_spec).items())
-
-
-# ---- every replica's batches -----------------------------------------------
-
-
-def training_datasets(strategy: tf.distribute.Strategy, inputs: Inputs,
-                      batch_size: int, start_step: int) -> list[Any]:
-    """Distributed datasets, one for each static shape, from `start_step` on.
-
-    Args:
-      strategy: the current one.
-      inputs: where the batches come from.
-      batch_size: sequences per step, all replicas together.
-      start_step: steps done.
-    """
-    def dataset(shape):
-        def pipeline(context):
-            replicas = context.num_replicas_in_sync // context.num_input_pipelines
-            return inputs.train(
-                shape=shape,
-                batch_size=context.get_per_replica_batch_size(batch_size),
-                start_batch=start_step * replicas,
-                shard_index=context.input_pipeline_id,
-                num_shards=context.num_input_pipelines)
-
-        return strategy.distribute_datasets_from_function(pipeline)
-
-    return [dataset(shape) for shape in range(inputs.num_shapes)]
-
-
-def evaluation_datasets(strategy: tf.distribute.Strategy, inputs: Inputs,
-                        batch_size: int) -> list[tuple[Any, int]]:
-    """(distributed dataset, batches that each replica takes) for each shape."""
-    def dataset(shape):
-        steps = []
-
-        def pipeline(context):
-            replicas = context.num_replicas_in_sync // context.num_input_pipelines
-            batches, count = inputs.evaluation(
-                shape=shape,
-                batch_size=context.get_per_replica_batch_size(batch_size),
-                replicas=replicas,
-                shard_index=context.input_pipeline_id,
-                num_shards=context.num_input_pipelines)
-            steps.append(count // replicas)
-            return batches
-
-        distributed = strategy.distribute_datasets_from_function(pipeline)
-        return distributed, steps[0]
-
-    return [dataset(shape) for shape in range(inputs.num_evaluation_shapes)]

@@ -129,8 +129,9 @@ class WorkFolder:
             if before.get(name) != now.get(name):
                 raise InputError(
                     f"{self.path} holds an unfinished run with {name}="
-                    f"{_short(before.get(name))}, this one has {_short(now.get(name))}; "
-                    "finish that run with its own flags, or remove the folder.")
+                    f"{_short(before.get(name))}, this one has "
+                    f"{_short(now.get(name))}; finish that run with its own flags, "
+                    "or remove the folder.")
 
     def clear(self) -> None:
         """Removes all units."""

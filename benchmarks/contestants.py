@@ -6,16 +6,12 @@ pass, clipping by the global norm and the optimizer. benchmarks/requirements.txt
 the peers' packages.
 """
 
-import importlib
 import os
 
 import numpy as np
 
 from albert_tf.errors import InputError
-
-
-class NotInstalled(Exception):
-    """A peer's package is missing."""
+from benchmarks.peers import imported
 
 
 def parsed_shape(text: str) -> tuple[int, int]:
@@ -37,7 +33,8 @@ def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
     return {
         "input_ids": random.integers(5, config.vocab_size, [size, length], np.int32),
         "input_mask": np.ones([size, length], np.int32),
-        "segment_ids": np.repeat([[0, 1]], length // 2, 1).astype(np.int32).repeat(size, 0),
+        "segment_ids": np.repeat(
+            [[0, 1]], length // 2, 1).astype(np.int32).repeat(size, 0),
         "masked_lm_positions": np.sort(np.stack([
             random.permutation(length)[:count] for _ in range(size)])).astype(np.int32),
         "masked_lm_ids": random.integers(5, config.vocab_size, [size, count], np.int32),
@@ -98,21 +95,14 @@ def plain(config, size, length, dtype, recompute=False):
     return with_plain_parts
 
 
-def _imported(module: str, package: str):
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise NotInstalled(f"{package} cannot be imported: {error}") from error
-
-
 def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
     from albert_tf import heads, layers
 
-    encoders = _imported("official.nlp.modeling.networks.albert_encoder",
-                         "tf-models-official's AlbertEncoder")
+    encoders = imported("official.nlp.modeling.networks.albert_encoder",
+                        "tf-models-official's AlbertEncoder")
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
     tf_keras.mixed_precision.set_global_policy(policy)
     encoder = encoders.AlbertEncoder(
@@ -163,8 +153,8 @@ def _checkpoint_layers(torch, model):
 
 
 def hf(config, size, length, dtype, recompute=False, compiled=False):
-    torch = _imported("torch", "PyTorch")
-    transformers = _imported("transformers", "transformers")
+    torch = imported("torch", "PyTorch")
+    transformers = imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
     model = transformers.AlbertForPreTraining(transformers.AlbertConfig(
         vocab_size=config.vocab_size, embedding_size=config.embedding_size,

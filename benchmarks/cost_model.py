@@ -7,9 +7,9 @@ A model in arithmetic, no measurement. Every matrix product of a step is listed 
 shape; it takes its operations at the chip's peak or its operands' and result's way
 through memory, whichever is longer (a roofline). Element-wise parts are taken as fused
 into the products beside them, as XLA does, so that they cost no time; the optimizer
-reads and writes its state once. Replicas sum gradients by a ring all-reduce, which sends
-and receives 2 (N - 1) / N times their bytes, and which here overlaps with nothing. So
-the time is a bound: a real step is slower.
+reads and writes its state once. Replicas sum gradients by a ring all-reduce, which
+sends and receives 2 (N - 1) / N times their bytes, and which here overlaps with
+nothing. So the time is a bound: a real step is slower.
 
 It shows the paper's argument (section 3.1): sharing leaves the operations as they are
 and takes away the parameters, and with them the optimizer's state and what replicas
@@ -182,7 +182,8 @@ def print_chip(chip: Chip, batch: Batch, replicas: int, recompute: bool) -> None
     print(f"\n{chip.name}: {batch.sequences} x {batch.length} a chip, "
           f"{replicas} chips, bfloat16{', recomputing' if recompute else ''}\n")
     print(f"{'':12}{'parameters':>11}{'TFLOP':>8}{'GB':>7}{'compute ms':>12}"
-          f"{'sent MB':>9}{'network ms':>12}{'sequences/s':>13}{'speed':>7}{'paper':>7}")
+          f"{'sent MB':>9}{'network ms':>12}{'sequences/s':>13}"
+          f"{'speed':>7}{'paper':>7}")
     for name, cost in costs.items():
         rate = batch.sequences * replicas / cost.seconds
         print(f"{name:12}{cost.parameters / 1e6:10.1f}M{cost.flops / 1e12:8.1f}"

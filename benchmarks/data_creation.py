@@ -116,7 +116,8 @@ def measure(text: str, workers: int, folder: str, *more: str) -> dict:
         instances = json.load(stream)["instances"]
     found = {
         "workers": workers, "text_bytes": os.path.getsize(text),
-        "instances": instances, "seconds": seconds, "cpu_seconds": sum(tree.cpu.values()),
+        "instances": instances, "seconds": seconds,
+        "cpu_seconds": sum(tree.cpu.values()),
         "largest_process_mb": tree.largest / 1e6, "together_mb": tree.together / 1e6}
     os.remove(output)
     return found

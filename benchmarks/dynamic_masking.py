@@ -1,6 +1,7 @@
 r"""What masks drawn while training cost: the input pipeline against the training step.
 
-    python -m benchmarks.dynamic_masking --output=benchmarks/results/dynamic_masking.json
+    python -m benchmarks.dynamic_masking \
+        --output=benchmarks/results/dynamic_masking.json
 
 Text becomes records of 128 and of 512 pieces, twice: masked, and unmasked. Measured is
 the input pipeline as run_pretraining.py has it: reading, shuffling, parsing; with
@@ -139,12 +140,14 @@ def measure(folder: str, length: int, config) -> dict:
     if FLAGS.num_steps:
         batch_size = BATCH_SIZES[length][0]
         result["step"] = step_rate(
-            pipeline(paths[False], length, False, batch_size, config), batch_size, config)
+            pipeline(paths[False], length, False, batch_size, config),
+            batch_size, config)
     return result
 
 
 def print_table(results: dict) -> None:
-    print(f"\nSequences a second and core\n  {'pieces':>6} {'batch':>6} {'masked before':>14}"
+    print("\nSequences a second and core\n"
+          f"  {'pieces':>6} {'batch':>6} {'masked before':>14}"
           f" {'masked now':>11} {'a host of ' + str(HOST_CORES):>13} {'step':>8}"
           f" {'times the step':>15}")
     for length, result in results.items():

@@ -84,7 +84,8 @@ class TaskData:
         self.dev = self._table(self.dev_examples)
         lengths = length_batching.choose_lengths(
             self.train.lengths, MAX_SEQ_LENGTH, FLAGS.num_length_buckets)
-        longest = length_batching.choose_lengths(self.dev.lengths, MAX_SEQ_LENGTH, 2)[-1]
+        longest = length_batching.choose_lengths(
+            self.dev.lengths, MAX_SEQ_LENGTH, 2)[-1]
         self.lengths = {
             "by length": lengths if longest <= lengths[-1] else (*lengths, longest),
             **{str(padding): (padding,) for padding in PADDINGS}}

@@ -51,8 +51,9 @@ def keras_hub(folder):
     model = keras_hub.models.AlbertTextClassifier.from_preset(
         folder, num_classes=2, preprocessor=None)
     # What its documentation says; predict() would compile a function first.
-    np.array(model({"token_ids": np.array([IDS]), "padding_mask": np.ones([1, len(IDS)]),
-                    "segment_ids": np.zeros([1, len(IDS)], np.int32)}))
+    np.array(model({
+        "token_ids": np.array([IDS]), "padding_mask": np.ones([1, len(IDS)]),
+        "segment_ids": np.zeros([1, len(IDS)], np.int32)}))
 
 
 KINDS = {kind.__name__: kind for kind in (saved_model, checkpoint, hf, keras_hub)}

@@ -41,6 +41,7 @@ from absl import flags, logging
 from albert_tf import command_line
 from albert_tf.errors import InputError
 from benchmarks import predictors
+from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
 _SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "shared")
@@ -124,7 +125,7 @@ def makers(config, kind, dtype, folder):
             continue
         try:
             found[name] = predictors.MAKERS[name](config, kind, dtype, folder)
-        except predictors.NotInstalled as error:
+        except NotInstalled as error:
             logging.warning("%s is left out: %s.", name, error)
     return found
 
@@ -294,7 +295,7 @@ def write_models(config, folder) -> dict[str, str]:
         try:
             write(path)
             found[name] = path
-        except predictors.NotInstalled as error:
+        except NotInstalled as error:
             logging.warning("%s is left out: %s.", name, error)
     return found
 
@@ -308,7 +309,8 @@ def first_answers(folders) -> dict:
             start = time.time()
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.first_answer", name, folder],
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                check=True)
             if number:
                 end, cores, megabytes = map(
                     float, done.stdout.splitlines()[-1].split())

@@ -27,7 +27,8 @@ from absl import flags, logging
 from albert_tf import command_line, files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from benchmarks.contestants import MAKERS, RECOMPUTING, NotInstalled, parsed_shape
+from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape
+from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
 

@@ -7,23 +7,13 @@ longest of what they are given. benchmarks/requirements.txt has the peers' packa
 """
 
 import functools
-import importlib
 import os
 
 import numpy as np
 
+from benchmarks.peers import imported
+
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-
-
-class NotInstalled(Exception):
-    """A peer's package is missing."""
-
-
-def _imported(module: str, package: str):
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise NotInstalled(f"{package} cannot be imported: {error}") from error
 
 
 def padded(features, dtype=np.int32) -> dict[str, np.ndarray]:
@@ -118,8 +108,8 @@ def tf_models(config, task, dtype, folder):
     import tensorflow as tf
     import tf_keras
 
-    encoders = _imported("official.nlp.modeling.networks.albert_encoder",
-                         "tf-models-official's AlbertEncoder")
+    encoders = imported("official.nlp.modeling.networks.albert_encoder",
+                        "tf-models-official's AlbertEncoder")
     policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
     tf_keras.mixed_precision.set_global_policy(policy)
     encoder = encoders.AlbertEncoder(
@@ -141,8 +131,8 @@ def tf_models(config, task, dtype, folder):
 
 def hf_model(config, task):
     """transformers' model, of the release's gelu."""
-    torch = _imported("torch", "PyTorch")
-    transformers = _imported("transformers", "transformers")
+    torch = imported("torch", "PyTorch")
+    transformers = imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
     model = (transformers.AlbertForQuestionAnswering if task == "spans"
              else transformers.AlbertForSequenceClassification)
@@ -155,14 +145,15 @@ def hf_model(config, task):
 
 def _hf(config, task, dtype, compiled):
     model = hf_model(config, task)
-    torch = _imported("torch", "PyTorch")
+    torch = imported("torch", "PyTorch")
     called = torch.compile(model, dynamic=True) if compiled else model
 
     def answer(features):
         ids, mask, segments = map(torch.from_numpy, padded(features, np.int64).values())
         with torch.inference_mode(), torch.autocast(
                 "cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            outputs = called(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+            outputs = called(
+                input_ids=ids, attention_mask=mask, token_type_ids=segments)
         return (outputs.start_logits if task == "spans"
                 else outputs.logits).float().numpy()
 
@@ -172,8 +163,8 @@ def _hf(config, task, dtype, compiled):
 def keras_hub_model(config, task, dtype):
     """keras-hub's, on Keras 3 with TensorFlow."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    models = _imported("keras_hub.models", "keras-hub")
-    keras = _imported("keras", "Keras 3")
+    models = imported("keras_hub.models", "keras-hub")
+    keras = imported("keras", "Keras 3")
     backbone = models.AlbertBackbone(
         vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
@@ -251,7 +242,8 @@ def limit(config, task, dtype):
     def run(lengths):
         for count, batch, rows, middle, columns in shapes(lengths):
             outer = (batch,) if batch else ()
-            left, right = operand(*outer, rows, middle), operand(*outer, middle, columns)
+            left = operand(*outer, rows, middle)
+            right = operand(*outer, middle, columns)
             for _ in range(count):
                 product = tf.matmul(left, right)
         product.numpy()

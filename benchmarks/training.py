@@ -36,8 +36,8 @@ from absl import flags, logging
 
 from albert_tf import command_line, files
 from albert_tf.errors import InputError
-from benchmarks.contestants import (
-    MAKERS, RECOMPUTING, NotInstalled, parsed_shape, predictions)
+from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape, predictions
+from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
 
@@ -117,8 +117,9 @@ def limit(config, size, length, dtype):
         sums = []
         for index in chosen:
             left, right, out = tensors[index]
-            for a, b, options in ((left, right, {}), (out, right, {"transpose_b": True}),
-                                  (left, out, {"transpose_a": True})):
+            for a, b, options in (
+                    (left, right, {}), (out, right, {"transpose_b": True}),
+                    (left, out, {"transpose_a": True})):
                 with tf.control_dependencies(sums[-1:]):
                     # Reading one number keeps the product.
                     sums.append(tf.matmul(a, b, **options)[..., 0, 0])
@@ -172,7 +173,8 @@ def summary(config, shape: str, dtype: str, times, cores) -> dict:
     found = {"shape": shape, "dtype": dtype, "seconds": {}, "times": times,
              "core_times": cores,
              "gigaflop": step_flops(config, *parsed_shape(shape)) / 1e9,
-             "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+             "peak_gigabytes":
+                 resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
     for name, values in times.items():
         row = {"median": float(np.median(values)), "least": min(values),
                "most": max(values), "cores": float(np.median(cores[name]))}

@@ -132,7 +132,8 @@ def main():
         np.savez_compressed(folder / f"{name}.npz", **_reduce(name, case))
     (folder / "configs.json").write_text(json.dumps(configs, indent=1) + "\n")
     golden = SHARED / "golden" / "model_forward"
-    (folder / "group_index.json").write_bytes((golden / "group_index.json").read_bytes())
+    (folder / "group_index.json").write_bytes(
+        (golden / "group_index.json").read_bytes())
     for suffix in ("index", "data-00000-of-00001"):
         file = f"model.ckpt.{suffix}"
         (folder / file).write_bytes((golden / "shared" / file).read_bytes())

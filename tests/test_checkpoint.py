@@ -437,7 +437,8 @@ def test_keras_weights_file_by_name(tmp_path):
 
 def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
     module = tf.Module()
-    module.one, module.two = tf.Variable(1.0, name="same"), tf.Variable(2.0, name="same")
+    module.one = tf.Variable(1.0, name="same")
+    module.two = tf.Variable(2.0, name="same")
     path = tf.train.Checkpoint(model=module).write(str(tmp_path / "model.ckpt"))
     with pytest.raises(InputError, match="two variables.*'same'"):
         checkpoint.read_tensors(path)

@@ -60,7 +60,8 @@ def test_model_by_name_and_by_file(tmp_path):
     large = AlbertConfig.named(
         "large", vocab_size=100, embedding_size=64, parameter_sharing="ffn")
     overrides = "--config_overrides=embedding_size=64, parameter_sharing = ffn"
-    assert run_python(CONFIG, f"--albert_config_file={path}", overrides) == large.to_dict()
+    found = run_python(CONFIG, f"--albert_config_file={path}", overrides)
+    assert found == large.to_dict()
     assert run_python(CONFIG, "--model=large", overrides + ",vocab_size=100"
                       ) == large.to_dict()
 

@@ -116,8 +116,8 @@ class Steps:
             self.model = make(config)
             random = np.random.default_rng(1)
             load_tf1_tensors(self.model, {
-                name: (name.endswith("gamma") + 0.3 * random.standard_normal(value.shape)
-                       ).astype("f")
+                name: (name.endswith("gamma")
+                       + 0.3 * random.standard_normal(value.shape)).astype("f")
                 for name, value in sorted(tf1_tensors(self.model).items())})
             compute_as(self.model, chosen["dtype"], chosen["recompute"])
             self.optimizer = optimization.create_optimizer(
@@ -152,8 +152,9 @@ def check_compiled(chosen, monkeypatch):
     for name in plain.rows[0].keys() - {"steps_per_second"}:
         if "accuracy" in name and chosen["dtype"] != "float32":
             continue
-        np.testing.assert_allclose(column(compiled.rows, name), column(plain.rows, name),
-                                   rtol=tolerance, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            column(compiled.rows, name), column(plain.rows, name),
+            rtol=tolerance, atol=1e-6, err_msg=name)
     if chosen["dtype"] == "float32":
         assert_close(compiled.state(), plain.state(), 2e-5)
 
@@ -196,7 +197,8 @@ def test_pairs_are_all_there():
 def devices(*names):
     """A strategy that computes on other devices, as far as `on_cpu` can tell."""
     return types.SimpleNamespace(extended=types.SimpleNamespace(
-        worker_devices=[f"/job:worker/replica:0/task:0/device:{name}" for name in names]))
+        worker_devices=[
+            f"/job:worker/replica:0/task:0/device:{name}" for name in names]))
 
 
 LARGE = tf.zeros([8, 64, 64])
@@ -236,7 +238,8 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
     monkeypatch.setattr(fused, "island", no_island)
     model = heads.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
     compute_as(model, "bfloat16", True)
-    batch = {name: tf.constant(value) for name, value in features("pretraining").items()}
+    batch = {name: tf.constant(value)
+             for name, value in features("pretraining").items()}
 
     @tf.function
     def run():

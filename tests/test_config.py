@@ -36,7 +36,8 @@ def test_a_released_file_is_read_whole_and_written_back(tmp_path):
 
 
 def test_null_activation_is_linear():
-    assert AlbertConfig.from_dict({**RELEASED, "hidden_act": None}).hidden_act == "linear"
+    config = AlbertConfig.from_dict({**RELEASED, "hidden_act": None})
+    assert config.hidden_act == "linear"
 
 
 @pytest.mark.parametrize("sharing", SHARING)

@@ -27,7 +27,8 @@ def test_a_number_depends_on_its_key_and_index_alone():
 
 
 def test_keys_differ_with_every_part_and_with_the_order():
-    parts = [(1, 2, 3), (1, 3, 2), (2, 1, 3), (1, 2), (1, 2, 3, 0), (0, 1, 2, 3), (1, 2, -3)]
+    parts = [(1, 2, 3), (1, 3, 2), (2, 1, 3), (1, 2), (1, 2, 3, 0),
+             (0, 1, 2, 3), (1, 2, -3)]
     assert len({int(counter_random.keys_of(*each)) for each in parts}) == len(parts)
     many = counter_random.keys_of(5, np.arange(1000)[:, None], np.arange(50))
     assert many.shape == (1000, 50) and len(np.unique(many)) == 50_000

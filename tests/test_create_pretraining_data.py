@@ -1,4 +1,4 @@
-"""From text to records by the script's two ways, on this machine: files, wrong inputs."""
+"""From text to records by the script's two ways on one machine: files, wrong inputs."""
 
 import functools
 import json
@@ -146,7 +146,8 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
     caplog.clear()
     with caplog.at_level(logging.INFO):
         made = local_data.create(options_of(tmp_path), tokenizer)["instances"]
-    assert " MB (100.0%), 0 s left, " in caplog.text and " MB/s, 3 documents" in caplog.text
+    assert " MB (100.0%), 0 s left, " in caplog.text
+    assert " MB/s, 3 documents" in caplog.text
     assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
     assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
 

@@ -43,7 +43,8 @@ def triples(found):
     ("x.json", '{"text": "fine", "label": "yes"}\n{"label": "no", "text": "not so"}'),
     ("x.tsv.gz", "text\tlabel\nfine\tyes\nnot so\tno\n"),
     ("x.csv.gz", "text,label\nfine,yes\nnot so, no \n"),
-    ("x.jsonl.gz", '{"text": "fine", "label": "yes"}\n{"label": "no", "text": "not so"}'),
+    ("x.jsonl.gz", '{"text": "fine", "label": "yes"}\n'
+                   '{"label": "no", "text": "not so"}'),
 ])
 def test_the_name_tells_the_format(tmp_path, name, content):
     assert triples(read(tmp_path, name, content)) == [

@@ -94,7 +94,8 @@ class Maker:
             stats["contiguous_run_pieces"].update(len(run) for run in runs if len(run))
         wanted = np.array([self.options.masking.num_to_predict(n) for n in range(
             self.options.max_seq_length + 1)])[sequences.lengths]
-        stats["shortfall_to_num_to_predict"].update((wanted - masked.num_masked).tolist())
+        stats["shortfall_to_num_to_predict"].update(
+            (wanted - masked.num_masked).tolist())
         stats["boundary"][1] = int(masked.token_boundary.sum())
         return stats
 
@@ -147,7 +148,8 @@ def test_statistics_are_the_release_s(name, tmp_path):
             ("instances", lambda d: sum(d["seq_len"].values())),
             ("tokens", lambda d: sum(n * c for n, c in d["seq_len"].items())),
             ("boundary", lambda d: d["boundary"][1]),
-            ("predictions", lambda d: sum(n * c for n, c in d["masked_count"].items()))):
+            ("predictions",
+             lambda d: sum(n * c for n, c in d["masked_count"].items()))):
         values = [ours(draw) for draw in draws]
         spread = max(4 * np.std(values, ddof=1), 1e-9)
         assert abs(maker.golden_totals[total] - np.mean(values)) <= spread, total
@@ -155,7 +157,8 @@ def test_statistics_are_the_release_s(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, flags, seen_in", [
-    ("default", {"favor_shorter_ngram": False}, {"span_words", "contiguous_run_pieces"}),
+    ("default", {"favor_shorter_ngram": False},
+     {"span_words", "contiguous_run_pieces"}),
     ("default", {"short_seq_prob": 0.2}, {"seq_len", "masked_count"}),
     ("default", {"masked_lm_prob": 0.14}, {"masked_count"}),
     ("default", {"do_whole_word_mask": False}, {"contiguous_run_pieces"}),

@@ -416,7 +416,7 @@ def test_special_ids_come_from_the_summary_and_flags_go_before(tmp_path):
     for summary, given, pattern in (
             (None, dict(cls_id=2), r"needs --sep_id, --mask_id, because no summary"),
             (None, dict(cls_id=2, sep_id=3, mask_id=40), "--mask_id is 40, which is"),
-            (None, dict(cls_id=2, sep_id=3, mask_id=2), "are 2, 3 and 2; they must dif"),
+            (None, dict(cls_id=2, sep_id=3, mask_id=2), "are 2, 3 and 2; they must"),
             ({"cls": 5, "sep": 3, "mask": 4}, {}, "begins with id 2, but --cls_id is"),
             ({"cls": 2, "sep": 5, "mask": 4}, {}, "ends with id 3, but --sep_id is 5")):
         with pytest.raises(InputError, match=pattern):
@@ -580,8 +580,9 @@ def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
     assert kept["special_ids"] == IDS._asdict()
     # Nor can a run take them up again half-way.
     assert results["other objective"]["status"] == 1
-    assert re.search("the run in .*/none started with --sentence_objective=none, now it "
-                     "is order; choose another", results["other objective"]["stderr"])
+    assert re.search(
+        "the run in .*/none started with --sentence_objective=none, now it is order; "
+        "choose another", results["other objective"]["stderr"])
     log = results["none"]["log"]
     assert "Masks are drawn anew each time: 2 pieces of a sequence of 8" in log
 

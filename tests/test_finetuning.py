@@ -214,7 +214,8 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
 def test_every_example_is_evaluated_once_and_in_order(
         replicas, batch_size, lengths, trained):
     with tiny_run.strategy(replicas).scope():
-        tuner = make(trained[0], train=None, lengths=lengths, eval_batch_size=batch_size)
+        tuner = make(
+            trained[0], train=None, lengths=lengths, eval_batch_size=batch_size)
         metrics, predictions = tuner.evaluate()
         predicted = tuner.predict(DEV, "prediction")
         model = tuner.model

@@ -1,4 +1,4 @@
-"""The fast parts of a layer: equal to the plain ones, their gradients to differences."""
+"""Fast parts of a layer: equal to the plain ones, their gradients to differences."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,8 @@ def value_and_gradients(parts, part, dropped, dtype, compiled=False):
             tape.watch(tensors)
             outputs = tf.nest.flatten(function(parts, tensors))
             total = tf.add_n([tf.reduce_sum(
-                fused.wide(out) * tf.cast(numbers(7 + i, *out.shape), fused.wide(out).dtype))
+                fused.wide(out) * tf.cast(
+                    numbers(7 + i, *out.shape), fused.wide(out).dtype))
                 for i, out in enumerate(outputs)])
         return outputs, tape.gradient(total, tensors), total
 

@@ -1,4 +1,4 @@
-"""Data creation on several processes: same bytes, stopped and gone on with, shuffled."""
+"""Data creation on several processes: same bytes, stopped, gone on with, shuffled."""
 
 import collections
 import functools
@@ -287,7 +287,8 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
         patched.setattr(local_data, "_move", one)
         with pytest.raises(Stop):
             local_data.create(options, tokenizer, num_workers=1)
-    assert [os.path.exists(path) for path in options.output_files] == [True, False, False]
+    assert [os.path.exists(path) for path in options.output_files] == [
+        True, False, False]
     if damaged:
         (tmp_path / "a.tfrecord.unfinished" / damaged).write_text("{")
     summary = local_data.create(options, tokenizer, num_workers=1)

@@ -48,7 +48,8 @@ def check_case(case):
     # As it comes from the gather, with rows that occur twice apart, and summed.
     close(tf.linalg.global_norm(gradients), golden["global_norm_as_original"])
     close(tf.linalg.global_norm(dense(gradients)), golden["global_norm_dense"])
-    assert not np.isclose(golden["global_norm_as_original"], golden["global_norm_dense"])
+    assert not np.isclose(
+        golden["global_norm_as_original"], golden["global_norm_dense"])
     assert {v.name[:-2] for v in model.trainable_variables} == set(case.grads)
     for variable, gradient in zip(model.trainable_variables, dense(gradients)):
         name = variable.name[:-2]
@@ -81,7 +82,8 @@ def small_batch(seed=0, size=4):
         "masked_lm_positions": numbers.integers(0, 6, [size, 3]),
         "masked_lm_ids": numbers.integers(0, 20, [size, 3]),
         # Parts with different numbers of predictions.
-        "masked_lm_weights": np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "f"),
+        "masked_lm_weights": np.array(
+            [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "f"),
         "sentence_order_labels": np.array([0, 1, 1, 0]),
     }
 

@@ -113,7 +113,7 @@ def test_initial_values():
                 assert value.std() == pytest.approx(0.02 * 0.88, rel=0.1), name
     # No two kernels start alike.
     kernels = [value for name, value in tf1_tensors(model).items()
-               if name.endswith("/self/query/kernel") or name.endswith("/self/key/kernel")]
+               if name.endswith(("/self/query/kernel", "/self/key/kernel"))]
     assert not np.array_equal(*kernels)
 
 
@@ -173,7 +173,8 @@ def test_equal_layers_are_the_shared_model(sharing):
         name: tensors["/".join("group_0" if part.startswith("group_") else part
                                for part in name.split("/"))]
         for name in tf1_tensors(model)})
-    np.testing.assert_allclose(sequence_output(model), sequence_output(shared), atol=1e-6)
+    np.testing.assert_allclose(
+        sequence_output(model), sequence_output(shared), atol=1e-6)
 
 
 @pytest.mark.parametrize("sharing, part", [
@@ -215,7 +216,8 @@ def test_dropout_rate_zero_drops_nothing():
 
 def test_dropout_rate_and_scale():
     seeds = DropoutSeeds(tf.constant([5, 6]))
-    masks = [seeds.dropout(tf.ones([200, 200]), rate).numpy() for rate in (0.1, 0.1, 0.5)]
+    masks = [seeds.dropout(tf.ones([200, 200]), rate).numpy()
+             for rate in (0.1, 0.1, 0.5)]
     for mask, rate in zip(masks, (0.1, 0.1, 0.5)):
         assert np.mean(mask == 0) == pytest.approx(rate, abs=0.01)
         np.testing.assert_allclose(mask[mask > 0], 1 / (1 - rate), rtol=1e-6)
@@ -248,7 +250,8 @@ def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
 
     model, seeds = encoder(), DropAll(None)
     assert not np.any(model.embeddings(IDS, tf.zeros_like(IDS), seeds))
-    hidden = tf.constant(np.random.default_rng(3).standard_normal([2, 6, 8]), tf.float32)
+    hidden = tf.constant(
+        np.random.default_rng(3).standard_normal([2, 6, 8]), tf.float32)
     attention, ffn = model.encoder.attention["0_0"], model.encoder.ffn["0_0"]
     np.testing.assert_allclose(
         attention(hidden, tf.zeros([2, 1, 1, 6]), seeds), attention.layer_norm(hidden))
@@ -288,7 +291,8 @@ def test_longest_sequence_and_one_too_long():
 @pytest.mark.parametrize("name", ["input_mask", "segment_ids"])
 @pytest.mark.parametrize("shape", [(1, 6), (2, 5)])
 def test_inputs_of_another_shape_are_named(name, shape):
-    with pytest.raises(InputError, match=rf"{name}.*\[{shape[0]}, {shape[1]}\].*\[2, 6\]"):
+    with pytest.raises(
+            InputError, match=rf"{name}.*\[{shape[0]}, {shape[1]}\].*\[2, 6\]"):
         encoder()({"input_ids": IDS, name: np.ones(shape, np.int32)})
 
 

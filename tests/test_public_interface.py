@@ -20,7 +20,8 @@ def test_from_text_to_vectors(config):
     tokenizer = albert_tf.tokenization.FullTokenizer(
         vocab_file=None, do_lower_case=True,
         spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
-    text = albert_tf.tokenization.preprocess_text("The  Layers share weights.", lower=True)
+    text = albert_tf.tokenization.preprocess_text(
+        "The  Layers share weights.", lower=True)
     ids = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text))
     assert tokenizer.convert_ids_to_tokens(ids) == tokenizer.tokenize(text)
 
@@ -58,13 +59,15 @@ def test_pretraining_step_by_hand(config):
     assert heads["mlm_logits"].shape == (2, 2, 4000)
     assert heads["sentence_order_logits"].shape == (2, 2)
     assert seen == sorted(seen, reverse=True) and seen[-1] < seen[0]
-    assert losses["total_loss"] == losses["masked_lm_loss"] + losses["sentence_order_loss"]
+    assert losses["total_loss"] == (
+        losses["masked_lm_loss"] + losses["sentence_order_loss"])
 
 
 def test_tensors_go_out_and_back_in(config):
     first, second = (albert_tf.AlbertForPreTraining(config) for _ in range(2))
     tensors = albert_tf.checkpoint.tf1_tensors(first)
-    assert "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/kernel" in tensors
+    assert ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/"
+            "kernel") in tensors
     albert_tf.checkpoint.load_tf1_tensors(second, tensors)
     back = albert_tf.checkpoint.tf1_tensors(second)
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)

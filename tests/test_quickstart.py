@@ -40,7 +40,8 @@ def test_quickstart_on_one_file_of_text(tmp_path):
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (output / "model" / "model.ckpt-best.index").exists()
 
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert again.returncode == 1 and "holds an earlier quickstart" in again.stderr
 
 

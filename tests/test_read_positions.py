@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from albert_tf import fused
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
@@ -31,6 +32,7 @@ CONFIGS = [
 
 def with_weights(make, config):
     """A model with weights large enough to tell positions and layers apart."""
+    tf_keras.utils.set_random_seed(1)
     model = make(tiny_run.config(**config))
     random = np.random.default_rng(1)
     load_tf1_tensors(model, {
@@ -92,7 +94,8 @@ def test_however_it_is_computed(options, tolerance, monkeypatch):
 def test_shapes_without_and_with_positions():
     model = with_weights(AlbertModel, {})
     whole, some, none = (
-        model(INPUTS, positions=positions) for positions in (None, POSITIONS, IDS[:, :0]))
+        model(INPUTS, positions=positions)
+        for positions in (None, POSITIONS, IDS[:, :0]))
     for out, count in ((whole, 7), (some, 3), (none, 0)):
         assert out["sequence_output"].shape == [3, count, 8]
         assert out["sequence_output"] is out["encoder_outputs"][-1]

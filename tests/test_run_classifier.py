@@ -1,4 +1,4 @@
-"""run_classifier.py as a user starts it: GLUE's files, own data, wrong inputs, kills."""
+"""run_classifier.py as users start it: GLUE's files, own data, wrong inputs, kills."""
 
 import csv
 import gzip
@@ -143,8 +143,9 @@ TRAIN = dict(
     train_batch_size=8, eval_batch_size=4, predict_batch_size=3, max_seq_length=LENGTH,
     learning_rate=0.01, train_step=6, save_checkpoints_steps=3, num_workers=1,
     num_length_buckets=2, do_train="true")
-COLA = dict(TRAIN, task_name="CoLA", data_dir="{data}/glue", vocab_file="{data}/vocab.txt",
-            init_checkpoint="{data}/pretrained", output_dir="{data}/new")
+COLA = dict(TRAIN, task_name="CoLA", data_dir="{data}/glue",
+            vocab_file="{data}/vocab.txt", init_checkpoint="{data}/pretrained",
+            output_dir="{data}/new")
 OWN = dict(TRAIN, task_name="custom", data_dir="{data}/own", train_file="train.csv",
            text_column="review", label_column="stars", vocab_file="{data}/vocab.txt",
            albert_config_file="{data}/config.json", from_scratch="true",
@@ -155,10 +156,12 @@ USE = dict(output_dir="{data}/used", data_dir="{data}/glue", num_workers=1)
 # name → (flags, pattern of the sentence). Found before TensorFlow is loaded:
 EARLY = {
     "unknown task": (
-        dict(COLA, task_name="cloa"), "--task_name=cloa: give one of cola, .* or custom"),
+        dict(COLA, task_name="cloa"),
+        "--task_name=cloa: give one of cola, .* or custom"),
     "no task": (dict(COLA, task_name=None), "--task_name=: give one of cola"),
     "nothing to do": (
         dict(COLA, do_train=None), "nothing to do: give --do_train, --do_eval or"),
+    "learning rate": (dict(COLA, learning_rate="nan"), "--learning_rate is nan; give"),
     "no output_dir": (dict(COLA, output_dir=None), "--output_dir=FOLDER is needed"),
     "no data": (
         dict(COLA, data_dir="{data}/none"),
@@ -173,7 +176,8 @@ EARLY = {
         dict(COLA, data_dir="{data}/bad/empty"),
         "bad/empty/train.tsv: there is no example in the train set of cola"),
     "no training set": (
-        dict(COLA, task_name="ax"), "--task_name=ax has no train set.*--task_name=mnli"),
+        dict(COLA, task_name="ax"),
+        "--task_name=ax has no train set.*--task_name=mnli"),
     "vocabulary of another size": (
         dict(COLA, vocab_file="{data}/short.txt"),
         "short.txt has 29 pieces, but the config's vocab_size is 30; give the"),
@@ -184,17 +188,19 @@ EARLY = {
     "vocabulary of other content, own folder": (
         dict(USE, vocab_file="{data}/other.txt", do_predict="true"),
         "other.txt is not the vocabulary of the model in {data}/used"),
-    "no vocabulary": (dict(COLA, vocab_file=None), "There is no vocabulary: give --spm"),
+    "no vocabulary": (
+        dict(COLA, vocab_file=None), "There is no vocabulary: give --spm"),
     "no model to train": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json"),
-        "no model to start from: {data}/new holds no checkpoint and no --init_checkpoint "
-        "is given; give one, or --from_scratch"),
+        "no model to start from: {data}/new holds no checkpoint and no "
+        "--init_checkpoint is given; give one, or --from_scratch"),
     "no model to predict with": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
              do_train=None, do_predict="true", from_scratch="true"),
         r"no model to start from: .* give one, or train first \(--do_train\)"),
     "no config": (
-        dict(COLA, init_checkpoint=None), "give the model's config: --albert_config_file"),
+        dict(COLA, init_checkpoint=None),
+        "give the model's config: --albert_config_file"),
     "init_checkpoint": (
         dict(COLA, init_checkpoint="{data}/none/model.ckpt",
              albert_config_file="{data}/config.json"),
@@ -324,12 +330,13 @@ def test_wrong_input_gives_one_sentence(name, results, data):
     result = results[name]
     assert result["status"] == 1, result["stderr"]
     [line] = result["stderr"].splitlines()
-    assert re.search({**EARLY, **LATE}[name][1].replace("{data}", str(data)), line), line
+    pattern = {**EARLY, **LATE}[name][1].replace("{data}", str(data))
+    assert re.search(pattern, line), line
     assert result.get("loaded", False) == (name in LATE), "TensorFlow"
 
 
 def test_wrong_input_writes_nothing_that_misleads(results, data):
-    """Features and the task may be there, but no checkpoint nor what ties the folder."""
+    """Features and the task may be there; no checkpoint, nor what ties the folder."""
     del results
     found = {path.name for path in (data / "new").rglob("*")} - {"tensorboard"}
     assert not [name for name in found if "ckpt" in name or "unfinished" in name

@@ -137,7 +137,8 @@ def checkpoint_is_there(folder):
 
 def stop(process, folder, number, delay):
     """Sends a signal, 0 for none, some seconds after the folder's next checkpoint."""
-    before = (folder / "checkpoint").read_bytes() if checkpoint_is_there(folder) else b""
+    there = checkpoint_is_there(folder)
+    before = (folder / "checkpoint").read_bytes() if there else b""
     deadline = time.monotonic() + 600  # A busy machine is slow to start.
     while (not checkpoint_is_there(folder)
            or (folder / "checkpoint").read_bytes() == before):
@@ -148,7 +149,7 @@ def stop(process, folder, number, delay):
 
 
 def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
-    """SIGKILL, then SIGTERM, each at a random moment; the ends of epochs lie between."""
+    """SIGKILL, then SIGTERM, each at a random moment, with ends of epochs between."""
     log = results["stopped"]["log"]
     assert results["stopped"]["status"] == 128 + signal.SIGTERM, log
     assert re.search("Going on at step (20|40) from", log)
@@ -215,10 +216,11 @@ EARLY = {
     "vocabulary in the summary": (
         dict(input_file="{data}/made/train.tfrecord-1"),
         "made/train.tfrecord-1 was made with a vocabulary of 29 pieces, as "
-        "{data}/made/summary-train.tfrecord-0.json says, but the config's vocab_size is "
-        r"30; set it to 29 \(--config_overrides=vocab_size=29\)"),
+        "{data}/made/summary-train.tfrecord-0.json says, but the config's vocab_size "
+        r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "vocabulary in the summary, evaluation": (
-        dict(eval_input_file="{data}/made/train.tfrecord-0"), "vocabulary of 29 pieces"),
+        dict(eval_input_file="{data}/made/train.tfrecord-0"),
+        "vocabulary of 29 pieces"),
     "heads": (
         dict(config_overrides="num_attention_heads=3"),
         "hidden_size 8 is not a multiple of num_attention_heads 3"),
@@ -251,6 +253,11 @@ EARLY = {
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
+    "learning rate": (
+        dict(learning_rate="nan"), "--learning_rate is nan; give a number of at least"),
+    "learning rate, infinite": (dict(learning_rate="inf"), "--learning_rate is inf"),
+    "learning rate, negative": (dict(learning_rate=-1), "--learning_rate is -1.0"),
+    "power": (dict(poly_power="nan"), "--poly_power is nan; give a number"),
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm counts the rows of one whole batch"),
@@ -280,10 +287,10 @@ LATE = {
     "evaluation batch": (
         dict(eval_batch_size=0, eval_input_file="{data}/dev.tfrecord"),
         "eval_batch_size 0 must be a positive"),
-    "learning rate": (dict(learning_rate=-1), "init_lr is -1.0; give a number"),
     "num_train_steps": (dict(num_train_steps=0), "num_train_steps is 0; give a whole"),
     "no checkpoint": (
-        dict(init_checkpoint="{data}/none"), "{data}/none: there is no checkpoint"),
+        dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
+        "{data}/none: there is no checkpoint"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),
         r"model.ckpt does not fit the model: variables of another shape: 3 .*"
@@ -299,7 +306,7 @@ LATE = {
         "later_id.tfrecord, record 41: input_ids holds 30, which is not in 0..29"),
     "divergence": (
         dict(learning_rate=1e30, num_warmup_steps=0),
-        "the loss or the gradient is not finite at step 1; there is no checkpoint from"),
+        "the loss or the gradient is not finite at step 1; there is no checkpoint"),
 }
 
 # Commands that work, in the same process:
@@ -309,7 +316,8 @@ WORKING = {
         num_train_steps=1, input_file="{data}/named/train.tfrecord"),
     "records of another vocabulary": dict(
         input_file="{data}/renamed/train.tfrecord", output_dir="{data}/partial init"),
-    "unbroken": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
+    "unbroken": dict(
+        eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
     # After a process of its own, which was killed.
     "stopped": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
     "resumed": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
@@ -317,7 +325,8 @@ WORKING = {
         eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
         do_train="false", do_eval="true", eval_batch_size=5, input_file=None),
     "some of the evaluation": dict(
-        do_eval="true", do_train="false", output_dir="{data}/unbroken", max_eval_steps=1),
+        do_eval="true", do_train="false", output_dir="{data}/unbroken",
+        max_eval_steps=1),
 }
 
 
@@ -376,12 +385,18 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     result = results["records of another vocabulary"]
     assert result["status"] == 1
     assert result["stderr"].startswith(
-        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the model "
-        f"in {data}/partial init (a.txt); choose another --output_dir")
+        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the "
+        f"model in {data}/partial init (a.txt); choose another --output_dir")
+
+
+def test_start_that_fails_leaves_nothing(results, data):
+    assert results["no checkpoint"]["status"] == 1
+    assert not list((data / "no checkpoint").iterdir())
 
 
 def test_summary_that_is_damaged_is_left_out_aloud(results):
-    assert "summary-other.json is left out" in results["vocabulary in the summary"]["log"]
+    log = results["vocabulary in the summary"]["log"]
+    assert "summary-other.json is left out" in log
 
 
 def test_script_tells_a_mistake_without_a_traceback():
@@ -470,7 +485,8 @@ def test_two_workers_make_the_steps_of_two_replicas(tmp_path):
         finish(process)
     for row, other in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two")):
         assert row["masked_lm_loss"] == pytest.approx(other["masked_lm_loss"], rel=5e-6)
-    found, expected = (stored(tmp_path / name, "model.ckpt-10") for name in ("two", "one"))
+    found, expected = (
+        stored(tmp_path / name, "model.ckpt-10") for name in ("two", "one"))
     for key, value in expected.items():
         # The gradient of the key's bias is 0 but for rounding errors.
         tolerance = 1e-3 if "key/bias" in key else 1e-5

@@ -131,7 +131,8 @@ EARLY = {
         dict(data_dir="{data}/no_dev_answers"),
         "dev/high/1.txt: there are no answers, so .* but not scored"),
     "no start": (
-        dict(from_scratch="false"), "there is no model to start from: .*--from_scratch"),
+        dict(from_scratch="false"),
+        "there is no model to start from: .*--from_scratch"),
     "no model to predict with": (
         {**NO_TRAINING, "do_eval": "false", "do_predict": "true"},
         r"there is no model to start from: .* or train first \(--do_train\)"),
@@ -151,6 +152,7 @@ EARLY = {
     "folder of features": (
         dict(cached_dir="{data}/config.json/below"),
         "--cached_dir: the folder {data}/config.json/below cannot be written"),
+    "learning rate": (dict(learning_rate=-1), "--learning_rate is -1.0; give a number"),
     "no output_dir": (dict(output_dir=None), "--output_dir=FOLDER is needed"),
     "misspelt flag": (
         dict(max_qa_lenght=1), "Unknown command line flag 'max_qa_lenght'. Did you"),
@@ -159,7 +161,8 @@ EARLY = {
 # Found when the devices and the model are made:
 LATE = {
     "batch in parts": (
-        dict(gradient_accumulation_steps=3), "train_batch_size 4 must be a positive mul"),
+        dict(gradient_accumulation_steps=3),
+        "train_batch_size 4 must be a positive mul"),
 }
 
 _PREDICT = {**NO_TRAINING, "do_eval": "false", "do_predict": "true"}
@@ -175,8 +178,9 @@ WORKING = {
         output_dir="{data}/stopped", data_dir="{data}/race", do_train="false",
         do_eval="false", do_predict="true", **dict.fromkeys(
             set(FLAGS) - {"data_dir", "eval_batch_size"})),
-    "large batches": dict(_FROM_UNBROKEN, predict_batch_size=7, cached_dir="{data}/new/a",
-                          predict_file="{data}/new/b/features"),
+    "large batches": dict(
+        _FROM_UNBROKEN, predict_batch_size=7, cached_dir="{data}/new/a",
+        predict_file="{data}/new/b/features"),
     "one length": dict(_FROM_UNBROKEN, num_length_buckets=1, predict_batch_size=1),
     "evaluate alone": dict(_FROM_UNBROKEN, do_eval="true", eval_batch_size=5,
                            do_predict="false"),

@@ -143,6 +143,18 @@ def test_no_sequences(served):
     assert server.predict([]) == {"logits": [], "probabilities": []}
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_the_signature_takes_an_empty_batch(name, served):
+    """Which TensorFlow Serving may hand over; Server does not."""
+    _, server = served(name)
+    batch = {key: np.array([FEATURES[1][key]], np.int32) for key in server._inputs}
+    one, none = (server._serve(**{
+        key: tf.constant(values[:count]) for key, values in batch.items()})
+        for count in (1, 0))
+    assert {key: [0, *value.shape[1:]] for key, value in one.items()} == {
+        key: value.shape for key, value in none.items()}
+
+
 def test_wrong_requests(served):
     _, server = served("conditional spans")
     without = {name: value for name, value in FEATURES[0].items() if name != "p_mask"}

@@ -481,7 +481,8 @@ def test_answers_unfit_for_training_are_told_with_the_question(
 
 
 def test_training_takes_the_first_of_several_answers():
-    answers = [{"text": "old", "answer_start": 13}, {"text": "clock", "answer_start": 4}]
+    answers = [{"text": "old", "answer_start": 13},
+               {"text": "clock", "answer_start": 4}]
     data = dataset(answers=answers)["data"]
     example, = squad.read_examples(
         data, is_training=True, version_2_with_negative=False)

@@ -69,7 +69,8 @@ def test_replicas_with_fast_parts(fast, jit_compile):
 @pytest.fixture(scope="module", name="whole_losses")
 def _whole_losses():
     """Of 20 steps in float32."""
-    losses = column(training(config=ONE_LAYER).run(2 * even_batches(), 20), "total_loss")
+    rows = training(config=ONE_LAYER).run(2 * even_batches(), 20)
+    losses = column(rows, "total_loss")
     assert losses[-1] < 0.8 * losses[0]
     return losses
 

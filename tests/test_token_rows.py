@@ -31,7 +31,8 @@ def inputs(lengths):
         "input_ids": np.where(mask, ids, 0), "input_mask": mask,
         "segment_ids": (np.arange(LENGTH) > lengths // 2).astype(np.int32) * mask,
         "masked_lm_positions": (
-            random.integers(0, LENGTH, [4, 3]) % np.maximum(lengths, 1)).astype(np.int32)}
+            random.integers(0, LENGTH, [4, 3]) % np.maximum(lengths, 1)
+        ).astype(np.int32)}
 
 
 def there(features):
@@ -200,7 +201,8 @@ SPANS = {"p_mask": 1 - inputs(LENGTHS["ragged"])["input_mask"],
 
 
 @pytest.mark.parametrize("make", [
-    lambda config: AlbertForSpans(config, mask_padding=False), AlbertForConditionalSpans,
+    lambda config: AlbertForSpans(config, mask_padding=False),
+    AlbertForConditionalSpans,
     pytest.param(AlbertForSpans, marks=SLOW)])
 def test_spans_read_padding_only_where_they_say_so(make):
     model = with_weights(make, {})

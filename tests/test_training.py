@@ -212,7 +212,8 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     make_run(copy, data, keep_checkpoint_max=2).train()
 
     assert f"Going on at step 6 from {copy}/model.ckpt-6." in caplog.text
-    assert_equal_tensors(stored(copy, "model.ckpt-12"), stored(finished, "model.ckpt-12"))
+    assert_equal_tensors(
+        stored(copy, "model.ckpt-12"), stored(finished, "model.ckpt-12"))
     for split in ("train", "eval"):
         assert (without_speed(rows_of(copy, split))
                 == without_speed(rows_of(finished, split)))
@@ -301,7 +302,8 @@ def test_float16_and_other_types_go_on_from_each_other(half, data, caplog):
 
 
 def test_own_checkpoint_goes_before_init_checkpoint(copy, finished, data, caplog):
-    run = make_run(copy, data, train=False, init_checkpoint=str(finished / "model.ckpt-3"))
+    run = make_run(copy, data, train=False,
+                   init_checkpoint=str(finished / "model.ckpt-3"))
     run.evaluate()
     assert run.current_step == 12
     assert f"Using {copy}/model.ckpt-12, of step 12." in caplog.text
@@ -373,7 +375,8 @@ def test_list_of_checkpoints_names_a_missing_file(copy, data):
     for path in copy.glob("model.ckpt-12.*"):
         path.unlink()
     with pytest.raises(InputError, match=(
-            r"run/checkpoint names .*model.ckpt-12, which is not there; .*model.ckpt-9")):
+            r"run/checkpoint names .*model.ckpt-12, which is not there; "
+            r".*model.ckpt-9")):
         make_run(copy, data, train=False).evaluate()
 
 
@@ -439,8 +442,8 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data, eager):
         run.train()
     # The loss of step 6 is well, but that step ruins the weights.
     assert str(caught.value).startswith(
-        "masked_lm_loss is nan in the evaluation at step 7; the last good checkpoint is "
-        f"{copy}/model.ckpt-6; use a lower learning rate or a longer warm-up")
+        "masked_lm_loss is nan in the evaluation at step 7; the last good checkpoint "
+        f"is {copy}/model.ckpt-6; use a lower learning rate or a longer warm-up")
     assert checkpoints(copy) == [3, 6, 7]
     assert rows_of(copy, "eval")[-1]["step"] == 6
 
@@ -450,8 +453,8 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30)
     with pytest.raises(training.DivergenceError, match=(
-            "the loss or the gradient is not finite at step 7; the last good checkpoint "
-            f"is {copy}/model.ckpt-6; ")):
+            "the loss or the gradient is not finite at step 7; the last good "
+            f"checkpoint is {copy}/model.ckpt-6; ")):
         run.train()
     assert checkpoints(copy) == [3, 6]
 
@@ -482,8 +485,8 @@ def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
     run = make_run(tmp_path / "run", (data[0], None), **HALF,
                    init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
     with pytest.raises(training.DivergenceError, match=(
-            "the loss or the gradient is not finite at step 2, though the loss scale is "
-            "down to 1; float16 may not hold this model's numbers, as bfloat16 would; ")):
+            "the loss or the gradient is not finite at step 2, though the loss scale "
+            "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
         run.train()
 
 

@@ -1,4 +1,4 @@
-"""Steps: the release's runs, replicas, parts of a batch, XLA, dropout, broken losses."""
+"""Steps: the release's runs, replicas, parts of batches, XLA, dropout, broken loss."""
 
 import collections
 import functools
@@ -36,7 +36,7 @@ def batches_of(batches, replicas=1):
 
 
 class Training:
-    """A model at given weights, and a Trainer that goes through batches over and over."""
+    """A model at given weights, and a Trainer that takes batches over and over."""
 
     def __init__(self, replicas=1, config=None, seed=0, name="lamb", **options):
         config = tiny_run.config(**(config or {}))
