@@ -197,8 +197,8 @@ def keras_hub(config, size, length, dtype):
     import tensorflow as tf
 
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    models = _imported("keras_hub.models", "keras-hub")
-    keras = _imported("keras", "Keras 3")
+    models = imported("keras_hub.models", "keras-hub")
+    keras = imported("keras", "Keras 3")
     backbone = models.AlbertBackbone(
         vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
         num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
