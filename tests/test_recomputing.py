@@ -13,8 +13,8 @@ KERNEL_BYTES = 4 * 12 * WIDTH * WIDTH
 DRAWN_BYTES = 2 * HEADS * LENGTH * LENGTH  # of attention's dropout, bool
 
 
-def most_bytes(layers: int, recompute: bool) -> int:
-    """That the tensors of forward and backward pass hold at one time."""
+def gradients_of(layers: int, recompute: bool):
+    """A function of a seed: the gradients of a model with dropout."""
     config = tiny_run.config(
         hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
         num_hidden_layers=layers, max_position_embeddings=LENGTH,
@@ -36,6 +36,12 @@ def most_bytes(layers: int, recompute: bool) -> int:
         return tape.gradient(loss, model.trainable_variables,
                              unconnected_gradients="zero")
 
+    return gradients
+
+
+def most_bytes(layers: int, recompute: bool) -> int:
+    """That the tensors of forward and backward pass hold at one time."""
+    gradients = gradients_of(layers, recompute)
     found = []
     for _ in range(4):  # The order of operations is not always the same.
         tf.config.experimental.reset_memory_stats("CPU:0")
@@ -62,3 +68,24 @@ def test_of_a_layer_its_input_alone_is_kept(fast):
                for recompute in (False, True)}
     assert a_layer[True] < HIDDEN_BYTES + DRAWN_BYTES
     assert a_layer[False] > 5 * a_layer[True]
+
+
+def same_computations(graph) -> dict:
+    """Operation → a number, equal where TensorFlow or XLA may compute once for all."""
+    found, numbers = {}, {}
+    for op in graph.get_operations():
+        key = (op.type, str(sorted(op.node_def.attr.items(), key=lambda item: item[0])),
+               tuple((found[part.op], part.value_index) for part in op.inputs),
+               op.name if op.type == "Placeholder" else "")
+        found[op] = numbers.setdefault(key, len(numbers))
+    return found
+
+
+def test_draws_of_dropout_are_made_again():
+    """Those of both passes must not be seen to be the same, and be kept in between."""
+    graph = gradients_of(2, recompute=True).get_concrete_function(
+        tf.TensorSpec([2], tf.int32)).graph
+    draws = [number for op, number in same_computations(graph).items()
+             if "RandomUniform" in op.type and op.outputs[0].shape.rank]
+    # Of the embeddings, and of three places in each of two layers, twice.
+    assert len(draws) == len(set(draws)) == 1 + 2 * 3 * 2
