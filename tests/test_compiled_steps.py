@@ -156,7 +156,9 @@ def check_compiled(chosen, monkeypatch):
             column(compiled.rows, name), column(plain.rows, name),
             rtol=tolerance, atol=1e-6, err_msg=name)
     if chosen["dtype"] == "float32":
-        assert_close(compiled.state(), plain.state(), 2e-5)
+        # Both optimizers divide a gradient by its own size, small ones with their
+        # roundings too; a step moves weights by 0.03.
+        assert_close(compiled.state(), plain.state(), 1e-4)
 
 
 def name_of(chosen):
