@@ -173,7 +173,8 @@ def test_compiled_step_is_the_step(chosen, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype, task", [
-    ("float32", "pretraining"), ("float16", "classification")])
+    ("float32", "pretraining"),
+    pytest.param("float16", "classification", marks=pytest.mark.slow)])
 def test_compiled_step_of_one_layer_with_everything(dtype, task, monkeypatch):
     """A cheap sample of the above."""
     check_compiled(dict(

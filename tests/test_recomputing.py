@@ -62,6 +62,7 @@ def _fast(monkeypatch):
         pytest.skip("TensorFlow does not count this device's memory")
 
 
+@pytest.mark.slow
 def test_of_a_layer_its_input_alone_is_kept(fast):
     """Neither what is in it, nor draws of dropout, nor gradients of its kernels."""
     a_layer = {recompute: (most_bytes(8, recompute) - most_bytes(2, recompute)) / 6
