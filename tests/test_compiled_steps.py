@@ -122,6 +122,9 @@ class Steps:
             compute_as(self.model, chosen["dtype"], chosen["recompute"])
             self.optimizer = optimization.create_optimizer(
                 0.01, 100, 0, optimizer=chosen["optimizer"])
+            # Both optimizers divide a gradient by its own size, which would magnify
+            # the roundings of one that is almost 0 a thousand times.
+            self.optimizer.epsilon = 1e-2
             self.optimizer.build(self.model.trainable_variables)
             task = (tiny_run.task(self.model) if objective is None else
                     finetuning.make_task(self.model, objective, None, "loss"))
@@ -156,9 +159,7 @@ def check_compiled(chosen, monkeypatch):
             column(compiled.rows, name), column(plain.rows, name),
             rtol=tolerance, atol=1e-6, err_msg=name)
     if chosen["dtype"] == "float32":
-        # Both optimizers divide a gradient by its own size, small ones with their
-        # roundings too; a step moves weights by 0.03.
-        assert_close(compiled.state(), plain.state(), 1e-4)
+        assert_close(compiled.state(), plain.state(), 2e-5)
 
 
 def name_of(chosen):

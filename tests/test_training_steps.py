@@ -38,7 +38,8 @@ def batches_of(batches, replicas=1):
 class Training:
     """A model at given weights, and a Trainer that takes batches over and over."""
 
-    def __init__(self, replicas=1, config=None, seed=0, name="lamb", **options):
+    def __init__(self, replicas=1, config=None, seed=0, name="lamb", epsilon=1e-6,
+                 **options):
         config = tiny_run.config(**(config or {}))
         self.weights = tiny_run.weights(config, seed)
         self.replicas = replicas
@@ -46,6 +47,7 @@ class Training:
         with self.strategy.scope():
             self.model = heads.AlbertForPreTraining(config)
             self.optimizer = tiny_run.optimizer(self.model, name=name)
+            self.optimizer.epsilon = epsilon
             dataset = self._distributed(even_batches())
             self.trainer = Trainer(tiny_run.task_with_loss(self.model), self.optimizer,
                                    [dataset], StepOptions(**options))
@@ -300,15 +302,14 @@ def test_compiled_step_of_two_replicas_is_the_step():
 @pytest.mark.parametrize("sharing", ["all", "attention", "ffn", "none"])
 @pytest.mark.parametrize("options", [
     {}, dict(replicas=2, gradient_accumulation_steps=2),
-    dict(name="adamw", count_duplicate_rows=True)])
+    # AdamW divides a gradient by its own size, so that where one is almost 0 a rounding
+    # error of 1e-7 becomes 1e-5; a larger epsilon keeps it what it is.
+    dict(name="adamw", count_duplicate_rows=True, epsilon=1e-2)])
 def test_compiled_step_is_the_step(sharing, options):
     config = dict(parameter_sharing=sharing)
-    # AdamW's first step divides by little more than its epsilon where a gradient is
-    # almost 0, which makes 1e-5 of a rounding error of 1e-7.
-    atol = 3e-5 if options.get("name") == "adamw" else 1e-5
     assert_same_training(
         Training(config=config, **options),
-        Training(config=config, jit_compile=True, **options), even_batches(), atol=atol)
+        Training(config=config, jit_compile=True, **options), even_batches())
 
 
 @pytest.mark.slow
