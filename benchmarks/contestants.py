@@ -11,7 +11,7 @@ import os
 import numpy as np
 
 from albert_tf.errors import InputError
-from benchmarks.peers import imported
+from benchmarks import peers
 
 
 def parsed_shape(text: str) -> tuple[int, int]:
@@ -101,17 +101,7 @@ def tf_models(config, size, length, dtype):
 
     from albert_tf import heads, layers
 
-    encoders = imported("official.nlp.modeling.networks.albert_encoder",
-                        "tf-models-official's AlbertEncoder")
-    policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
-    tf_keras.mixed_precision.set_global_policy(policy)
-    encoder = encoders.AlbertEncoder(
-        config.vocab_size, config.embedding_size, config.hidden_size,
-        config.num_hidden_layers, config.num_attention_heads,
-        config.max_position_embeddings, config.type_vocab_size,
-        config.intermediate_size, dropout_rate=config.hidden_dropout_prob,
-        attention_dropout_rate=config.attention_probs_dropout_prob, dict_outputs=True)
-    tf_keras.mixed_precision.set_global_policy("float32")
+    encoder = peers.tf_models_encoder(config, dtype)
 
     class Pretrainer(tf_keras.Model):
         """Its encoder and our heads."""
@@ -153,8 +143,8 @@ def _checkpoint_layers(torch, model):
 
 
 def hf(config, size, length, dtype, recompute=False, compiled=False):
-    torch = imported("torch", "PyTorch")
-    transformers = imported("transformers", "transformers")
+    torch = peers.imported("torch", "PyTorch")
+    transformers = peers.imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
     model = transformers.AlbertForPreTraining(transformers.AlbertConfig(
         vocab_size=config.vocab_size, embedding_size=config.embedding_size,
@@ -196,16 +186,7 @@ def keras_hub(config, size, length, dtype):
     """Without the loss over sentences, which it has not; AdamW as in hf."""
     import tensorflow as tf
 
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    models = imported("keras_hub.models", "keras-hub")
-    keras = imported("keras", "Keras 3")
-    backbone = models.AlbertBackbone(
-        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
-        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size,
-        max_sequence_length=config.max_position_embeddings,
-        dropout=config.hidden_dropout_prob,
-        dtype="float32" if dtype == "float32" else f"mixed_{dtype}")
+    models, keras, backbone = peers.keras_hub_backbone(config, dtype)
     model = models.AlbertMaskedLM(backbone, preprocessor=None)
     optimizer = keras.optimizers.AdamW(1e-4, global_clipnorm=1.0)
     optimizer.build(model.trainable_variables)

@@ -1,6 +1,7 @@
 """Packages of the peers, which are measured where they are installed."""
 
 import importlib
+import os
 
 
 class NotInstalled(Exception):
@@ -13,3 +14,38 @@ def imported(module: str, package: str):
         return importlib.import_module(module)
     except ImportError as error:
         raise NotInstalled(f"{package} cannot be imported: {error}") from error
+
+
+def _policy(dtype: str) -> str:
+    return "float32" if dtype == "float32" else f"mixed_{dtype}"
+
+
+def tf_models_encoder(config, dtype: str):
+    """tf-models-official's AlbertEncoder, with the dropout of the config."""
+    import tf_keras
+
+    encoders = imported("official.nlp.modeling.networks.albert_encoder",
+                        "tf-models-official's AlbertEncoder")
+    tf_keras.mixed_precision.set_global_policy(_policy(dtype))
+    encoder = encoders.AlbertEncoder(
+        config.vocab_size, config.embedding_size, config.hidden_size,
+        config.num_hidden_layers, config.num_attention_heads,
+        config.max_position_embeddings, config.type_vocab_size,
+        config.intermediate_size, dropout_rate=config.hidden_dropout_prob,
+        attention_dropout_rate=config.attention_probs_dropout_prob, dict_outputs=True)
+    tf_keras.mixed_precision.set_global_policy("float32")
+    return encoder
+
+
+def keras_hub_backbone(config, dtype: str):
+    """keras-hub's modules `models` and Keras 3 on TensorFlow, and its AlbertBackbone
+    with the dropout of the config."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    models = imported("keras_hub.models", "keras-hub")
+    keras = imported("keras", "Keras 3")
+    return models, keras, models.AlbertBackbone(
+        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
+        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size,
+        max_sequence_length=config.max_position_embeddings,
+        dropout=config.hidden_dropout_prob, dtype=_policy(dtype))

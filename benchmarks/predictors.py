@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 
-from benchmarks.peers import imported
+from benchmarks import peers
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -108,17 +108,8 @@ def tf_models(config, task, dtype, folder):
     import tensorflow as tf
     import tf_keras
 
-    encoders = imported("official.nlp.modeling.networks.albert_encoder",
-                        "tf-models-official's AlbertEncoder")
-    policy = "float32" if dtype == "float32" else f"mixed_{dtype}"
-    tf_keras.mixed_precision.set_global_policy(policy)
-    encoder = encoders.AlbertEncoder(
-        config.vocab_size, config.embedding_size, config.hidden_size,
-        config.num_hidden_layers, config.num_attention_heads,
-        config.max_position_embeddings, config.type_vocab_size,
-        config.intermediate_size, dict_outputs=True)
+    encoder = peers.tf_models_encoder(config, dtype)
     head = tf_keras.layers.Dense(2, dtype="float32")
-    tf_keras.mixed_precision.set_global_policy("float32")
     output = "sequence_output" if task == "spans" else "pooled_output"
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3)
@@ -131,8 +122,8 @@ def tf_models(config, task, dtype, folder):
 
 def hf_model(config, task):
     """transformers' model, of the release's gelu."""
-    torch = imported("torch", "PyTorch")
-    transformers = imported("transformers", "transformers")
+    torch = peers.imported("torch", "PyTorch")
+    transformers = peers.imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
     model = (transformers.AlbertForQuestionAnswering if task == "spans"
              else transformers.AlbertForSequenceClassification)
@@ -145,7 +136,7 @@ def hf_model(config, task):
 
 def _hf(config, task, dtype, compiled):
     model = hf_model(config, task)
-    torch = imported("torch", "PyTorch")
+    torch = peers.imported("torch", "PyTorch")
     called = torch.compile(model, dynamic=True) if compiled else model
 
     def answer(features):
@@ -162,15 +153,7 @@ def _hf(config, task, dtype, compiled):
 
 def keras_hub_model(config, task, dtype):
     """keras-hub's, on Keras 3 with TensorFlow."""
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    models = imported("keras_hub.models", "keras-hub")
-    keras = imported("keras", "Keras 3")
-    backbone = models.AlbertBackbone(
-        vocabulary_size=config.vocab_size, num_layers=config.num_hidden_layers,
-        num_heads=config.num_attention_heads, embedding_dim=config.embedding_size,
-        hidden_dim=config.hidden_size, intermediate_dim=config.intermediate_size,
-        max_sequence_length=config.max_position_embeddings, dropout=0.0,
-        dtype="float32" if dtype == "float32" else f"mixed_{dtype}")
+    models, keras, backbone = peers.keras_hub_backbone(config, dtype)
     if task == "spans":
         outputs = keras.layers.Dense(2)(backbone.output["sequence_output"])
         return keras.Model(backbone.input, outputs)
