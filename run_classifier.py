@@ -87,7 +87,8 @@ def _splits() -> list[str]:
         ("train", FLAGS.do_train), ("dev", FLAGS.do_eval), ("test", FLAGS.do_predict))
         if needed]
     if not (splits or FLAGS.export_dir):
-        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+        raise InputError("nothing to do: give --do_train, --do_eval, --do_predict or "
+                         "--export_dir.")
     if (FLAGS.task_name or "").lower() == "custom":
         for split in splits:
             if not FLAGS[f"{split}_file"].value:

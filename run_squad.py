@@ -109,7 +109,8 @@ def _task_name() -> str:
 
 def _check_flags() -> None:
     if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict or FLAGS.export_dir):
-        raise InputError("nothing to do: give --do_train, --do_eval or --do_predict.")
+        raise InputError("nothing to do: give --do_train, --do_eval, --do_predict or "
+                         "--export_dir.")
     if FLAGS.do_train and not FLAGS.train_file:
         raise InputError("give --train_file, the questions to train on.")
     if (FLAGS.do_eval or FLAGS.do_predict) and not FLAGS.predict_file:
@@ -379,7 +380,6 @@ def main(argv):
     tables = {name: _features(name, found.examples, config, tokenizer)
               for name, found in sets.items()}
     _report_dropped(sets, tables)
-
 
     with strategy.scope():
         tuner = _build(config, options, warmup, sets.get("predict"), tables)

@@ -202,24 +202,7 @@ class AlbertModel(tf_keras.Model):
           InputError: if S is over max_position_embeddings, or the inputs differ in
             shape.
         """
-        input_ids = tf.cast(inputs["input_ids"], tf.int32)
-        length = input_ids.shape[1]
-        if length is not None and length > self.config.max_position_embeddings:
-            raise InputError(
-                f"a sequence of {length} pieces is longer than the config's "
-                f"max_position_embeddings {self.config.max_position_embeddings}.")
-        mask = inputs.get("input_mask")
-        mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
-        segment_ids = inputs.get("segment_ids")
-        segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
-                       else tf.cast(segment_ids, tf.int32))
-        for name, value in (("input_mask", mask), ("segment_ids", segment_ids)):
-            # A row too few would be broadcast without a word.
-            if not input_ids.shape.is_compatible_with(value.shape):
-                raise InputError(
-                    f"{name} has the shape {list(value.shape)}, but input_ids has "
-                    f"{list(input_ids.shape)}; they must be the same.")
-
+        input_ids, mask, segment_ids = self._checked(inputs)
         if training and seed is None:
             seed = tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
                                      dtype=tf.int32)
@@ -243,6 +226,27 @@ class AlbertModel(tf_keras.Model):
             "sequence_output": outputs[-1],
             "pooled_output": self.pooler(tf.cast(first, tf.float32)),
         }
+
+    def _checked(self, inputs):
+        """input_ids, input_mask and segment_ids, of one shape."""
+        input_ids = tf.cast(inputs["input_ids"], tf.int32)
+        length = input_ids.shape[1]
+        if length is not None and length > self.config.max_position_embeddings:
+            raise InputError(
+                f"a sequence of {length} pieces is longer than the config's "
+                f"max_position_embeddings {self.config.max_position_embeddings}.")
+        mask = inputs.get("input_mask")
+        mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
+        segment_ids = inputs.get("segment_ids")
+        segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
+                       else tf.cast(segment_ids, tf.int32))
+        for name, value in (("input_mask", mask), ("segment_ids", segment_ids)):
+            # A row too few would be broadcast without a word.
+            if not input_ids.shape.is_compatible_with(value.shape):
+                raise InputError(
+                    f"{name} has the shape {list(value.shape)}, but input_ids has "
+                    f"{list(input_ids.shape)}; they must be the same.")
+        return input_ids, mask, segment_ids
 
     def get_config(self):
         return {"config": self.config.to_dict()}

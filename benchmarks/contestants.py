@@ -209,8 +209,8 @@ def keras_hub(config, size, length, dtype):
     return lambda: float(train())
 
 
-MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models, "keras-hub": keras_hub, "hf": hf,
-          "compiled": compiled_hf}
+MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models,
+          "keras-hub": keras_hub, "hf": hf, "compiled": compiled_hf}
 
 # Those that can compute layers again in the backward pass: `recompute`.
 RECOMPUTING = ("ours", "plain", "hf", "compiled")

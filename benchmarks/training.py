@@ -27,6 +27,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -47,7 +48,8 @@ DTYPES = ("float32", "bfloat16")
 command_line.define_model_flags()
 flags.DEFINE_list("shapes", ["8x128", "4x512"], "Batches: sequences x length.")
 flags.DEFINE_list("dtypes", list(DTYPES), "Types of products and activations.")
-flags.DEFINE_list("contestants", list(CONTESTANTS), "What to measure; also: compiled, keras-hub.")
+flags.DEFINE_list("contestants", list(CONTESTANTS),
+                  "What to measure; also: compiled, keras-hub.")
 flags.DEFINE_float("dropout", None, "Dropout of all. Default: the config's.",
                    lower_bound=0.0, upper_bound=1.0)
 flags.DEFINE_integer("rounds", 7, "Steps of each that are measured.", lower_bound=1)
@@ -186,10 +188,10 @@ def summary(config, shape: str, dtype: str, times, cores) -> dict:
                 np.array(values) / np.array(times["ours"])))
         found["seconds"][name] = row
         logging.info(
-            "%s %s %-9s %.3f s (%.3f to %.3f), cores %.3f; %3.0f %% of the limit, "
-            "%.2f x ours", shape, dtype, name, row["median"], row["least"],
-            row["most"], row["cores"],
-            100 * row.get("share_of_limit", 0), row.get("times_ours", 0))
+            "%s %s %-9s %.3f s (%.3f to %.3f), cores %.3f%s%s", shape, dtype, name,
+            row["median"], row["least"], row["most"], row["cores"],
+            f"; {row['share_of_limit']:.0%} of the limit" if "limit" in times else "",
+            f"; {row['times_ours']:.2f} x ours" if "ours" in times else "")
     return found
 
 
@@ -253,7 +255,12 @@ def main(argv):
             done = subprocess.run(
                 [sys.executable, "-m", "benchmarks.training", *sys.argv[1:],
                  f"--one_setting={shape}:{dtype}"],
-                stdout=subprocess.PIPE, text=True, check=True)
+                stdout=subprocess.PIPE, text=True)
+            if done.returncode == -signal.SIGKILL:
+                raise InputError(
+                    f"{shape} {dtype}: the process was killed, as happens when memory "
+                    "is short; give fewer --contestants at once, or smaller --shapes.")
+            done.check_returncode()
             results.append(json.loads(done.stdout.splitlines()[-1]))
             if FLAGS.output:  # After each setting: the next may take long.
                 write(FLAGS.output, {

@@ -160,7 +160,7 @@ EARLY = {
         "--task_name=cloa: give one of cola, .* or custom"),
     "no task": (dict(COLA, task_name=None), "--task_name=: give one of cola"),
     "nothing to do": (
-        dict(COLA, do_train=None), "nothing to do: give --do_train, --do_eval or"),
+        dict(COLA, do_train=None), "nothing to do: give --do_train, --do_eval, "),
     "learning rate": (dict(COLA, learning_rate="nan"), "--learning_rate is nan; give"),
     "no output_dir": (dict(COLA, output_dir=None), "--output_dir=FOLDER is needed"),
     "no data": (
