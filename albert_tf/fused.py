@@ -11,8 +11,9 @@ differentiation keeps what each of them needs. Here stand three parts of a layer
 each twice: PLAIN, as one would write it, and FAST, with a gradient by hand that
 keeps only what it needs, and XLA to compile what stands between two products into
 single loops. The products stay outside, since XLA's own are slower on a CPU than
-oneDNN's. `parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where XLA
-compiles whole steps.
+oneDNN's. SERVED is for exported models on CPUs, whose batches have any shape and which
+nobody differentiates. `parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where
+XLA compiles whole steps.
 
 Activations may be float32, bfloat16 or float16; biases, gains and all arithmetic
 within a part are float32 (float64 for float64 activations).
@@ -195,14 +196,7 @@ def _fast_attend(query, key, value, mask, dropped):
 
     @tf.custom_gradient
     def attend(query, key, value, mask):
-        # TensorFlow makes this one operation of oneDNN's: scale and mask cost nothing.
-        scores = (tf.matmul(query, key, transpose_b=True)
-                  * tf.constant(factor, query.dtype) + tf.cast(mask, query.dtype))
-        # Its own softmax, since XLA's is slower here: it finds the largest score of
-        # a row one by one. Of bfloat16 it computes in float32, of float16 it does not.
-        if scores.dtype == tf.float16:
-            scores = wide(scores)
-        probs = tf.cast(tf.nn.softmax(scores), query.dtype)
+        probs = _probabilities(query, key, mask)
         context = tf.matmul(_drop_probs(probs, keep, rate), value)
 
         def gradient(upstream):
@@ -217,6 +211,18 @@ def _fast_attend(query, key, value, mask, dropped):
         return context, gradient
 
     return attend(query, key, value, mask)
+
+
+def _probabilities(query, key, mask):
+    # TensorFlow makes this one operation of oneDNN's: scale and mask cost nothing.
+    scores = (tf.matmul(query, key, transpose_b=True)
+              * tf.constant(_score_scale(query), query.dtype)
+              + tf.cast(mask, query.dtype))
+    # Its own softmax, since XLA's is slower here: it finds the largest score of a row
+    # one by one. Of bfloat16 it computes in float32, of float16 it does not.
+    if scores.dtype == tf.float16:
+        scores = wide(scores)
+    return tf.cast(tf.nn.softmax(scores), query.dtype)
 
 
 def _drop_probs(probs, keep, rate):
@@ -327,6 +333,22 @@ def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
             tf.cast(upstream * normal, dtype))
 
 
+# ---- served ----------------------------------------------------------------
+
+
+def _served_attend(query, key, value, mask, dropped):
+    del dropped  # There is none.
+    return tf.matmul(_probabilities(query, key, mask), value)
+
+
+def _served_add_activation(inputs, bias, name):
+    """TensorFlow makes bias and gelu part of the product before them, where nothing
+    else reads its outcome; oneDNN computes them in float32 then."""
+    if inputs.dtype == tf.float16 or name != "gelu":
+        return _plain_add_activation(inputs, bias, name)
+    return activation(name)(tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)))
+
+
 # ---- the choice ------------------------------------------------------------
 
 
@@ -348,6 +370,7 @@ class Parts(NamedTuple):
 
 PLAIN = Parts(_plain_attend, _plain_add_activation, _plain_add_and_normalize)
 FAST = Parts(_fast_attend, _fast_add_activation, _fast_add_and_normalize)
+SERVED = Parts(_served_attend, _served_add_activation, _plain_add_and_normalize)
 
 
 def on_cpu() -> bool:

@@ -42,6 +42,8 @@ def kernel_initializer(config: AlbertConfig):
 
 def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """[..., in] × [in, out] → [..., out], as one flat product."""
+    if inputs.shape.rank == 2:
+        return tf.matmul(inputs, kernel)  # What follows may become part of it.
     # [B·S, in] × [in, out] is faster than a batched one.
     shape, (in_size, out_size) = inputs.shape, kernel.shape
     output = tf.matmul(tf.reshape(inputs, [-1, in_size]), kernel)

@@ -213,8 +213,8 @@ class AlbertModel(tf_keras.Model):
         if positions is not None:
             # Position 0 before them, for the pooler.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
-        rows = rows_of(
-            mask, self.skip_padding and not self.padding_is_read)
+        rows = rows_of(mask, self.skip_padding and not self.padding_is_read,
+                       served=self.encoder.constants is not None)
         outputs = self.encoder(tf.cast(embedding_output, self.activation_dtype),
                                attention_bias, seeds, rows, positions)
         first = outputs[-1][:, 0]

@@ -77,9 +77,11 @@ class PackedRows(AllRows):
     Args:
       mask: [B, S], not 0 for pieces. Where B or S is unknown, nothing is compiled, and
         there is one spare row and no other.
+      served: whether it is for an exported model.
     """
 
-    def __init__(self, mask: tf.Tensor):
+    def __init__(self, mask: tf.Tensor, served: bool = False):
+        self._served = served
         self._known = mask.shape.is_fully_defined()
         self._batch, self._length = mask.shape if self._known else tf.unstack(
             tf.shape(mask))
@@ -174,10 +176,12 @@ class PackedRows(AllRows):
         return tf.reshape(found, [-1, count * heads * depth])
 
     def parts(self, rows):
+        if self._served and fused.on_cpu():
+            return fused.SERVED
         return fused.parts_for(rows, self._most if self._known else None)
 
 
-def rows_of(mask: tf.Tensor, skip_padding: bool) -> AllRows:
+def rows_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> AllRows:
     """The rows to compute of a batch with a mask [B, S]."""
     empty = mask.shape.num_elements() == 0
-    return PackedRows(mask) if skip_padding and not empty else ALL_ROWS
+    return PackedRows(mask, served) if skip_padding and not empty else ALL_ROWS

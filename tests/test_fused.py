@@ -81,6 +81,20 @@ def test_fast_is_plain(part, dropped, dtype, tolerance, compiled):
             ours, theirs, rtol=tolerance, atol=tolerance * max(1, np.abs(theirs).max()))
 
 
+@pytest.mark.parametrize("dtype, tolerance", [
+    ("float32", 2e-6), ("bfloat16", 3e-2), ("float16", 4e-3)])
+@pytest.mark.parametrize("part", [part for part, dropped in CASES if not dropped])
+def test_served_is_plain(part, dtype, tolerance):
+    dtype = tf.as_dtype(dtype)
+    (served, *_), (plain, *_) = (
+        value_and_gradients(parts, part, False, dtype)[0]
+        for parts in (fused.SERVED, fused.PLAIN))
+    assert served.dtype == plain.dtype
+    served, plain = (tf.cast(x, tf.float64).numpy() for x in (served, plain))
+    np.testing.assert_allclose(
+        served, plain, rtol=tolerance, atol=tolerance * max(1, np.abs(plain).max()))
+
+
 @pytest.mark.parametrize("part, dropped", CASES)
 def test_gradients_are_differences(part, dropped):
     arrays, function = arguments(part, dropped)
