@@ -313,7 +313,6 @@ def test_compiled_step_is_the_step(sharing, options):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="XLA makes other floats of the same random bits")
 def test_compiled_step_drops_the_same_units():
     assert_same_training(dropping(), dropping(jit_compile=True), even_batches())
 
