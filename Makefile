@@ -16,9 +16,10 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 quickstart: $(VENV)/.installed
 	$(BIN)/python quickstart.py --text='$(TEXT)' --output_dir='$(OUTPUT)'
 
-# A file's tests share what they set up, so each file goes to one process.
+# A file's tests share what they set up, so each file goes to one process; the order
+# of the files is that of tests/conftest.py.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow

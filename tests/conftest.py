@@ -17,8 +17,19 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 2)
 
+# Whole runs of scripts, and steps that XLA compiles: minutes for few tests. They come
+# first, so that no process is left with one of them when the others are done.
+LONG_FILES = (
+    "test_run_pretraining", "test_training", "test_run_classifier", "test_run_squad",
+    "test_training_steps", "test_finetuning", "test_token_rows", "test_fused",
+    "test_run_race", "test_quickstart", "test_dynamic_masking", "test_local_data",
+    "test_compiled_steps", "test_read_positions", "test_loss_scaling",
+    "test_recomputing", "test_serving", "test_optimization")
+
 
 def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     if SHARED is None:
         skip = pytest.mark.skip(reason="../shared is not here")
         for item in items:
