@@ -342,8 +342,9 @@ def _served_attend(query, key, value, mask, dropped):
 
 
 def _served_add_activation(inputs, bias, name):
-    """TensorFlow makes bias and gelu part of the product before them, where nothing
-    else reads its outcome; oneDNN computes them in float32 then."""
+    """TensorFlow makes bias and gelu part of the product right before them, and oneDNN
+    computes them in float32. Where it does not (a model that was exported on a CPU and
+    is served on another device), gelu is computed in the type of the inputs."""
     if inputs.dtype == tf.float16 or name != "gelu":
         return _plain_add_activation(inputs, bias, name)
     return activation(name)(tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)))

@@ -160,7 +160,8 @@ EARLY = {
         "--task_name=cloa: give one of cola, .* or custom"),
     "no task": (dict(COLA, task_name=None), "--task_name=: give one of cola"),
     "nothing to do": (
-        dict(COLA, do_train=None), "nothing to do: give --do_train, --do_eval, "),
+        dict(COLA, do_train=None),
+        "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "learning rate": (dict(COLA, learning_rate="nan"), "--learning_rate is nan; give"),
     "no output_dir": (dict(COLA, output_dir=None), "--output_dir=FOLDER is needed"),
     "no data": (

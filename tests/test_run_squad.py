@@ -118,7 +118,7 @@ def _data(tmp_path_factory):
 # name → (flags, pattern of the sentence); {data} stands for the folder. All are found
 # before TensorFlow is loaded.
 WRONG = {
-    "nothing to do": (dict(), "nothing to do: give --do_train, --do_eval, "),
+    "nothing to do": (dict(), "nothing to do: give .* --do_predict or --export_dir"),
     "export_dir exists": (
         dict(export_dir="{data}"),
         "--export_dir={data} is there already; choose another"),

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import finetuning_heads, modeling
+from albert_tf import finetuning_heads, model_export, modeling
 from albert_tf.errors import InputError
 from albert_tf.model_export import export_classifier, export_spans
 from albert_tf.serving import Server
@@ -121,6 +121,22 @@ def test_bfloat16_is_kept_by_the_export(tmp_path):
     sizes = {dtype: sum(path.stat().st_size for path in tmp_path.rglob(
         f"{dtype}/variables/*.data*")) for dtype in folders}
     assert sizes["bfloat16"] < sizes["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gelu_can_become_part_of_a_product(dtype):
+    """TensorFlow joins a product, a bias and gelu where nothing stands between them."""
+    model = make("spans", dtype)
+    features = {name: tf.constant(values)[tf.newaxis]
+                for name, values in FEATURES[0].items()}
+    with model_export._ready_to_serve(model):
+        graph = tf.function(model).get_concrete_function(features).graph
+    gelus = [op for op in graph.get_operations() if op.type == "Pow"]
+    assert len(gelus) == model.bert.config.num_hidden_layers
+    for gelu in gelus:
+        bias = gelu.inputs[0].op
+        assert bias.type == "BiasAdd" and bias.inputs[0].op.type == "MatMul"
+        assert gelu.inputs[0].dtype == dtype
 
 
 def test_export_leaves_the_model_as_it_was(served):
