@@ -15,7 +15,7 @@ import time
 
 from absl import flags
 
-from albert_tf import baselines, command_line, files, records, run_log
+from albert_tf import baselines, command_line, files, progress, records, run_log
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.parameter_count import count_parameters
@@ -62,7 +62,7 @@ def run_script(step: str, script: str, **flag_values) -> None:
     if status:
         raise InputError(
             f"{script} ended with status {status}; its last lines say why.")
-    print(f"({run_log.duration(time.monotonic() - begin)})", flush=True)
+    print(f"({progress.duration(time.monotonic() - begin)})", flush=True)
 
 
 def make_data(folder: str) -> AlbertConfig:
@@ -143,7 +143,7 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
         ("steps", f"{result['step']} of {BATCH_SIZE} sequences"),
         ("steps/s", f"{sorted(rates)[len(rates) // 2]:.1f}" if rates else "-"),
         ("parameters", f"{parameters:,}"),
-        ("time", run_log.duration(time.monotonic() - begin)),
+        ("time", progress.duration(time.monotonic() - begin)),
     ]
     print(f"\n== On held-out documents ({guess.examples} sequences, "
           f"{guess.predictions} masked pieces)\n")

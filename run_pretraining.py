@@ -19,7 +19,7 @@ from absl import flags, logging
 from albert_tf import (
     command_line, files, record_summaries, record_vocabulary, task_folder)
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking import MaskingOptions, SpecialIds
 
 FLAGS = flags.FLAGS
 
@@ -153,10 +153,10 @@ def _data(config) -> _Data:
     objective = record_summaries.sentence_objective(
         summaries, FLAGS.sentence_objective)
     record_masks.check(all_paths, spec, FLAGS.dynamic_masking)
-    special_ids = record_masks.special_ids(
+    special_ids = SpecialIds(**record_masks.special_ids(
         all_paths, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
         {name: FLAGS[name].value for name in _ID_FLAGS}
-    ) if FLAGS.dynamic_masking else None
+    )) if FLAGS.dynamic_masking else None
     infos = {name: records.check_files(found, spec) for name, found in paths.items()}
     train, evaluation = infos.get("input_file"), infos.get("eval_input_file")
     if FLAGS.do_eval and evaluation is None:

@@ -13,9 +13,9 @@ from typing import Any, Callable, Sequence
 
 from absl import app, flags, logging
 
-from albert_tf.config import NAMED, SHARING, AlbertConfig
+from albert_tf.config import DTYPES, NAMED, SHARING, AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.run_options import DTYPES, RunOptions, StepOptions
+from albert_tf.run_options import RunOptions, StepOptions
 from albert_tf.stop_signals import Stopped
 
 FLAGS = flags.FLAGS

@@ -9,12 +9,15 @@ from albert_tf.errors import InputError
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
-# What the layers share ("Cross-layer parameter sharing", section 3.1 and Table
-# 4 of the paper): everything, the attention sub-layers alone, the feed-forward
-# sub-layers alone, or nothing.
+# Types of the layers' matrix products and activations; variables are float32.
+DTYPES = ("float32", "bfloat16", "float16")
+
 # The name of a config beside checkpoints.
 CONFIG_FILE = "albert_config.json"
 
+# What the layers share ("Cross-layer parameter sharing", section 3.1 and Table
+# 4 of the paper): everything, the attention sub-layers alone, the feed-forward
+# sub-layers alone, or nothing.
 SHARING = ("all", "attention", "ffn", "none")
 
 

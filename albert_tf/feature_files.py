@@ -18,8 +18,6 @@ from albert_tf.errors import InputError
 from albert_tf.feature_table import FeatureTable
 from albert_tf.records import FeatureSpec
 
-_READ_BYTES = 4 << 20
-
 
 def fingerprint_parts(paths: Mapping[str, str], modules: Sequence[types.ModuleType],
                       **settings: Any) -> dict[str, Any]:
@@ -35,7 +33,7 @@ def fingerprint_parts(paths: Mapping[str, str], modules: Sequence[types.ModuleTy
       InputError: if a file cannot be read.
     """
     return _as_json({
-        "files": {what: _file_digest(path) for what, path in paths.items()},
+        "files": {what: files.sha256(path) for what, path in paths.items()},
         "code": {module.__name__: hashlib.sha256(
             inspect.getsource(module).encode()).hexdigest() for module in modules},
         "settings": settings})
@@ -44,14 +42,6 @@ def fingerprint_parts(paths: Mapping[str, str], modules: Sequence[types.ModuleTy
 def _as_json(value: Any) -> Any:
     """As it will be read back: tuples become lists."""
     return json.loads(json.dumps(value))
-
-
-def _file_digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with files.open_binary(path) as stream:
-        while chunk := stream.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],

@@ -9,6 +9,7 @@ import bz2
 import contextlib
 import glob
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -25,6 +26,7 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 # Compressed bytes that are decompressed at a time: zstd makes at most 128 KiB of
 # 4 bytes, so that a hostile file gives no more than 32 MiB at once.
 _ZSTD_STEP = 1024
+_DIGEST_STEP = 4 << 20
 
 
 def is_remote(path: str) -> bool:
@@ -161,6 +163,19 @@ def size(path: str) -> int:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read: {error.strerror or error}.") from error
+
+
+def sha256(path: str) -> str:
+    """The SHA-256 of a file's content, in hexadecimal.
+
+    Raises:
+      InputError: if it cannot be read.
+    """
+    digest = hashlib.sha256()
+    with open_binary(path) as stream:
+        while chunk := stream.read(_DIGEST_STEP):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def rename(source: str, target: str) -> None:

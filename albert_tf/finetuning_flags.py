@@ -9,7 +9,7 @@ from typing import Any, Mapping, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, task_folder
+from albert_tf import command_line, files, task_folder, tokenization
 from albert_tf.config import CONFIG_FILE, AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.tokenization import FullTokenizer
@@ -188,7 +188,7 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
         raise InputError(
             f"{path} has {tokenizer.vocab_size} pieces, but the config's vocab_size is "
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
-    given = task_folder.vocabulary_of(path)
+    given = tokenization.vocabulary_of(path)
     # That of a run which came to nothing does not count.
     start = (FLAGS.output_dir if task_folder.has_model(FLAGS.output_dir)
              else FLAGS.init_checkpoint)

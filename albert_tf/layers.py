@@ -52,17 +52,6 @@ def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     return output
 
 
-def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Rows of hidden [B, S, H] at positions int [B, Q]: [B, Q, H]."""
-    batch, length, size = tf.unstack(tf.shape(hidden))
-    # Row numbers into [B·S, H]: a gather of flat rows, whose gradient is a sum by
-    # row that every device has.
-    rows = tf.cast(positions, tf.int32) + length * tf.range(batch)[:, tf.newaxis]
-    found = tf.gather(tf.reshape(hidden, [-1, size]), rows)
-    found.set_shape([hidden.shape[0], positions.shape[1], hidden.shape[-1]])
-    return found
-
-
 class Dense(NamedLayer):
     """x · kernel + bias over the last axis: [..., in] → [..., out], in x's type."""
 

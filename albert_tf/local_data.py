@@ -34,12 +34,12 @@ from albert_tf.global_shuffle import Unit
 from albert_tf.growing_shards import Shards, piece_name, shard_name, unit_name
 from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
 from albert_tf.pretraining_data import (
-    DataOptions, Progress, check, check_number, check_text, report, summary_of,
+    DataOptions, check, check_number, check_text, report, summary_of,
     summary_path, summary_writers)
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
-from albert_tf.task_folder import vocabulary_of
+from albert_tf.progress import Progress
 from albert_tf.token_encoding import TokenEncoder
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization import FullTokenizer, vocabulary_of
 from albert_tf.work_folder import WorkFolder
 
 # Part of what an unfinished run is compared by: goes up when records change.

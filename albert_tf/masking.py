@@ -290,3 +290,11 @@ def _replacement(token: str, vocabulary: Sequence[str],
     if random.random() < 0.5:
         return token
     return vocabulary[random.randint(0, len(vocabulary) - 1)]
+
+
+class SpecialIds(NamedTuple):
+    """Ids of [CLS], [SEP] and [MASK]."""
+
+    cls: int
+    sep: int
+    mask: int

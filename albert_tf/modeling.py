@@ -16,11 +16,10 @@ import tf_keras
 from albert_tf import recomputing
 from albert_tf.blocks import (
     AttentionBlock, AttentionWeights, FeedForwardBlock, FeedForwardWeights)
-from albert_tf.config import AlbertConfig
+from albert_tf.config import DTYPES, AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.layers import (
     Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
-from albert_tf.run_options import DTYPES
 from albert_tf.token_rows import ALL_ROWS, AllRows, rows_of
 
 # Added to the attention scores of masked positions. Finite, so that a row whose

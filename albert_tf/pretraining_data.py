@@ -9,19 +9,18 @@ import dataclasses
 import json
 import os
 import re
-import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from absl import logging
 
-from albert_tf import files, run_log, task_folder
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.pretraining_summary import (
     CorpusCounts, InstanceCounts, describe, draw_summary)
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.progress import duration
+from albert_tf.tokenization import FullTokenizer, vocabulary_of
 
-_SECONDS_BETWEEN_LINES = 10
 # Above this share of unknown pieces the vocabulary does not suit the text.
 _MANY_UNKNOWN = 0.02
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
@@ -143,41 +142,6 @@ def _same_file(path: str, other: str) -> bool:
     return os.path.realpath(path) == os.path.realpath(other)
 
 
-class Progress:
-    """A line on the log now and then: how far, how fast, how long still.
-
-    Args:
-      doing: what goes on, to begin the line with.
-      unit: what is counted.
-      total: how many there are; None if that is not known.
-    """
-
-    def __init__(self, doing: str, unit: str, total: Optional[float]):
-        self._doing, self._unit, self._total = doing, unit, total
-        self._begin = self._last = time.monotonic()
-
-    def update(self, done: float, more: str = "") -> None:
-        """Tells of `done` units, and of `more` at the end of a line that is due."""
-        now = time.monotonic()
-        if now - self._last < _SECONDS_BETWEEN_LINES:
-            return
-        self._last = now
-        rate = done / max(now - self._begin, 1e-9)
-        line = f"{self._doing}: {_short(done)}"
-        if self._total:
-            line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
-            left = max(self._total - done, 0) / rate
-            line += f", {run_log.duration(left)} left"
-        else:
-            line += f" {self._unit}"
-        logging.info("%s, %s %s/s%s", line, _short(rate), self._unit, more)
-
-
-def _short(number: float) -> str:
-    return (f"{number:,}" if isinstance(number, int) else
-            f"{number:,.0f}" if number >= 100 else f"{number:.1f}")
-
-
 def check_number(made: dict[str, Any], options: DataOptions) -> None:
     """Refuses to write an output without a record."""
     if not made["instances"]:
@@ -248,7 +212,7 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
         "settings": dataclasses.asdict(options),
         "vocabulary": {
             "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
-            **task_folder.vocabulary_of(tokenizer.vocabulary_path),
+            **vocabulary_of(tokenizer.vocabulary_path),
             "size": tokenizer.vocab_size,
             "do_lower_case": tokenizer.do_lower_case,
             # For masking while training.
@@ -283,7 +247,7 @@ def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> Non
     """Tells on the log what was made and where it lies."""
     made = summary["instances"]
     logging.info("Made %d instances in %s, %.0f a second.", made,
-                 run_log.duration(seconds), made / max(seconds, 1e-9))
+                 duration(seconds), made / max(seconds, 1e-9))
     for line in describe(summary["text"], summary):
         logging.info("%s", line)
     shown = options.output_files

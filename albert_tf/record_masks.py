@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import itertools
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from albert_tf.errors import InputError
 from albert_tf.records import FeatureSpec, read_records
@@ -16,14 +16,6 @@ _THREADS = 8
 # A short sequence may have no mask where its words are longer than its budget; so
 # many of them have none only where nothing was masked.
 _FIRST_RECORDS = 20
-
-
-class SpecialIds(NamedTuple):
-    """Ids of [CLS], [SEP] and [MASK]."""
-
-    cls: int
-    sep: int
-    mask: int
 
 
 def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
@@ -85,8 +77,8 @@ def _is_masked(path: str, spec: FeatureSpec) -> bool:
 def special_ids(
         paths: Sequence[str], spec: FeatureSpec, vocab_size: int,
         summary: Optional[Mapping[str, Any]],
-        given: Mapping[str, Optional[int]]) -> SpecialIds:
-    """Ids that masking needs: those given, else those in the records' summary.
+        given: Mapping[str, Optional[int]]) -> dict[str, int]:
+    """Ids by name (cls, sep, mask): those given, else those in the records' summary.
 
     Args:
       paths: record files.
@@ -99,33 +91,32 @@ def special_ids(
       InputError: if an id is not known or out of range, two are the same, or [CLS]
         and [SEP] do not stand where the first record of a file has them.
     """
-    ids = SpecialIds(**{
-        name: given[f"{name}_id"] if given[f"{name}_id"] is not None
-        else (summary or {}).get(name) for name in SpecialIds._fields})
-    missing = [f"--{name}_id" for name, value in ids._asdict().items() if value is None]
+    ids = {name: given[f"{name}_id"] if given[f"{name}_id"] is not None
+           else (summary or {}).get(name) for name in ("cls", "sep", "mask")}
+    missing = [f"--{name}_id" for name, value in ids.items() if value is None]
     if missing:
         raise InputError(
             f"--dynamic_masking needs {', '.join(missing)}, because no summary beside "
             f"{paths[0]} tells the ids of [CLS], [SEP] and [MASK]; they are 2, 3 and "
             "4 in the released SentencePiece vocabularies, and the numbers of their "
             "lines less 1 in a WordPiece vocabulary.")
-    for name, value in ids._asdict().items():
+    for name, value in ids.items():
         if not (isinstance(value, int) and 0 <= value < vocab_size):
             raise InputError(
                 f"--{name}_id is {value}, which is not in 0..{vocab_size - 1}, as "
                 f"vocab_size {vocab_size} says.")
-    if len(set(ids)) < len(ids):
+    if len(set(ids.values())) < len(ids):
         raise InputError(
-            f"--cls_id, --sep_id and --mask_id are {ids.cls}, {ids.sep} and "
-            f"{ids.mask}; they must differ.")
+            f"--cls_id, --sep_id and --mask_id are "
+            f"{ids['cls']}, {ids['sep']} and {ids['mask']}; they must differ.")
     for path in paths:
         with contextlib.closing(read_records(path)) as found:
             arrays = spec.parse_numpy(next(found), f"{path}, record 1")
         pieces = arrays["input_ids"][arrays["input_mask"] > 0]
         for at, where, name in ((0, "begins", "cls"), (-1, "ends", "sep")):
-            if len(pieces) and pieces[at] != getattr(ids, name):
+            if len(pieces) and pieces[at] != ids[name]:
                 raise InputError(
                     f"{path}, record 1: the sequence {where} with id {pieces[at]}, but "
-                    f"--{name}_id is {getattr(ids, name)}; give the ids of the "
+                    f"--{name}_id is {ids[name]}; give the ids of the "
                     "vocabulary that the records were made with.")
     return ids

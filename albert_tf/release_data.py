@@ -13,14 +13,15 @@ from typing import Any, Iterator, Optional, Sequence
 
 from absl import logging
 
-from albert_tf import files, run_log, sequences
+from albert_tf import files, sequences
 from albert_tf.masking import RandomSource
 from albert_tf.pretraining_data import (
-    DataOptions, Progress, check, check_number, check_text, report, summary_of,
+    DataOptions, check, check_number, check_text, report, summary_of,
     summary_path, summary_writers)
 from albert_tf.pretraining_instances import (
     Document, Instance, InstanceOptions, Pieces, create_walks)
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.progress import Progress, duration
 from albert_tf.records import FeatureSpec, RecordWriter, pretraining_spec
 from albert_tf.tokenization import FullTokenizer
 
@@ -181,7 +182,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     begin = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)
     logging.info("Read %d documents in %s.", len(documents),
-                 run_log.duration(time.monotonic() - begin))
+                 duration(time.monotonic() - begin))
     check_text(corpus, options)
     begin = time.monotonic()
     records, counts = make_records(

@@ -10,20 +10,10 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.progress import duration
 
 METRICS_FILE = "metrics.jsonl"
 CURVES_FILE = "curves.png"
-
-
-def duration(seconds: float) -> str:
-    """A duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
-    seconds = int(round(seconds))
-    units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
-    for (name, size), (next_name, next_size) in zip(units, units[1:]):
-        if seconds >= size:
-            rest = seconds % size // next_size
-            return f"{seconds // size} {name} {rest} {next_name}"
-    return f"{seconds} s"
 
 
 class Progress:

@@ -6,9 +6,6 @@ from typing import Any, Callable, Optional
 from albert_tf.errors import InputError
 
 
-DTYPES = ("float32", "bfloat16", "float16")
-
-
 @dataclasses.dataclass(frozen=True)
 class StepOptions:
     """How a training step is computed.

@@ -4,13 +4,12 @@ Beside checkpoints and config lie `task.json`, with the flags that make up the t
 and its labels, and a copy of the vocabulary.
 """
 
-import hashlib
 import json
 import os
 import re
 from typing import Any, Mapping, Optional
 
-from albert_tf import files
+from albert_tf import files, tokenization
 from albert_tf.errors import InputError
 
 TASK_FILE = "task.json"
@@ -21,15 +20,6 @@ VOCABULARY_FILE = "vocabulary.json"
 # TensorFlow's list of checkpoints, and the best one.
 _CHECKPOINTS = ("checkpoint", "model.ckpt-best.index")
 _FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d+-of-\d+)$")
-
-
-def vocabulary_of(path: str) -> dict[str, str]:
-    """Name and SHA-256 of a vocabulary file."""
-    digest = hashlib.sha256()
-    with files.open_binary(path) as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return {"file": os.path.basename(path), "sha256": digest.hexdigest()}
 
 
 def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None:
@@ -43,14 +33,14 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     Raises:
       InputError: if the folder was made for another task: names what differs.
     """
-    vocabulary = vocabulary_of(vocabulary_path)
+    vocabulary = tokenization.vocabulary_of(vocabulary_path)
     settings = json.loads(json.dumps({**settings, "vocabulary": vocabulary}))
     before = read(folder)
     # A run that came to nothing does not tie the folder.
     if before is not None and has_model(folder):
         check_same(folder, before, settings)
     copy = os.path.join(folder, vocabulary["file"])
-    if not (files.exists(copy) and vocabulary_of(copy) == vocabulary):
+    if not (files.exists(copy) and tokenization.vocabulary_of(copy) == vocabulary):
         files.copy(vocabulary_path, copy)
     with files.atomic_write(os.path.join(folder, TASK_FILE)) as stream:
         text = json.dumps(settings, indent=2, ensure_ascii=False)

@@ -22,11 +22,21 @@ n tensors beside each other in a row.
 import tensorflow as tf
 
 from albert_tf import fused
-from albert_tf.layers import at_positions
 
 # XLA compiles the element-wise parts for each N, so that it is a multiple of a 16th
 # of B · S.
 _SIZES = 16
+
+
+def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Rows of hidden [B, S, H] at positions int [B, Q]: [B, Q, H]."""
+    batch, length, size = tf.unstack(tf.shape(hidden))
+    # Row numbers into [B·S, H]: a gather of flat rows, whose gradient is a sum by
+    # row that every device has.
+    rows = tf.cast(positions, tf.int32) + length * tf.range(batch)[:, tf.newaxis]
+    found = tf.gather(tf.reshape(hidden, [-1, size]), rows)
+    found.set_shape([hidden.shape[0], positions.shape[1], hidden.shape[-1]])
+    return found
 
 
 class AllRows:

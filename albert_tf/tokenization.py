@@ -1,7 +1,9 @@
 """Text → pieces → ids, by SentencePiece or WordPiece, as in the TF1 release."""
 
+import os
 from typing import Iterable, NamedTuple
 
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.sentence_pieces import SentencePieceTokenizer
 from albert_tf.text_cleaning import preprocess_text
@@ -181,3 +183,8 @@ class FullTokenizer:
                     f"{len(self._pieces) - 1}; check that these ids were made with "
                     "this vocabulary.")
         return [self._pieces[i] for i in ids]
+
+
+def vocabulary_of(path: str) -> dict[str, str]:
+    """Name and SHA-256 of a vocabulary file."""
+    return {"file": os.path.basename(path), "sha256": files.sha256(path)}

@@ -99,7 +99,7 @@ def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf import heads, layers
+    from albert_tf import heads, token_rows
 
     encoder = peers.tf_models_encoder(config, dtype)
 
@@ -120,7 +120,7 @@ def tf_models(config, size, length, dtype):
                  "input_type_ids": features["segment_ids"]}, training=training)
             return {
                 "mlm_logits": self.predictions(
-                    layers.at_positions(
+                    token_rows.at_positions(
                         outputs["sequence_output"], features["masked_lm_positions"]),
                     tf.cast(self.encoder.get_embedding_table(), tf.float32)),
                 "sentence_order_logits": self.seq_relationship(

@@ -24,8 +24,8 @@ from absl import flags
 
 from albert_tf import command_line
 from albert_tf.config import AlbertConfig
-from albert_tf.masking import MaskingOptions
-from albert_tf.record_masks import SpecialIds, unmasked_spec
+from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.record_masks import unmasked_spec
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
 

@@ -26,7 +26,7 @@ from absl import flags
 from albert_tf import command_line, files, run_folder, run_log
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.run_options import DTYPES
+from albert_tf.config import DTYPES
 
 FLAGS = flags.FLAGS
 

@@ -14,7 +14,6 @@ the operations: those of XLA's loops have the name of the function that was comp
 
 import collections
 import glob
-import os
 import re
 import subprocess
 import sys

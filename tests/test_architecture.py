@@ -15,7 +15,7 @@ PACKAGE = ROOT / "albert_tf"
 # folder. Levels 0 and 1 never load TensorFlow.
 LEVELS = {
     # What stands on nothing: errors, files, the config, pieces of text.
-    "errors": 0, "files": 0, "config": 0,
+    "errors": 0, "files": 0, "config": 0, "progress": 0,
     "text_cleaning": 0, "wordpiece": 0, "sentence_pieces": 0, "tokenization": 0,
     "sequences": 0, "sentence_splitting": 0, "corpus": 0, "python_prose": 0,
     "example_message": 0, "record_files": 0, "record_vocabulary": 0,

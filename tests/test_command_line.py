@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from albert_tf.config import AlbertConfig
-from albert_tf.run_options import DTYPES
+from albert_tf.config import DTYPES
 
 ROOT = pathlib.Path(__file__).parent.parent
 

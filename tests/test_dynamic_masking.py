@@ -17,8 +17,7 @@ from albert_tf import (
     input_pipeline, masking, record_masks, record_summaries, records)
 from albert_tf.dynamic_masking import DynamicMasking
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions
-from albert_tf.record_masks import SpecialIds
+from albert_tf.masking import MaskingOptions, SpecialIds
 from tests import test_run_pretraining as runs
 from tests import tiny_run
 
@@ -406,9 +405,9 @@ def test_special_ids_come_from_the_summary_and_flags_go_before(tmp_path):
     path = write(tmp_path / "a", [unmasked_record(ids)])
 
     def found(summary, **given):
-        return record_masks.special_ids(
+        return SpecialIds(**record_masks.special_ids(
             [path], UNMASKED, VOCAB_SIZE, summary,
-            {**dict.fromkeys(("cls_id", "sep_id", "mask_id")), **given})
+            {**dict.fromkeys(("cls_id", "sep_id", "mask_id")), **given}))
 
     assert found({"cls": 2, "sep": 3, "mask": 4}) == IDS
     assert found({"cls": 9, "sep": 3, "mask": 4}, cls_id=2, mask_id=7) == (2, 3, 7)

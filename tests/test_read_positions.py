@@ -10,7 +10,7 @@ from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.finetuning_heads import (
     AlbertForMultipleChoice, AlbertForSequenceClassification)
 from albert_tf.heads import AlbertForPreTraining
-from albert_tf.layers import at_positions
+from albert_tf.token_rows import at_positions
 from albert_tf.modeling import AlbertModel, compute_as
 from tests import tiny_run
 

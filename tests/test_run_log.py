@@ -7,7 +7,7 @@ import re
 import pytest
 from absl import logging
 
-from albert_tf import run_log
+from albert_tf import progress, run_log
 from albert_tf.errors import InputError
 from albert_tf.run_log import MetricsLog, Progress
 
@@ -36,7 +36,7 @@ def _clock(monkeypatch):
     (0.4, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (250, "4 min 10 s"),
     (7380, "2 h 3 min"), (183600, "2 d 3 h")])
 def test_duration(seconds, text):
-    assert run_log.duration(seconds) == text
+    assert progress.duration(seconds) == text
 
 
 def test_line_has_rates_and_the_end(clock, caplog):
