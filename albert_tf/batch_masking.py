@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from albert_tf import counter_random
+from albert_tf import keyed_random
 from albert_tf.masking import MaskingOptions
 
 # Which numbers of a row's key are what. The first round chooses the pieces to mask,
@@ -240,7 +240,7 @@ class _NgramChoice:
             self._visit(rows[left], order[block], sizes[block])
 
     def _numbers(self, rows: np.ndarray, first: int, count: int) -> np.ndarray:
-        return counter_random.words(
+        return keyed_random.words(
             self._keys[rows], self._first_number + first, count)
 
     def _sizes_of(self, numbers: np.ndarray) -> np.ndarray:
@@ -340,7 +340,7 @@ class _Places(NamedTuple):
     def numbers(self, keys: np.ndarray, first: int) -> np.ndarray:
         """Number `first + slot` of the row's key, uint64 [M]."""
         most = self.counts.max(initial=0)
-        return counter_random.words(keys, first, most)[self.row, self.slot]
+        return keyed_random.words(keys, first, most)[self.row, self.slot]
 
     def in_slots(self, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         """Values [M] by row and slot, then zeros: int32 of the shape."""
@@ -365,7 +365,7 @@ def _shuffled(places: _Places, keys: np.ndarray) -> np.ndarray:
     slots = np.arange(places.counts.max(initial=0))
     real = slots < places.counts[:, None]
     order, _ = _shuffled_columns(
-        counter_random.words(keys, _PERMUTATION, len(slots)), real)
+        keyed_random.words(keys, _PERMUTATION, len(slots)), real)
     row_begins = np.cumsum(places.counts) - places.counts
     return places.flat[row_begins[places.row] + order[real]]
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 import tqdm
 
-from albert_tf import worker_pool
+from albert_tf import parallel
 
 # Starting processes takes longer than so many examples.
 _FEW_EXAMPLES = 1000
@@ -38,7 +38,7 @@ def featurize_all(
       InputError: as the function raises it, for the first such example; or if
         processes are killed again and again.
     """
-    workers = worker_pool.num_processes(num_workers)
+    workers = parallel.num_processes(num_workers)
     results = (map(function, examples)
                if workers == 1 or len(examples) < _FEW_EXAMPLES
                else _in_parallel(examples, function, what, workers))
@@ -64,6 +64,6 @@ def _in_parallel(examples: Sequence, function: Function, what: str,
                  workers: int) -> Iterator[list[dict]]:
     size = max(1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
     chunks = (examples[at:at + size] for at in range(0, len(examples), size))
-    with worker_pool.WorkerPool(_EachOf(function), workers) as pool:
+    with parallel.WorkerPool(_EachOf(function), workers) as pool:
         for results in pool.in_order(chunks, f"features of {what}"):
             yield from results

@@ -13,14 +13,14 @@ from typing import Iterator, NamedTuple
 
 import numpy as np
 
-from albert_tf import counter_random, sequences
+from albert_tf import keyed_random, sequences
 from albert_tf.plan_draws import (
     LABEL, MASK_KEY, ORDER_KEY, PLACE, PLAN_KEY, SPLIT, TARGET_KEY, WALK_KEY,
     cuts_of_sentences, is_negative, num_cut_from_front, num_first, other_documents,
     target_lengths)
 from albert_tf.plan_walks import AT_ONCE, ChunkBounds, Place, Text, Walks, lockstep
 from albert_tf.pretraining_instances import (
-    FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED, InstanceOptions)
+    FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.token_parts import Documents
 
 # The names of PLAN's codes of the second segment's origin.
@@ -164,10 +164,10 @@ def _pairs(text: Text, numbers: range, copies: range, options: InstanceOptions,
     copy = np.tile(np.arange(copies.start, copies.stop), len(numbers))
     first_sentence = np.asarray(documents.first_sentence, np.int64)
     walks = Walks(
-        counter_random.keys_of(seed, WALK_KEY, documents.ids[document], copy),
+        keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy),
         first_sentence[document], first_sentence[document + 1])
-    target, short = target_lengths(counter_random.words(
-        counter_random.keys_of(walks.key, TARGET_KEY), 0, 2), options)
+    target, short = target_lengths(keyed_random.words(
+        keyed_random.keys_of(walks.key, TARGET_KEY), 0, 2), options)
 
     def advance(active, position, drawn):
         reached = np.searchsorted(text.before, text.before[position] + target[active])
@@ -206,14 +206,14 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
                      options: InstanceOptions, counts: PlanCounts) -> Chunks:
     """Makes two segments of each chunk, as _pair_of_chunk of pretraining_instances."""
     walk_key, document = of.walks.key[found.walk], of.document[found.walk]
-    key = counter_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
-    split = counter_random.word(key, SPLIT)
+    key = keyed_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
+    split = keyed_random.word(key, SPLIT)
     num_sentences = found.end - found.begin
     before = text.before[found.begin]
     start = before + text.shift[document]
     first = text.before[found.begin + num_first(split, num_sentences)] - before
     second = text.before[found.end] - before - first
-    swap = is_negative(counter_random.word(key, LABEL))
+    swap = is_negative(keyed_random.word(key, LABEL))
     other = swap & options.random_next_sentence
     single = num_sentences == 1
     if options.single_segment == "random":
@@ -232,8 +232,8 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
     start_b[rows] = second[rows] = 0
     origin = np.where(swap, _SWAPPED, np.where(other, _RANDOM_DOCUMENT, _FOLLOWING))
     return Chunks(
-        order=counter_random.keys_of(walk_key, ORDER_KEY, found.ordinal),
-        mask=counter_random.keys_of(walk_key, MASK_KEY, found.ordinal),
+        order=keyed_random.keys_of(walk_key, ORDER_KEY, found.ordinal),
+        mask=keyed_random.keys_of(walk_key, MASK_KEY, found.ordinal),
         key=key,
         start_a=np.where(swap, start_b, start),
         length_a=np.where(swap, second, first),
@@ -246,7 +246,7 @@ def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
         random_document=other_documents(
             key[rows], text.place.first_document + document[rows],
             text.place.num_documents),
-        random_place=counter_random.word(key[rows], PLACE),
+        random_place=keyed_random.word(key[rows], PLACE),
         random_length=of.target[found.walk[rows]] - first[rows],
         counts=counts)
 
@@ -262,7 +262,7 @@ def _full_sentences(text: Text, copies: range, options: InstanceOptions,
     start += text.before[:-1]
     end = start + documents.sentence_lengths  # before the separator, if there is one
     copy = np.arange(copies.start, copies.stop)
-    walks = Walks(counter_random.keys_of(seed, WALK_KEY, documents.ids[0], copy),
+    walks = Walks(keyed_random.keys_of(seed, WALK_KEY, documents.ids[0], copy),
                   np.zeros_like(copy), np.full_like(copy, len(start)))
 
     def advance(_, position, drawn):
@@ -274,14 +274,14 @@ def _full_sentences(text: Text, copies: range, options: InstanceOptions,
     nothing = np.zeros(0, np.int64)
     for found in lockstep(walks, advance, draws=True):
         walk_key = walks.key[found.walk]
-        key = counter_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
-        target, short = target_lengths(counter_random.words(key, 0, 2), options)
+        key = keyed_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
+        target, short = target_lengths(keyed_random.words(key, 0, 2), options)
         counts = PlanCounts.zero(options.max_seq_length)
         counts.short_targets = int(short.sum())
         begin = start[found.begin]
         yield Chunks(
-            order=counter_random.keys_of(walk_key, ORDER_KEY, found.ordinal),
-            mask=counter_random.keys_of(walk_key, MASK_KEY, found.ordinal),
+            order=keyed_random.keys_of(walk_key, ORDER_KEY, found.ordinal),
+            mask=keyed_random.keys_of(walk_key, MASK_KEY, found.ordinal),
             key=key,
             start_a=begin, length_a=end[found.end - 1] - begin,
             start_b=np.zeros_like(begin), length_b=np.zeros_like(begin),

@@ -27,15 +27,15 @@ import numpy as np
 from absl import logging
 
 from albert_tf import (
-    files, global_shuffle, instance_plans, text_spans, token_parts, token_store,
-    worker_pool)
+    files, global_shuffle, instance_plans, parallel, text_spans, token_parts,
+    token_store)
 from albert_tf.errors import InputError, Interruption
 from albert_tf.global_shuffle import Unit
 from albert_tf.growing_shards import Shards, piece_name, shard_name, unit_name
 from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
 from albert_tf.pretraining_data import (
-    DataOptions, check, check_number, check_text, report, summary_of,
-    summary_path, summary_writers)
+    DataOptions, check, check_number, check_text, report, summary_of, summary_path,
+    summary_writers)
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
 from albert_tf.progress import Progress
 from albert_tf.token_encoding import TokenEncoder
@@ -175,7 +175,7 @@ class LocalRun:
     """All steps, one after the other; see `create`."""
 
     def __init__(self, options: DataOptions, tokenizer: FullTokenizer,
-                 folder: WorkFolder, pool: worker_pool.WorkerPool):
+                 folder: WorkFolder, pool: parallel.WorkerPool):
         self._options = options
         self._tokenizer = tokenizer
         self._folder = folder
@@ -293,7 +293,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     """
     check(options, tokenizer)
     begin = time.monotonic()
-    workers = worker_pool.num_processes(num_workers)
+    workers = parallel.num_processes(num_workers)
     spans = text_spans.plan_spans(options.input_files)
     if sum(span.num_bytes for span in spans) < _FEW_BYTES:
         workers = 1
@@ -303,7 +303,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         if resumed:
             logging.info("Going on with the unfinished run in %s.", folder.path)
         try:
-            with worker_pool.WorkerPool(worker, workers) as pool:
+            with parallel.WorkerPool(worker, workers) as pool:
                 summary = LocalRun(options, tokenizer, folder, pool).run(spans)
         except BaseException as error:
             # With the text or flags mended nothing in the folder would fit.

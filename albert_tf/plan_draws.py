@@ -7,7 +7,7 @@ key, so that it does not depend on how many were drawn before.
 
 import numpy as np
 
-from albert_tf import counter_random
+from albert_tf import keyed_random
 from albert_tf.pretraining_instances import InstanceOptions
 
 # What a key is for: a walk; a chunk's place in the shuffle, its plan, its masks; a
@@ -32,8 +32,8 @@ def target_lengths(numbers: np.ndarray, options: InstanceOptions
     Returns:
       Pieces, int64 [...]; bool [...].
     """
-    short = counter_random.as_uniform(numbers[..., 0]) < options.short_seq_prob
-    shorter = 2 + counter_random.below(numbers[..., 1], options.max_pieces - 1)
+    short = keyed_random.as_uniform(numbers[..., 0]) < options.short_seq_prob
+    shorter = 2 + keyed_random.below(numbers[..., 1], options.max_pieces - 1)
     return np.where(short, shorter, options.max_pieces), short
 
 
@@ -47,12 +47,12 @@ def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
     Returns:
       int64 [N].
     """
-    return 1 + counter_random.below(numbers, num_sentences - 1)
+    return 1 + keyed_random.below(numbers, num_sentences - 1)
 
 
 def is_negative(numbers: np.ndarray) -> np.ndarray:
     """Whether the text that follows is not to stand second: bool, as uint64 [N]."""
-    return counter_random.as_uniform(numbers) < 0.5
+    return keyed_random.as_uniform(numbers) < 0.5
 
 
 def cuts_of_sentences(tokens: np.ndarray, start: np.ndarray, length: np.ndarray,
@@ -84,7 +84,7 @@ def cuts_of_sentences(tokens: np.ndarray, start: np.ndarray, length: np.ndarray,
         low = np.searchsorted(word_starts, begin + 1)
         num_places = np.searchsorted(word_starts, begin + sizes) - low
         num_choices = np.where(num_places > 0, num_places, sizes - 1)
-        chosen = counter_random.below(numbers[rows], num_choices[sentence])
+        chosen = keyed_random.below(numbers[rows], num_choices[sentence])
         cuts[rows] = 1 + chosen
         at_word = np.flatnonzero(num_places[sentence])
         sentence = sentence[at_word]
@@ -105,13 +105,13 @@ def other_documents(keys: np.ndarray, own: np.ndarray,
     Returns:
       Their numbers, int64 [N].
     """
-    other = counter_random.below(counter_random.word(keys, DOCUMENT), num_documents)
+    other = keyed_random.below(keyed_random.word(keys, DOCUMENT), num_documents)
     for attempt in range(1, _TRIES):
         same = np.flatnonzero(other == own)
         if not same.size:
             break
-        other[same] = counter_random.below(
-            counter_random.word(keys[same], DOCUMENT + attempt), num_documents)
+        other[same] = keyed_random.below(
+            keyed_random.word(keys[same], DOCUMENT + attempt), num_documents)
     return other
 
 
@@ -130,5 +130,5 @@ def num_cut_from_front(keys: np.ndarray, cut_a: np.ndarray, cut_b: np.ndarray
     Returns:
       For the first segment and for the second, int64 [N] each.
     """
-    front_a = counter_random.ones(keys, CUT, cut_a)
-    return front_a, counter_random.ones(keys, CUT, cut_a + cut_b) - front_a
+    front_a = keyed_random.ones(keys, CUT, cut_a)
+    return front_a, keyed_random.ones(keys, CUT, cut_a + cut_b) - front_a

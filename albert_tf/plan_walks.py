@@ -13,7 +13,7 @@ from typing import Callable, Iterator, NamedTuple
 
 import numpy as np
 
-from albert_tf import counter_random, plan_draws
+from albert_tf import keyed_random, plan_draws
 from albert_tf.token_parts import Documents, sums_before
 
 AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
@@ -113,10 +113,10 @@ def lockstep(walks: Walks, advance: Advance, draws: bool) -> Iterator[ChunkBound
         if draws:
             if column == numbers.shape[1]:
                 ahead = max(1, min(_STEPS_AHEAD, AT_ONCE // active.size))
-                keys = counter_random.keys_of(
+                keys = keyed_random.keys_of(
                     walks.key[active][:, None], plan_draws.PLAN_KEY,
                     ordinal + np.arange(ahead))
-                numbers, column = counter_random.words(keys, 0, 2), 0
+                numbers, column = keyed_random.words(keys, 0, 2), 0
             drawn, column = numbers[:, column], column + 1
         ends, following = advance(active, position, drawn)
         found.append((active, position, ends))

@@ -7,9 +7,9 @@ from typing import Iterator
 
 import numpy as np
 
-from albert_tf import counter_random, token_parts
+from albert_tf import keyed_random, token_parts
 from albert_tf.part_files import PartFiles
-from albert_tf.token_parts import DOCUMENT, LENGTH, MARK, Documents, sums_before
+from albert_tf.token_parts import DOCUMENT, Documents, LENGTH, MARK, sums_before
 from albert_tf.work_folder import WorkFolder
 
 # Without a sentence objective instances depend on it: they end where a slice ends.
@@ -51,7 +51,7 @@ def random_places(
     """
     first = documents.first_sentence[numbers]
     limit = documents.first_sentence[numbers + 1]
-    start = first + counter_random.below(places, limit - first)
+    start = first + keyed_random.below(places, limit - first)
     before = sums_before(documents.sentence_lengths)
     ends = _ends(before, start, targets, limit)
     return (documents.first_token[numbers] + before[start] - before[first],
@@ -181,7 +181,7 @@ class TokenStore:
         rows = self._files.read(
             "documents", DOCUMENT, part, own, np.full(len(part), 2))
         first, limit = rows["first_sentence"][::2], rows["first_sentence"][1::2]
-        start = first + counter_random.below(places, limit - first)
+        start = first + keyed_random.below(places, limit - first)
         # From the last mark on, or from the document's beginning if that is later.
         marked = start - start % token_parts.SENTENCES_PER_MARK
         near = np.maximum(first, marked)

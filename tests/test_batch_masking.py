@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from albert_tf import batch_masking, counter_random, masking
+from albert_tf import batch_masking, keyed_random, masking
 from albert_tf.masking import MaskingOptions, RandomSource
 from albert_tf.record_files import read_records
 from albert_tf.records import pretraining_spec
@@ -85,7 +85,7 @@ def in_batch(rows, width=None):
 
 
 def keys_of(count, seed=0):
-    return counter_random.keys_of(seed, 4, np.arange(count))
+    return keyed_random.keys_of(seed, 4, np.arange(count))
 
 
 def mask(rows, options, keys=None, width=None, vocab_size=len(VOCABULARY),
@@ -120,7 +120,7 @@ class Replay:
             self._uniforms.append(uniforms)
 
     def _number(self, index):
-        return int(counter_random.word(self._key, index))
+        return int(keyed_random.word(self._key, index))
 
     def _visits(self, begin, num_words, budget):
         sizes = {}  # word → number for its n-gram's size, in the order of the visits

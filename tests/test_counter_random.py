@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from albert_tf import counter_random
+from albert_tf import keyed_random
 
 
 def test_numbers_are_those_of_splitmix64():
@@ -15,30 +15,30 @@ def test_numbers_are_those_of_splitmix64():
         mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) % 2**64
         expected.append(mixed ^ mixed >> 31)
     assert expected[0] == 6457827717110365317  # as published for the seed 1234567
-    assert counter_random.words(np.uint64(1234567), 0, 5).tolist() == expected
+    assert keyed_random.words(np.uint64(1234567), 0, 5).tolist() == expected
 
 
 def test_a_number_depends_on_its_key_and_index_alone():
-    keys = counter_random.keys_of(7, np.arange(5))
-    table = counter_random.words(keys, 0, 8)
+    keys = keyed_random.keys_of(7, np.arange(5))
+    table = keyed_random.words(keys, 0, 8)
     assert table.shape == (5, 8) and table.dtype == np.uint64
-    np.testing.assert_array_equal(counter_random.words(keys[3], 2, 4), table[3, 2:6])
-    np.testing.assert_array_equal(counter_random.word(keys, 6), table[:, 6])
+    np.testing.assert_array_equal(keyed_random.words(keys[3], 2, 4), table[3, 2:6])
+    np.testing.assert_array_equal(keyed_random.word(keys, 6), table[:, 6])
 
 
 def test_keys_differ_with_every_part_and_with_the_order():
     parts = [(1, 2, 3), (1, 3, 2), (2, 1, 3), (1, 2), (1, 2, 3, 0),
              (0, 1, 2, 3), (1, 2, -3)]
-    assert len({int(counter_random.keys_of(*each)) for each in parts}) == len(parts)
-    many = counter_random.keys_of(5, np.arange(1000)[:, None], np.arange(50))
+    assert len({int(keyed_random.keys_of(*each)) for each in parts}) == len(parts)
+    many = keyed_random.keys_of(5, np.arange(1000)[:, None], np.arange(50))
     assert many.shape == (1000, 50) and len(np.unique(many)) == 50_000
-    assert many[17, 4] == counter_random.keys_of(5, 17, 4)
+    assert many[17, 4] == keyed_random.keys_of(5, 17, 4)
 
 
 @pytest.mark.parametrize("bound", [1, 3, 10, 1000])
 def test_integers_are_uniform(bound):
-    numbers = counter_random.words(counter_random.keys_of(11, np.arange(2000)), 3, 50)
-    drawn = counter_random.below(numbers, bound)
+    numbers = keyed_random.words(keyed_random.keys_of(11, np.arange(2000)), 3, 50)
+    drawn = keyed_random.below(numbers, bound)
     assert drawn.min() >= 0 and drawn.max() < bound
     expected = drawn.size / bound
     chi_square = ((np.bincount(drawn.ravel(), minlength=bound) - expected) ** 2
@@ -48,7 +48,7 @@ def test_integers_are_uniform(bound):
 
 
 def test_uniform_numbers_lie_in_the_unit_interval_and_are_not_correlated():
-    table = counter_random.uniforms(counter_random.keys_of(3, np.arange(20_000)), 0, 4)
+    table = keyed_random.uniforms(keyed_random.keys_of(3, np.arange(20_000)), 0, 4)
     assert 0 <= table.min() and table.max() < 1
     assert table.mean() == pytest.approx(0.5, abs=0.005)
     correlation = np.corrcoef(table.T) - np.eye(4)
@@ -58,19 +58,19 @@ def test_uniform_numbers_lie_in_the_unit_interval_and_are_not_correlated():
 
 
 def test_ones_among_random_bits():
-    keys = counter_random.keys_of(5, np.arange(300))
+    keys = keyed_random.keys_of(5, np.arange(300))
     counts = np.array([0, 1, 63, 64, 65, 128, 200, 1000, 70_000, 3] * 30)
     for count in np.unique(counts):
         bits = ["".join(f"{int(word):064b}" for word in row) for row in
-                counter_random.words(keys[counts == count], 4, count // 64 + 1)]
+                keyed_random.words(keys[counts == count], 4, count // 64 + 1)]
         np.testing.assert_array_equal(
-            counter_random.ones(keys, 4, counts)[counts == count],
+            keyed_random.ones(keys, 4, counts)[counts == count],
             [row[:count].count("1") for row in bits])
 
 
 def test_more_random_bits_hold_those_of_fewer():
-    keys = counter_random.keys_of(6, np.arange(50))
-    ones = np.array([counter_random.ones(keys, 0, np.full(50, count))
+    keys = keyed_random.keys_of(6, np.arange(50))
+    ones = np.array([keyed_random.ones(keys, 0, np.full(50, count))
                      for count in range(200)])
     assert set(np.unique(np.diff(ones, axis=0))) == {0, 1}
-    assert len(counter_random.ones(keys[:0], 0, np.zeros(0, np.int64))) == 0
+    assert len(keyed_random.ones(keys[:0], 0, np.zeros(0, np.int64))) == 0

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from albert_tf import counter_random, instance_plans, plan_walks, sequences
-from albert_tf import pretraining_instances as pi
+from albert_tf import (
+    instance_plans, keyed_random, plan_walks, pretraining_instances as pi, sequences)
 from albert_tf.instance_plans import ORIGINS, PLAN, PlanCounts
 from albert_tf.masking import MaskingOptions, RandomSource
-from albert_tf.plan_draws import (
-    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY)
+from albert_tf.plan_draws import MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY
 from albert_tf.plan_walks import Place
 from albert_tf.token_parts import Documents
 
@@ -69,7 +68,7 @@ def _second_segment(slices, number, place, wanted):
         if 0 <= index < len(documents.ids):
             first, last = documents.first_sentence[index:index + 2]
             lengths = documents.sentence_lengths[first:last].astype(np.int64)
-            chosen = int(counter_random.below(place, len(lengths)))
+            chosen = int(keyed_random.below(place, len(lengths)))
             reached = np.cumsum(lengths[chosen:])
             count = min(int(np.searchsorted(reached, wanted)) + 1, len(reached))
             start = (documents.first_token[index] + lengths[:chosen].sum()
@@ -153,27 +152,27 @@ class PlannedNumbers:
         self.ordinal, self.attempt, self.short_targets = -1, None, 0
 
     def key(self, purpose=PLAN_KEY):
-        return counter_random.keys_of(self.walk_key, purpose, self.ordinal)
+        return keyed_random.keys_of(self.walk_key, purpose, self.ordinal)
 
     def next_chunk(self):
         self.ordinal, self.attempt = self.ordinal + 1, None
 
     def target_length(self, options):
         key = (self.key() if options.sentence_objective == "none"
-               else counter_random.keys_of(self.walk_key, TARGET_KEY))
+               else keyed_random.keys_of(self.walk_key, TARGET_KEY))
         special = 2 if options.sentence_objective == "none" else 3
         longest = options.max_seq_length - special
-        if counter_random.uniform(key, 0) >= options.short_seq_prob:
+        if keyed_random.uniform(key, 0) >= options.short_seq_prob:
             return longest
         self.short_targets += 1
         return 2 + self._below(key, 1, longest - 1)
 
     @staticmethod
     def _below(key, index, bound):
-        return int(counter_random.below(counter_random.word(key, index), bound))
+        return int(keyed_random.below(keyed_random.word(key, index), bound))
 
     def random(self):
-        return float(counter_random.uniform(self.key(), 1))
+        return float(keyed_random.uniform(self.key(), 1))
 
     def randint(self, low, high):
         bound = high - low + 1
@@ -214,7 +213,7 @@ def reference(monkeypatch):
     def planned_cut(first, second, max_tokens, numbers):
         kept = truncate(first, second, max_tokens, random.Random(0))
         cut = [len(first) - len(kept[0]), len(second) - len(kept[1])]
-        words = counter_random.words(numbers.key(), 16, sum(cut) // 64 + 2)
+        words = keyed_random.words(numbers.key(), 16, sum(cut) // 64 + 2)
         bits = "".join(f"{int(word):064b}" for word in words)
         # A 1 for each piece off the front; a last, half-used word gives its first bits.
         front = bits[:cut[0]].count("1")
@@ -237,7 +236,7 @@ def reference(monkeypatch):
         ends = [*starts[1:], len(documents)]
         for start, end in zip(starts, ends):
             for copy in copies:
-                walk_key = counter_random.keys_of(seed, WALK_KEY, int(ids[start]), copy)
+                walk_key = keyed_random.keys_of(seed, WALK_KEY, int(ids[start]), copy)
                 numbers = PlannedNumbers(walk_key, start, len(documents))
                 source = RandomSource(numbers, None)
                 ordinals = []
@@ -460,8 +459,8 @@ def _walks_of_plans(slices, options, copies):
         ids = ids[:1]
     walks = []
     for number in ids:
-        keys = counter_random.keys_of(
-            counter_random.keys_of(SEED, WALK_KEY, number, np.asarray(copies)),
+        keys = keyed_random.keys_of(
+            keyed_random.keys_of(SEED, WALK_KEY, number, np.asarray(copies)),
             ORDER_KEY, np.arange(60)[:, None]).T
         walks += [[fields.pop(key) for key in map(int, row) if key in fields]
                   for row in keys]

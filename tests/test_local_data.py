@@ -16,7 +16,7 @@ import pytest
 import scipy.stats
 
 from albert_tf import (
-    global_shuffle, local_data, pretraining_data, text_spans, token_parts, worker_pool)
+    global_shuffle, local_data, parallel, pretraining_data, text_spans, token_parts)
 from albert_tf.errors import InputError
 from albert_tf.growing_file import GrowingFile
 from albert_tf.growing_shards import Shards
@@ -455,4 +455,4 @@ def test_a_remote_output_needs_a_work_dir(tokenizer):
 def test_a_negative_number_of_workers_is_refused(tmp_path, tokenizer):
     with pytest.raises(InputError, match="--num_workers=-1"):
         local_data.create(_options(tmp_path), tokenizer, num_workers=-1)
-    assert worker_pool.num_processes(0) >= 1
+    assert parallel.num_processes(0) >= 1

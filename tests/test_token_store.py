@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from albert_tf import (
-    counter_random, part_files, text_spans, token_parts, token_store, work_folder)
+    keyed_random, part_files, text_spans, token_parts, token_store, work_folder)
 from albert_tf.errors import InputError
 from albert_tf.masking import WordStarts
 from albert_tf.release_data import read_documents
@@ -205,14 +205,14 @@ def test_random_places_by_definition():
     lengths = [[3, 1], [2], [3, 1, 4, 1, 5, 9], [1], [2, 2]]
     documents, count = documents_of(lengths), 500
     numbers = np.random.default_rng(2).integers(len(lengths), size=count)
-    places = counter_random.words(counter_random.keys_of(1, 2), 0, count)
+    places = keyed_random.words(keyed_random.keys_of(1, 2), 0, count)
     drawn = set()
     for target in (-3, 0, 1, 4, 5, 6, 100):
         found = token_store.random_places(
             documents, numbers, places, np.full(count, target))
         for number, place, first, length in zip(numbers, places, *found):
             sentences = lengths[number]
-            start = int(counter_random.below(place, len(sentences)))
+            start = int(keyed_random.below(place, len(sentences)))
             drawn.add((number, start))
             taken = 0
             for size in sentences[start:]:
