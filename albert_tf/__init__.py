@@ -1,36 +1,53 @@
 """ALBERT in TensorFlow 2 / Keras, faithful to the TF1 release.
 
-Names load on first use: `import albert_tf` and everything of levels 0 and 1
-(configuration, tokenization, data creation) never load TensorFlow.
+Names load on first use: `import albert_tf`, tokenization and data creation never load
+TensorFlow.
 """
 
 import importlib
+from typing import Any, Callable, Mapping
 
 __version__ = "0.1.0"
 
-# Module, in this package, that defines each public name.
-_NAMES = {
+
+def lazily(package: str, names: Mapping[str, str]
+           ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package whose public names load on first use.
+
+    Args:
+      package: its `__name__`.
+      names: public name → the module of the package that defines it, or, with a slash
+        at its end, that it stands for.
+    """
+    def getattr_(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        module = importlib.import_module(f"{package}.{names[name].rstrip('/')}")
+        return module if names[name].endswith("/") else getattr(module, name)
+
+    return getattr_, lambda: sorted({*vars(importlib.import_module(package)), *names})
+
+
+__getattr__, __dir__ = lazily(__name__, {
     "AlbertConfig": "config",
     "InputError": "errors",
     "AlbertModel": "modeling",
     "AlbertForPreTraining": "heads",
-}
-_MODULES = (
-    "checkpoint", "config", "errors", "files", "heads", "input_pipeline",
-    "losses", "modeling", "optimization", "pretraining_instances", "records",
-    "sequences", "tokenization", "training",
-)
-
-
-def __getattr__(name):
-    if name in _NAMES:
-        value = getattr(importlib.import_module(f"albert_tf.{_NAMES[name]}"), name)
-        globals()[name] = value
-        return value
-    if name in _MODULES:
-        return importlib.import_module(f"albert_tf.{name}")
-    raise AttributeError(f"module 'albert_tf' has no attribute '{name}'")
-
-
-def __dir__():
-    return sorted([*globals(), *_NAMES, *_MODULES])
+    # Modules by their short names; a slash says that the module is meant.
+    "checkpoint": "checkpoint/",
+    "config": "config/",
+    "errors": "errors/",
+    "files": "files/",
+    "heads": "heads/",
+    "input_pipeline": "input_pipeline/",
+    "losses": "losses/",
+    "modeling": "modeling/",
+    "optimization": "optimization/",
+    "pretraining_instances": "pretraining_instances/",
+    "records": "records/",
+    "sequences": "sequences/",
+    "serving": "serving/",
+    "tasks": "tasks/",
+    "tokenization": "tokenization/",
+    "training": "training/",
+})
