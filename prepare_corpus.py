@@ -24,27 +24,26 @@ import time
 from absl import flags, logging
 import tqdm
 
-from albert_tf import (
-    command_line, corpus, corpus_preparation, files, python_prose,
-    sentence_splitting)
+from albert_tf import command_line, files
 from albert_tf.errors import InputError
+from albert_tf.text import prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
 
 flags.DEFINE_list("input_file", [], "Input files: comma-separated paths or globs.")
 flags.DEFINE_enum(
-    "input_format", "auto", [*corpus.FORMATS, "python"],
+    "input_format", "auto", [*readers.FORMATS, "python"],
     "auto goes by the name and first line of each file; python needs no "
     "--input_file: it takes the documentation of the running Python and of the "
     "packages installed in it, and drops repeated sentences "
     "(--deduplicate=sentences).")
 flags.DEFINE_string("json_field", "text", "JSON lines: the field with the text.")
 flags.DEFINE_enum(
-    "document_separator", "file", corpus.DOCUMENT_SEPARATORS,
+    "document_separator", "file", readers.DOCUMENT_SEPARATORS,
     "Plain text: what ends a document. file suits a folder of books or articles; "
     "blank_line suits files in which every block of lines is a document.")
 flags.DEFINE_enum(
-    "line_breaks", "auto", corpus.LINE_BREAKS,
+    "line_breaks", "auto", readers.LINE_BREAKS,
     "Plain text and JSON: what a single line end means. keep: a new paragraph; "
     "join: nothing, the lines are wrapped; auto: join the lines of blocks that "
     "look wrapped to a page.")
@@ -75,7 +74,7 @@ flags.DEFINE_integer(
     "min_document_sentences", 1, "Drop documents with fewer sentences.",
     lower_bound=1)
 flags.DEFINE_enum(
-    "deduplicate", "documents", corpus_preparation.DEDUPLICATION,
+    "deduplicate", "documents", prepare.DEDUPLICATION,
     "Drop exact copies of documents; or also every sentence seen before, in "
     "upper or lower case (about 100 bytes of memory per sentence); or nothing.")
 flags.DEFINE_string(
@@ -83,7 +82,7 @@ flags.DEFINE_string(
     "Where the counts go as JSON [--output_file with .summary.json added].")
 
 
-def preparation_options() -> corpus_preparation.Options:
+def preparation_options() -> prepare.Options:
     """The flags as one value, checked against each other."""
     share, number = FLAGS.heldout_share, FLAGS.heldout_documents
     if share is not None and number is not None:
@@ -102,8 +101,8 @@ def preparation_options() -> corpus_preparation.Options:
     if not -2**63 <= FLAGS.random_seed < 2**63:
         raise InputError("--random_seed must fit into 64 bits.")
     python = FLAGS.input_format == "python"
-    return corpus_preparation.Options(
-        language=sentence_splitting.check_language(FLAGS.language),
+    return prepare.Options(
+        language=sentences.check_language(FLAGS.language),
         min_sentence_chars=FLAGS.min_sentence_chars,
         max_sentence_chars=FLAGS.max_sentence_chars,
         min_document_sentences=FLAGS.min_document_sentences,
@@ -141,10 +140,10 @@ def main(argv):
     del argv
     options = preparation_options()
     paths = input_paths()
-    layout = corpus.Layout(FLAGS.input_format, FLAGS.json_field,
+    layout = readers.Layout(FLAGS.input_format, FLAGS.json_field,
                            FLAGS.document_separator, FLAGS.line_breaks,
                            FLAGS.keep_titles)
-    summary = corpus_preparation.Summary()
+    summary = prepare.Summary()
     started = time.time()
     python = FLAGS.input_format == "python"
     local = not python and not any(map(files.is_remote, paths))
@@ -158,15 +157,15 @@ def main(argv):
             unit_scale=not python, desc="prepare_corpus",
             mininterval=0.5 if sys.stderr.isatty() else 10))
         documents = (
-            (corpus.Document(name, corpus.paragraphs_of([text], "keep"))
+            (readers.Document(name, readers.paragraphs_of([text], "keep"))
              for name, text in python_prose.documents(on_file=bar.update))
             if python else
-            corpus.read_documents(paths, layout, summary.dropped, bar.update))
-        corpus_preparation.prepare(documents, options, training, heldout, summary)
+            readers.read_documents(paths, layout, summary.dropped, bar.update))
+        prepare.prepare(documents, options, training, heldout, summary)
     report(summary, time.time() - started)
 
 
-def report(summary: corpus_preparation.Summary, seconds: float) -> None:
+def report(summary: prepare.Summary, seconds: float) -> None:
     """Prints the counts and writes them as JSON."""
     for name, side, path in (("training", summary.training, FLAGS.output_file),
                              ("held out", summary.heldout, FLAGS.heldout_file)):

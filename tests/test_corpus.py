@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf import corpus, corpus_preparation, python_prose, sentence_splitting
 from albert_tf.errors import InputError
+from albert_tf.text import (
+    prepare as corpus_preparation, python_prose, readers,
+    sentences as sentence_splitting)
 from tests.helpers import SHARED
 
 ROOT = Path(__file__).parent.parent
@@ -23,8 +25,8 @@ def run(*flags):
 
 
 def read(path, counts=None, **layout):
-    return list(corpus.read_documents(
-        [str(path)], corpus.Layout(**layout),
+    return list(readers.read_documents(
+        [str(path)], readers.Layout(**layout),
         collections.Counter() if counts is None else counts))
 
 
@@ -35,7 +37,7 @@ def prepare(tmp_path, texts, **options):
     paths = tmp_path / "train.txt", tmp_path / "heldout.txt"
     with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
         corpus_preparation.prepare(
-            [corpus.Document(str(i), [text]) for i, text in enumerate(texts)],
+            [readers.Document(str(i), [text]) for i, text in enumerate(texts)],
             corpus_preparation.Options(**options), train,
             heldout if with_heldout else None, summary)
     return [[d.split("\n") for d in p.read_text(encoding="utf-8").split("\n\n") if d]
@@ -121,11 +123,11 @@ def test_unknown_language():
 def test_plain_text_by_file_and_by_blank_line(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffOne.\r\n\r\n\r\nTwo.\n \nThree.".encode())
-    assert read(path) == [corpus.Document(str(path), ["One.", "Two.", "Three."])]
+    assert read(path) == [readers.Document(str(path), ["One.", "Two.", "Three."])]
     assert read(path, document_separator="blank_line") == [
-        corpus.Document(f"{path}, line 1", ["One."]),
-        corpus.Document(f"{path}, line 4", ["Two."]),
-        corpus.Document(f"{path}, line 6", ["Three."])]
+        readers.Document(f"{path}, line 1", ["One."]),
+        readers.Document(f"{path}, line 4", ["Two."]),
+        readers.Document(f"{path}, line 6", ["Three."])]
 
 
 WRAPPED = ["The river is long and it runs through a wide and green val-",
@@ -140,13 +142,13 @@ def test_line_breaks():
     joined = ("The river is long and it runs through a wide and green val-ley before "
               "it comes at last to the town, where a mill stands and grinds the corn "
               "of the farmers.")
-    assert corpus.paragraphs_of(WRAPPED, "auto") == [joined]
-    assert corpus.paragraphs_of(ONE_A_LINE, "auto") == ONE_A_LINE
-    assert corpus.paragraphs_of(WRAPPED, "keep") == WRAPPED
-    assert corpus.paragraphs_of(ONE_A_LINE, "join") == [" ".join(ONE_A_LINE)]
-    assert corpus.paragraphs_of(["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "auto") == [
+    assert readers.paragraphs_of(WRAPPED, "auto") == [joined]
+    assert readers.paragraphs_of(ONE_A_LINE, "auto") == ONE_A_LINE
+    assert readers.paragraphs_of(WRAPPED, "keep") == WRAPPED
+    assert readers.paragraphs_of(ONE_A_LINE, "join") == [" ".join(ONE_A_LINE)]
+    assert readers.paragraphs_of(["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "auto") == [
         "春眠不觉晓，处处闻啼鸟。夜来风雨声。"]
-    assert corpus.paragraphs_of(["old\rMac\x0cpage"], "keep") == ["old", "Mac", "page"]
+    assert readers.paragraphs_of(["old\rMac\x0cpage"], "keep") == ["old", "Mac", "page"]
 
 
 WIKI = """<doc id="1" url="u" title="Mill &amp; Co">
@@ -189,8 +191,8 @@ def test_progress_counts_every_byte(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("A line of text.\n" * 1000)
     told = []
-    list(corpus.read_documents(
-        [str(path)], corpus.Layout(), collections.Counter(), told.append))
+    list(readers.read_documents(
+        [str(path)], readers.Layout(), collections.Counter(), told.append))
     assert sum(told) == path.stat().st_size
 
 
@@ -218,7 +220,7 @@ def test_damaged_input(tmp_path, name, content, message):
 def test_a_corpus_read_as_one_document(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("Some text.\n\n" * 100)
-    monkeypatch.setattr(corpus, "MAX_DOCUMENT_CHARS", 500)
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_CHARS", 500)
     with pytest.raises(InputError, match="--document_separator=blank_line"):
         read(path)
     assert len(read(path, document_separator="blank_line")) == 100

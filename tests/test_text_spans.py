@@ -12,8 +12,9 @@ import sys
 import pytest
 import zstandard
 
-from albert_tf import corpus, files, text_spans
+from albert_tf import files, text_spans
 from albert_tf.errors import InputError
+from albert_tf.text import readers
 from albert_tf.text_cleaning import preprocess_batch
 from albert_tf.text_spans import plan_spans, read_span
 
@@ -252,7 +253,7 @@ def test_damaged_files(tmp_path, ending, damage):
     with pytest.raises(InputError, match=message):
         list(files.read_lines(str(path)))
     with pytest.raises(InputError, match=message):
-        list(corpus.read_documents([str(path)], corpus.Layout(), {}))
+        list(readers.read_documents([str(path)], readers.Layout(), {}))
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -264,8 +265,8 @@ def test_compressed_text_is_read_everywhere(tmp_path, ending):
     lines = ["one", "two", "three", "four"]
     assert [line for _, line in files.read_lines(str(path))] == lines
     assert read_all([str(path)]) == [(0, lines)]
-    [document] = corpus.read_documents(
-        [str(path)], corpus.Layout(line_breaks="keep"), {})
+    [document] = readers.read_documents(
+        [str(path)], readers.Layout(line_breaks="keep"), {})
     assert document.paragraphs == lines
 
 

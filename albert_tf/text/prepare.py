@@ -11,9 +11,9 @@ import hashlib
 import heapq
 from typing import BinaryIO, Iterable, Iterator, NamedTuple
 
-from albert_tf import sentence_splitting
-from albert_tf.corpus import Document
 from albert_tf.errors import InputError
+from albert_tf.text import sentences as sentence_splitting
+from albert_tf.text.readers import Document
 
 DEDUPLICATION = ("documents", "sentences", "none")
 
