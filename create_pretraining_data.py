@@ -20,8 +20,8 @@ from absl import flags
 from albert_tf import command_line, files, local_data, pretraining_data, release_data
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions
-from albert_tf.pretraining_instances import SINGLE_SEGMENT_CHOICES, InstanceOptions
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.pretraining_instances import InstanceOptions, SINGLE_SEGMENT_CHOICES
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 FLAGS = flags.FLAGS
 

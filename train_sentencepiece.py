@@ -16,11 +16,12 @@ import time
 from absl import flags, logging
 import tqdm
 
-from albert_tf import command_line, files, vocabulary
+from albert_tf import command_line, files
+from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
 
-_DEFAULTS = vocabulary.Options()
+_DEFAULTS = train_sentencepiece.Options()
 flags.DEFINE_list(
     "input_file", None, "Text, a sentence to a line: comma-separated paths or globs.",
     required=True)
@@ -57,10 +58,10 @@ def read(paths, bar):
 
 def main(argv):
     del argv
-    options = vocabulary.Options(
+    options = train_sentencepiece.Options(
         FLAGS.vocab_size, FLAGS.do_lower_case, FLAGS.character_coverage,
         FLAGS.input_sentence_size, FLAGS.num_threads, FLAGS.verbose)
-    vocabulary.check(options)
+    train_sentencepiece.check(options)
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     prefix = FLAGS.output_prefix
     started = time.time()
@@ -69,7 +70,7 @@ def main(argv):
             files.atomic_write(f"{prefix}.vocab") as vocab_file, \
             tqdm.tqdm(unit=" lines", desc="reading",
                       mininterval=0.5 if sys.stderr.isatty() else 10) as bar:
-        result = vocabulary.train(read(paths, bar), options, bar.update)
+        result = train_sentencepiece.train(read(paths, bar), options, bar.update)
         model_file.write(result.model)
         vocab_file.write(result.vocab)
     print(f"{options.vocab_size:,} pieces from {result.sentences:,} sentences with "

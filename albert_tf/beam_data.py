@@ -33,7 +33,7 @@ from albert_tf.pretraining_data import (
     summary_writers)
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
 from albert_tf.token_encoding import TokenEncoder
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # Beam knows the short names of its other runners.
 _RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}

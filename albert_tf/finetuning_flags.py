@@ -9,10 +9,11 @@ from typing import Any, Mapping, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, task_folder, tokenization
-from albert_tf.config import CONFIG_FILE, AlbertConfig
+from albert_tf import command_line, files, task_folder
+from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization import tokenizer as tokenization
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 FLAGS = flags.FLAGS
 
@@ -231,13 +232,14 @@ def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.Modul
     """
     import sentencepiece
 
-    from albert_tf import (
-        feature_files, sentence_pieces, sequences, text_cleaning, tokenization,
-        wordpiece)
+    from albert_tf import feature_files, sequences
+    from albert_tf.tokenization import (
+        cleaning, sentencepiece_tokenizer, tokenizer as tokenization,
+        wordpiece_tokenizer)
 
     return feature_files.fingerprint_parts(
         {**paths, "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
-        [*modules, sequences, sentence_pieces, text_cleaning, tokenization, wordpiece],
+        [*modules, sequences, sentencepiece_tokenizer, cleaning, tokenization, wordpiece_tokenizer],
         **settings, do_lower_case=FLAGS.do_lower_case,
         max_seq_length=FLAGS.max_seq_length, sentencepiece=sentencepiece.__version__)
 

@@ -6,7 +6,7 @@ from albert_tf import batch_masking, batch_records
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.pretraining_summary import InstanceCounts
 from albert_tf.records import pretraining_spec
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 ROWS_PER_BATCH = 512  # whose arrays stay in the processor's cache
 

@@ -39,7 +39,7 @@ from albert_tf.pretraining_data import (
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
 from albert_tf.progress import Progress
 from albert_tf.token_encoding import TokenEncoder
-from albert_tf.tokenization import FullTokenizer, vocabulary_of
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.work_folder import WorkFolder
 
 # Part of what an unfinished run is compared by: goes up when records change.

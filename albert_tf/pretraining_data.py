@@ -19,7 +19,7 @@ from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.pretraining_summary import (
     CorpusCounts, InstanceCounts, describe, draw_summary)
 from albert_tf.progress import duration
-from albert_tf.tokenization import FullTokenizer, vocabulary_of
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 # Above this share of unknown pieces the vocabulary does not suit the text.
 _MANY_UNKNOWN = 0.02

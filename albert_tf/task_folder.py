@@ -9,8 +9,9 @@ import os
 import re
 from typing import Any, Mapping, Optional
 
-from albert_tf import files, tokenization
+from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer
 
 TASK_FILE = "task.json"
 
@@ -33,14 +34,14 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     Raises:
       InputError: if the folder was made for another task: names what differs.
     """
-    vocabulary = tokenization.vocabulary_of(vocabulary_path)
+    vocabulary = tokenizer.vocabulary_of(vocabulary_path)
     settings = json.loads(json.dumps({**settings, "vocabulary": vocabulary}))
     before = read(folder)
     # A run that came to nothing does not tie the folder.
     if before is not None and has_model(folder):
         check_same(folder, before, settings)
     copy = os.path.join(folder, vocabulary["file"])
-    if not (files.exists(copy) and tokenization.vocabulary_of(copy) == vocabulary):
+    if not (files.exists(copy) and tokenizer.vocabulary_of(copy) == vocabulary):
         files.copy(vocabulary_path, copy)
     with files.atomic_write(os.path.join(folder, TASK_FILE)) as stream:
         text = json.dumps(settings, indent=2, ensure_ascii=False)

@@ -11,7 +11,7 @@ import numpy as np
 
 from albert_tf.errors import InputError
 from albert_tf.masking import WordStarts
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _LARGEST_SMALL_VOCABULARY = 1 << 15
 

@@ -80,7 +80,7 @@ LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.05}
 def sequences(task: str, count: int) -> list[dict]:
     """Features of `count` sequences at equal distances, in the order of the file."""
     from albert_tf.tasks import classification, glue, squad
-    from albert_tf.tokenization import FullTokenizer
+    from albert_tf.tokenization.tokenizer import FullTokenizer
 
     tokenizer = FullTokenizer(spm_model_file=FLAGS.spm_model_file)
     if task == "squad":
@@ -335,7 +335,7 @@ def first_answers(folders) -> dict:
 
 
 def _config():
-    from albert_tf.tokenization import FullTokenizer
+    from albert_tf.tokenization.tokenizer import FullTokenizer
 
     return command_line.model_config().replace(
         vocab_size=FullTokenizer(spm_model_file=FLAGS.spm_model_file).vocab_size,

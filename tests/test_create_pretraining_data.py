@@ -17,7 +17,7 @@ from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.records import pretraining_spec, read_records
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import SPM_MODEL, TEXT, WORDPIECE, options_of, written
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -16,7 +16,7 @@ from albert_tf import (
     batch_masking, batch_records, instance_plans, text_spans, token_parts, token_store)
 from albert_tf.instance_plans import ORIGINS
 from albert_tf.token_encoding import TokenEncoder
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.work_folder import WorkFolder
 from tests.data_creation import SPM_MODEL, WORDPIECE, golden_options
 from tests.helpers import SHARED

@@ -12,7 +12,7 @@ from albert_tf import sequences
 from albert_tf.errors import InputError
 from albert_tf.tasks import classification, glue
 from albert_tf.tasks.recipes import RECIPES
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
 CLASSIFIER = FIXTURES / "classifier"

@@ -23,7 +23,7 @@ from albert_tf.growing_shards import Shards
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.records import pretraining_spec, read_records
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import CORPUS, SPM_MODEL, options_of
 
 ROOT = pathlib.Path(__file__).parent.parent

@@ -8,7 +8,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.tasks import race
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
 FOLDER = FIXTURES / "race"

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import finetuning_heads, heads, task_folder, tokenization
-from albert_tf.checkpoint import export_tf1
+from albert_tf import finetuning_heads, heads, task_folder
+from albert_tf.checkpoint import export_tf1, tf1_tensors
 from albert_tf.checkpoint_files import write_tensors
-from albert_tf.checkpoint import tf1_tensors
+from albert_tf.tokenization import tokenizer
 from tests import tiny_run
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -121,7 +121,7 @@ def _data(tmp_path_factory):
     (folder / "other.txt").write_text("\n".join([*PIECES[:-1], "us"]) + "\n",
                                       encoding="utf-8")
     task_folder.keep_vocabulary(str(folder / "pretrained"), {
-        **tokenization.vocabulary_of(str(folder / "vocab.txt")), "size": len(PIECES)})
+        **tokenizer.vocabulary_of(str(folder / "vocab.txt")), "size": len(PIECES)})
     bad = folder / "bad"
     good = "the film was good."
     for name, text in (

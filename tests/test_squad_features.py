@@ -19,7 +19,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.tasks import squad, squad_alignment
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from albert_tf import record_summaries, record_vocabulary, task_folder, tokenization
+from albert_tf import record_summaries, record_vocabulary, task_folder
 from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer
 
 SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",
                 flags={"max_seq_length": 8})
@@ -38,7 +39,7 @@ def test_task_is_read_as_it_was_kept(folder, vocabulary):
     assert kept["labels"] == ["好", "坏"] and kept["flags"] == {"max_seq_length": 8}
     assert "好" in (folder / "task.json").read_text(encoding="utf-8")
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
-    assert kept["vocabulary"] == tokenization.vocabulary_of(str(vocabulary))
+    assert kept["vocabulary"] == tokenizer.vocabulary_of(str(vocabulary))
 
 
 def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
@@ -98,11 +99,11 @@ def test_task_goes_before_the_vocabulary_of_pretraining(folder, vocabulary):
     keep(folder, vocabulary)
     task_folder.keep_vocabulary(str(folder), {"file": "old", "sha256": "12"})
     assert task_folder.pretraining_vocabulary(str(folder)) == (
-        tokenization.vocabulary_of(str(vocabulary)))
+        tokenizer.vocabulary_of(str(vocabulary)))
 
 
 def test_vocabulary_without_a_digest_is_not_compared(vocabulary):
-    given = tokenization.vocabulary_of(str(vocabulary))
+    given = tokenizer.vocabulary_of(str(vocabulary))
     task_folder.check_vocabulary({"file": "other"}, given, "model")
     task_folder.check_vocabulary({**given, "file": "renamed"}, given, "model")
     with pytest.raises(InputError, match=r"made with another \(other\); give that"):

@@ -15,8 +15,8 @@ import zstandard
 from albert_tf import files, text_spans
 from albert_tf.errors import InputError
 from albert_tf.text import readers
-from albert_tf.text_cleaning import preprocess_batch
 from albert_tf.text_spans import plan_spans, read_span
+from albert_tf.tokenization.cleaning import preprocess_batch
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress,
             ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}

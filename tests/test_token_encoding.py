@@ -13,9 +13,9 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking import WordStarts
-from albert_tf.text_cleaning import preprocess_batch, preprocess_text
 from albert_tf.token_encoding import TokenEncoder, token_dtype
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")

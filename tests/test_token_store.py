@@ -17,7 +17,7 @@ from albert_tf.release_data import read_documents
 from albert_tf.text_spans import plan_spans
 from albert_tf.token_encoding import TokenEncoder
 from albert_tf.token_store import TokenStore
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.work_folder import WorkFolder
 from tests.data_creation import documents_of
 from tests.helpers import FIXTURES

@@ -15,10 +15,11 @@ import unicodedata
 
 import pytest
 
-from albert_tf import text_cleaning
 from albert_tf.errors import InputError
-from albert_tf.tokenization import (
-    FullTokenizer, basic_tokenize, load_vocab, preprocess_text)
+from albert_tf.tokenization import cleaning
+from albert_tf.tokenization.cleaning import preprocess_text
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.wordpiece_tokenizer import basic_tokenize, load_vocab
 from tests.helpers import FIXTURES, SHARED
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")
@@ -66,7 +67,7 @@ def chinese_vocab(directory, lower):
 def test_preprocess_text_equals_the_release(key, options):
     for row in rows():
         assert preprocess_text(row["text"], **options) == row[key], row["text"]
-        sourced = text_cleaning.preprocess_with_sources(row["text"], **options)
+        sourced = cleaning.preprocess_with_sources(row["text"], **options)
         assert "".join(char for char, _, _ in sourced) == row[key], row["text"]
 
 
@@ -129,7 +130,7 @@ def test_vocabulary_quirks_equal_the_release():
 def test_character_classes_equal_the_release(name):
     ranges = golden()["char_classes"][name]
     expected = {code for first, last in ranges for code in range(first, last + 1)}
-    function = getattr(text_cleaning, f"is_{name}")
+    function = getattr(cleaning, f"is_{name}")
     got = {code for code in range(0x30000) if function(chr(code))}
     # The reference is Unicode 11. Unicode 12 made U+166D a symbol; every other
     # change concerns characters added later.
@@ -252,7 +253,7 @@ def test_decomposition_orders_marks_as_unicode_does(form):
     chooser = random.Random(3)
     for _ in range(300):
         text = "".join(chooser.choices("qeﬁ한½\u0344\u0301\u0323\u0327\u302e", k=8))
-        sourced = text_cleaning.decompose(text_cleaning.source(text), form)
+        sourced = cleaning.decompose(cleaning.source(text), form)
         assert "".join(c for c, _, _ in sourced) == unicodedata.normalize(form, text)
 
 

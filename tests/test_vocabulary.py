@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from albert_tf import vocabulary
 from albert_tf.errors import InputError
+from albert_tf.tokenization import train_sentencepiece
 from tests.helpers import SHARED
 
 ROOT = Path(__file__).parent.parent
@@ -31,7 +31,7 @@ def pieces(vocab):
 
 @pytest.fixture(scope="module")
 def small():
-    return vocabulary.train(lines(), vocabulary.Options(vocab_size=110, num_threads=2))
+    return train_sentencepiece.train(lines(), train_sentencepiece.Options(vocab_size=110, num_threads=2))
 
 
 def test_symbols_and_ids(small):
@@ -49,28 +49,28 @@ def test_symbols_and_ids(small):
 def test_preprocessing(small):
     text = "".join(pieces(small.vocab)[13:])
     assert text == text.lower() and "é" not in text
-    cased = vocabulary.train(lines(), vocabulary.Options(
+    cased = train_sentencepiece.train(lines(), train_sentencepiece.Options(
         vocab_size=110, num_threads=2, do_lower_case=False))
     assert "K" in "".join(pieces(cased.vocab)[13:])
 
 
 def test_equal_input_gives_an_equal_result(small):
-    again = vocabulary.train(
-        lines(), vocabulary.Options(vocab_size=110, num_threads=2))
+    again = train_sentencepiece.train(
+        lines(), train_sentencepiece.Options(vocab_size=110, num_threads=2))
     assert again == small
-    options = vocabulary.Options(
+    options = train_sentencepiece.Options(
         vocab_size=90, num_threads=2, input_sentence_size=200)
-    drawn = vocabulary.train(lines(), options)
-    assert drawn == vocabulary.train(lines(), options)
+    drawn = train_sentencepiece.train(lines(), options)
+    assert drawn == train_sentencepiece.train(lines(), options)
     assert drawn.sentences == 400
-    assert drawn.vocab != vocabulary.train(
+    assert drawn.vocab != train_sentencepiece.train(
         lines(), options._replace(input_sentence_size=300)).vocab
 
 
 def test_long_lines_count():
     # 4192 bytes is where the trainer would leave a line out.
     text = [" ".join(lines()), " ".join(["quartz"] * 2000)]
-    result = vocabulary.train(text, vocabulary.Options(vocab_size=110, num_threads=2))
+    result = train_sentencepiece.train(text, train_sentencepiece.Options(vocab_size=110, num_threads=2))
     assert "▁quartz" in pieces(result.vocab)
 
 
@@ -86,14 +86,14 @@ def test_long_lines_count():
 ])
 def test_refusals(text, options, message):
     with pytest.raises(InputError, match=message):
-        vocabulary.train(text, vocabulary.Options(**options))
+        train_sentencepiece.train(text, train_sentencepiece.Options(**options))
 
 
 def test_the_largest_possible_size_works():
     with pytest.raises(InputError) as caught:
-        vocabulary.train(lines(), vocabulary.Options(num_threads=2))
+        train_sentencepiece.train(lines(), train_sentencepiece.Options(num_threads=2))
     largest = int(str(caught.value).split("--vocab_size=")[2].split()[0])
-    vocabulary.train(lines(), vocabulary.Options(vocab_size=largest, num_threads=2))
+    train_sentencepiece.train(lines(), train_sentencepiece.Options(vocab_size=largest, num_threads=2))
 
 
 def test_an_error_in_the_input_comes_through():
@@ -102,7 +102,7 @@ def test_an_error_in_the_input_comes_through():
         raise InputError("line 7 is damaged")
 
     with pytest.raises(InputError, match="line 7 is damaged"):
-        vocabulary.train(damaged(), vocabulary.Options(vocab_size=110))
+        train_sentencepiece.train(damaged(), train_sentencepiece.Options(vocab_size=110))
 
 
 def run(*flags):
@@ -140,4 +140,4 @@ def test_vocab_file_is_written_as_the_trainer_writes_it():
     for folder, name in (("golden/spm", "en4k"), ("data/spm_en", "30k-clean")):
         model = (SHARED / folder / f"{name}.model").read_bytes()
         wanted = (SHARED / folder / f"{name}.vocab").read_bytes()
-        assert vocabulary.vocab_lines(model) == wanted
+        assert train_sentencepiece.vocab_lines(model) == wanted

@@ -13,7 +13,7 @@ import numpy as np
 
 from albert_tf import files, metrics, sequences
 from albert_tf.errors import InputError
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
 

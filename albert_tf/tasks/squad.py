@@ -17,7 +17,7 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.sequences import NUM_SPECIAL_PAIR, assemble
 from albert_tf.tasks.squad_alignment import ParagraphAlignment, align_paragraph
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # unique_ids of the first feature; the next ones count on.
 FIRST_UNIQUE_ID = 1_000_000_000

@@ -19,9 +19,9 @@ from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from albert_tf.sentence_pieces import UNDERLINE
-from albert_tf.text_cleaning import preprocess_text
-from albert_tf.tokenization import FullTokenizer
+from albert_tf.tokenization.cleaning import preprocess_text
+from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
+from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # The release drops a paragraph of which a smaller share of characters is matched.
 MIN_MATCHED_SHARE = 0.8

@@ -6,9 +6,9 @@ import sentencepiece
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.text_cleaning import (
+from albert_tf.tokenization.cleaning import (
     SourcedChar, preprocess_batch, preprocess_text, preprocess_with_sources)
-from albert_tf.wordpiece import Located
+from albert_tf.tokenization.wordpiece_tokenizer import Located
 
 UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 _SPACE = UNDERLINE + " "

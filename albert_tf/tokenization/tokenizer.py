@@ -5,9 +5,10 @@ from typing import Iterable, NamedTuple
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.sentence_pieces import SentencePieceTokenizer
-from albert_tf.text_cleaning import preprocess_text
-from albert_tf.wordpiece import WordPieceTokenizer, basic_tokenize, load_vocab
+from albert_tf.tokenization.cleaning import preprocess_text
+from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
+from albert_tf.tokenization.wordpiece_tokenizer import (
+    WordPieceTokenizer, basic_tokenize, load_vocab)
 
 __all__ = [
     "FullTokenizer", "PieceSpan", "basic_tokenize", "load_vocab", "preprocess_text"]

@@ -10,7 +10,7 @@ from typing import Iterable, NamedTuple
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.text_cleaning import (
+from albert_tf.tokenization.cleaning import (
     CHINESE_RANGES, SourcedChar, decompose, drop_marks, is_control, is_punctuation,
     lower_case, source)
 

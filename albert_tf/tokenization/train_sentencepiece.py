@@ -7,7 +7,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple
 import sentencepiece
 
 from albert_tf.errors import InputError
-from albert_tf.text_cleaning import preprocess_text
+from albert_tf.tokenization.cleaning import preprocess_text
 
 # The pieces that stand first, whose ids the data and the models rely on.
 CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
