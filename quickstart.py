@@ -15,10 +15,11 @@ import time
 
 from absl import flags
 
-from albert_tf import baselines, command_line, files, progress, records, run_log
+from albert_tf import baselines, command_line, files, progress, run_log
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.parameter_count import count_parameters
+from albert_tf.records import spec as records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 FLAGS = flags.FLAGS

@@ -117,7 +117,8 @@ def _read(task, split):
 
 def _features(task, split, found, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import feature_files, feature_specs
+    from albert_tf import feature_files
+    from albert_tf.records import feature_specs
 
     paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
     function = functools.partial(

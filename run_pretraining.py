@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
 
-from albert_tf import (
-    command_line, files, record_summaries, record_vocabulary, task_folder)
+from albert_tf import command_line, files, task_folder
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.records import record_summaries, record_vocabulary
 
 FLAGS = flags.FLAGS
 
@@ -128,7 +128,7 @@ def _masking_options() -> Optional[MaskingOptions]:
 
 def _data(config) -> _Data:
     """Checks all files."""
-    from albert_tf import record_masks, records
+    from albert_tf.records import checks, spec as records
 
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise InputError(
@@ -138,7 +138,7 @@ def _data(config) -> _Data:
         FLAGS.max_seq_length, FLAGS.max_predictions_per_seq, config.vocab_size,
         config.type_vocab_size)
     if FLAGS.dynamic_masking:
-        spec = record_masks.unmasked_spec(spec)
+        spec = checks.unmasked_spec(spec)
     flags_used = ["eval_input_file"] if FLAGS.eval_input_file else []
     if FLAGS.do_train or not FLAGS.eval_input_file:
         flags_used.append("input_file")
@@ -152,8 +152,8 @@ def _data(config) -> _Data:
         task_folder.check_records(FLAGS.output_dir, vocabulary)
     objective = record_summaries.sentence_objective(
         summaries, FLAGS.sentence_objective)
-    record_masks.check(all_paths, spec, FLAGS.dynamic_masking)
-    special_ids = SpecialIds(**record_masks.special_ids(
+    checks.check(all_paths, spec, FLAGS.dynamic_masking)
+    special_ids = SpecialIds(**checks.special_ids(
         all_paths, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
         {name: FLAGS[name].value for name in _ID_FLAGS}
     )) if FLAGS.dynamic_masking else None
@@ -173,7 +173,8 @@ def _data(config) -> _Data:
 
 def _inputs(data: _Data, masking: Optional[MaskingOptions], config):
     """training.Inputs over checked files."""
-    from albert_tf import dynamic_masking, input_pipeline, records, training
+    from albert_tf import dynamic_masking, input_pipeline, training
+    from albert_tf.records import spec as records
 
     random_map = masking and dynamic_masking.DynamicMasking(
         masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size)

@@ -150,7 +150,8 @@ def _digest(examples) -> str:
 
 def _features(split, path, examples, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import feature_files, feature_specs
+    from albert_tf import feature_files
+    from albert_tf.records import feature_specs
 
     function = functools.partial(
         race.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,

@@ -192,7 +192,8 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
 
 def _features(name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import feature_files, feature_specs
+    from albert_tf import feature_files
+    from albert_tf.records import feature_specs
     from albert_tf.tasks import squad_alignment
 
     settings = {"doc_stride": FLAGS.doc_stride,

@@ -45,7 +45,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "optimization": "optimization/",
     "pretraining_instances": "pretraining_instances/",
     "records": "records/",
-    "sequences": "sequences/",
+    "sequences": "records.sequences/",
     "serving": "serving/",
     "tasks": "tasks/",
     "tokenization": "tokenization/",

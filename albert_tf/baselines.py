@@ -11,8 +11,8 @@ from typing import Iterable, NamedTuple, Sequence
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.record_files import read_records
-from albert_tf.records import FeatureSpec
+from albert_tf.records.spec import FeatureSpec
+from albert_tf.records.tfrecord import read_records
 
 
 class Baselines(NamedTuple):

@@ -13,10 +13,11 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from absl import logging
 
-from albert_tf import files, record_files
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.feature_table import FeatureTable
-from albert_tf.records import FeatureSpec
+from albert_tf.records import tfrecord
+from albert_tf.records.spec import FeatureSpec
 
 
 def fingerprint_parts(paths: Mapping[str, str], modules: Sequence[types.ModuleType],
@@ -137,7 +138,7 @@ def _load(path: str, spec: FeatureSpec, stored: Mapping[str, Any]) -> FeatureTab
     digest = hashlib.sha256()
 
     def digested() -> Iterator[bytes]:
-        for data in record_files.read_records(path):
+        for data in tfrecord.read_records(path):
             digest.update(data)
             yield data
 
@@ -156,7 +157,7 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
     # Processes of several hosts may share a folder and have the same id.
     staged = f"{path}.unfinished-{uuid.uuid4().hex[:12]}"
     try:
-        with record_files.RecordWriter(staged) as writer:
+        with tfrecord.RecordWriter(staged) as writer:
             def written() -> Iterator[bytes]:
                 for values in create():
                     data = spec.serialize(values)

@@ -7,7 +7,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.records import Feature, FeatureSpec
+from albert_tf.records.spec import Feature, FeatureSpec
 
 _RECORDS_PER_PARSE = 1000
 _INT32 = np.iinfo(np.int32)

@@ -232,7 +232,8 @@ def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.Modul
     """
     import sentencepiece
 
-    from albert_tf import feature_files, sequences
+    from albert_tf import feature_files
+    from albert_tf.records import sequences
     from albert_tf.tokenization import (
         cleaning, sentencepiece_tokenizer, tokenizer as tokenization,
         wordpiece_tokenizer)

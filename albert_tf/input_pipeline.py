@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.records import FeatureSpec, FileInfo
+from albert_tf.records.spec import FeatureSpec
+from albert_tf.records.tfrecord import FileInfo
 
 # Files read at the same time. Part of the order of examples, hence a constant
 # and not a matter of the machine.

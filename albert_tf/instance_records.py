@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from albert_tf import batch_masking, batch_records
+from albert_tf import batch_masking
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.pretraining_summary import InstanceCounts
-from albert_tf.records import pretraining_spec
+from albert_tf.records import encode
+from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 ROWS_PER_BATCH = 512  # whose arrays stay in the processor's cache
@@ -37,17 +38,17 @@ class RecordMaker:
             segments, one after the other.
           counts: what is masked is added to them.
         """
-        return batch_records.serialize(
+        return encode.serialize(
             self._spec, self._features(plans, tokens_a, tokens_b, counts))
 
     def frames(self, plans: np.ndarray, tokens_a: np.ndarray, tokens_b: np.ndarray,
                counts: InstanceCounts) -> bytes:
         """`records` as they lie in a TFRecord file."""
-        return batch_records.frames(
+        return encode.frames(
             self._spec, self._features(plans, tokens_a, tokens_b, counts))
 
     def _features(self, plans, tokens_a, tokens_b, counts):
-        sequences = batch_records.assemble(
+        sequences = encode.assemble(
             plans, tokens_a, tokens_b, self._options.max_seq_length,
             pad_id=self._pad_id, **self._special)
         masked = batch_masking.mask_batch(

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from albert_tf.feature_table import FeatureTable
 from albert_tf.input_pipeline import dataset_options
-from albert_tf.records import Feature
+from albert_tf.records.spec import Feature
 
 _EPOCH, _WINDOW = 0, 1  # what a random generator is for
 

@@ -13,10 +13,10 @@ create_instances_from_document draws them.
 import dataclasses
 from typing import Iterator, Mapping, NamedTuple, Optional, Sequence
 
-from albert_tf import sequences
 from albert_tf.errors import InputError
 from albert_tf.masking import (
-    CLS, SEP, MaskingOptions, RandomSource, WordStarts, mask_sequence)
+    CLS, MaskingOptions, RandomSource, SEP, WordStarts, mask_sequence)
+from albert_tf.records import sequences
 
 Segment = list[str]
 Document = list[Segment]

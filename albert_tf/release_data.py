@@ -13,7 +13,7 @@ from typing import Any, Iterator, Optional, Sequence
 
 from absl import logging
 
-from albert_tf import files, sequences
+from albert_tf import files
 from albert_tf.masking import RandomSource
 from albert_tf.pretraining_data import (
     DataOptions, check, check_number, check_text, report, summary_of, summary_path,
@@ -22,7 +22,9 @@ from albert_tf.pretraining_instances import (
     Document, Instance, InstanceOptions, Pieces, create_walks)
 from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
 from albert_tf.progress import Progress, duration
-from albert_tf.records import FeatureSpec, RecordWriter, pretraining_spec
+from albert_tf.records import sequences
+from albert_tf.records.spec import FeatureSpec, pretraining_spec
+from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _LINES_PER_BATCH = 4096

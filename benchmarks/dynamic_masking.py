@@ -25,7 +25,7 @@ from absl import flags
 from albert_tf import command_line
 from albert_tf.config import AlbertConfig
 from albert_tf.masking import MaskingOptions, SpecialIds
-from albert_tf.record_masks import unmasked_spec
+from albert_tf.records.checks import unmasked_spec
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
 
@@ -65,7 +65,8 @@ def make_records(folder: str, length: int, masked: bool) -> str:
 
 def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
     """The batches of run_pretraining.py."""
-    from albert_tf import dynamic_masking, input_pipeline, records
+    from albert_tf import dynamic_masking, input_pipeline
+    from albert_tf.records import spec as records
 
     spec = records.pretraining_spec(
         length, PREDICTIONS[length], config.vocab_size, config.type_vocab_size)

@@ -91,7 +91,8 @@ class TaskData:
             **{str(padding): (padding,) for padding in PADDINGS}}
 
     def _table(self, examples):
-        from albert_tf import feature_specs, feature_table
+        from albert_tf import feature_table
+        from albert_tf.records import feature_specs
 
         function = functools.partial(
             classification.featurize, tokenizer=self._tokenizer,

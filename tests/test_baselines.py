@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from albert_tf import baselines, records
+from albert_tf import baselines
 from albert_tf.errors import InputError
+from albert_tf.records import spec as records
 from tests import tiny_run
 
 SPEC = tiny_run.SPEC

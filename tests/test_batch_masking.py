@@ -18,8 +18,8 @@ from scipy import stats
 
 from albert_tf import batch_masking, keyed_random, masking
 from albert_tf.masking import MaskingOptions, RandomSource
-from albert_tf.record_files import read_records
-from albert_tf.records import pretraining_spec
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import read_records
 from tests.helpers import SHARED
 
 CLS, SEP, MASK = 1, 2, 3

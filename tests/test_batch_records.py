@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from albert_tf import batch_records, record_files, records, sequences
-from albert_tf.records import Feature, FeatureSpec
+from albert_tf.records import encode, sequences, spec as records, tfrecord
+from albert_tf.records.spec import Feature, FeatureSpec
 
 CLS, SEP, PAD = 2, 3, 0
 LENGTHS = np.dtype([("length_a", "<u4"), ("length_b", "<u4")])
@@ -48,14 +48,14 @@ def test_records_of_pretraining(count, length, predictions, vocab_size):
     spec = records.pretraining_spec(length, predictions)
     batch = pretraining_batch(
         np.random.default_rng(length), count, length, predictions, vocab_size)
-    assert batch_records.serialize(spec, batch) == one_by_one(spec, batch)
+    assert encode.serialize(spec, batch) == one_by_one(spec, batch)
 
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_integers_of_all_sizes(edge):
     spec = FeatureSpec((Feature("x", "int64", (3,)),))
     batch = {"x": np.array([[0, edge, 1], [edge, edge, edge], [1, 2, 3]])}
-    serialized = batch_records.serialize(spec, batch)
+    serialized = encode.serialize(spec, batch)
     assert serialized == one_by_one(spec, batch)
     assert spec.parse_numpy(serialized[0])["x"].tolist() == [0, edge, 1]
 
@@ -82,13 +82,13 @@ def random_batch(rng):
 @pytest.mark.parametrize("seed", range(40))
 def test_any_specification(seed):
     spec, batch = random_batch(np.random.default_rng(seed))
-    assert batch_records.serialize(spec, batch) == one_by_one(spec, batch)
+    assert encode.serialize(spec, batch) == one_by_one(spec, batch)
 
 
 def test_a_name_that_begins_another_comes_first():
     """There protobuf's own implementations differ; the content is the same."""
     spec = FeatureSpec((Feature("aa", "int64", ()), Feature("a", "int64", ())))
-    [serialized] = batch_records.serialize(spec, {"a": [1], "aa": [2]})
+    [serialized] = encode.serialize(spec, {"a": [1], "aa": [2]})
     assert serialized.index(b"\n\x01a") < serialized.index(b"\n\x02aa")
     assert spec.parse_numpy(serialized) == {"a": 1, "aa": 2}
 
@@ -100,7 +100,7 @@ def test_records_of_one_batch_differ_in_length():
     x[2:, :200] = 2**40
     x[3, 200:] = 2**20
     batch = {"x": x, "y": np.arange(8).reshape(4, 2) * 50}
-    serialized = batch_records.serialize(spec, batch)
+    serialized = encode.serialize(spec, batch)
     assert len(set(map(len, serialized))) == 4
     assert serialized == one_by_one(spec, batch)
 
@@ -111,14 +111,14 @@ def test_records_of_one_batch_differ_in_length():
 def test_floats(values):
     spec = FeatureSpec((Feature("x", "float32", (3,)),))
     for array in (np.array([values]), np.array([values], float)):
-        assert batch_records.serialize(spec, {"x": array}) == [
+        assert encode.serialize(spec, {"x": array}) == [
             spec.serialize({"x": values})]
 
 
 @pytest.mark.parametrize("dtype", ["<i4", "u1", "<f2", ">f4"])
 def test_numbers_of_any_type_become_floats(dtype):
     spec = FeatureSpec((Feature("x", "float32", (2,)),))
-    assert batch_records.serialize(spec, {"x": np.array([[1, 200]], dtype)}) == [
+    assert encode.serialize(spec, {"x": np.array([[1, 200]], dtype)}) == [
         spec.serialize({"x": [1.0, 200.0]})]
 
 
@@ -127,7 +127,7 @@ def test_lengths_around_those_that_take_another_byte(name):
     for count in [*range(110, 135), 16370, 16383, 16384]:
         spec = FeatureSpec((Feature(name, "int64", (count,)),))
         batch = {name: np.ones((1, count), np.uint8)}
-        assert batch_records.serialize(spec, batch) == one_by_one(spec, batch)
+        assert encode.serialize(spec, batch) == one_by_one(spec, batch)
 
 
 @pytest.mark.parametrize("order", ["F", "strided", ">i8"])
@@ -136,7 +136,7 @@ def test_arrays_of_any_layout(order):
     given = {"F": np.asfortranarray(x), "strided": np.repeat(x, 2, axis=1)[:, ::2],
              ">i8": x.astype(">i8")}[order]
     spec = FeatureSpec((Feature("x", "int64", (3,)), Feature("y", "float32", (3,))))
-    assert batch_records.serialize(spec, {"x": given, "y": given}) == one_by_one(
+    assert encode.serialize(spec, {"x": given, "y": given}) == one_by_one(
         spec, {"x": x, "y": x})
 
 
@@ -144,21 +144,21 @@ def test_no_records():
     spec = records.pretraining_spec(8, 2)
     batch = {name: values[:0] for name, values in pretraining_batch(
         np.random.default_rng(0), 1, 8, 2, 99).items()}
-    assert batch_records.serialize(spec, batch) == []
-    assert batch_records.frames(spec, batch) == b""
+    assert encode.serialize(spec, batch) == []
+    assert encode.frames(spec, batch) == b""
 
 
 def test_features_of_variable_length_have_one_length_in_a_batch():
     spec = FeatureSpec((Feature("x", "int64", (2, None)),))
     batch = {"x": np.arange(30).reshape(3, 2, 5) * 40}
-    assert batch_records.serialize(spec, batch) == one_by_one(
+    assert encode.serialize(spec, batch) == one_by_one(
         spec, {"x": batch["x"].reshape(3, 10)})
 
 
 def test_tensorflow_parses_them():
     spec = records.pretraining_spec(40, 5)
     batch = pretraining_batch(np.random.default_rng(1), 3, 40, 5, 30_000)
-    parsed = spec.parse(batch_records.serialize(spec, batch))
+    parsed = spec.parse(encode.serialize(spec, batch))
     batch["sentence_order_labels"] = batch.pop("next_sentence_labels")[:, None]
     del batch["token_boundary"]
     for name, values in batch.items():
@@ -170,19 +170,19 @@ def test_frames_are_a_file(tmp_path):
     batch = pretraining_batch(np.random.default_rng(2), 5, 40, 5, 30_000)
     path = tmp_path / "x.tfrecord"
     # Frames of several batches, one after the other, are one file.
-    path.write_bytes(batch_records.frames(spec, batch) * 2)
-    assert list(record_files.read_records(str(path))) == one_by_one(spec, batch) * 2
-    assert record_files.scan(str(path)).num_records == 10
+    path.write_bytes(encode.frames(spec, batch) * 2)
+    assert list(tfrecord.read_records(str(path))) == one_by_one(spec, batch) * 2
+    assert tfrecord.scan(str(path)).num_records == 10
 
 
 def test_frames_are_what_the_writer_writes(tmp_path):
     spec = records.pretraining_spec(40, 5)
     batch = pretraining_batch(np.random.default_rng(3), 4, 40, 5, 30_000)
     path = tmp_path / "x.tfrecord"
-    with record_files.RecordWriter(str(path)) as writer:
+    with tfrecord.RecordWriter(str(path)) as writer:
         for record in one_by_one(spec, batch):
             writer.write(record)
-    assert path.read_bytes() == batch_records.frames(spec, batch)
+    assert path.read_bytes() == encode.frames(spec, batch)
 
 
 SMALL = FeatureSpec((
@@ -209,7 +209,7 @@ SMALL = FeatureSpec((
 def test_what_does_not_fit_is_refused(change, message):
     batch = {"ids": np.zeros((4, 6), int), "weights": np.zeros((4, 2))} | change
     batch = {name: values for name, values in batch.items() if values is not None}
-    for function in (batch_records.serialize, batch_records.frames):
+    for function in (encode.serialize, encode.frames):
         with pytest.raises(ValueError, match=message):
             function(SMALL, batch)
 
@@ -231,7 +231,7 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
         pairs.append([rng.integers(8, 60_000, n).tolist() for n in (first, second)])
     pairs.append([[9] * (size - 2), []])  # full, of one segment
     plans = np.array([(len(a), len(b)) for a, b in pairs], LENGTHS)
-    made = batch_records.assemble(
+    made = encode.assemble(
         plans, flat([a for a, _ in pairs], dtype), flat([b for _, b in pairs], dtype),
         size, CLS, SEP, pad_id=1)
     for row, (first, second) in enumerate(pairs):
@@ -250,7 +250,7 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
 
 
 def test_no_sequences():
-    made = batch_records.assemble(
+    made = encode.assemble(
         np.zeros(0, LENGTHS), flat([], np.uint16), flat([], np.uint16), 8, CLS, SEP)
     assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
 
@@ -263,6 +263,6 @@ def test_no_sequences():
 ])
 def test_segments_that_do_not_fit(lengths, num_a, num_b, message):
     with pytest.raises(ValueError, match=message):
-        batch_records.assemble(
+        encode.assemble(
             np.array(lengths, LENGTHS), np.zeros(num_a, np.uint16),
             np.zeros(num_b, np.uint16), 8, CLS, SEP)

@@ -16,7 +16,8 @@ from albert_tf import local_data, pretraining_data, release_data
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
-from albert_tf.records import pretraining_spec, read_records
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import SPM_MODEL, TEXT, WORDPIECE, options_of, written
 

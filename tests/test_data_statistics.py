@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from albert_tf import (
-    batch_masking, batch_records, instance_plans, text_spans, token_parts, token_store)
+    batch_masking, instance_plans, text_spans, token_parts, token_store)
 from albert_tf.instance_plans import ORIGINS
+from albert_tf.records import encode
 from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.work_folder import WorkFolder
@@ -72,7 +73,7 @@ class Maker:
             (plans["origin"] == ORIGINS.index("random_document")).sum())
         read = self.store.read
         ids = dict(cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
-        sequences = batch_records.assemble(
+        sequences = encode.assemble(
             plans, read(plans["part_a"], plans["start_a"], plans["length_a"]),
             read(plans["part_b"], plans["start_b"], plans["length_b"]),
             self.options.max_seq_length, pad_id=self.tokenizer.pad_id, **ids)

@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from albert_tf import (
-    input_pipeline, masking, record_masks, record_summaries, records)
+from albert_tf import input_pipeline, masking
 from albert_tf.dynamic_masking import DynamicMasking
 from albert_tf.errors import InputError
 from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.records import checks, record_summaries, spec as records
 from tests import test_run_pretraining as runs
 from tests import tiny_run
 
@@ -246,7 +246,7 @@ def test_compiles_for_accelerators_with_the_same_result():
 # ---- the input pipeline ----------------------------------------------------
 
 SPEC = records.pretraining_spec(LENGTH, 6, VOCAB_SIZE, 2)
-UNMASKED = record_masks.unmasked_spec(SPEC)
+UNMASKED = checks.unmasked_spec(SPEC)
 COUNT = 21  # records
 
 
@@ -405,7 +405,7 @@ def test_special_ids_come_from_the_summary_and_flags_go_before(tmp_path):
     path = write(tmp_path / "a", [unmasked_record(ids)])
 
     def found(summary, **given):
-        return SpecialIds(**record_masks.special_ids(
+        return SpecialIds(**checks.special_ids(
             [path], UNMASKED, VOCAB_SIZE, summary,
             {**dict.fromkeys(("cls_id", "sep_id", "mask_id")), **given}))
 
@@ -427,9 +427,9 @@ def test_a_record_without_a_mask_among_others_is_no_unmasked_file(tmp_path):
     rows = [unmasked_record(sequence(random, 9)) for _ in range(3)]
     path = write(tmp_path / "a", rows)
     with pytest.raises(InputError, match="not masked, so there is nothing to predict"):
-        record_masks.check([path], SPEC, dynamic_masking=False)
+        checks.check([path], SPEC, dynamic_masking=False)
     rows[2]["masked_lm_weights"][0] = 1
-    record_masks.check([write(tmp_path / "a", rows)], SPEC, dynamic_masking=False)
+    checks.check([write(tmp_path / "a", rows)], SPEC, dynamic_masking=False)
 
 
 # ---- runs ------------------------------------------------------------------

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from absl import logging
 
-from albert_tf import feature_files, feature_specs, feature_table, files, records
+from albert_tf import feature_files, feature_table, files
 from albert_tf.errors import InputError
+from albert_tf.records import feature_specs, spec as records
 
 SPEC = feature_specs.classification_spec(3, vocab_size=100)
 CHOICES = feature_specs.choice_spec(4, vocab_size=100)

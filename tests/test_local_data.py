@@ -22,7 +22,8 @@ from albert_tf.growing_file import GrowingFile
 from albert_tf.growing_shards import Shards
 from albert_tf.masking import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
-from albert_tf.records import pretraining_spec, read_records
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import CORPUS, SPM_MODEL, options_of
 

@@ -9,7 +9,8 @@ import pytest
 from albert_tf import release_data
 from albert_tf.errors import InputError
 from albert_tf.masking import RandomSource
-from albert_tf.records import RecordWriter, pretraining_spec, read_records
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import RecordWriter, read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import (
     RUNS, SPM_MODEL, WORDPIECE, golden_options, options_of, written)

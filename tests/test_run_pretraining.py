@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import heads, records, run_log
+from albert_tf import heads, run_log
 from albert_tf.checkpoint import export_tf1
+from albert_tf.records import spec as records
 from tests import tiny_run
 
 ROOT = pathlib.Path(__file__).parent.parent

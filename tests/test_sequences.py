@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from albert_tf import sequences
+from albert_tf.records import sequences
 
 
 def _drop_one_by_one(length_a, length_b, max_tokens):

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from albert_tf import record_summaries, record_vocabulary, task_folder
+from albert_tf import task_folder
 from albert_tf.errors import InputError
+from albert_tf.records import record_summaries, record_vocabulary
 from albert_tf.tokenization import tokenizer
 
 SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",

@@ -11,10 +11,11 @@ import tf_keras
 from absl import logging
 
 from albert_tf import (
-    files, heads, input_pipeline, loss_scaling, optimization, records, run_folder,
-    run_log, training)
+    files, heads, input_pipeline, loss_scaling, optimization, run_folder, run_log,
+    training)
 from albert_tf.checkpoint import export_tf1, read_tensors
 from albert_tf.errors import InputError
+from albert_tf.records import spec
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
 from albert_tf.training_steps import StepOptions
 from tests import tiny_run
@@ -48,7 +49,7 @@ def _data(tmp_path_factory):
     """50 records to train on, 13 to evaluate on: an epoch ends within step 7."""
     folder = tmp_path_factory.mktemp("data")
     return tuple(
-        records.check_files([tiny_run.write_records(folder / f"{name}.tfrecord", n, n)],
+        spec.check_files([tiny_run.write_records(folder / f"{name}.tfrecord", n, n)],
                             tiny_run.SPEC) for name, n in (("train", 50), ("dev", 13)))
 
 

@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import heads, input_pipeline, optimization, records
+from albert_tf import heads, input_pipeline, optimization
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.evaluation_steps import Evaluator
+from albert_tf.records import spec as records
 from albert_tf.training_steps import StepOptions, Task, Trainer
 from tests import golden_training, tiny_run
 from tests.helpers import FIXTURES

@@ -5,14 +5,15 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import heads, losses, optimization, records, training_steps
+from albert_tf import heads, losses, optimization, training_steps
 from albert_tf.config import AlbertConfig
+from albert_tf.records import spec
 
 VOCAB_SIZE = 30
 LENGTH = 8
 PREDICTIONS = 3
 MASK_ID = 4
-SPEC = records.pretraining_spec(LENGTH, PREDICTIONS, VOCAB_SIZE, 2)
+SPEC = spec.pretraining_spec(LENGTH, PREDICTIONS, VOCAB_SIZE, 2)
 
 
 _group_keys = itertools.count(1000, 1000)
@@ -67,7 +68,7 @@ def examples(count: int, seed: int = 0, masked: int | None = None) -> list[dict]
 
 def write_records(path, count: int, seed: int = 0) -> str:
     """Writes a file of `count` records; returns its path."""
-    with records.RecordWriter(str(path)) as writer:
+    with spec.RecordWriter(str(path)) as writer:
         for values in examples(count, seed):
             writer.write(SPEC.serialize(values))
     return str(path)

@@ -10,8 +10,9 @@ import sys
 
 import tensorflow as tf
 
-from albert_tf import heads, input_pipeline, records, training
+from albert_tf import heads, input_pipeline, training
 from albert_tf.checkpoint import load_tf1_tensors
+from albert_tf.records import spec
 from albert_tf.run_options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
 
@@ -24,7 +25,7 @@ def main(path, output_dir):
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * 2)
         strategy = tiny_run.strategy(2)
-    infos = records.check_files([path], tiny_run.SPEC)
+    infos = spec.check_files([path], tiny_run.SPEC)
 
     def data(shape, **pipeline):
         return input_pipeline.training_dataset(

@@ -18,7 +18,7 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
+from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 LETTERS = "ABCD"

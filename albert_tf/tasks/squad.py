@@ -15,7 +15,7 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.sequences import NUM_SPECIAL_PAIR, assemble
+from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble
 from albert_tf.tasks.squad_alignment import ParagraphAlignment, align_paragraph
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

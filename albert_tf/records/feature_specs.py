@@ -4,7 +4,7 @@ Names are the release's. Sequences are stored without padding: None is the numbe
 of pieces of the example, and batches are padded to a common length later.
 """
 
-from albert_tf.records import Feature, FeatureSpec
+from albert_tf.records.spec import Feature, FeatureSpec
 
 
 def _sequences(

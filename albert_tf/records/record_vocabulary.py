@@ -3,7 +3,7 @@
 from typing import Any, Iterable, Optional
 
 from albert_tf.errors import InputError
-from albert_tf.record_summaries import RecordSummary
+from albert_tf.records.record_summaries import RecordSummary
 
 
 def check_vocabulary(

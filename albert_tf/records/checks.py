@@ -10,7 +10,8 @@ import itertools
 from typing import Any, Mapping, Optional, Sequence
 
 from albert_tf.errors import InputError
-from albert_tf.records import FeatureSpec, read_records
+from albert_tf.records.spec import FeatureSpec
+from albert_tf.records.tfrecord import read_records
 
 _THREADS = 8
 # A short sequence may have no mask where its words are longer than its budget; so

@@ -19,8 +19,8 @@ from typing import Any, Mapping, NamedTuple
 
 import numpy as np
 
-from albert_tf import record_files, sequences
-from albert_tf.records import Feature, FeatureSpec
+from albert_tf.records import sequences, tfrecord
+from albert_tf.records.spec import Feature, FeatureSpec
 
 _LIST_TAGS = {"float32": b"\x12", "int64": b"\x1a"}
 # Rows of varints made at a time; their arrays then stay in the processor's cache.
@@ -110,7 +110,7 @@ def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:
 
     Args, Raises: as `serialize`.
     """
-    return b"".join(map(record_files.frame, serialize(spec, batch)))
+    return b"".join(map(tfrecord.frame, serialize(spec, batch)))
 
 
 def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:

@@ -16,8 +16,8 @@ import numpy as np
 from google.protobuf import message
 
 from albert_tf.errors import InputError
-from albert_tf.example_message import Example
-from albert_tf.record_files import FileInfo, RecordWriter, read_records, scan
+from albert_tf.records.example_message import Example
+from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
 
 __all__ = [
     "Feature", "FeatureSpec", "FileInfo", "RecordWriter", "check_files",
