@@ -19,7 +19,7 @@ from absl import flags
 
 from albert_tf import command_line, files, local_data, pretraining_data, release_data
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking.reference import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions, SINGLE_SEGMENT_CHOICES
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

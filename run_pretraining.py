@@ -18,7 +18,7 @@ from absl import flags, logging
 
 from albert_tf import command_line, files, task_folder
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.masking.reference import MaskingOptions, SpecialIds
 from albert_tf.records import record_summaries, record_vocabulary
 
 FLAGS = flags.FLAGS
@@ -173,10 +173,11 @@ def _data(config) -> _Data:
 
 def _inputs(data: _Data, masking: Optional[MaskingOptions], config):
     """training.Inputs over checked files."""
-    from albert_tf import dynamic_masking, input_pipeline, training
+    from albert_tf import input_pipeline, training
+    from albert_tf.masking import in_training
     from albert_tf.records import spec as records
 
-    random_map = masking and dynamic_masking.DynamicMasking(
+    random_map = masking and in_training.DynamicMasking(
         masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size)
 
     def train_dataset(shape, **pipeline):

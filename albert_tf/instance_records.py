@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from albert_tf import batch_masking
+from albert_tf.masking import batched
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.pretraining_summary import InstanceCounts
 from albert_tf.records import encode
@@ -51,7 +51,7 @@ class RecordMaker:
         sequences = encode.assemble(
             plans, tokens_a, tokens_b, self._options.max_seq_length,
             pad_id=self._pad_id, **self._special)
-        masked = batch_masking.mask_batch(
+        masked = batched.mask_batch(
             sequences.input_ids, sequences.starts_word, sequences.lengths,
             plans["mask"], self._options.masking, mask_id=self._mask_id,
             vocab_size=self._vocab_size, **self._special)

@@ -14,7 +14,7 @@ import dataclasses
 from typing import Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from albert_tf.errors import InputError
-from albert_tf.masking import (
+from albert_tf.masking.reference import (
     CLS, MaskingOptions, RandomSource, SEP, WordStarts, mask_sequence)
 from albert_tf.records import sequences
 

@@ -14,7 +14,7 @@ from typing import Any, Iterator, Optional, Sequence
 from absl import logging
 
 from albert_tf import files
-from albert_tf.masking import RandomSource
+from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import (
     DataOptions, check, check_number, check_text, report, summary_of, summary_path,
     summary_writers)

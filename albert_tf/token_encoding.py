@@ -10,7 +10,7 @@ from typing import NamedTuple, Sequence
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.masking import WordStarts
+from albert_tf.masking.reference import WordStarts
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _LARGEST_SMALL_VOCABULARY = 1 << 15

@@ -24,7 +24,7 @@ from absl import flags
 
 from albert_tf import command_line
 from albert_tf.config import AlbertConfig
-from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.masking.reference import MaskingOptions, SpecialIds
 from albert_tf.records.checks import unmasked_spec
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
@@ -65,7 +65,8 @@ def make_records(folder: str, length: int, masked: bool) -> str:
 
 def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
     """The batches of run_pretraining.py."""
-    from albert_tf import dynamic_masking, input_pipeline
+    from albert_tf import input_pipeline
+    from albert_tf.masking import in_training
     from albert_tf.records import spec as records
 
     spec = records.pretraining_spec(
@@ -75,7 +76,7 @@ def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
     else:
         spec = unmasked_spec(spec)
         infos = records.check_files([path], spec)
-        random_map = dynamic_masking.DynamicMasking(
+        random_map = in_training.DynamicMasking(
             MaskingOptions(PREDICTIONS[length]), SPECIAL_IDS, length,
             config.vocab_size)
     return input_pipeline.training_dataset(

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking.reference import MaskingOptions
 from albert_tf.pretraining_data import DataOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.token_parts import Documents

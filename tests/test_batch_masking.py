@@ -16,15 +16,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from albert_tf import batch_masking, keyed_random, masking
-from albert_tf.masking import MaskingOptions, RandomSource
+from albert_tf import keyed_random
+from albert_tf.masking import batched, reference
+from albert_tf.masking.reference import MaskingOptions, RandomSource
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.helpers import SHARED
 
 CLS, SEP, MASK = 1, 2, 3
 STARTS, FOLLOWS = range(4, 50), range(50, 90)
-VOCABULARY = ["<pad>", masking.CLS, masking.SEP, masking.MASK,
+VOCABULARY = ["<pad>", reference.CLS, reference.SEP, reference.MASK,
               *(f"s{i}" for i in STARTS), *(f"f{i}" for i in FOLLOWS)]
 IS_START = {piece: not piece.startswith("f") for piece in VOCABULARY}
 
@@ -90,13 +91,13 @@ def keys_of(count, seed=0):
 
 def mask(rows, options, keys=None, width=None, vocab_size=len(VOCABULARY),
          mask_id=MASK):
-    return batch_masking.mask_batch(
+    return batched.mask_batch(
         *in_batch(rows, width), keys_of(len(rows)) if keys is None else keys, options,
         cls_id=CLS, sep_id=SEP, mask_id=mask_id, vocab_size=vocab_size)
 
 
 def mask_alone(row, options, source, vocabulary=VOCABULARY):
-    return masking.mask_sequence(
+    return reference.mask_sequence(
         [VOCABULARY[i] for i in row], IS_START, vocabulary, options, source)
 
 
@@ -114,7 +115,7 @@ class Replay:
         self.python = self.numpy = self
         self._key = key
         self._permutations, self._uniforms, self.permuted = [], [], []
-        for begin in batch_masking._ROUNDS:
+        for begin in batched._ROUNDS:
             order, uniforms = self._visits(begin, num_words, budget)
             self._permutations.append(order)
             self._uniforms.append(uniforms)
@@ -124,15 +125,15 @@ class Replay:
 
     def _visits(self, begin, num_words, budget):
         sizes = {}  # word → number for its n-gram's size, in the order of the visits
-        block = batch_masking._BLOCK
+        block = batched._BLOCK
         for visit in range(-(-budget // block) * block if num_words else 0):
-            number = self._number(begin + batch_masking._VISITS + visit)
+            number = self._number(begin + batched._VISITS + visit)
             sizes.setdefault((number >> 32) * num_words >> 32, number % 2**32)
         rest = sorted(
             set(range(num_words)) - set(sizes),
-            key=lambda w: self._number(begin + batch_masking._ORDER + w) >> 20)
+            key=lambda w: self._number(begin + batched._ORDER + w) >> 20)
         for word in rest:
-            sizes[word] = self._number(begin + batch_masking._SIZES + word) % 2**32
+            sizes[word] = self._number(begin + batched._SIZES + word) % 2**32
         return list(sizes), [number / 2**32 for number in sizes.values()]
 
     def shuffle(self, values):
@@ -142,7 +143,7 @@ class Replay:
             return
         self.permuted = list(values)
         values.sort(key=lambda p: self._number(
-            batch_masking._PERMUTATION + self.permuted.index(p)) >> 20)
+            batched._PERMUTATION + self.permuted.index(p)) >> 20)
 
     def random_sample(self):
         return next(self._sizes)
@@ -151,7 +152,7 @@ class Replay:
         return 0.0  # [MASK] everywhere: what is shown instead is compared by itself
 
     def shown(self, piece, slot):
-        number = self._number(batch_masking._REPLACEMENTS + slot)
+        number = self._number(batched._REPLACEMENTS + slot)
         kind, low = number / 2**64, number % 2**32
         return MASK if kind < 0.8 else piece if kind < 0.9 else (
             low * len(VOCABULARY) >> 32)
@@ -164,7 +165,7 @@ def test_same_numbers_give_the_masks_of_mask_sequence(name):
     batch = mask(rows, options, keys)
     ngrams = collections.Counter()
     for i, row in enumerate(rows):
-        words, boundary = masking.group_words(
+        words, boundary = reference.group_words(
             [VOCABULARY[p] for p in row], IS_START, options.do_whole_word_mask)
         source = Replay(keys[i], len(words), options.num_to_predict(len(row)))
         alone = mask_alone(row, options, source)
@@ -210,10 +211,10 @@ def runs(positions):
 def ngrams_of_batch(rows, options, keys):
     """Pieces of the n-grams chosen in a batch."""
     ids, starts, lengths = in_batch(rows)
-    words = batch_masking._Words.of(
+    words = batched._Words.of(
         (ids != CLS) & (ids != SEP) & (ids != 0), starts, options.do_whole_word_mask)
-    choice = batch_masking._NgramChoice(
-        words, batch_masking._num_to_predict(lengths, options), keys, options, 0)
+    choice = batched._NgramChoice(
+        words, batched._num_to_predict(lengths, options), keys, options, 0)
     choice.run()
     return [int(words.first_piece[first + size] - words.first_piece[first])
             for step in choice._taken for first, _, size in zip(*step)]
@@ -221,14 +222,14 @@ def ngrams_of_batch(rows, options, keys):
 
 def ngrams_alone(row, options, source):
     """Pieces of the n-grams chosen by masking._choose_ngrams in one row."""
-    words, _ = masking.group_words(
+    words, _ = reference.group_words(
         [VOCABULARY[p] for p in row], IS_START, options.do_whole_word_mask)
     length_from = {word[0]: i for i, word in enumerate(words)}
     order = list(range(len(words)))
     source.python.shuffle(order)
-    positions, sizes = masking._choose_ngrams(
+    positions, sizes = reference._choose_ngrams(
         words, order, options.num_to_predict(len(row)), set(),
-        masking._cumulative_sizes(options.ngram, options.favor_shorter_ngram), source)
+        reference._cumulative_sizes(options.ngram, options.favor_shorter_ngram), source)
     found, begin = [], 0
     for size in sizes:
         first = length_from[positions[begin]]
@@ -281,9 +282,9 @@ def test_same_odds_of_everything_at_once_in_a_short_row(row, options):
     source = RandomSource.from_seed(4)
     expected = []
     for _ in range(repeats):
-        alone = mask_alone(row, options, source, vocabulary=[masking.MASK])
+        alone = mask_alone(row, options, source, vocabulary=[reference.MASK])
         expected.append((tuple(alone.positions), tuple(
-            0 if piece == masking.MASK else VOCABULARY.index(piece)
+            0 if piece == reference.MASK else VOCABULARY.index(piece)
             for piece in alone.tokens)))
     seen = [(tuple(positions_of(batch, i)), tuple(batch.input_ids[i].tolist()))
             for i in range(repeats)]
@@ -342,7 +343,7 @@ def test_odds_of_the_release_on_its_own_sequences(name, tmp_path):
     row, slot = np.nonzero(columns["masked_lm_weights"])
     place = row, columns["masked_lm_positions"][row, slot]
     ids[place] = columns["masked_lm_ids"][row, slot]  # as they were before masking
-    batch = batch_masking.mask_batch(
+    batch = batched.mask_batch(
         ids, boundary.astype(bool), columns["input_mask"].sum(axis=1),
         keys_of(len(ids)), options, cls_id=2, sep_id=3, mask_id=4,
         vocab_size=2247 if name == "wordpiece" else 4000)
@@ -389,7 +390,7 @@ def test_masks_keep_their_promises(name):
             row[p] for p in positions]
         assert not {row[p] for p in positions} & {CLS, SEP}
         assert not batch.token_boundary[i, len(row):].any()
-        words, _ = masking.group_words(
+        words, _ = reference.group_words(
             [VOCABULARY[p] for p in row], IS_START, options.do_whole_word_mask)
         touched = [word for word in words if set(positions).intersection(word)]
         assert positions == [p for word in touched for p in word]
@@ -408,7 +409,7 @@ def test_budgets_are_those_of_single_sequences():
     lengths = np.arange(2, 600)
     for probability in (0.15, 0.1, 0.25, 0.5, 1.0, 0.0):
         options = MaskingOptions(max_predictions_per_seq=77, masked_lm_prob=probability)
-        assert batch_masking._num_to_predict(lengths, options).tolist() == [
+        assert batched._num_to_predict(lengths, options).tolist() == [
             options.num_to_predict(int(length)) for length in lengths]
 
 
@@ -441,7 +442,7 @@ def test_input_is_left_as_it_is_whatever_its_type():
     starts |= np.arange(ids.shape[1]) >= lengths[:, None]
     for kind in (np.uint16, np.int64, np.uint32):
         given, given_starts = ids.astype(kind), starts.copy()
-        batch = batch_masking.mask_batch(
+        batch = batched.mask_batch(
             given, given_starts, lengths.astype(np.int32), keys_of(10),
             OPTIONS["permuted"], cls_id=CLS, sep_id=SEP, mask_id=MASK,
             vocab_size=len(VOCABULARY))
@@ -452,7 +453,7 @@ def test_input_is_left_as_it_is_whatever_its_type():
 
 
 def test_no_sequences():
-    batch = batch_masking.mask_batch(
+    batch = batched.mask_batch(
         np.zeros((0, 8), np.int32), np.zeros((0, 8), bool), np.zeros(0, int),
         np.zeros(0, np.uint64), OPTIONS["permuted"], cls_id=CLS, sep_id=SEP,
         mask_id=MASK, vocab_size=9)

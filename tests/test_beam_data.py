@@ -17,7 +17,7 @@ import pytest
 
 from albert_tf import beam_data, beam_stages, beam_writing, local_data, text_spans
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking.reference import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import CORPUS, SPM_MODEL, documents_of, options_of

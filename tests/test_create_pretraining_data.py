@@ -14,7 +14,7 @@ import pytest
 
 from albert_tf import local_data, pretraining_data, release_data
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking.reference import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records

@@ -12,9 +12,9 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf import (
-    batch_masking, instance_plans, text_spans, token_parts, token_store)
+from albert_tf import instance_plans, text_spans, token_parts, token_store
 from albert_tf.instance_plans import ORIGINS
+from albert_tf.masking import batched
 from albert_tf.records import encode
 from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -77,7 +77,7 @@ class Maker:
             plans, read(plans["part_a"], plans["start_a"], plans["length_a"]),
             read(plans["part_b"], plans["start_b"], plans["length_b"]),
             self.options.max_seq_length, pad_id=self.tokenizer.pad_id, **ids)
-        masked = batch_masking.mask_batch(
+        masked = batched.mask_batch(
             sequences.input_ids, sequences.starts_word, sequences.lengths,
             plans["mask"], self.options.masking, mask_id=self.tokenizer.mask_id,
             vocab_size=self.tokenizer.vocab_size, **ids)

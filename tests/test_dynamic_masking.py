@@ -13,10 +13,11 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from albert_tf import input_pipeline, masking
-from albert_tf.dynamic_masking import DynamicMasking
+from albert_tf import input_pipeline
 from albert_tf.errors import InputError
-from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.masking import reference
+from albert_tf.masking.in_training import DynamicMasking
+from albert_tf.masking.reference import MaskingOptions, SpecialIds
 from albert_tf.records import checks, record_summaries, spec as records
 from tests import test_run_pretraining as runs
 from tests import tiny_run
@@ -73,10 +74,10 @@ def walk(ids, places, sizes, options):
         words[:] = order
 
     sizes_in_order = (share(sizes[word]) for word in words)
-    source = masking.RandomSource(
+    source = reference.RandomSource(
         types.SimpleNamespace(shuffle=shuffle, random=lambda: 0.0),
         types.SimpleNamespace(random_sample=lambda: next(sizes_in_order)))
-    masked = masking.mask_sequence(
+    masked = reference.mask_sequence(
         [PIECES[i] for i in ids], STARTS, PIECES, options, source)
     return masked.positions
 
@@ -160,7 +161,7 @@ class Statistics:
     def add(self, ids, new, positions):
         values = self.values
         hit = np.isin(np.arange(len(ids)), positions)
-        words, _ = masking.group_words([PIECES[i] for i in ids], STARTS, True)
+        words, _ = reference.group_words([PIECES[i] for i in ids], STARTS, True)
         taken = np.array([hit[word[0]] for word in words])
         assert all(hit[word].all() == hit[word].any() for word in map(np.array, words))
         values["masked"].append(len(positions))
@@ -189,10 +190,10 @@ class Statistics:
 
 
 def static_sample(sequences, options, seed):
-    sample, source = Statistics(), masking.RandomSource.from_seed(seed)
+    sample, source = Statistics(), reference.RandomSource.from_seed(seed)
     ids_of = {piece: i for i, piece in enumerate(PIECES)}
     for ids in sequences:
-        found = masking.mask_sequence(
+        found = reference.mask_sequence(
             [PIECES[i] for i in ids], STARTS, PIECES, options, source)
         sample.add(ids, [ids_of[piece] for piece in found.tokens], found.positions)
     return sample

@@ -16,7 +16,7 @@ import scipy.stats
 from albert_tf import (
     instance_plans, keyed_random, plan_walks, pretraining_instances as pi)
 from albert_tf.instance_plans import ORIGINS, PLAN, PlanCounts
-from albert_tf.masking import MaskingOptions, RandomSource
+from albert_tf.masking.reference import MaskingOptions, RandomSource
 from albert_tf.plan_draws import MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY
 from albert_tf.plan_walks import Place
 from albert_tf.records import sequences

@@ -20,7 +20,7 @@ from albert_tf import (
 from albert_tf.errors import InputError
 from albert_tf.growing_file import GrowingFile
 from albert_tf.growing_shards import Shards
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking.reference import MaskingOptions
 from albert_tf.pretraining_instances import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records

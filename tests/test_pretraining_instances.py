@@ -8,9 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import masking, pretraining_instances as pi
+from albert_tf import pretraining_instances as pi
 from albert_tf.errors import InputError
-from albert_tf.masking import MASK, MaskingOptions, RandomSource
+from albert_tf.masking import reference
+from albert_tf.masking.reference import MASK, MaskingOptions, RandomSource
 from albert_tf.records import sequences
 from tests.helpers import FIXTURES
 
@@ -44,7 +45,7 @@ def _check_next_numbers(case, source):
 @pytest.mark.parametrize("case", CASES["create_masked_lm_predictions"])
 def test_masks_of_the_release(case):
     options, pieces, source = _setting(case)
-    masked = masking.mask_sequence(
+    masked = reference.mask_sequence(
         case["tokens"], pieces.starts_word, pieces.vocabulary, options, source)
     assert masked.tokens == case["output_tokens"]
     assert masked.positions == case["masked_lm_positions"]
@@ -84,22 +85,22 @@ def test_truncation_of_the_release(case):
 
 
 def test_word_starts_of_the_release():
-    release, wordpiece = masking.WordStarts("release"), masking.WordStarts("wordpiece")
+    release, wordpiece = reference.WordStarts("release"), reference.WordStarts("wordpiece")
     for piece, expected in CASES["is_start_piece"].items():
         assert [release[piece], wordpiece[piece]] == expected, piece
 
 
 def test_word_starts_by_the_mark_of_a_space_alone():
-    starts = masking.WordStarts("sentencepiece")
-    release = masking.WordStarts("release")
+    starts = reference.WordStarts("sentencepiece")
+    release = reference.WordStarts("release")
     words = ["▁при", "вет", "▁мир", ",", "▁2", "019"]
     assert [starts[p] for p in words] == [True, False, True, False, True, False]
     assert all(release[p] for p in words)
-    groups, boundary = masking.group_words(
+    groups, boundary = reference.group_words(
         ["[CLS]", *words, "[SEP]"], starts, whole_words=True)
     assert groups == [[1, 2], [3, 4], [5, 6]]
     assert boundary == [1, 1, 0, 1, 0, 1, 0, 1]
-    groups, same_boundary = masking.group_words(
+    groups, same_boundary = reference.group_words(
         ["[CLS]", *words, "[SEP]"], starts, whole_words=False)
     assert groups == [[1], [2], [3], [4], [5], [6]] and same_boundary == boundary
 
@@ -119,7 +120,7 @@ def _random_sequence(source, length):
 def test_masks_keep_their_promises(whole_words, permute):
     source = random.Random(1)
     vocabulary = ["▁new", "other", "[MASK]"]
-    starts = masking.WordStarts("release")
+    starts = reference.WordStarts("release")
     for trial in range(150):
         options = MaskingOptions(
             max_predictions_per_seq=source.randint(1, 12),
@@ -128,7 +129,7 @@ def test_masks_keep_their_promises(whole_words, permute):
             do_permutation=permute)
         tokens = _random_sequence(source, source.randint(2, 60))
         given = list(tokens)
-        masked = masking.mask_sequence(
+        masked = reference.mask_sequence(
             tokens, starts, vocabulary, options, RandomSource.from_seed(trial))
         assert tokens == given
         budget = options.num_to_predict(len(tokens))
@@ -145,27 +146,27 @@ def test_masks_keep_their_promises(whole_words, permute):
                 assert after in {*vocabulary, *masked.labels}
             else:
                 assert after in {before, *vocabulary}
-        words, _ = masking.group_words(tokens, starts, whole_words)
+        words, _ = reference.group_words(tokens, starts, whole_words)
         touched = [word for word in words if covered.intersection(word)]
         assert covered == {p for word in touched for p in word}
         assert all(tokens[p] not in ("[CLS]", "[SEP]") for p in covered)
 
 
 def test_nothing_to_mask_gives_no_predictions():
-    starts = masking.WordStarts("sentencepiece")
+    starts = reference.WordStarts("sentencepiece")
     one_long_word = ["[CLS]", *["x"] * 30, "[SEP]", *["y"] * 30, "[SEP]"]
     for tokens in (["[CLS]", "[SEP]", "[SEP]"], one_long_word):
-        masked = masking.mask_sequence(
+        masked = reference.mask_sequence(
             tokens, starts, ["z"], MaskingOptions(), RandomSource.from_seed(0))
         assert masked.tokens == tokens and masked.positions == []
 
 
 def test_shares_of_replacements_and_ngram_sizes():
     tokens = ["[CLS]", *["▁go"] * 200, "[SEP]", *["▁ru"] * 200, "[SEP]"]
-    starts, source = masking.WordStarts("release"), RandomSource.from_seed(5)
+    starts, source = reference.WordStarts("release"), RandomSource.from_seed(5)
     shown, sizes = collections.Counter(), collections.Counter()
     for _ in range(200):
-        masked = masking.mask_sequence(
+        masked = reference.mask_sequence(
             tokens, starts, ["▁new"], MaskingOptions(60, 0.15), source)
         shown.update("same" if masked.tokens[p] == label else masked.tokens[p]
                      for p, label in zip(masked.positions, masked.labels))

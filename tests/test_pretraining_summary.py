@@ -6,11 +6,12 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import batch_masking, instance_plans
+from albert_tf import instance_plans
 from albert_tf.errors import InputError
-from albert_tf.masking import MASK
+from albert_tf.masking import batched as batch_masking
+from albert_tf.masking.reference import MASK
 from albert_tf.pretraining_instances import (
-    FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED, DocumentInstances, Instance)
+    DocumentInstances, FOLLOWING, Instance, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.pretraining_summary import (
     CorpusCounts, InstanceCounts, describe, draw_summary)
 

@@ -8,7 +8,7 @@ import pytest
 
 from albert_tf import release_data
 from albert_tf.errors import InputError
-from albert_tf.masking import RandomSource
+from albert_tf.masking.reference import RandomSource
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter, read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.masking import WordStarts
+from albert_tf.masking.reference import WordStarts
 from albert_tf.token_encoding import TokenEncoder, token_dtype
 from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer

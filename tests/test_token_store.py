@@ -12,7 +12,7 @@ import pytest
 from albert_tf import (
     keyed_random, part_files, text_spans, token_parts, token_store, work_folder)
 from albert_tf.errors import InputError
-from albert_tf.masking import WordStarts
+from albert_tf.masking.reference import WordStarts
 from albert_tf.release_data import read_documents
 from albert_tf.text_spans import plan_spans
 from albert_tf.token_encoding import TokenEncoder

@@ -15,7 +15,7 @@ from typing import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.masking import MaskingOptions, SpecialIds
+from albert_tf.masking.reference import MaskingOptions, SpecialIds
 
 _DRAWS_PER_PIECE = 4
 _NEVER = np.iinfo(np.int32).max

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from albert_tf import keyed_random
-from albert_tf.masking import MaskingOptions
+from albert_tf.masking.reference import MaskingOptions
 
 # Which numbers of a row's key are what. The first round chooses the pieces to mask,
 # the second, with do_permutation, those to permute. "+ v", "+ p", ...: one each for
