@@ -17,10 +17,12 @@ started again. Memory stays below 1 GB for each process, whatever the size of th
 
 from absl import flags
 
-from albert_tf import command_line, files, local_data, pretraining_data, release_data
+from albert_tf import command_line, files
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import MaskingOptions
-from albert_tf.pretraining_instances import InstanceOptions, SINGLE_SEGMENT_CHOICES
+from albert_tf.pretraining_data import local, options as pretraining_data, release
+from albert_tf.pretraining_data.release_instances import (
+    InstanceOptions, SINGLE_SEGMENT_CHOICES)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 FLAGS = flags.FLAGS
@@ -175,13 +177,13 @@ def main(argv):
         spm_model_file=FLAGS.spm_model_file,
         strip_digit_comma_prefix=FLAGS.strip_digit_comma_prefix)
     if FLAGS.runner:
-        from albert_tf import beam_data
+        from albert_tf.pretraining_data import beam
 
-        beam_data.run(options, tokenizer, FLAGS.runner, argv[1:])
+        beam.run(options, tokenizer, FLAGS.runner, argv[1:])
     elif FLAGS.reproduce_release:
-        release_data.create(options, tokenizer)
+        release.create(options, tokenizer)
     else:
-        local_data.create(
+        local.create(
             options, tokenizer, num_workers=FLAGS.num_workers, work_dir=FLAGS.work_dir)
 
 

@@ -43,7 +43,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "losses": "losses/",
     "modeling": "modeling/",
     "optimization": "optimization/",
-    "pretraining_instances": "pretraining_instances/",
+    "pretraining_instances": "pretraining_data.release_instances/",
     "records": "records/",
     "sequences": "records.sequences/",
     "serving": "serving/",

@@ -22,7 +22,8 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, pretraining_data
+from albert_tf import command_line, files
+from albert_tf.pretraining_data import options
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
 
@@ -112,7 +113,7 @@ def measure(text: str, workers: int, folder: str, *more: str) -> dict:
     if process.returncode:
         with open(os.path.join(folder, "log"), encoding="utf-8") as log:
             raise SystemExit(log.read()[-2000:])
-    with open(pretraining_data.summary_path(output), encoding="utf-8") as stream:
+    with open(options.summary_path(output), encoding="utf-8") as stream:
         instances = json.load(stream)["instances"]
     found = {
         "workers": workers, "text_bytes": os.path.getsize(text),

@@ -6,9 +6,9 @@ import json
 import numpy as np
 
 from albert_tf.masking.reference import MaskingOptions
-from albert_tf.pretraining_data import DataOptions
-from albert_tf.pretraining_instances import InstanceOptions
-from albert_tf.token_parts import Documents
+from albert_tf.pretraining_data.options import DataOptions
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data.token_parts import Documents
 from tests.helpers import FIXTURES
 
 RUNS = json.loads((FIXTURES / "pretraining_data" / "runs.json").read_text())

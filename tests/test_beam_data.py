@@ -15,10 +15,12 @@ import sys
 import numpy as np
 import pytest
 
-from albert_tf import beam_data, beam_stages, beam_writing, local_data, text_spans
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import MaskingOptions
-from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.pretraining_data import (
+    beam as beam_data, beam_stages, beam_writing, local as local_data,
+    spans as text_spans)
+from albert_tf.pretraining_data.release_instances import InstanceOptions
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.data_creation import CORPUS, SPM_MODEL, documents_of, options_of
 
@@ -94,7 +96,7 @@ class Beam:
 @pytest.fixture
 def stand_in(monkeypatch):
     # Most of the time would go into the picture.
-    monkeypatch.setattr("albert_tf.pretraining_data.draw_summary",
+    monkeypatch.setattr("albert_tf.pretraining_data.options.draw_summary",
                         lambda path, *counts: pathlib.Path(path).write_bytes(b""))
     monkeypatch.setattr(beam_data, "_beam", lambda: Beam)
     monkeypatch.setattr(beam_data, "_pipeline", lambda *args: Collection([]))

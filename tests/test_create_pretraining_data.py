@@ -12,10 +12,10 @@ import sys
 import numpy as np
 import pytest
 
-from albert_tf import local_data, pretraining_data, release_data
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import MaskingOptions
-from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.pretraining_data import local, options as pretraining_data, release
+from albert_tf.pretraining_data.release_instances import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -41,8 +41,8 @@ def no_picture(request, monkeypatch):
 def create_(request):
     """The script's way without and with --reproduce_release."""
     if request.param == "release":
-        return release_data.create
-    return functools.partial(local_data.create, num_workers=1)
+        return release.create
+    return functools.partial(local.create, num_workers=1)
 
 
 def _bytes_of(options):
@@ -139,14 +139,14 @@ def test_poor_data_warns(tmp_path, tokenizer, caplog, text, more, warned, create
 def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setattr(pretraining_data, "_SECONDS_BETWEEN_LINES", 0)
     with caplog.at_level(logging.INFO):
-        release_data.create(options_of(tmp_path), tokenizer)
+        release.create(options_of(tmp_path), tokenizer)
     size = len(TEXT)
     assert f"tokenizing: {size} of {size} bytes (100.0%), 0 s left" in caplog.text
     assert "instances: 1 of 9 documents (11.1%)" in caplog.text
     assert "documents/s, " in caplog.text and "instances so far" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        made = local_data.create(options_of(tmp_path), tokenizer)["instances"]
+        made = local.create(options_of(tmp_path), tokenizer)["instances"]
     assert " MB (100.0%), 0 s left, " in caplog.text
     assert " MB/s, 3 documents" in caplog.text
     assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
@@ -154,7 +154,7 @@ def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatc
 
 
 def test_the_summary_has_a_picture_and_a_text(tmp_path, tokenizer):
-    local_data.create(options_of(tmp_path), tokenizer)
+    local.create(options_of(tmp_path), tokenizer)
     assert (tmp_path / "summary-out.tfrecord.png").read_bytes()[1:4] == b"PNG"
     assert "3 documents, 6 sentences" in (
         tmp_path / "summary-out.tfrecord.txt").read_text()

@@ -12,13 +12,14 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf import instance_plans, text_spans, token_parts, token_store
-from albert_tf.instance_plans import ORIGINS
 from albert_tf.masking import batched
+from albert_tf.pretraining_data import (
+    plans as instance_plans, spans, token_parts, token_store)
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.plans import ORIGINS
+from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.records import encode
-from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.work_folder import WorkFolder
 from tests.data_creation import SPM_MODEL, WORDPIECE, golden_options
 from tests.helpers import SHARED
 
@@ -48,7 +49,7 @@ class Maker:
             spm_model_file=given["spm_model_file"] and SPM_MODEL)
         folder = WorkFolder(str(tmp_path))
         encoder = TokenEncoder(self.tokenizer, "release")
-        for span in text_spans.plan_spans(options.input_files):
+        for span in spans.plan_spans(options.input_files):
             token_parts.write_part(folder, options.input_files, span, encoder)
         self.store = token_store.TokenStore(folder)
 

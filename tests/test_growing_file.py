@@ -3,8 +3,8 @@
 import google_crc32c
 import pytest
 
-from albert_tf.growing_file import GrowingFile
-from albert_tf.work_folder import has_sum
+from albert_tf.pretraining_data.growing_file import GrowingFile
+from albert_tf.pretraining_data.work_folder import has_sum
 
 PIECES = [b"first", b"the second one", b"3"]
 SUMS = [[len(piece), google_crc32c.value(piece)] for piece in PIECES]

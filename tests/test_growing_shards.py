@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from albert_tf.global_shuffle import Unit
-from albert_tf.growing_file import GrowingFile
-from albert_tf.growing_shards import Shards, piece_name, shard_name, unit_name
-from albert_tf.work_folder import WorkFolder
+from albert_tf.pretraining_data.growing_file import GrowingFile
+from albert_tf.pretraining_data.shards import Shards, piece_name, shard_name, unit_name
+from albert_tf.pretraining_data.shuffle import Unit
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 OUTPUTS = ("a", "b", "c")
 

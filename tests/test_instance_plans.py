@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from albert_tf import (
-    instance_plans, keyed_random, plan_walks, pretraining_instances as pi)
-from albert_tf.instance_plans import ORIGINS, PLAN, PlanCounts
+from albert_tf import keyed_random
 from albert_tf.masking.reference import MaskingOptions, RandomSource
-from albert_tf.plan_draws import MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY
-from albert_tf.plan_walks import Place
+from albert_tf.pretraining_data import (
+    plan_walks, plans as instance_plans, release_instances as pi)
+from albert_tf.pretraining_data.plan_draws import (
+    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY)
+from albert_tf.pretraining_data.plan_walks import Place
+from albert_tf.pretraining_data.plans import ORIGINS, PLAN, PlanCounts
+from albert_tf.pretraining_data.token_parts import Documents
 from albert_tf.records import sequences
-from albert_tf.token_parts import Documents
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 SEED = 17

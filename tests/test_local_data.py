@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from albert_tf import (
-    global_shuffle, local_data, parallel, pretraining_data, text_spans, token_parts)
+from albert_tf import parallel
 from albert_tf.errors import InputError
-from albert_tf.growing_file import GrowingFile
-from albert_tf.growing_shards import Shards
 from albert_tf.masking.reference import MaskingOptions
-from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.pretraining_data import (
+    local, options as pretraining_data, shuffle, spans, token_parts)
+from albert_tf.pretraining_data.growing_file import GrowingFile
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data.shards import Shards
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -30,7 +31,7 @@ from tests.data_creation import CORPUS, SPM_MODEL, options_of
 ROOT = pathlib.Path(__file__).parent.parent
 SMALL = InstanceOptions(
     max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7))
-PLAN_SPANS = text_spans.plan_spans
+PLAN_SPANS = spans.plan_spans
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +48,9 @@ def tokenizer():
 @pytest.fixture
 def many_units(monkeypatch):
     """Many spans and units of a small text, on processes of their own."""
-    monkeypatch.setattr(local_data, "_FEW_BYTES", 0)
-    monkeypatch.setattr(global_shuffle, "_FEWEST_ROWS_PER_UNIT", 100)
-    monkeypatch.setattr(text_spans, "plan_spans",
+    monkeypatch.setattr(local, "_FEW_BYTES", 0)
+    monkeypatch.setattr(shuffle, "_FEWEST_ROWS_PER_UNIT", 100)
+    monkeypatch.setattr(spans, "plan_spans",
                         functools.partial(PLAN_SPANS, size=20_000))
 
 
@@ -69,7 +70,7 @@ def expected(tmp_path_factory, tokenizer):
     pretraining = pretraining_data.draw_summary
     pretraining_data.draw_summary = lambda path, *_: open(path, "wb").close()
     try:
-        summary = local_data.create(options, tokenizer, num_workers=1)
+        summary = local.create(options, tokenizer, num_workers=1)
     finally:
         pretraining_data.draw_summary = pretraining
     return _bytes(options), summary
@@ -84,7 +85,7 @@ def _same(summary, other):
 def test_records_do_not_depend_on_processes_and_spans(
         workers, tmp_path, tokenizer, many_units, expected):
     options = _options(tmp_path)
-    summary = local_data.create(options, tokenizer, num_workers=workers)
+    summary = local.create(options, tokenizer, num_workers=workers)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
     assert sorted(os.listdir(tmp_path)) == sorted(
         ["a.tfrecord", "b.tfrecord", "c.tfrecord", "text.txt"]
@@ -98,7 +99,7 @@ def test_other_objectives_on_several_processes(objective, tmp_path, tokenizer,
     for workers in (1, 2):
         options = _options(tmp_path, instances=InstanceOptions(
             max_seq_length=48, sentence_objective=objective))
-        local_data.create(options, tokenizer, num_workers=workers)
+        local.create(options, tokenizer, num_workers=workers)
         made.append(_bytes(options))
     assert made[0] == made[1]
 
@@ -107,7 +108,7 @@ def test_full_sentences_have_one_segment(tmp_path, tokenizer):
     options = _options(tmp_path, ["out"], instances=InstanceOptions(
         max_seq_length=48, sentence_objective="none", short_seq_prob=0,
         masking=MaskingOptions(masked_lm_prob=0)))
-    summary = local_data.create(options, tokenizer)
+    summary = local.create(options, tokenizer)
     assert summary["second_segment"] == {"one_segment": summary["instances"]}
     rows = [pretraining_spec(48, 20).parse_numpy(record)
             for record in read_records(options.output_files[0])]
@@ -136,7 +137,7 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, many_units):
             tmp_path, text, ["out"], dupe_factor=2, random_seed=seed,
             instances=InstanceOptions(max_seq_length=24, short_seq_prob=0,
                                       masking=MaskingOptions(masked_lm_prob=0)))
-        local_data.create(options, tokenizer, num_workers=1)
+        local.create(options, tokenizer, num_workers=1)
         records = list(read_records(options.output_files[0]))
         assert len(records) == 12
         for place, record in enumerate(records):
@@ -160,7 +161,7 @@ def test_shards_are_filled_evenly(tmp_path, tokenizer, many_units):
     names = pretraining_data.shard_names("out.tfrecord", 7)
     assert names[0] == "out.tfrecord-00000-of-00007" and len(names) == 7
     options = _options(tmp_path, names)
-    summary = local_data.create(options, tokenizer, num_workers=1)
+    summary = local.create(options, tokenizer, num_workers=1)
     sizes = [sum(1 for _ in read_records(path)) for path in options.output_files]
     assert sum(sizes) == summary["instances"] and max(sizes) - min(sizes) <= 1
     assert (tmp_path / "summary-out.tfrecord.json").exists()
@@ -176,13 +177,13 @@ def test_shards_are_filled_evenly(tmp_path, tokenizer, many_units):
     (5, 5, 10, 2, []),
 ])
 def test_shards_of_ranks(first, end, count, shards, expected):
-    assert list(global_shuffle.shards_of_ranks(first, end, count, shards)) == expected
+    assert list(shuffle.shards_of_ranks(first, end, count, shards)) == expected
 
 
 def test_units_hold_every_rank_once():
-    cells = np.random.RandomState(1).poisson(3, global_shuffle.NUM_CELLS)
+    cells = np.random.RandomState(1).poisson(3, shuffle.NUM_CELLS)
     cells[100:5000] = 0
-    units = global_shuffle.units_of_cells(cells)
+    units = shuffle.units_of_cells(cells)
     assert len(units) > 3
     assert [u.first_rank for u in units] == [0] + [u.end_rank for u in units[:-1]]
     assert units[-1].end_rank == cells.sum()
@@ -202,7 +203,7 @@ class Stop(Exception):
 def test_a_stopped_run_goes_on_to_the_same_bytes(
         after, tmp_path, tokenizer, many_units, expected, monkeypatch):
     calls = []
-    original = local_data.Worker.__call__
+    original = local.Worker.__call__
 
     def counted(self, task):
         calls.append(task[0])
@@ -212,13 +213,13 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
 
     options = _options(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(local_data.Worker, "__call__", counted)
+        patched.setattr(local.Worker, "__call__", counted)
         with pytest.raises(Stop):
-            local_data.create(options, tokenizer, num_workers=1)
+            local.create(options, tokenizer, num_workers=1)
     assert not any(map(os.path.exists, options.output_files))
     kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
     assert any(name.endswith(".json") for name in kept)
-    summary = local_data.create(options, tokenizer, num_workers=1)
+    summary = local.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
     assert not (tmp_path / "a.tfrecord.unfinished").exists()
 
@@ -240,7 +241,7 @@ def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
         patched.setattr(GrowingFile, "append", limited)
         patched.setattr(Shards, "finish", fails)
         with pytest.raises(Stop):
-            local_data.create(options, tokenizer, num_workers=1)
+            local.create(options, tokenizer, num_workers=1)
     return options, tmp_path / "a.tfrecord.unfinished"
 
 
@@ -253,7 +254,7 @@ def test_what_was_damaged_meanwhile_is_made_again(
     content = bytearray((folder / kind).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / kind).write_bytes(content)
-    summary = local_data.create(options, tokenizer, num_workers=1)
+    summary = local.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
 
 
@@ -265,10 +266,10 @@ def test_finished_units_are_not_made_again(
     def fails(*_):
         raise AssertionError("made again")
 
-    monkeypatch.setattr(local_data.Worker, "_make_plans", fails)
-    monkeypatch.setattr(local_data.Worker, "_make_records", fails)
+    monkeypatch.setattr(local.Worker, "_make_plans", fails)
+    monkeypatch.setattr(local.Worker, "_make_records", fails)
     monkeypatch.setattr(token_parts, "write_part", fails)
-    local_data.create(options, tokenizer, num_workers=1)
+    local.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0]
 
 
@@ -276,7 +277,7 @@ def test_finished_units_are_not_made_again(
 def test_a_run_stopped_while_files_get_their_names_goes_on(
         damaged, tmp_path, tokenizer, many_units, expected, monkeypatch):
     options = _options(tmp_path)
-    moved, move = [], local_data._move
+    moved, move = [], local._move
 
     def one(source, target):
         if len(moved) == 1:
@@ -285,14 +286,14 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
         move(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(local_data, "_move", one)
+        patched.setattr(local, "_move", one)
         with pytest.raises(Stop):
-            local_data.create(options, tokenizer, num_workers=1)
+            local.create(options, tokenizer, num_workers=1)
     assert [os.path.exists(path) for path in options.output_files] == [
         True, False, False]
     if damaged:
         (tmp_path / "a.tfrecord.unfinished" / damaged).write_text("{")
-    summary = local_data.create(options, tokenizer, num_workers=1)
+    summary = local.create(options, tokenizer, num_workers=1)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
 
 
@@ -301,7 +302,7 @@ def test_other_flags_do_not_go_on_with_a_stopped_run(
     options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
     with pytest.raises(InputError, match="unfinished run with dupe_factor=2, this one "
                                          "has 3; finish that run"):
-        local_data.create(_options(tmp_path, dupe_factor=3), tokenizer, num_workers=1)
+        local.create(_options(tmp_path, dupe_factor=3), tokenizer, num_workers=1)
     assert folder.exists()
 
 
@@ -310,12 +311,12 @@ def test_changed_text_starts_anew(tmp_path, tokenizer, many_units, monkeypatch):
     text = CORPUS[:60_000]
     changed = options_of(tmp_path, text, ("a.tfrecord", "b.tfrecord", "c.tfrecord"),
                          instances=SMALL, dupe_factor=2)
-    local_data.create(changed, tokenizer, num_workers=1)
+    local.create(changed, tokenizer, num_workers=1)
     (tmp_path / "alone").mkdir()
     alone = options_of(tmp_path / "alone", text,
                        ("a.tfrecord", "b.tfrecord", "c.tfrecord"), instances=SMALL,
                        dupe_factor=2)
-    local_data.create(alone, tokenizer, num_workers=1)
+    local.create(alone, tokenizer, num_workers=1)
     assert _bytes(changed) == _bytes(alone) and not folder.exists()
 
 
@@ -380,7 +381,7 @@ def test_killed_at_random_moments(kills, tmp_path, expected):
     assert _bytes(options) == expected[0]
 
 
-class KilledOnce(local_data.Worker):
+class KilledOnce(local.Worker):
     """Dies in one unit, the first time."""
 
     def __call__(self, task):
@@ -393,9 +394,9 @@ class KilledOnce(local_data.Worker):
 
 def test_a_killed_worker_s_unit_is_made_by_another(
         tmp_path, tokenizer, many_units, expected, monkeypatch, caplog):
-    monkeypatch.setattr(local_data, "Worker", KilledOnce)
+    monkeypatch.setattr(local, "Worker", KilledOnce)
     options = _options(tmp_path)
-    local_data.create(options, tokenizer, num_workers=2)
+    local.create(options, tokenizer, num_workers=2)
     assert "writing: a worker process was killed" in caplog.text
     assert _bytes(options) == expected[0]
 
@@ -431,7 +432,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expecte
 def test_what_is_no_text_is_told_and_leaves_nothing(text, message, tmp_path, tokenizer):
     options = options_of(tmp_path, text, ["out"])
     with pytest.raises(InputError, match=message):
-        local_data.create(options, tokenizer)
+        local.create(options, tokenizer)
     assert os.listdir(tmp_path) == ["text.txt"]
 
 
@@ -440,7 +441,7 @@ def test_line_ends_and_marks_do_not_matter(tmp_path, tokenizer):
     made = []
     for variant in (text, "\ufeff" + text.replace("\n", "\r\n")):
         options = options_of(tmp_path, variant, ["out"])
-        local_data.create(options, tokenizer)
+        local.create(options, tokenizer)
         made.append(sorted(
             tuple(sorted(pretraining_spec(24, 20).parse_numpy(record)["input_ids"]))
             for record in read_records(options.output_files[0])))
@@ -450,10 +451,10 @@ def test_line_ends_and_marks_do_not_matter(tmp_path, tokenizer):
 def test_a_remote_output_needs_a_work_dir(tokenizer):
     options = pretraining_data.DataOptions(("text.txt",), ("gs://bucket/out",))
     with pytest.raises(InputError, match="--work_dir is missing: gs://bucket/out"):
-        local_data.work_folder_of(options, None)
+        local.work_folder_of(options, None)
 
 
 def test_a_negative_number_of_workers_is_refused(tmp_path, tokenizer):
     with pytest.raises(InputError, match="--num_workers=-1"):
-        local_data.create(_options(tmp_path), tokenizer, num_workers=-1)
+        local.create(_options(tmp_path), tokenizer, num_workers=-1)
     assert parallel.num_processes(0) >= 1

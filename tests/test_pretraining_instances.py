@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import pretraining_instances as pi
 from albert_tf.errors import InputError
 from albert_tf.masking import reference
 from albert_tf.masking.reference import MASK, MaskingOptions, RandomSource
+from albert_tf.pretraining_data import release_instances as pi
 from albert_tf.records import sequences
 from tests.helpers import FIXTURES
 

@@ -6,14 +6,14 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import instance_plans
 from albert_tf.errors import InputError
 from albert_tf.masking import batched as batch_masking
 from albert_tf.masking.reference import MASK
-from albert_tf.pretraining_instances import (
+from albert_tf.pretraining_data import plans as instance_plans
+from albert_tf.pretraining_data.release_instances import (
     DocumentInstances, FOLLOWING, Instance, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
-from albert_tf.pretraining_summary import (
-    CorpusCounts, InstanceCounts, describe, draw_summary)
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts, describe
+from albert_tf.pretraining_data.summary_picture import draw_summary
 
 S = 20
 

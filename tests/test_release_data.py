@@ -6,9 +6,9 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import release_data
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import RandomSource
+from albert_tf.pretraining_data import release
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter, read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -40,7 +40,7 @@ def _run_golden(run, tmp_path, dupe_factor):
         spm_model_file=SPM_MODEL if run["flags"]["spm_model_file"] else None)
     source = RandomSource(random.Random(run["python_seed"]),
                           np.random.RandomState(run["np_seed"]))
-    summary = release_data.create(options, made_by, source)
+    summary = release.create(options, made_by, source)
     return options, summary
 
 
@@ -63,7 +63,7 @@ def test_records_of_the_release_at_dupe_factor_10(name, tmp_path):
 def test_shares_with_other_random_numbers(tmp_path):
     run = RUNS["default"]
     options = golden_options(run, tmp_path, 10)
-    summary = release_data.create(
+    summary = release.create(
         options, FullTokenizer(spm_model_file=SPM_MODEL), RandomSource.from_seed(7))
     shares = run["dupe10"]["shares"]
     near = dict(abs=0.015)
@@ -81,7 +81,7 @@ def test_shares_with_other_random_numbers(tmp_path):
 
 
 def _documents(tokenizer, *paths):
-    documents, _ = release_data.read_documents(paths, tokenizer)
+    documents, _ = release.read_documents(paths, tokenizer)
     return [len(document) for document in documents]
 
 
@@ -97,9 +97,9 @@ def test_documents_end_at_blank_lines_only(tmp_path, tokenizer):
 
 def test_sentences_over_several_batches(tmp_path, tokenizer, monkeypatch):
     path = written(tmp_path)
-    whole, counts = release_data.read_documents([path], tokenizer)
-    monkeypatch.setattr(release_data, "_LINES_PER_BATCH", 2)
-    cut, cut_counts = release_data.read_documents([path], tokenizer)
+    whole, counts = release.read_documents([path], tokenizer)
+    monkeypatch.setattr(release, "_LINES_PER_BATCH", 2)
+    cut, cut_counts = release.read_documents([path], tokenizer)
     assert whole == cut and vars(counts) == vars(cut_counts)
     assert counts.pieces == sum(len(s) for d in whole for s in d)
 
@@ -107,7 +107,7 @@ def test_sentences_over_several_batches(tmp_path, tokenizer, monkeypatch):
 def test_a_failure_while_writing_leaves_all_files_as_they_were(
         tmp_path, tokenizer, monkeypatch):
     options = options_of(tmp_path, outputs=("a.tfrecord", "b.tfrecord"))
-    release_data.create(options, tokenizer)
+    release.create(options, tokenizer)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     write = RecordWriter.write
 
@@ -118,7 +118,7 @@ def test_a_failure_while_writing_leaves_all_files_as_they_were(
 
     monkeypatch.setattr(RecordWriter, "write", fails_late)
     with pytest.raises(InputError, match="No space left"):
-        release_data.create(
+        release.create(
             options_of(tmp_path, outputs=("a.tfrecord", "b.tfrecord"), random_seed=5),
             tokenizer)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -12,10 +12,11 @@ import sys
 import pytest
 import zstandard
 
-from albert_tf import files, text_spans
+from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.pretraining_data import spans as text_spans
+from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.text import readers
-from albert_tf.text_spans import plan_spans, read_span
 from albert_tf.tokenization.cleaning import preprocess_batch
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress,

@@ -13,7 +13,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import WordStarts
-from albert_tf.token_encoding import TokenEncoder, token_dtype
+from albert_tf.pretraining_data.encoder import TokenEncoder, token_dtype
 from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED

@@ -9,16 +9,17 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf import (
-    keyed_random, part_files, text_spans, token_parts, token_store, work_folder)
+from albert_tf import keyed_random
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import WordStarts
-from albert_tf.release_data import read_documents
-from albert_tf.text_spans import plan_spans
-from albert_tf.token_encoding import TokenEncoder
-from albert_tf.token_store import TokenStore
+from albert_tf.pretraining_data import (
+    part_files, spans, token_parts, token_store, work_folder)
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.release import read_documents
+from albert_tf.pretraining_data.spans import plan_spans
+from albert_tf.pretraining_data.token_store import TokenStore
+from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.work_folder import WorkFolder
 from tests.data_creation import documents_of
 from tests.helpers import FIXTURES
 
@@ -103,7 +104,7 @@ def test_the_documents_of_the_release_however_the_text_is_cut(
     documents, counts = expected(paths, kind)
     ids = None
     for size in (0, 41, 137):
-        monkeypatch.setattr(text_spans, "_BLOCK_BYTES", rng.randrange(1, 300))
+        monkeypatch.setattr(spans, "_BLOCK_BYTES", rng.randrange(1, 300))
         store, total = write(tmp_path / f"{size}", paths, size, kind)
         assert total == counts
         assert store.num_documents == len(documents)
@@ -151,7 +152,7 @@ def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
 def store(tmp_path, monkeypatch):
     """Many small parts, few open files, long documents in terms of marks."""
     monkeypatch.setattr(token_parts, "SENTENCES_PER_MARK", 4)
-    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 130)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 130)
     monkeypatch.setattr(part_files, "_most_open_files", lambda: 3)
     rng = random.Random(7)
     path = tmp_path / "long.txt"
@@ -249,7 +250,7 @@ def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
             super().write(data)
 
     monkeypatch.setattr(work_folder, "FileSum", Watched)
-    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
     path = long_document(tmp_path)
     store, counts = write(tmp_path / "store", [path])
     assert counts["sentences"] == 3001 and counts["documents"] == 2
@@ -260,7 +261,7 @@ def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
     ("MAX_DOCUMENT_PIECES", "pieces"), ("MAX_DOCUMENT_SENTENCES", "sentences")])
 def test_a_document_that_is_too_long(tmp_path, monkeypatch, limit, unit):
     monkeypatch.setattr(token_parts, limit, 2000)
-    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
     path = long_document(tmp_path)
     with pytest.raises(InputError, match=(
             f"long.txt, line 3: the document .* more than 2,000 {unit}; put a blank")):
@@ -276,7 +277,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
         if len(written) > 9:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
     monkeypatch.setattr(work_folder.FileSum, "write", write_some)
     path = long_document(tmp_path)
     with pytest.raises(InputError, match="part-00000.*No space left on device"):

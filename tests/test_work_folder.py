@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.work_folder import WorkFolder
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 
 @pytest.fixture

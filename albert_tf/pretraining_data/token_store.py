@@ -7,10 +7,12 @@ from typing import Iterator
 
 import numpy as np
 
-from albert_tf import keyed_random, token_parts
-from albert_tf.part_files import PartFiles
-from albert_tf.token_parts import DOCUMENT, Documents, LENGTH, MARK, sums_before
-from albert_tf.work_folder import WorkFolder
+from albert_tf import keyed_random
+from albert_tf.pretraining_data import token_parts
+from albert_tf.pretraining_data.part_files import PartFiles
+from albert_tf.pretraining_data.token_parts import (
+    DOCUMENT, Documents, LENGTH, MARK, sums_before)
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 # Without a sentence objective instances depend on it: they end where a slice ends.
 SENTENCES_PER_SLICE = 1 << 20

@@ -9,11 +9,13 @@ from typing import Any, Iterable, Iterator, NamedTuple
 
 import numpy as np
 
-from albert_tf import files, global_shuffle
-from albert_tf.beam_stages import Job, number_documents, pieces_at, starts_of
-from albert_tf.instance_plans import PLAN
-from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf import files
+from albert_tf.pretraining_data import shuffle
+from albert_tf.pretraining_data.beam_stages import (
+    Job, number_documents, pieces_at, starts_of)
+from albert_tf.pretraining_data.instance_records import ROWS_PER_BATCH, RecordMaker
+from albert_tf.pretraining_data.plans import PLAN
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 
 
 def count_pack(element: Any) -> tuple[int, int]:
@@ -72,7 +74,7 @@ def write_bucket(element: Any, job: Job) -> Iterator[Any]:
     bucket = _Bucket.of(given["packs"], job.token_dtype)
     maker = RecordMaker(job.options.instances, job.encoder().tokenizer)
     counts = job.new_counts()
-    for shard, first, end in global_shuffle.shards_of_ranks(
+    for shard, first, end in shuffle.shards_of_ranks(
             first_rank, first_rank + len(bucket.plans), total,
             len(job.options.output_files)):
         path = job.unique_file(f"piece-{shard:05d}-{number:06d}")

@@ -3,8 +3,8 @@
 import numpy as np
 
 from albert_tf.masking import batched
-from albert_tf.pretraining_instances import InstanceOptions
-from albert_tf.pretraining_summary import InstanceCounts
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer

@@ -9,12 +9,12 @@ from typing import Any, Iterable, Mapping
 
 import numpy as np
 
-from albert_tf.instance_plans import ORIGINS, PlanCounts
 from albert_tf.masking.batched import MaskedBatch
 from albert_tf.masking.reference import MASK
-from albert_tf.pretraining_instances import (
+from albert_tf.pretraining_data.plans import ORIGINS, PlanCounts
+from albert_tf.pretraining_data.release_instances import (
     DocumentInstances, FOLLOWING, Instance, ONE_SEGMENT)
-from albert_tf.summary_picture import draw_summary
+from albert_tf.pretraining_data.summary_picture import draw_summary
 
 __all__ = ["CorpusCounts", "InstanceCounts", "describe", "draw_summary"]
 

@@ -17,11 +17,11 @@ from typing import Any, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf import text_spans
 from albert_tf.errors import InputError
-from albert_tf.part_files import part_name
-from albert_tf.token_encoding import TokenEncoder
-from albert_tf.work_folder import WorkFolder
+from albert_tf.pretraining_data import spans
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.part_files import part_name
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 # A document's id, and where it begins in its part: in sentences and in tokens. The
 # row behind the last document tells where that ends.
@@ -85,7 +85,7 @@ class _Tokenizing:
         # Where it begins.
         self._first_sentence = self._first_token = 0
 
-    def add(self, block: text_spans.Lines) -> _Piece:
+    def add(self, block: spans.Lines) -> _Piece:
         """Encodes lines, and closes the documents that end before one of them."""
         encoded = self._encoder.encode(block.lines)
         lengths = encoded.lengths
@@ -147,7 +147,7 @@ class _Tokenizing:
                 (MAX_DOCUMENT_PIECES, "pieces", pieces),
                 (MAX_DOCUMENT_SENTENCES, "sentences", sentences)):
             if sizes.max() > limit:
-                place = text_spans.document_place(
+                place = spans.document_place(
                     self._paths, int(ids[np.argmax(sizes)]))
                 raise InputError(
                     f"{place}: the document that begins here has more than {limit:,} "
@@ -161,15 +161,15 @@ def sums_before(numbers: np.ndarray) -> np.ndarray:
     return sums
 
 
-def _pieces_of_span(paths: Sequence[str], span: text_spans.Span,
+def _pieces_of_span(paths: Sequence[str], span: spans.Span,
                     encoder: TokenEncoder, state: _Tokenizing) -> Iterator[_Piece]:
-    for block in text_spans.read_span(paths, span, encoder.prepare):
+    for block in spans.read_span(paths, span, encoder.prepare):
         yield state.add(block)
     yield state.end()
 
 
 def documents_of_span(
-        paths: Sequence[str], span: text_spans.Span,
+        paths: Sequence[str], span: spans.Span,
         encoder: TokenEncoder) -> tuple[Documents, dict[str, int]]:
     """The documents of a span in memory, and counts, as write_part gives them.
 
@@ -183,7 +183,7 @@ def documents_of_span(
 
 
 def write_part(
-        folder: WorkFolder, paths: Sequence[str], span: text_spans.Span,
+        folder: WorkFolder, paths: Sequence[str], span: spans.Span,
         encoder: TokenEncoder) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Tokenizes a span's documents into the files of part `span.number`.
 

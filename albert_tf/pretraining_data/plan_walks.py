@@ -13,8 +13,9 @@ from typing import Callable, Iterator, NamedTuple
 
 import numpy as np
 
-from albert_tf import keyed_random, plan_draws
-from albert_tf.token_parts import Documents, sums_before
+from albert_tf import keyed_random
+from albert_tf.pretraining_data import plan_draws
+from albert_tf.pretraining_data.token_parts import Documents, sums_before
 
 AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
 _STEPS_AHEAD = 256

@@ -3,7 +3,7 @@
 from typing import Any, Mapping, Sequence
 
 from albert_tf import files
-from albert_tf.pretraining_instances import (
+from albert_tf.pretraining_data.release_instances import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 
 _BLUE = "#4472a8"

@@ -18,8 +18,8 @@ from typing import Iterable, Iterator, NamedTuple
 import numpy as np
 
 from albert_tf import files
-from albert_tf.instance_plans import PLAN
-from albert_tf.work_folder import WorkFolder
+from albert_tf.pretraining_data.plans import PLAN
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 _CELL_BITS = 14
 NUM_CELLS = 1 << _CELL_BITS

@@ -15,12 +15,12 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data import (
+from albert_tf.pretraining_data.options import (
     DataOptions, check, check_number, check_text, report, summary_of, summary_path,
     summary_writers)
-from albert_tf.pretraining_instances import (
+from albert_tf.pretraining_data.release_instances import (
     Document, Instance, InstanceOptions, Pieces, create_walks)
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 from albert_tf.progress import Progress, duration
 from albert_tf.records import sequences
 from albert_tf.records.spec import FeatureSpec, pretraining_spec

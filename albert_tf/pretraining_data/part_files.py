@@ -8,7 +8,7 @@ from typing import Iterator
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.work_folder import WorkFolder
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 _MOST_OPEN = 1024
 

@@ -8,7 +8,7 @@ key, so that it does not depend on how many were drawn before.
 import numpy as np
 
 from albert_tf import keyed_random
-from albert_tf.pretraining_instances import InstanceOptions
+from albert_tf.pretraining_data.release_instances import InstanceOptions
 
 # What a key is for: a walk; a chunk's place in the shuffle, its plan, its masks; a
 # walk's target length.

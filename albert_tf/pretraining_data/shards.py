@@ -15,10 +15,11 @@ import itertools
 import os
 from typing import Sequence
 
-from albert_tf import files, global_shuffle
-from albert_tf.global_shuffle import Unit
-from albert_tf.growing_file import GrowingFile
-from albert_tf.work_folder import WorkFolder, has_sum
+from albert_tf import files
+from albert_tf.pretraining_data import shuffle
+from albert_tf.pretraining_data.growing_file import GrowingFile
+from albert_tf.pretraining_data.shuffle import Unit
+from albert_tf.pretraining_data.work_folder import WorkFolder, has_sum
 
 
 def piece_name(shard: int, unit: int) -> str:
@@ -52,7 +53,7 @@ class Shards:
         units_of = [[] for _ in outputs]
         self._shards_of: dict[int, list[int]] = {}
         for unit in units:
-            found = global_shuffle.shards_of_ranks(
+            found = shuffle.shards_of_ranks(
                 unit.first_rank, unit.end_rank, num_instances, len(outputs))
             self._shards_of[unit.number] = [shard for shard, _, _ in found]
             for shard in self._shards_of[unit.number]:

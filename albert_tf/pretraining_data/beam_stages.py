@@ -29,14 +29,17 @@ from typing import Any, Iterable, Iterator
 
 import numpy as np
 
-from albert_tf import files, instance_plans, text_spans, token_parts, token_store
-from albert_tf.instance_plans import ORIGINS, Chunks, Place, PlanCounts
-from albert_tf.pretraining_data import DataOptions
-from albert_tf.pretraining_instances import RANDOM_DOCUMENT
-from albert_tf.pretraining_summary import InstanceCounts
-from albert_tf.token_encoding import TokenEncoder
-from albert_tf.token_parts import Documents
-from albert_tf.work_folder import WorkFolder
+from albert_tf import files
+from albert_tf.pretraining_data import (
+    plans as instance_plans, spans, token_parts, token_store)
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.options import DataOptions
+from albert_tf.pretraining_data.plan_walks import Place
+from albert_tf.pretraining_data.plans import Chunks, ORIGINS, PlanCounts
+from albert_tf.pretraining_data.release_instances import RANDOM_DOCUMENT
+from albert_tf.pretraining_data.summary import InstanceCounts
+from albert_tf.pretraining_data.token_parts import Documents
+from albert_tf.pretraining_data.work_folder import WorkFolder
 
 BLOCK_DOCUMENTS = 256
 _SLICE_SENTENCES = 1 << 16
@@ -172,7 +175,7 @@ def of_kind(element: Any, kind: str) -> Iterator[tuple[int, Any]]:
 
 def tokenize_span(span: Any, job: Job) -> Iterator[Any]:
     """The fields of a span → its slices and counts."""
-    span = text_spans.Span(*span)
+    span = spans.Span(*span)
     # By way of the disk, as a compressed file of any size is one span.
     with tempfile.TemporaryDirectory(prefix="albert_tf-span-") as path:
         folder = WorkFolder(path)

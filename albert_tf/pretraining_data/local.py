@@ -26,21 +26,21 @@ from typing import Any, Iterator, Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import (
-    files, global_shuffle, instance_plans, parallel, text_spans, token_parts,
-    token_store)
+from albert_tf import files, parallel
 from albert_tf.errors import InputError, Interruption
-from albert_tf.global_shuffle import Unit
-from albert_tf.growing_shards import Shards, piece_name, shard_name, unit_name
-from albert_tf.instance_records import ROWS_PER_BATCH, RecordMaker
 from albert_tf.pretraining_data import (
+    plans as instance_plans, shuffle, spans as text_spans, token_parts, token_store)
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.instance_records import ROWS_PER_BATCH, RecordMaker
+from albert_tf.pretraining_data.options import (
     DataOptions, check, check_number, check_text, report, summary_of, summary_path,
     summary_writers)
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_data.shards import Shards, piece_name, shard_name, unit_name
+from albert_tf.pretraining_data.shuffle import Unit
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.progress import Progress
-from albert_tf.token_encoding import TokenEncoder
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
-from albert_tf.work_folder import WorkFolder
 
 # Part of what an unfinished run is compared by: goes up when records change.
 _VERSION = 1
@@ -106,7 +106,7 @@ class Worker:
     def _make_plans(self, part: int, name: str) -> dict[str, Any]:
         options, store = self._options, self._opened_store()
         counts = InstanceCounts(options.instances.max_seq_length)
-        runs = global_shuffle.RunWriter(self._folder, name)
+        runs = shuffle.RunWriter(self._folder, name)
         for first, first_token, documents in store.slices(part):
             place = instance_plans.Place(
                 part, first_token, int(store.first_document[part]) + first,
@@ -133,9 +133,9 @@ class Worker:
                       name: str) -> dict[str, Any]:
         options = self._options
         counts = InstanceCounts(options.instances.max_seq_length)
-        rows = global_shuffle.rows_of_unit(self._folder, self._runs(), unit)
+        rows = shuffle.rows_of_unit(self._folder, self._runs(), unit)
         sums = {}
-        for shard, first, end in global_shuffle.shards_of_ranks(
+        for shard, first, end in shuffle.shards_of_ranks(
                 unit.first_rank, unit.end_rank, num_instances,
                 len(options.output_files)):
             piece = piece_name(shard, unit.number)
@@ -187,7 +187,7 @@ class LocalRun:
         check_text(corpus, self._options)
         counts, cells = self._plan()
         check_number(counts.as_dict(), self._options)
-        units = global_shuffle.units_of_cells(cells)
+        units = shuffle.units_of_cells(cells)
         self._write(units, int(cells.sum()), counts)
         summary = summary_of(self._options, self._tokenizer, corpus, counts)
         self._publish(summary)
@@ -207,12 +207,12 @@ class LocalRun:
         num_parts = token_store.TokenStore(self._folder).num_parts
         progress = Progress("planning", "parts", num_parts)
         counts = InstanceCounts(self._options.instances.max_seq_length)
-        cells = np.zeros(global_shuffle.NUM_CELLS, np.int64)
+        cells = np.zeros(shuffle.NUM_CELLS, np.int64)
         tasks = (("plan", part) for part in range(num_parts))
         for part, info in enumerate(self._pool.in_order(tasks, "planning")):
             counts.merge(InstanceCounts.from_json(info["counts"]))
             for run in info["runs"]:
-                cells += global_shuffle.cells_of_run(self._folder, run)
+                cells += shuffle.cells_of_run(self._folder, run)
             progress.update(part + 1, f", {int(cells.sum()):,} instances")
         return counts, cells
 

@@ -25,14 +25,15 @@ import time
 import uuid
 from typing import Any, Iterator, Sequence
 
-from albert_tf import beam_stages, beam_writing, files, text_spans
-from albert_tf.beam_stages import Job
+from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data import (
+from albert_tf.pretraining_data import beam_stages, beam_writing, spans as text_spans
+from albert_tf.pretraining_data.beam_stages import Job
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.options import (
     DataOptions, check, check_number, check_text, report, summary_of, summary_path,
     summary_writers)
-from albert_tf.pretraining_summary import CorpusCounts, InstanceCounts
-from albert_tf.token_encoding import TokenEncoder
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # Beam knows the short names of its other runners.

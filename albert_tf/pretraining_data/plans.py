@@ -14,15 +14,16 @@ from typing import Iterator, NamedTuple
 import numpy as np
 
 from albert_tf import keyed_random
-from albert_tf.plan_draws import (
+from albert_tf.pretraining_data.plan_draws import (
     LABEL, MASK_KEY, ORDER_KEY, PLACE, PLAN_KEY, SPLIT, TARGET_KEY, WALK_KEY,
     cuts_of_sentences, is_negative, num_cut_from_front, num_first, other_documents,
     target_lengths)
-from albert_tf.plan_walks import AT_ONCE, ChunkBounds, Place, Text, Walks, lockstep
-from albert_tf.pretraining_instances import (
+from albert_tf.pretraining_data.plan_walks import (
+    AT_ONCE, ChunkBounds, Place, Text, Walks, lockstep)
+from albert_tf.pretraining_data.release_instances import (
     FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
+from albert_tf.pretraining_data.token_parts import Documents
 from albert_tf.records import sequences
-from albert_tf.token_parts import Documents
 
 # The names of PLAN's codes of the second segment's origin.
 ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)

@@ -15,9 +15,9 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_instances import InstanceOptions
-from albert_tf.pretraining_summary import (
-    CorpusCounts, InstanceCounts, describe, draw_summary)
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts, describe
+from albert_tf.pretraining_data.summary_picture import draw_summary
 from albert_tf.progress import duration
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
