@@ -11,11 +11,11 @@ from typing import NamedTuple, Optional
 
 import tensorflow as tf
 
-from albert_tf import fused, shared_kernels
 from albert_tf.config import AlbertConfig
 from albert_tf.layers import (
     Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
-from albert_tf.token_rows import ALL_ROWS, AllRows
+from albert_tf.modeling.kernels import fast, shared_kernels
+from albert_tf.modeling.kernels.packing import ALL_ROWS, AllRows
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
@@ -97,7 +97,7 @@ class AttentionBlock(NamedLayer):
 
     def _heads(self, hidden, rows, kernel, bias):
         """Rows of H columns × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        outputs = fused.add_bias(product(hidden, kernel), bias)
+        outputs = fast.add_bias(product(hidden, kernel), bias)
         return rows.to_heads(
             outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
 

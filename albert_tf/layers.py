@@ -11,9 +11,9 @@ from typing import Optional
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import fused
 from albert_tf.config import AlbertConfig
-from albert_tf.recomputing import after
+from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels.recompute import after
 
 
 class NamedLayer(tf_keras.layers.Layer):
@@ -64,8 +64,8 @@ class Dense(NamedLayer):
 
     def call(self, inputs):
         output = product(inputs, tf.cast(self.kernel, inputs.dtype))
-        output = fused.add_bias(output, tf.convert_to_tensor(self.bias))
-        return fused.activation(self.hidden_act)(output)
+        output = fast.add_bias(output, tf.convert_to_tensor(self.bias))
+        return fast.activation(self.hidden_act)(output)
 
 
 class LayerNorm(NamedLayer):
@@ -77,7 +77,7 @@ class LayerNorm(NamedLayer):
         self.gamma = self.make_weight("gamma", [size], "ones")
 
     def call(self, inputs):
-        return fused.normalize(inputs, self.gamma, self.beta)
+        return fast.normalize(inputs, self.gamma, self.beta)
 
 
 def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:
@@ -113,18 +113,18 @@ class DropoutSeeds:
         self._seed = None if seed is None else _not_negative(seed)
         self._count = 0
 
-    def draw(self, shape, rate: float) -> Optional[fused.Dropped]:
+    def draw(self, shape, rate: float) -> Optional[fast.Dropped]:
         """Which of the units of a tensor stay; None if all do."""
         if self._seed is None or rate == 0.0:
             return None
         seed = _not_negative(tf.random.fold_in(self._seed, self._count))
         self._count += 1
         # Whatever the type of what is dropped from, so that the same units are.
-        if fused.on_cpu() and rate < 255 / 256:
+        if fast.on_cpu() and rate < 255 / 256:
             keep = _keep_by_bytes(shape, seed, rate)
         else:
             keep = tf.random.stateless_uniform(shape, seed) >= rate
-        return fused.Dropped(keep, rate)
+        return fast.Dropped(keep, rate)
 
     def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
         """A copy that goes on from here, and draws when `tensor` is there.
@@ -143,4 +143,4 @@ class DropoutSeeds:
 
     def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes a share `rate` of `inputs` and scales up the rest."""
-        return fused.drop(inputs, self.draw(tf.shape(inputs), rate))
+        return fast.drop(inputs, self.draw(tf.shape(inputs), rate))

@@ -81,16 +81,16 @@ def ours(config, size, length, dtype, recompute=False, **options):
 
 
 def plain(config, size, length, dtype, recompute=False):
-    from albert_tf import fused
+    from albert_tf.modeling.kernels import fast
 
     step = ours(config, size, length, dtype, recompute)
 
     def with_plain_parts():
-        chosen, fused.parts_for = fused.parts_for, lambda hidden: fused.PLAIN
+        chosen, fast.parts_for = fast.parts_for, lambda hidden: fast.PLAIN
         try:
             step()
         finally:
-            fused.parts_for = chosen
+            fast.parts_for = chosen
 
     return with_plain_parts
 
@@ -99,7 +99,8 @@ def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf import heads, token_rows
+    from albert_tf import heads
+    from albert_tf.modeling.kernels import packing
 
     encoder = peers.tf_models_encoder(config, dtype)
 
@@ -120,7 +121,7 @@ def tf_models(config, size, length, dtype):
                  "input_type_ids": features["segment_ids"]}, training=training)
             return {
                 "mlm_logits": self.predictions(
-                    token_rows.at_positions(
+                    packing.at_positions(
                         outputs["sequence_output"], features["masked_lm_positions"]),
                     tf.cast(self.encoder.get_embedding_table(), tf.float32)),
                 "sentence_order_logits": self.seq_relationship(

@@ -13,10 +13,11 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import (
-    finetuning, finetuning_heads, finetuning_losses, fused, heads, optimization)
+    finetuning, finetuning_heads, finetuning_losses, heads, optimization)
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.loss_scaling import LossScaling
 from albert_tf.modeling import compute_as
+from albert_tf.modeling.kernels import fast
 from albert_tf.training_steps import StepOptions, Trainer
 from tests import tiny_run
 from tests.test_training_steps import assert_close, batches_of, column
@@ -147,7 +148,7 @@ class Steps:
 
 
 def check_compiled(chosen, monkeypatch):
-    monkeypatch.setattr(fused, "MIN_SIZE", 0 if chosen["fast_parts"] else 1 << 60)
+    monkeypatch.setattr(fast, "MIN_SIZE", 0 if chosen["fast_parts"] else 1 << 60)
     plain, compiled = Steps(chosen, False), Steps(chosen, True)
     assert len(plain.rows) == STEPS and plain.rows[0].keys() == compiled.rows[0].keys()
     # XLA leaves out roundings between the operations that it fuses.
@@ -209,28 +210,28 @@ LARGE = tf.zeros([8, 64, 64])
 
 
 @pytest.mark.parametrize("names, parts", [
-    (["CPU:0"], fused.FAST), (["CPU:0", "CPU:1"], fused.FAST),
-    (["GPU:0"], fused.PLAIN), (["GPU:0", "GPU:1"], fused.PLAIN),
-    (["TPU:0"], fused.PLAIN), (["CPU:0", "GPU:0"], fused.PLAIN)])
+    (["CPU:0"], fast.FAST), (["CPU:0", "CPU:1"], fast.FAST),
+    (["GPU:0"], fast.PLAIN), (["GPU:0", "GPU:1"], fast.PLAIN),
+    (["TPU:0"], fast.PLAIN), (["CPU:0", "GPU:0"], fast.PLAIN)])
 def test_parts_suit_the_devices_of_the_strategy(names, parts, monkeypatch):
     monkeypatch.setattr(tf.distribute, "has_strategy", lambda: True)
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: devices(*names))
-    assert fused.parts_for(LARGE) is parts
+    assert fast.parts_for(LARGE) is parts
 
 
 @pytest.mark.parametrize("there, parts", [
-    ([], fused.FAST), (["GPU"], fused.PLAIN), (["TPU"], fused.PLAIN)])
+    ([], fast.FAST), (["GPU"], fast.PLAIN), (["TPU"], fast.PLAIN)])
 def test_parts_suit_the_device_without_a_strategy(there, parts, monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices",
                         lambda kind: ["one"] if kind in there else [])
-    assert fused.parts_for(LARGE) is parts
+    assert fast.parts_for(LARGE) is parts
 
 
 @pytest.mark.parametrize("strategy", [
     lambda: tf.distribute.OneDeviceStrategy("CPU:0"), lambda: tiny_run.strategy(2)])
 def test_strategies_on_cpus_get_the_fast_parts(strategy):
     with strategy().scope():
-        assert fused.parts_for(LARGE) is fused.FAST
+        assert fast.parts_for(LARGE) is fast.FAST
 
 
 def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
@@ -238,8 +239,8 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
     def no_island(*_, **__):
         raise AssertionError("an island")
 
-    monkeypatch.setattr(fused, "MIN_SIZE", 0)
-    monkeypatch.setattr(fused, "island", no_island)
+    monkeypatch.setattr(fast, "MIN_SIZE", 0)
+    monkeypatch.setattr(fast, "island", no_island)
     model = heads.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
     compute_as(model, "bfloat16", True)
     batch = {name: tf.constant(value)
@@ -254,5 +255,5 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
 
     with pytest.raises(AssertionError, match="an island"):
         run.get_concrete_function()
-    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    monkeypatch.setattr(fast, "on_cpu", lambda: False)
     run.get_concrete_function()

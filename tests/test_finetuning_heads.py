@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import finetuning_losses, fused
+from albert_tf import finetuning_losses
 from albert_tf.checkpoint import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning_heads import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
     AlbertForSpans)
+from albert_tf.modeling.kernels import fast
 from albert_tf.optimization import clip_by_global_norm
 from albert_tf.training_steps import Task
 from tests import golden_heads
@@ -327,7 +328,7 @@ def test_every_dropout_of_a_step_has_a_seed_of_its_own(name, monkeypatch):
 
     monkeypatch.setattr(tf.random, "stateless_uniform", record)
     # CPUs draw bytes of random numbers, with the same seeds.
-    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    monkeypatch.setattr(fast, "on_cpu", lambda: False)
     model(case(name).features(), training=True, seed=[1, 2])
     # Embeddings, two in each layer, the head.
     assert len(set(seeds)) == len(seeds) == 2 + 2 * config.num_hidden_layers

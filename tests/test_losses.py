@@ -5,10 +5,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import fused, losses
+from albert_tf import losses
 from albert_tf.checkpoint import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.heads import AlbertForPreTraining
+from albert_tf.modeling.kernels import fast
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 from tests.helpers import SHARED
 
@@ -65,7 +66,7 @@ def test_losses_and_gradients_are_the_releases(name):
 
 @pytest.mark.parametrize("name", FIXTURE_CASES)
 def test_fast_parts_have_the_releases_losses_and_gradients(name, monkeypatch):
-    monkeypatch.setattr(fused, "parts_for", lambda hidden: fused.FAST)
+    monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)
     check_case(fixture_case(name))
 
 

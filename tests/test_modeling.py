@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import fused
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.heads import AlbertForPreTraining
-from albert_tf.fused import Dropped, activation
 from albert_tf.layers import DropoutSeeds
 from albert_tf.modeling import AlbertModel
+from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels.fast import Dropped, activation
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 
 TINY = AlbertConfig(
@@ -75,7 +75,7 @@ def test_forward_pass_is_the_releases(name):
 
 @pytest.mark.parametrize("name", FIXTURE_CASES)
 def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
-    monkeypatch.setattr(fused, "parts_for", lambda hidden: fused.FAST)
+    monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)
     check_forward(fixture_case(name))
 
 

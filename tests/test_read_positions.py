@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import fused
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.finetuning_heads import (
     AlbertForMultipleChoice, AlbertForSequenceClassification)
 from albert_tf.heads import AlbertForPreTraining
-from albert_tf.token_rows import at_positions
 from albert_tf.modeling import AlbertModel, compute_as
+from albert_tf.modeling.kernels import fast as fused
+from albert_tf.modeling.kernels.packing import at_positions
 from tests import tiny_run
 
 IDS = np.random.default_rng(0).integers(5, tiny_run.VOCAB_SIZE, [3, 7]).astype(np.int32)

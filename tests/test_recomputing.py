@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from albert_tf import fused, heads, losses, shared_kernels
+from albert_tf import heads, losses
 from albert_tf.modeling import compute_as
+from albert_tf.modeling.kernels import fast as fused, shared_kernels
 from tests import tiny_run
 
 WIDTH, LENGTH, HEADS = 128, 64, 8

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import fused, heads
+from albert_tf import heads
 from albert_tf.errors import InputError
 from albert_tf.loss_scaling import INITIAL_SCALE, LossScaling
 from albert_tf.modeling import compute_as
+from albert_tf.modeling.kernels import fast as fused
 from tests import tiny_run
 from tests.test_training_steps import (
     DROPOUT, LOSSES, ONE_LAYER, Training, assert_close, assert_same_training, column,

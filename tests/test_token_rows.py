@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import fused, layers, token_rows, training
+from albert_tf import layers, training
 from albert_tf.finetuning_heads import (
     AlbertForConditionalSpans, AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.heads import AlbertForPreTraining
 from albert_tf.modeling import AlbertModel, compute_as
+from albert_tf.modeling.kernels import fast as fused, packing
 from albert_tf.run_options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
 from tests.test_read_positions import assert_close, with_weights
@@ -85,7 +86,7 @@ def _fast(monkeypatch):
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_what_is_packed_comes_back(lengths):
     features = inputs(lengths)
-    rows = token_rows.PackedRows(tf.constant(features["input_mask"]))
+    rows = packing.PackedRows(tf.constant(features["input_mask"]))
     hidden = tf.random.stateless_normal([4, LENGTH, 6], [1, 2])
     packed = rows.pack(hidden)
     real = there(features)
@@ -110,7 +111,7 @@ def test_few_sizes_whatever_the_padding():
     sizes, sequences = set(), np.arange(64)
     for count in range(0, 64 * 9 + 1, 8):
         mask = (np.arange(9) < np.clip(count - 9 * sequences, 1, 9)[:, np.newaxis])
-        rows = token_rows.PackedRows(tf.constant(mask.astype(np.int32)))
+        rows = packing.PackedRows(tf.constant(mask.astype(np.int32)))
         sizes.add(int(rows.pack(tf.zeros([64, 9, 1])).shape[0]))
     assert max(sizes) == 64 * 9 and len(sizes) <= 16
 
@@ -119,7 +120,7 @@ def test_gradients_of_what_is_read_are_those_of_all_rows():
     """Where the upstream gradient of padding is 0, as the layers have it."""
     features = inputs(LENGTHS["ragged"])
     real = tf.constant(there(features), tf.float32)
-    packed = token_rows.PackedRows(tf.constant(features["input_mask"]))
+    packed = packing.PackedRows(tf.constant(features["input_mask"]))
 
     def gradient(rows):
         hidden = tf.random.stateless_normal([4, LENGTH, 12], [1, 2])
@@ -134,7 +135,7 @@ def test_gradients_of_what_is_read_are_those_of_all_rows():
                 read * weights(read))
         return tape.gradient(loss, hidden)
 
-    assert_close(gradient(packed), gradient(token_rows.AllRows()))
+    assert_close(gradient(packed), gradient(packing.AllRows()))
 
 
 # ---- models ----------------------------------------------------------------
@@ -201,7 +202,7 @@ def test_layers_compute_rows_of_pieces_alone(fast):
         def draw(self, shape, rate):
             drawn.append(list(np.array(shape)))
 
-    rows = token_rows.PackedRows(tf.constant(features["input_mask"]))
+    rows = packing.PackedRows(tf.constant(features["input_mask"]))
     bias = tf.zeros([4, 1, 1, LENGTH])
     model.encoder(tf.zeros([4, LENGTH, 4]), bias, Recorder(None), rows)
     attention = [4, 2, LENGTH, LENGTH]

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from albert_tf import fused
+from albert_tf.modeling.kernels import fast
 
 # Gradients that are summed at once hold so many bytes at the most: more of them take
 # less time, as the sum so far is read and written more seldom.
@@ -40,8 +40,8 @@ def _tap(kernel, low, count, last):
             # TensorFlow makes one sum of sums of sums, and so would keep the gradients
             # of all layers to the end; it cannot see into an island.
             size = kernel.shape.num_elements()
-            if size >= fused.MIN_SIZE and fused.on_cpu():
-                return fused.island(_sum, *upstream)
+            if size >= fast.MIN_SIZE and fast.on_cpu():
+                return fast.island(_sum, *upstream)
             return _sum(*upstream)
 
         rest = () if last else (tf.identity(kernel),)
@@ -51,4 +51,4 @@ def _tap(kernel, low, count, last):
 
 
 def _sum(*tensors):
-    return tf.add_n([fused.wide(tensor) for tensor in tensors])
+    return tf.add_n([fast.wide(tensor) for tensor in tensors])

@@ -21,7 +21,7 @@ n tensors beside each other in a row.
 
 import tensorflow as tf
 
-from albert_tf import fused
+from albert_tf.modeling.kernels import fast
 
 # XLA compiles the element-wise parts for each N, so that it is a multiple of a 16th
 # of B · S.
@@ -70,9 +70,9 @@ class AllRows:
         rows.set_shape([context.shape[0], context.shape[2], heads * depth])
         return rows
 
-    def parts(self, rows: tf.Tensor) -> fused.Parts:
+    def parts(self, rows: tf.Tensor) -> fast.Parts:
         """The element-wise parts that suit the rows."""
-        return fused.parts_for(rows)
+        return fast.parts_for(rows)
 
 
 ALL_ROWS = AllRows()
@@ -186,9 +186,9 @@ class PackedRows(AllRows):
         return tf.reshape(found, [-1, count * heads * depth])
 
     def parts(self, rows):
-        if self._served and fused.on_cpu():
-            return fused.SERVED
-        return fused.parts_for(rows, self._most if self._known else None)
+        if self._served and fast.on_cpu():
+            return fast.SERVED
+        return fast.parts_for(rows, self._most if self._known else None)
 
 
 def rows_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> AllRows:
