@@ -15,7 +15,7 @@ without. Its xlarge and xxlarge agree with neither, nor with the heads counted t
 from absl import flags
 
 from albert_tf import command_line
-from albert_tf.parameter_count import (
+from albert_tf.modeling.parameter_count import (
     agreement, count_parameters, named_counts, paper_rows)
 
 FLAGS = flags.FLAGS

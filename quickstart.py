@@ -18,7 +18,7 @@ from absl import flags
 from albert_tf import baselines, command_line, files, progress, run_log
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.parameter_count import count_parameters
+from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.records import spec as records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

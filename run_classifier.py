@@ -150,10 +150,11 @@ def _build(task, config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning, finetuning_heads, finetuning_losses
+    from albert_tf import finetuning, finetuning_losses
+    from albert_tf.modeling import heads
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = finetuning_heads.AlbertForSequenceClassification(
+    model = heads.AlbertForSequenceClassification(
         config, task.num_outputs, FLAGS.dropout_prob)
     labels = classification.labels_of(
         task, sets["dev"].examples) if "dev" in sets else None

@@ -232,10 +232,11 @@ def _build(config, options, sentence_objective: str):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import heads, losses, optimization, training_steps
+    from albert_tf import losses, optimization, training_steps
+    from albert_tf.modeling import pretraining_heads
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = heads.AlbertForPreTraining(config)
+    model = pretraining_heads.AlbertForPreTraining(config)
     sentence_loss = sentence_objective != "none"
     if not sentence_loss:
         model.freeze_sentence_layers()

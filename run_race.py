@@ -176,10 +176,11 @@ def _build(config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning, finetuning_heads, finetuning_losses
+    from albert_tf import finetuning, finetuning_losses
+    from albert_tf.modeling import heads
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = finetuning_heads.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
+    model = heads.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
 
     def score(predictions):
         return race.score(sets["dev"], _chosen(predictions))

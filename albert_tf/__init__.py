@@ -31,14 +31,14 @@ def lazily(package: str, names: Mapping[str, str]
 __getattr__, __dir__ = lazily(__name__, {
     "AlbertConfig": "config",
     "InputError": "errors",
-    "AlbertModel": "modeling",
-    "AlbertForPreTraining": "heads",
+    "AlbertModel": "modeling.albert",
+    "AlbertForPreTraining": "modeling.pretraining_heads",
     # Modules by their short names; a slash says that the module is meant.
     "checkpoint": "checkpoint/",
     "config": "config/",
     "errors": "errors/",
     "files": "files/",
-    "heads": "heads/",
+    "heads": "modeling.pretraining_heads/",
     "input_pipeline": "input_pipeline/",
     "losses": "losses/",
     "modeling": "modeling/",

@@ -12,8 +12,9 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from albert_tf import files, modeling
+from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.modeling import albert
 from albert_tf.serving import LABELS_FILE, SIGNATURE
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -124,7 +125,7 @@ def _ready_to_serve(model: tf_keras.Model) -> Iterator[list[tf.Variable]]:
       The variables of what was computed.
     """
     parts = [part for part in (model, *model.submodules)
-             if isinstance(part, modeling.AlbertModel)]
+             if isinstance(part, albert.AlbertModel)]
     before = [part.skip_padding for part in parts]
     made = []
     try:

@@ -16,19 +16,18 @@ import orbit
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import checkpoint as checkpoints
-from albert_tf import cluster, files, run_folder
+from albert_tf import checkpoint as checkpoints, cluster, files, run_folder
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.evaluation_steps import Evaluator
-from albert_tf.loss_scaling import SMALLEST_SCALE, LossScaling
-from albert_tf.modeling import compute_as
+from albert_tf.loss_scaling import LossScaling, SMALLEST_SCALE
+from albert_tf.modeling.albert import compute_as
 from albert_tf.replica_batches import evaluation_datasets, training_datasets
 from albert_tf.run_log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
 from albert_tf.run_start import Start
-from albert_tf.stop_signals import Stopped, StopSignals
+from albert_tf.stop_signals import StopSignals, Stopped
 from albert_tf.training_steps import Predictions, Task, Trainer
 
 __all__ = ["DivergenceError", "Inputs", "Run", "RunOptions", "Stopped"]

@@ -71,10 +71,10 @@ def _our_task(model):
 
 def ours(config, size, length, dtype, recompute=False, **options):
     """`options` are further ones of StepOptions."""
-    from albert_tf import heads
-    from albert_tf.modeling import compute_as
+    from albert_tf.modeling import pretraining_heads
+    from albert_tf.modeling.albert import compute_as
 
-    model = heads.AlbertForPreTraining(config)
+    model = pretraining_heads.AlbertForPreTraining(config)
     compute_as(model, dtype, recompute)
     return _trainer_step(
         model, _our_task(model), random_batch(config, size, length), **options)
@@ -99,7 +99,7 @@ def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf import heads
+    from albert_tf.modeling import pretraining_heads
     from albert_tf.modeling.kernels import packing
 
     encoder = peers.tf_models_encoder(config, dtype)
@@ -110,8 +110,8 @@ def tf_models(config, size, length, dtype):
         def __init__(self):
             super().__init__()
             self.encoder = encoder
-            self.predictions = heads.MaskedLanguageModelHead(config)
-            self.seq_relationship = heads.SentenceOrderHead(config)
+            self.predictions = pretraining_heads.MaskedLanguageModelHead(config)
+            self.seq_relationship = pretraining_heads.SentenceOrderHead(config)
 
         def call(self, features, training=False, seed=None):
             del seed

@@ -23,7 +23,7 @@ from absl import flags
 
 from albert_tf import command_line
 from albert_tf.config import AlbertConfig
-from albert_tf.parameter_count import count_parameters
+from albert_tf.modeling.parameter_count import count_parameters
 
 FLAGS = flags.FLAGS
 

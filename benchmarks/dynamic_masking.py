@@ -106,10 +106,11 @@ def step_rate(dataset, batch_size: int, config) -> float:
     """Sequences a second and core of ALBERT's training step on the CPU."""
     import tensorflow as tf
 
-    from albert_tf import heads, losses, optimization, training_steps
+    from albert_tf import losses, optimization, training_steps
+    from albert_tf.modeling import pretraining_heads
     from albert_tf.run_options import StepOptions
 
-    model = heads.AlbertForPreTraining(config)
+    model = pretraining_heads.AlbertForPreTraining(config)
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
     task = training_steps.Task(

@@ -33,14 +33,14 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
       JSON values; "equal" says whether the results are.
     """
     from albert_tf import (
-        evaluation_steps, finetuning, finetuning_heads, finetuning_losses,
-        length_batching)
+        evaluation_steps, finetuning, finetuning_losses, length_batching)
+    from albert_tf.modeling import heads
 
     labels = classification.labels_of(task, examples)
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
     config = config.replace(initializer_range=config.hidden_size ** -0.5)
-    model = finetuning_heads.AlbertForSequenceClassification(config, task.num_outputs)
+    model = heads.AlbertForSequenceClassification(config, task.num_outputs)
 
     def score(predictions):
         return classification.score(task, classification.decisions(

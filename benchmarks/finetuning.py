@@ -159,12 +159,12 @@ class Stopwatch:
 
     def __init__(self, data, config: AlbertConfig):
         from albert_tf import (
-            evaluation_steps, finetuning, finetuning_heads, finetuning_losses,
-            length_batching)
+            evaluation_steps, finetuning, finetuning_losses, length_batching)
+        from albert_tf.modeling import heads
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
-        self._model = finetuning_heads.AlbertForSequenceClassification(
+        self._model = heads.AlbertForSequenceClassification(
             config, num_outputs)
         self._task = finetuning.make_task(
             self._model, finetuning_losses.CLASSIFICATION, None, "accuracy")

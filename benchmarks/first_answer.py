@@ -25,9 +25,9 @@ def checkpoint(folder):
     import tensorflow as tf
 
     from albert_tf import checkpoint as checkpoints
-    from albert_tf import finetuning_heads
+    from albert_tf.modeling import heads
 
-    model = finetuning_heads.AlbertForSequenceClassification(
+    model = heads.AlbertForSequenceClassification(
         checkpoints.read_config(folder), 2)
     checkpoints.restore_tf1(model, folder)
     tf.function(model)({

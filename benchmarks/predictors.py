@@ -43,14 +43,14 @@ def our_model(config, task, dtype):
 def _make_our_model(task, dtype, config):
     import tensorflow as tf
 
-    from albert_tf import finetuning_heads, modeling
+    from albert_tf.modeling import albert, heads as finetuning_heads
 
     model = (finetuning_heads.AlbertForSpans(config) if task == "spans" else
              finetuning_heads.AlbertForSequenceClassification(config, 2))
     # As a trained head's: scores that spread by 1, not by hundredths.
     model.output_layer.output_weights.assign(tf.random.stateless_normal(
         model.output_layer.output_weights.shape, [1, 2]))
-    modeling.compute_as(model, dtype, recompute=False)
+    albert.compute_as(model, dtype, recompute=False)
     return model
 
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import (
-    finetuning, finetuning_heads, finetuning_losses, heads, optimization)
+from albert_tf import finetuning, finetuning_losses, optimization
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.loss_scaling import LossScaling
-from albert_tf.modeling import compute_as
+from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
+from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast
 from albert_tf.training_steps import StepOptions, Trainer
 from tests import tiny_run
@@ -27,7 +27,7 @@ STEPS, BATCH = 3, 4
 # Model and objective of a task; all dropout is off, since XLA makes other floats of
 # the same random bits.
 TASKS = {
-    "pretraining": (heads.AlbertForPreTraining, None),
+    "pretraining": (pretraining_heads.AlbertForPreTraining, None),
     "classification": (functools.partial(
         finetuning_heads.AlbertForSequenceClassification, num_labels=3,
         dropout_prob=0.0), finetuning_losses.CLASSIFICATION),
@@ -241,7 +241,7 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
 
     monkeypatch.setattr(fast, "MIN_SIZE", 0)
     monkeypatch.setattr(fast, "island", no_island)
-    model = heads.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
     compute_as(model, "bfloat16", True)
     batch = {name: tf.constant(value)
              for name, value in features("pretraining").items()}

@@ -17,7 +17,7 @@ from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.checkpoint_files import write_tensors
 from albert_tf.errors import InputError
 from albert_tf.feature_table import FeatureTable
-from albert_tf.finetuning_heads import AlbertForSequenceClassification
+from albert_tf.modeling.heads import AlbertForSequenceClassification
 from albert_tf.records import feature_specs
 from albert_tf.run_options import Inputs, RunOptions, StepOptions
 from albert_tf.training import Run, Stopped

@@ -8,7 +8,7 @@ from albert_tf import finetuning_losses
 from albert_tf.checkpoint import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.finetuning_heads import (
+from albert_tf.modeling.heads import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
     AlbertForSpans)
 from albert_tf.modeling.kernels import fast

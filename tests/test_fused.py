@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.layers import DropoutSeeds
 from albert_tf.modeling.kernels import fast as fused, shared_kernels
+from albert_tf.modeling.layers import DropoutSeeds
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 3, 4
 WIDTH = HEADS * SIZE

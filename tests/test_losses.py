@@ -8,8 +8,8 @@ import tf_keras
 from albert_tf import losses
 from albert_tf.checkpoint import load_tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.heads import AlbertForPreTraining
 from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 from tests.helpers import SHARED
 

@@ -7,11 +7,11 @@ import tensorflow as tf
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.heads import AlbertForPreTraining
-from albert_tf.layers import DropoutSeeds
-from albert_tf.modeling import AlbertModel
+from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.kernels.fast import Dropped, activation
+from albert_tf.modeling.layers import DropoutSeeds
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 
 TINY = AlbertConfig(

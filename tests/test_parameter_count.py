@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from albert_tf.config import NAMED, SHARING, AlbertConfig
-from albert_tf.parameter_count import (
+from albert_tf.config import AlbertConfig, NAMED, SHARING
+from albert_tf.modeling.parameter_count import (
     agreement, count_parameters, named_counts, paper_rows)
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -96,7 +96,7 @@ def test_tables_3_and_4_of_the_paper():
 
 def variables_of(config):
     """Parameters of the real models: encoder, with the pooler, with the heads."""
-    from albert_tf.heads import AlbertForPreTraining
+    from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
 
     model = AlbertForPreTraining(config)
     sizes = {v.name: int(np.prod(v.shape)) for v in model.trainable_variables}

@@ -6,12 +6,12 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
-from albert_tf.finetuning_heads import (
+from albert_tf.modeling.albert import AlbertModel, compute_as
+from albert_tf.modeling.heads import (
     AlbertForMultipleChoice, AlbertForSequenceClassification)
-from albert_tf.heads import AlbertForPreTraining
-from albert_tf.modeling import AlbertModel, compute_as
 from albert_tf.modeling.kernels import fast as fused
 from albert_tf.modeling.kernels.packing import at_positions
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
 from tests import tiny_run
 
 IDS = np.random.default_rng(0).integers(5, tiny_run.VOCAB_SIZE, [3, 7]).astype(np.int32)

@@ -3,8 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from albert_tf import heads, losses
-from albert_tf.modeling import compute_as
+from albert_tf import losses
+from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast as fused, shared_kernels
 from tests import tiny_run
 
@@ -20,7 +21,7 @@ def gradients_of(layers: int, recompute: bool):
         hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
         num_hidden_layers=layers, max_position_embeddings=LENGTH,
         hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = heads.AlbertForPreTraining(config)
+    model = pretraining_heads.AlbertForPreTraining(config)
     compute_as(model, "float32", recompute)
     batch = {
         "input_ids": tf.ones([2, LENGTH], tf.int32),

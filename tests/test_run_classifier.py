@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import finetuning_heads, heads, task_folder
+from albert_tf import task_folder
 from albert_tf.checkpoint import export_tf1, tf1_tensors
 from albert_tf.checkpoint_files import write_tensors
+from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
 from albert_tf.tokenization import tokenizer
 from tests import tiny_run
 
@@ -97,7 +98,7 @@ def write_models(folder):
 
     config = tiny_run.config(**CONFIG)
     batch = tiny_run.features(tiny_run.examples(4, 1))
-    model = heads.AlbertForPreTraining(config)
+    model = pretraining_heads.AlbertForPreTraining(config)
     training.Run(
         tiny_run.task(model), config,
         RunOptions(str(folder / "pretrained"), num_train_steps=1, train_batch_size=4),

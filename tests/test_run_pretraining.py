@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import heads, run_log
+from albert_tf import run_log
 from albert_tf.checkpoint import export_tf1
+from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec as records
 from tests import tiny_run
 
@@ -95,7 +96,7 @@ def _data(tmp_path_factory):
             "settings": {"output_files": ["train.tfrecord"]},
             "vocabulary": {"file": "a.txt", "sha256": digest, "size": 30}}))
 
-    export_tf1(heads.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
+    export_tf1(pretraining_heads.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
                str(folder / "other_shape" / "model.ckpt"))
     return folder
 

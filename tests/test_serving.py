@@ -9,20 +9,21 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import finetuning_heads, model_export, modeling
+from albert_tf import model_export
 from albert_tf.errors import InputError
 from albert_tf.model_export import export_classifier, export_spans
+from albert_tf.modeling import albert, heads
 from albert_tf.serving import Server
 from tests import tiny_run
 
 LONGEST = 12
 MODELS = {
-    "classifier": lambda config: finetuning_heads.AlbertForSequenceClassification(
+    "classifier": lambda config: heads.AlbertForSequenceClassification(
         config, 3),
-    "spans": finetuning_heads.AlbertForSpans,
-    "spans that may be padding": lambda config: finetuning_heads.AlbertForSpans(
+    "spans": heads.AlbertForSpans,
+    "spans that may be padding": lambda config: heads.AlbertForSpans(
         config, mask_padding=False),
-    "conditional spans": lambda config: finetuning_heads.AlbertForConditionalSpans(
+    "conditional spans": lambda config: heads.AlbertForConditionalSpans(
         config, start_n_top=3, end_n_top=2)}
 
 
@@ -32,12 +33,12 @@ def make(name, dtype="float32", **changes):
     model = MODELS[name](config)
     for weight in model.weights:  # So that scores differ, and biases count.
         weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
-    modeling.compute_as(model, dtype, recompute=False)
+    albert.compute_as(model, dtype, recompute=False)
     return model
 
 
 def export(model, folder):
-    if isinstance(model, finetuning_heads.AlbertForSequenceClassification):
+    if isinstance(model, heads.AlbertForSequenceClassification):
         export_classifier(model, folder, ["no", "maybe", "好"])
     else:
         export_spans(model, folder)
@@ -196,7 +197,7 @@ def test_folder_without_a_model(tmp_path):
 def test_serving_loads_neither_keras_nor_the_model():
     # They take longer to import than a model to load.
     code = ("import sys; import albert_tf.serving; print([name for name in sys.modules "
-            "if name in ('tf_keras', 'orbit', 'official', 'albert_tf.modeling')])")
+            "if name in ('tf_keras', 'orbit', 'official', 'albert_tf.modeling.albert')])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           check=True)
     assert done.stdout.strip() == "[]"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import heads
 from albert_tf.errors import InputError
 from albert_tf.loss_scaling import INITIAL_SCALE, LossScaling
-from albert_tf.modeling import compute_as
+from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast as fused
 from tests import tiny_run
 from tests.test_training_steps import (
@@ -93,7 +93,7 @@ def test_half_the_bits_train_to_the_same_loss(
     ("bfloat16", False), ("bfloat16", True), ("float16", True)])
 def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeypatch):
     monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast_parts else 1 << 60)
-    model = heads.AlbertForPreTraining(tiny_run.config(**DROPOUT))
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**DROPOUT))
     compute_as(model, dtype, False)
     batch = {name: tf.constant(value)
              for name, value in even_batches(1)[0].items()}
@@ -120,7 +120,7 @@ def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeyp
 
 
 def test_unknown_type_is_named():
-    model = heads.AlbertForPreTraining(tiny_run.config())
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
     with pytest.raises(InputError, match="dtype is 'float8'; choose one of float32"):
         compute_as(model, "float8", False)
 

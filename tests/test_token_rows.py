@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import layers, training
-from albert_tf.finetuning_heads import (
+from albert_tf import training
+from albert_tf.modeling import layers
+from albert_tf.modeling.albert import AlbertModel, compute_as
+from albert_tf.modeling.heads import (
     AlbertForConditionalSpans, AlbertForSequenceClassification, AlbertForSpans)
-from albert_tf.heads import AlbertForPreTraining
-from albert_tf.modeling import AlbertModel, compute_as
 from albert_tf.modeling.kernels import fast as fused, packing
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
 from albert_tf.run_options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
 from tests.test_read_positions import assert_close, with_weights

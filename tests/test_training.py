@@ -11,10 +11,10 @@ import tf_keras
 from absl import logging
 
 from albert_tf import (
-    files, heads, input_pipeline, loss_scaling, optimization, run_folder, run_log,
-    training)
+    files, input_pipeline, loss_scaling, optimization, run_folder, run_log, training)
 from albert_tf.checkpoint import export_tf1, read_tensors
 from albert_tf.errors import InputError
+from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
 from albert_tf.training_steps import StepOptions
@@ -73,7 +73,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
 
     # Also resets the state of Keras, which the tests before may have moved.
     tf_keras.utils.set_random_seed(1)
-    model = heads.AlbertForPreTraining(config)
+    model = pretraining_heads.AlbertForPreTraining(config)
     optimizer = None
     if train:
         optimizer = optimization.create_optimizer(rate, STEPS, 0)
@@ -462,7 +462,7 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
 
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
     del eager
-    model = heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
     model.bert.pooler.weights[0].assign(
         tf.fill(model.bert.pooler.weights[0].shape, np.nan))
     export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
@@ -479,7 +479,7 @@ def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
     """Not at the first step that is not finite, but when the scale is at its least."""
     del eager
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
-    model = heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
     model.bert.pooler.weights[0].assign(
         tf.fill(model.bert.pooler.weights[0].shape, np.nan))
     export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))

@@ -9,10 +9,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import heads, input_pipeline, optimization
+from albert_tf import input_pipeline, optimization
 from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.evaluation_steps import Evaluator
+from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec as records
 from albert_tf.training_steps import StepOptions, Task, Trainer
 from tests import golden_training, tiny_run
@@ -46,7 +47,7 @@ class Training:
         self.replicas = replicas
         self.strategy = tiny_run.strategy(replicas)
         with self.strategy.scope():
-            self.model = heads.AlbertForPreTraining(config)
+            self.model = pretraining_heads.AlbertForPreTraining(config)
             self.optimizer = tiny_run.optimizer(self.model, name=name)
             self.optimizer.epsilon = epsilon
             dataset = self._distributed(even_batches())
@@ -153,7 +154,7 @@ def test_batches_are_those_of_the_release(golden_records):
 
 def check_golden_run(run, start, final, infos, spec):
     """Trains as the release did; returns the optimizer."""
-    model = heads.AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
+    model = pretraining_heads.AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
     load_tf1_tensors(model, start)
     optimizer = optimization.create_optimizer(
         run["learning_rate"], run["num_train_steps"], run["num_warmup_steps"],
@@ -225,7 +226,7 @@ def test_replicas_clip_before_they_average():
     two = training(replicas=2, clip_norm=0.5)
     row = two.run([batch], 1)[0]
 
-    model = heads.AlbertForPreTraining(tiny_run.config(**ONE_LAYER))
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**ONE_LAYER))
     load_tf1_tensors(model, two.weights)
     task = tiny_run.task_with_loss(model)
     losses, norms, clipped = [], [], []
@@ -445,7 +446,7 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
     strategy = tiny_run.strategy(replicas)
     weights = tiny_run.weights(tiny_run.config())
     with strategy.scope():
-        model = heads.AlbertForPreTraining(tiny_run.config())
+        model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, weights)
         data = input_pipeline.evaluation_dataset(
             infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
@@ -455,7 +456,7 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
         evaluator.create_metrics()
         metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
 
-    plain = heads.AlbertForPreTraining(tiny_run.config())
+    plain = pretraining_heads.AlbertForPreTraining(tiny_run.config())
     load_tf1_tensors(plain, weights)
     batch = tiny_run.features(tiny_run.examples(13, 5))
     outputs = plain(batch, training=False)

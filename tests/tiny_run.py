@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import heads, losses, optimization, training_steps
+from albert_tf import losses, optimization, training_steps
 from albert_tf.config import AlbertConfig
+from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 
 VOCAB_SIZE = 30
@@ -91,7 +92,7 @@ def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
     return {
         name: (name.endswith("gamma") + scale * random.standard_normal(value.shape)
                ).astype(np.float32)
-        for name, value in tf1_tensors(heads.AlbertForPreTraining(shape_of)).items()}
+        for name, value in tf1_tensors(pretraining_heads.AlbertForPreTraining(shape_of)).items()}
 
 
 def task(model, metrics=losses.pretraining_metrics,

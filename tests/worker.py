@@ -10,8 +10,9 @@ import sys
 
 import tensorflow as tf
 
-from albert_tf import heads, input_pipeline, training
+from albert_tf import input_pipeline, training
 from albert_tf.checkpoint import load_tf1_tensors
+from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 from albert_tf.run_options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
@@ -32,7 +33,7 @@ def main(path, output_dir):
             infos, tiny_run.SPEC, seed=1, shuffle_buffer=0, **pipeline)
 
     with strategy.scope():
-        model = heads.AlbertForPreTraining(tiny_run.config())
+        model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, tiny_run.weights(tiny_run.config()))
         optimizer = tiny_run.optimizer(model)
         training.Run(

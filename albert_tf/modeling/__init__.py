@@ -1,1 +1,11 @@
-"""."""
+"""The encoder, its heads and the models made of both, every variable under its name in
+the release.
+"""
+
+from albert_tf import lazily
+
+__getattr__, __dir__ = lazily(__name__, {
+    "AlbertModel": "albert",
+    "compute_as": "albert",
+    "AlbertForPreTraining": "pretraining_heads",
+})

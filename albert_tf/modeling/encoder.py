@@ -12,10 +12,10 @@ from typing import NamedTuple, Optional
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
 from albert_tf.modeling.kernels import fast, shared_kernels
 from albert_tf.modeling.kernels.packing import ALL_ROWS, AllRows
+from albert_tf.modeling.layers import (
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"

@@ -13,9 +13,9 @@ import tf_keras
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.layers import (
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.layers import (
     Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
-from albert_tf.modeling import AlbertModel
 
 Features = Mapping[str, tf.Tensor]
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
-from albert_tf.modeling import AlbertModel
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.layers import Dense, LayerNorm, NamedLayer, kernel_initializer
 
 
 class MaskedLanguageModelHead(NamedLayer):

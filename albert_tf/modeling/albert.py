@@ -13,14 +13,14 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.blocks import (
-    AttentionBlock, AttentionWeights, FeedForwardBlock, FeedForwardWeights)
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
-from albert_tf.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
+from albert_tf.modeling.encoder import (
+    AttentionBlock, AttentionWeights, FeedForwardBlock, FeedForwardWeights)
 from albert_tf.modeling.kernels import recompute as recomputing
 from albert_tf.modeling.kernels.packing import ALL_ROWS, AllRows, rows_of
+from albert_tf.modeling.layers import (
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
 
 # Added to the attention scores of masked positions. Finite, so that a row whose
 # mask is all zero attends evenly, as in the release.
