@@ -14,8 +14,8 @@ from typing import Callable
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import checkpoint as checkpoints
 from albert_tf import cluster, files, run_folder
+from albert_tf.checkpoints import tf1 as checkpoints
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.run_options import RunOptions

@@ -16,7 +16,8 @@ import orbit
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import checkpoint as checkpoints, cluster, files, run_folder
+from albert_tf import cluster, files, run_folder
+from albert_tf.checkpoints import tf1 as checkpoints
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.evaluation_steps import Evaluator

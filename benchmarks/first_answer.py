@@ -24,7 +24,7 @@ def saved_model(folder):
 def checkpoint(folder):
     import tensorflow as tf
 
-    from albert_tf import checkpoint as checkpoints
+    from albert_tf.checkpoints import tf1 as checkpoints
     from albert_tf.modeling import heads
 
     model = heads.AlbertForSequenceClassification(

@@ -276,12 +276,12 @@ def _log(found):
 
 
 def _save_checkpoint(config, folder):
-    from albert_tf import checkpoint
+    from albert_tf.checkpoints import tf1
 
     os.makedirs(folder)
-    checkpoint.export_tf1(predictors.our_model(config, "classification", "float32"),
+    tf1.export_tf1(predictors.our_model(config, "classification", "float32"),
                           os.path.join(folder, "model.ckpt-best"))
-    checkpoint.write_config(folder, config)
+    tf1.write_config(folder, config)
 
 
 def write_models(config, folder) -> dict[str, str]:

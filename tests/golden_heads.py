@@ -59,7 +59,7 @@ def load(name: str) -> Case:
 
 
 def main():
-    from albert_tf.checkpoint import read_tensors
+    from albert_tf.checkpoints.files import read_tensors
 
     target = FIXTURES / "heads"
     target.mkdir(exist_ok=True)

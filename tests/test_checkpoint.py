@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import checkpoint, checkpoint_files
+from albert_tf.checkpoints import files as checkpoint_files, tf1
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import heads
@@ -37,11 +37,11 @@ def numbered_tensors(model, seed=0):
     """Other values for every variable, all different."""
     numbers = np.random.default_rng(seed)
     return {name: numbers.standard_normal(value.shape).astype("f")
-            for name, value in checkpoint.tf1_tensors(model).items()}
+            for name, value in tf1.tf1_tensors(model).items()}
 
 
 def assert_holds(model, tensors):
-    found = checkpoint.tf1_tensors(model)
+    found = tf1.tf1_tensors(model)
     assert set(found) <= set(tensors)
     for name, value in found.items():
         np.testing.assert_array_equal(value, tensors[name], err_msg=name)
@@ -62,14 +62,14 @@ def test_release_checkpoint_into_both_models():
               ((n, tf.train.load_variable(str(GOLDEN), n))
                for n, _ in tf.train.list_variables(str(GOLDEN)))}
     whole = AlbertForPreTraining(config)
-    report = checkpoint.restore_tf1(whole, str(GOLDEN))
+    report = tf1.restore_tf1(whole, str(GOLDEN))
     assert report.matched == sorted(stored)
     assert (report.missing, report.extra, report.mismatched) == ([], [], [])
     assert report.complete and report.source == str(GOLDEN)
     assert_holds(whole, stored)
 
     encoder = AlbertModel(config)
-    report = checkpoint.restore_tf1(encoder, str(GOLDEN))
+    report = tf1.restore_tf1(encoder, str(GOLDEN))
     assert report.extra == HEADS and report.complete
     assert report.matched == sorted(set(stored) - set(HEADS))
     assert_holds(encoder, stored)
@@ -94,10 +94,10 @@ def test_golden_checkpoints_into_both_models(path):
         config = AlbertConfig.from_dict(values)
     if path.endswith("init_groups1.ckpt"):
         config = config.replace(num_hidden_layers=4)
-    stored = checkpoint.read_tensors(str(prefix))
+    stored = tf1.read_tensors(str(prefix))
     for kind in (AlbertForPreTraining, AlbertModel):
         model = kind(config)
-        report = checkpoint.restore_tf1(model, str(prefix))
+        report = tf1.restore_tf1(model, str(prefix))
         assert report.complete and not report.missing and not report.mismatched
         assert set(report.matched) | set(report.extra) == set(stored)
         assert_holds(model, stored)
@@ -113,10 +113,10 @@ def test_golden_checkpoints_into_both_models(path):
 def test_golden_finetuned_checkpoints_into_the_encoder(head, extra):
     folder = SHARED / "golden" / head
     model = AlbertModel(AlbertConfig.from_json_file(str(folder / "albert_config.json")))
-    report = checkpoint.restore_tf1(model, str(folder / "model.ckpt"))
+    report = tf1.restore_tf1(model, str(folder / "model.ckpt"))
     assert report.complete and report.extra
     assert extra is None or report.extra == extra
-    assert_holds(model, checkpoint.read_tensors(str(folder / "model.ckpt")))
+    assert_holds(model, tf1.read_tensors(str(folder / "model.ckpt")))
 
 
 def test_optimizer_state_is_harmless(tmp_path):
@@ -126,7 +126,7 @@ def test_optimizer_state_is_harmless(tmp_path):
              for name, value in tensors.items() for slot in ("adam_m", "adam_v")}
     state["global_step"] = np.int64(7)
     path = write(tmp_path, {**tensors, **state})
-    report = checkpoint.restore_tf1(model, path)
+    report = tf1.restore_tf1(model, path)
     assert report.complete and report.unexpected == []
     assert report.extra == sorted(state) and len(report.extra) == 65
     assert_holds(model, tensors)
@@ -137,9 +137,9 @@ def test_optimizer_state_is_harmless(tmp_path):
 
 def check_refused(model, path, *words, **options):
     """Restoring stops with these words, and the model keeps its values."""
-    before = checkpoint.tf1_tensors(model)
+    before = tf1.tf1_tensors(model)
     with pytest.raises(InputError) as error:
-        checkpoint.restore_tf1(model, path, **options)
+        tf1.restore_tf1(model, path, **options)
     for word in (path, *words):
         assert word in str(error.value), (word, str(error.value))
     assert "\n" not in str(error.value)
@@ -154,8 +154,8 @@ def test_shapes_that_differ(tmp_path):
         model, path, "another shape: 2", "cls/predictions/output_bias",
         "bert/embeddings/word_embeddings is [20, 4] in the checkpoint, [22, 4] in the "
         "model", "--allow_partial_init", "config")
-    before = checkpoint.tf1_tensors(model)
-    report = checkpoint.restore_tf1(model, path, allow_partial=True)
+    before = tf1.tf1_tensors(model)
+    report = tf1.restore_tf1(model, path, allow_partial=True)
     assert report.mismatched == [
         ("bert/embeddings/word_embeddings", (22, 4), (20, 4)),
         ("cls/predictions/output_bias", (22,), (20,))]
@@ -172,8 +172,8 @@ def test_missing_names(tmp_path):
     model = pretrainer()
     check_refused(model, path, "lacks: 7", HEADS[0], HEADS[2], "and 4 more",
                   "--allow_partial_init")
-    before = checkpoint.tf1_tensors(model)
-    report = checkpoint.restore_tf1(model, path, allow_partial=True)
+    before = tf1.tf1_tensors(model)
+    report = tf1.restore_tf1(model, path, allow_partial=True)
     assert report.missing == HEADS and report.matched == sorted(tensors)
     assert_holds(model, {**{name: before[name] for name in HEADS}, **tensors})
 
@@ -184,7 +184,7 @@ def test_names_within_the_models_scopes_that_it_lacks(tmp_path):
     model = pretrainer()
     second = sorted(n for n in tensors if n.startswith(GROUP.format(1)))
     check_refused(model, path, "no place in the model: 16", second[0], "and 13 more")
-    report = checkpoint.restore_tf1(model, path, allow_partial=True)
+    report = tf1.restore_tf1(model, path, allow_partial=True)
     assert report.extra == report.unexpected == second
     assert_holds(model, tensors)
 
@@ -193,7 +193,7 @@ def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
     model = AlbertModel(TINY)
     path = write(tmp_path, {**numbered_tensors(model),
                             "output_weights": np.zeros([3, 8], "f")})
-    report = checkpoint.restore_tf1(model, path)
+    report = tf1.restore_tf1(model, path)
     assert report.extra == ["output_weights"] and report.complete
 
 
@@ -213,9 +213,9 @@ def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
     tensors = numbered_tensors(pretrainer())
     path = write(tmp_path, tensors)
     model = make_head()
-    before = checkpoint.tf1_tensors(model)
+    before = tf1.tf1_tensors(model)
     head = sorted(name for name in before if head_may_be_new(name))
-    report = checkpoint.restore_tf1(model, path, may_be_new=head_may_be_new)
+    report = tf1.restore_tf1(model, path, may_be_new=head_may_be_new)
     assert report.new == head and len(head) == 2
     assert report.complete and report.missing == report.mismatched == []
     # Pretraining's heads are left over, and so may the pooler be for spans.
@@ -233,12 +233,12 @@ def test_head_of_another_shape_is_new(tmp_path):
     tensors = numbered_tensors(classifier(3))
     path = write(tmp_path, tensors)
     same, other = classifier(3), classifier(2)
-    report = checkpoint.restore_tf1(same, path, may_be_new=head_may_be_new)
+    report = tf1.restore_tf1(same, path, may_be_new=head_may_be_new)
     assert report.new == [] and report.extra == []
     assert_holds(same, tensors)
 
-    before = checkpoint.tf1_tensors(other)
-    report = checkpoint.restore_tf1(other, path, may_be_new=head_may_be_new)
+    before = tf1.tf1_tensors(other)
+    report = tf1.restore_tf1(other, path, may_be_new=head_may_be_new)
     head = ["output_bias", "output_weights"]
     assert report.new == head and report.complete
     assert_holds(other, {**tensors, **{name: before[name] for name in head}})
@@ -264,7 +264,7 @@ def test_encoder_is_never_new(tmp_path):
 def test_own_hint_replaces_the_flags(tmp_path):
     path = write(tmp_path, numbered_tensors(AlbertModel(TINY)))
     with pytest.raises(InputError) as error:
-        checkpoint.restore_tf1(pretrainer(), path, hint="ask the librarian")
+        tf1.restore_tf1(pretrainer(), path, hint="ask the librarian")
     assert str(error.value).endswith("ask the librarian.")
     assert "--" not in str(error.value)
 
@@ -286,7 +286,7 @@ def test_the_report_is_logged(tmp_path):
     logger.addHandler(handler)
     logger.setLevel("INFO")
     try:
-        report = checkpoint.restore_tf1(
+        report = tf1.restore_tf1(
             pretrainer(vocab_size=22),
             write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
                              "bert/new": np.zeros(2, "f")}), allow_partial=True)
@@ -307,22 +307,22 @@ def test_the_report_is_logged(tmp_path):
 def test_tensors_round_trip():
     model, other = pretrainer(), pretrainer()
     tensors = numbered_tensors(model)
-    report = checkpoint.load_tf1_tensors(model, tensors)
+    report = tf1.load_tf1_tensors(model, tensors)
     assert report.complete and report.matched == sorted(tensors)
-    taken = checkpoint.tf1_tensors(model)
-    checkpoint.load_tf1_tensors(model, numbered_tensors(model, seed=1))
-    checkpoint.load_tf1_tensors(other, taken)
+    taken = tf1.tf1_tensors(model)
+    tf1.load_tf1_tensors(model, numbered_tensors(model, seed=1))
+    tf1.load_tf1_tensors(other, taken)
     assert_holds(other, tensors)
     del taken[HEADS[0]]
     with pytest.raises(InputError, match=f"the given tensors.*lacks: 1 .{HEADS[0]}"):
-        checkpoint.load_tf1_tensors(other, taken)
-    report = checkpoint.load_tf1_tensors(other, taken, allow_partial=True)
+        tf1.load_tf1_tensors(other, taken)
+    report = tf1.load_tf1_tensors(other, taken, allow_partial=True)
     assert report.missing == [HEADS[0]]
 
 
 def test_tensors_do_not_follow_the_model():
     model = pretrainer()
-    before = checkpoint.tf1_tensors(model)
+    before = tf1.tf1_tensors(model)
     copies = {name: value.copy() for name, value in before.items()}
     for variable in model.weights:
         variable.assign_add(tf.ones_like(variable))
@@ -333,13 +333,13 @@ def test_tensors_do_not_follow_the_model():
 def test_export_is_read_by_tf1_and_here(tmp_path):
     model = pretrainer()
     tensors = numbered_tensors(model)
-    checkpoint.load_tf1_tensors(model, tensors)
+    tf1.load_tf1_tensors(model, tensors)
     path = str(tmp_path / "made" / "model.ckpt")
-    checkpoint.export_tf1(model, path)
+    tf1.export_tf1(model, path)
     assert sorted(os.listdir(tmp_path / "made")) == [
         "model.ckpt.data-00000-of-00001", "model.ckpt.index"]
     other = pretrainer()
-    assert checkpoint.restore_tf1(other, path).complete
+    assert tf1.restore_tf1(other, path).complete
     assert_holds(other, tensors)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = {name: tf.compat.v1.get_variable(name, value.shape)
@@ -362,9 +362,9 @@ def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
     tensors = numbered_tensors(pretrainer(num_hidden_groups=stored_groups))
     path = write(tmp_path, tensors)
     model = pretrainer(**changes)
-    report = checkpoint.restore_tf1(model, path, init_from_group0=True)
+    report = tf1.restore_tf1(model, path, init_from_group0=True)
     assert report.complete and len(report.matched) == len(model.weights) == variables
-    for name, value in checkpoint.tf1_tensors(model).items():
+    for name, value in tf1.tf1_tensors(model).items():
         parts = ["group_0" if part.startswith("group_") else part
                  for part in name.split("/")]
         np.testing.assert_array_equal(value, tensors["/".join(parts)], err_msg=name)
@@ -387,11 +387,11 @@ def test_group_0_as_in_the_release_but_for_its_mistake():
     golden = SHARED / "golden" / "pretraining_run"
     run = json.loads((golden / "runs.json").read_text())["lamb_groups_from_group0"]
     model = AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
-    report = checkpoint.restore_tf1(
+    report = tf1.restore_tf1(
         model, str(golden / run["init_checkpoint"]), init_from_group0=True)
     assert report.complete
-    ours = checkpoint.tf1_tensors(model)
-    theirs = checkpoint.read_tensors(
+    ours = tf1.tf1_tensors(model)
+    theirs = tf1.read_tensors(
         str(golden / "start_lamb_groups_from_group0.ckpt"))
     differing = sorted(name for name in ours
                        if not np.array_equal(ours[name], theirs[name]))
@@ -414,15 +414,15 @@ def training_checkpoint(model):
 def test_own_training_checkpoint_by_name(tmp_path):
     model = pretrainer()
     tensors = numbered_tensors(model)
-    checkpoint.load_tf1_tensors(model, tensors)
+    tf1.load_tf1_tensors(model, tensors)
     prefix = str(tmp_path / "model.ckpt-best")
-    checkpoint.write_whole(training_checkpoint(model), prefix)
-    found = checkpoint.read_tensors(prefix)
+    tf1.write_whole(training_checkpoint(model), prefix)
+    found = tf1.read_tensors(prefix)
     assert sorted(found) == sorted(tensors)
     for name, value in found.items():
         np.testing.assert_array_equal(value, tensors[name])
     for other in (pretrainer(), AlbertModel(TINY)):
-        report = checkpoint.restore_tf1(other, str(tmp_path))
+        report = tf1.restore_tf1(other, str(tmp_path))
         assert report.complete and report.source == prefix
         assert_holds(other, tensors)
 
@@ -432,8 +432,8 @@ def test_keras_weights_file_by_name(tmp_path):
     model.compile(optimizer="adam", metrics=["accuracy"])
     model.optimizer.build(model.trainable_variables)
     model.save_weights(str(tmp_path / "weights"))
-    found = checkpoint.read_tensors(str(tmp_path / "weights"))
-    assert sorted(found) == sorted(checkpoint.tf1_tensors(model))
+    found = tf1.read_tensors(str(tmp_path / "weights"))
+    assert sorted(found) == sorted(tf1.tf1_tensors(model))
 
 
 def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
@@ -442,7 +442,7 @@ def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
     module.two = tf.Variable(2.0, name="same")
     path = tf.train.Checkpoint(model=module).write(str(tmp_path / "model.ckpt"))
     with pytest.raises(InputError, match="two variables.*'same'"):
-        checkpoint.read_tensors(path)
+        tf1.read_tensors(path)
 
 
 def test_weights_under_a_mirrored_strategy(tmp_path):
@@ -452,18 +452,18 @@ def test_weights_under_a_mirrored_strategy(tmp_path):
     with strategy.scope():
         model = pretrainer()
         saved = training_checkpoint(model)
-    checkpoint.restore_tf1(model, path)
+    tf1.restore_tf1(model, path)
     for variable in model.weights:
         for copy in strategy.experimental_local_results(variable):
             np.testing.assert_array_equal(copy, tensors[variable.name[:-2]])
     other = numbered_tensors(model, seed=1)
     with strategy.scope():
-        checkpoint.load_tf1_tensors(model, other)
+        tf1.load_tf1_tensors(model, other)
         assert_holds(model, other)
     prefix = str(tmp_path / "run" / "model.ckpt-best")
-    checkpoint.write_whole(saved, prefix)
+    tf1.write_whole(saved, prefix)
     single = pretrainer()
-    assert checkpoint.restore_tf1(single, prefix).complete
+    assert tf1.restore_tf1(single, prefix).complete
     assert_holds(single, other)
 
 
@@ -474,21 +474,21 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     one, two, best = (write(tmp_path, {"w": np.float32(i)}, name) for i, name in
                       enumerate(("model.ckpt-1", "model.ckpt-2", "model.ckpt-best")))
     for path in (one, f"{one}.index", f"{one}.data-00000-of-00001"):
-        assert checkpoint.find_checkpoint(path) == one
-    assert checkpoint.find_checkpoint(str(tmp_path)) == best
+        assert tf1.find_checkpoint(path) == one
+    assert tf1.find_checkpoint(str(tmp_path)) == best
     (tmp_path / "model.ckpt-best.index").unlink()
     with pytest.raises(InputError, match="neither model.ckpt-best nor.*model.ckpt-1"):
-        checkpoint.find_checkpoint(str(tmp_path))
+        tf1.find_checkpoint(str(tmp_path))
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-    assert checkpoint.find_checkpoint(str(tmp_path)) == two
+    assert tf1.find_checkpoint(str(tmp_path)) == two
     moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
-    assert checkpoint.find_checkpoint(moved) == os.path.join(moved, "model.ckpt-2")
+    assert tf1.find_checkpoint(moved) == os.path.join(moved, "model.ckpt-2")
 
 
 def test_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
-    assert checkpoint.read_tensors("model.ckpt") == {"w": 3.0}
+    assert tf1.read_tensors("model.ckpt") == {"w": 3.0}
 
 
 def without_index(path):
@@ -554,10 +554,10 @@ def test_paths_that_are_no_checkpoint(tmp_path):
 def test_writing_replaces_and_leaves_nothing_else(tmp_path):
     prefix = str(tmp_path / "model.ckpt-best")
     for step in (1, 2):
-        checkpoint.write_whole(tf.train.Checkpoint(step=tf.Variable(step)), prefix)
+        tf1.write_whole(tf.train.Checkpoint(step=tf.Variable(step)), prefix)
     # An older one of more data files.
     (tmp_path / "model.ckpt-best.data-00001-of-00002").write_bytes(b"old")
-    checkpoint.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
+    tf1.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
     assert sorted(os.listdir(tmp_path)) == [
         "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
     step = tf.Variable(0)
@@ -578,9 +578,9 @@ def test_a_failed_write_keeps_the_old(tmp_path):
             raise tf.errors.ResourceExhaustedError(None, None, "disk full")
 
     with pytest.raises(InputError, match="model.ckpt-best.*disk full"):
-        checkpoint.write_whole(Broken(), prefix)
+        tf1.write_whole(Broken(), prefix)
     assert len(os.listdir(tmp_path)) == 2
-    assert checkpoint.read_tensors(prefix) == {"w": 1.0}
+    assert tf1.read_tensors(prefix) == {"w": 1.0}
 
 
 def test_the_index_comes_last(tmp_path, monkeypatch):
@@ -602,7 +602,7 @@ def test_the_index_comes_last(tmp_path, monkeypatch):
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="model.ckpt.*cannot be written"):
-        checkpoint.export_tf1(pretrainer(), str(tmp_path / "file" / "model.ckpt"))
+        tf1.export_tf1(pretrainer(), str(tmp_path / "file" / "model.ckpt"))
 
 
 # ---- the config beside checkpoints -----------------------------------------
@@ -610,25 +610,25 @@ def test_a_place_that_cannot_be_written(tmp_path):
 
 def test_config_beside_checkpoints(tmp_path):
     config = AlbertConfig.from_dict({**TINY.to_dict(), "gap_size": 0})
-    checkpoint.write_config(str(tmp_path), config)
-    assert checkpoint.read_config(str(tmp_path)) == config
+    tf1.write_config(str(tmp_path), config)
+    assert tf1.read_config(str(tmp_path)) == config
     before = (tmp_path / "albert_config.json").stat().st_mtime_ns
-    checkpoint.write_config(str(tmp_path), config)
+    tf1.write_config(str(tmp_path), config)
     assert (tmp_path / "albert_config.json").stat().st_mtime_ns == before
 
 
 def test_config_that_differs_is_refused(tmp_path):
-    checkpoint.write_config(str(tmp_path), TINY)
+    tf1.write_config(str(tmp_path), TINY)
     other = TINY.replace(hidden_size=16, parameter_sharing="ffn")
     with pytest.raises(InputError) as error:
-        checkpoint.write_config(str(tmp_path), other)
+        tf1.write_config(str(tmp_path), other)
     for words in (str(tmp_path), "hidden_size is 8 there and 16 here",
                   "parameter_sharing is 'all' there and 'ffn' here"):
         assert words in str(error.value)
     assert "vocab_size" not in str(error.value)
-    assert checkpoint.read_config(str(tmp_path)) == TINY
+    assert tf1.read_config(str(tmp_path)) == TINY
 
 
 def test_folder_without_a_config(tmp_path):
     with pytest.raises(InputError, match="albert_config.json"):
-        checkpoint.read_config(str(tmp_path))
+        tf1.read_config(str(tmp_path))

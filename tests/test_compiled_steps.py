@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import finetuning, finetuning_losses, optimization
-from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.loss_scaling import LossScaling
 from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
 from albert_tf.modeling.albert import compute_as

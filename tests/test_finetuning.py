@@ -13,8 +13,8 @@ import tf_keras
 from absl import logging
 
 from albert_tf import finetuning, finetuning_losses, training
-from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
-from albert_tf.checkpoint_files import write_tensors
+from albert_tf.checkpoints.files import write_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError
 from albert_tf.feature_table import FeatureTable
 from albert_tf.modeling.heads import AlbertForSequenceClassification

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import finetuning_losses
-from albert_tf.checkpoint import load_tf1_tensors, restore_tf1, tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.heads import (

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import losses
-from albert_tf.checkpoint import load_tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
@@ -198,7 +198,7 @@ def test_metrics_leave_out_padding():
 
 @pytest.mark.shared
 def test_loss_of_the_releases_first_training_step():
-    from albert_tf.checkpoint import restore_tf1
+    from albert_tf.checkpoints.tf1 import restore_tf1
 
     golden = SHARED / "golden" / "pretraining_run"
     runs = json.loads((golden / "runs.json").read_text())

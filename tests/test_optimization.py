@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import losses, optimization, parameter_groups
-from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.pretraining_heads import AlbertForPreTraining

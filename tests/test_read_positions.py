@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.checkpoint import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling.albert import AlbertModel, compute_as
 from albert_tf.modeling.heads import (
     AlbertForMultipleChoice, AlbertForSequenceClassification)

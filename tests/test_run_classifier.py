@@ -17,8 +17,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import task_folder
-from albert_tf.checkpoint import export_tf1, tf1_tensors
-from albert_tf.checkpoint_files import write_tensors
+from albert_tf.checkpoints.files import write_tensors
+from albert_tf.checkpoints.tf1 import export_tf1, tf1_tensors
 from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
 from albert_tf.tokenization import tokenizer
 from tests import tiny_run

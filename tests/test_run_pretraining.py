@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import run_log
-from albert_tf.checkpoint import export_tf1
+from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec as records
 from tests import tiny_run

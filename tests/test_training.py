@@ -12,7 +12,8 @@ from absl import logging
 
 from albert_tf import (
     files, input_pipeline, loss_scaling, optimization, run_folder, run_log, training)
-from albert_tf.checkpoint import export_tf1, read_tensors
+from albert_tf.checkpoints.files import read_tensors
+from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec

@@ -86,7 +86,7 @@ def features(rows: list[dict]) -> dict:
 
 def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
     """Random weights by name, larger than a model's first, so that all of it counts."""
-    from albert_tf.checkpoint import tf1_tensors
+    from albert_tf.checkpoints.tf1 import tf1_tensors
 
     random = np.random.default_rng(seed)
     return {

@@ -11,7 +11,7 @@ import sys
 import tensorflow as tf
 
 from albert_tf import input_pipeline, training
-from albert_tf.checkpoint import load_tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 from albert_tf.run_options import Inputs, RunOptions, StepOptions

@@ -15,10 +15,10 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoint_files import (
+from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, StoredTensors, find_checkpoint, open_checkpoint, read_tensors,
     write_tensors, write_whole)
-from albert_tf.config import CONFIG_FILE, AlbertConfig
+from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 
 __all__ = [

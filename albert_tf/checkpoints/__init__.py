@@ -1,0 +1,3 @@
+"""Weights by name: finding, reading, comparing, writing; one file for each foreign
+format.
+"""
