@@ -15,12 +15,13 @@ import time
 
 from absl import flags
 
-from albert_tf import baselines, command_line, files, progress, run_log
+from albert_tf import command_line, files, progress
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.records import spec as records
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training import baselines, log
 
 FLAGS = flags.FLAGS
 
@@ -121,12 +122,12 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
     guess = baselines.count_baselines(
         [f"{folder}/train.tfrecord"], [f"{folder}/heldout.tfrecord"], spec,
         tokenizer.mask_id)
-    metrics_path = f"{folder}/model/{run_log.METRICS_FILE}"
-    rows = run_log.read_metrics(metrics_path)
+    metrics_path = f"{folder}/model/{log.METRICS_FILE}"
+    rows = log.read_metrics(metrics_path)
     result = [row for row in rows if row["split"] == "eval"][-1]
     rates = [row["steps_per_second"] for row in rows if "steps_per_second" in row]
     parameters = count_parameters(config).with_heads
-    run_log.draw_curves(metrics_path, f"{folder}/curves.png", {
+    log.draw_curves(metrics_path, f"{folder}/curves.png", {
         "masked_lm_accuracy": {"most frequent follower": guess.most_frequent_follower,
                                "most frequent piece": guess.most_frequent_piece},
         "sentence_order_accuracy": {"larger class": guess.larger_class}})

@@ -150,8 +150,9 @@ def _build(task, config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning, finetuning_losses
+    from albert_tf import finetuning
     from albert_tf.modeling import heads
+    from albert_tf.training import objectives
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = heads.AlbertForSequenceClassification(
@@ -163,8 +164,8 @@ def _build(task, config, options, sets, tables):
         return classification.score(
             task, classification.decisions(task, _outputs(task, predictions)), labels)
 
-    objective = (finetuning_losses.REGRESSION if task.is_regression
-                 else finetuning_losses.CLASSIFICATION)
+    objective = (objectives.REGRESSION if task.is_regression
+                 else objectives.CLASSIFICATION)
     optimizer = finetuning.make_optimizer(
         model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
         FLAGS.optimizer) if FLAGS.do_train else None

@@ -173,9 +173,9 @@ def _data(config) -> _Data:
 
 def _inputs(data: _Data, masking: Optional[MaskingOptions], config):
     """training.Inputs over checked files."""
-    from albert_tf import input_pipeline, training
     from albert_tf.masking import in_training
     from albert_tf.records import spec as records
+    from albert_tf.training import input_pipeline, loop
 
     random_map = masking and in_training.DynamicMasking(
         masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size)
@@ -200,7 +200,7 @@ def _inputs(data: _Data, masking: Optional[MaskingOptions], config):
         return made.dataset, made.num_batches
 
     paths = [info.path for info in (data.train or []) + (data.evaluation or [])]
-    return training.Inputs(
+    return loop.Inputs(
         train=train_dataset,
         evaluation=evaluation_dataset if data.evaluation else None,
         explain_error=lambda error: records.explain_read_error(
@@ -232,15 +232,15 @@ def _build(config, options, sentence_objective: str):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import losses, optimization, training_steps
     from albert_tf.modeling import pretraining_heads
+    from albert_tf.training import losses, optimization, steps
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = pretraining_heads.AlbertForPreTraining(config)
     sentence_loss = sentence_objective != "none"
     if not sentence_loss:
         model.freeze_sentence_layers()
-    task = training_steps.Task(
+    task = steps.Task(
         model=model,
         denominators=losses.pretraining_denominators,
         losses=functools.partial(
@@ -263,7 +263,7 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
     Raises:
       InputError: names both objectives.
     """
-    from albert_tf import run_folder
+    from albert_tf.training import run_folder
 
     if not run_folder.latest_checkpoint(output_dir):
         return
@@ -294,14 +294,14 @@ def main(argv):
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = command_line.make_strategy()
-    from albert_tf import optimization, training
+    from albert_tf.training import loop, optimization
 
     task_options = _task_options(data)
     if FLAGS.do_train:
         _check_objective(options.output_dir, task_options)
     with strategy.scope():
         task, optimizer = _build(config, options, data.sentence_objective)
-        run = training.Run(task, config, options, _inputs(data, masking, config),
+        run = loop.Run(task, config, options, _inputs(data, masking, config),
                            optimizer, task_options)
         if not FLAGS.do_train:
             run.evaluate()

@@ -176,8 +176,9 @@ def _build(config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning, finetuning_losses
+    from albert_tf import finetuning
     from albert_tf.modeling import heads
+    from albert_tf.training import objectives
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = heads.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
@@ -189,7 +190,7 @@ def _build(config, options, sets, tables):
         model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
         FLAGS.optimizer) if FLAGS.do_train else None
     return finetuning.FineTuning(
-        finetuning.make_task(model, finetuning_losses.CHOICE, score, "accuracy"),
+        finetuning.make_task(model, objectives.CHOICE, score, "accuracy"),
         config, options,
         finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
                                 FLAGS.random_seed, FLAGS.predict_batch_size),

@@ -293,17 +293,18 @@ def _build(config, options, warmup: int, data: Optional[QuestionSet],
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning, finetuning_losses
+    from albert_tf import finetuning
     from albert_tf.modeling import heads
+    from albert_tf.training import objectives
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     if FLAGS.version_2_with_negative:
         model = heads.AlbertForConditionalSpans(
             config, FLAGS.start_n_top, FLAGS.end_n_top, FLAGS.dropout_prob)
-        objective, best_metric = finetuning_losses.CONDITIONAL_SPANS, "best_f1"
+        objective, best_metric = objectives.CONDITIONAL_SPANS, "best_f1"
     else:
         model = heads.AlbertForSpans(config)
-        objective, best_metric = finetuning_losses.SPANS, "f1"
+        objective, best_metric = objectives.SPANS, "f1"
 
     def score(outputs):
         return _scored(data.articles, _predictions(

@@ -13,10 +13,10 @@ from typing import Any, Callable, Sequence
 
 from absl import app, flags, logging
 
-from albert_tf.config import DTYPES, NAMED, SHARING, AlbertConfig
+from albert_tf.config import AlbertConfig, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
-from albert_tf.run_options import RunOptions, StepOptions
-from albert_tf.stop_signals import Stopped
+from albert_tf.training.options import RunOptions, StepOptions
+from albert_tf.training.stop_signals import Stopped
 
 FLAGS = flags.FLAGS
 

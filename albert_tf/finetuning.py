@@ -11,13 +11,14 @@ import numpy as np
 import tf_keras
 from absl import logging
 
-from albert_tf import length_batching, optimization
+from albert_tf import length_batching
 from albert_tf.config import AlbertConfig
 from albert_tf.feature_table import FeatureTable
-from albert_tf.finetuning_losses import Objective
-from albert_tf.run_options import Inputs, RunOptions
-from albert_tf.training import Run
-from albert_tf.training_steps import Predictions, Task
+from albert_tf.training import optimization
+from albert_tf.training.loop import Run
+from albert_tf.training.objectives import Objective
+from albert_tf.training.options import Inputs, RunOptions
+from albert_tf.training.steps import Predictions, Task
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.feature_table import FeatureTable
-from albert_tf.input_pipeline import dataset_options
 from albert_tf.records.spec import Feature
+from albert_tf.training.input_pipeline import dataset_options
 
 _EPOCH, _WINDOW = 0, 1  # what a random generator is for
 

@@ -46,14 +46,14 @@ def _trainer_step(model, task, batch, **options):
     """A step of the training loop on one batch, over and over."""
     import tensorflow as tf
 
-    from albert_tf import optimization, training_steps
-    from albert_tf.run_options import StepOptions
+    from albert_tf.training import optimization, steps
+    from albert_tf.training.options import StepOptions
 
     optimizer = optimization.create_optimizer(1e-4, 10**6, 0, optimizer="lamb")
     optimizer.build(model.trainable_variables)
     data = tf.data.Dataset.from_tensors(batch).cache().repeat()
     strategy = tf.distribute.get_strategy()
-    trainer = training_steps.Trainer(
+    trainer = steps.Trainer(
         task, optimizer, [strategy.experimental_distribute_dataset(data)],
         StepOptions(**options))
     trainer.create_metrics()
@@ -61,9 +61,9 @@ def _trainer_step(model, task, batch, **options):
 
 
 def _our_task(model):
-    from albert_tf import losses, training_steps
+    from albert_tf.training import losses, steps
 
-    return training_steps.Task(
+    return steps.Task(
         model=model, denominators=losses.pretraining_denominators,
         losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
         best_metric="masked_lm_accuracy")

@@ -65,9 +65,9 @@ def make_records(folder: str, length: int, masked: bool) -> str:
 
 def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
     """The batches of run_pretraining.py."""
-    from albert_tf import input_pipeline
     from albert_tf.masking import in_training
     from albert_tf.records import spec as records
+    from albert_tf.training import input_pipeline
 
     spec = records.pretraining_spec(
         length, PREDICTIONS[length], config.vocab_size, config.type_vocab_size)
@@ -106,14 +106,14 @@ def step_rate(dataset, batch_size: int, config) -> float:
     """Sequences a second and core of ALBERT's training step on the CPU."""
     import tensorflow as tf
 
-    from albert_tf import losses, optimization, training_steps
     from albert_tf.modeling import pretraining_heads
-    from albert_tf.run_options import StepOptions
+    from albert_tf.training import losses, optimization, steps
+    from albert_tf.training.options import StepOptions
 
     model = pretraining_heads.AlbertForPreTraining(config)
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
-    task = training_steps.Task(
+    task = steps.Task(
         model=model, denominators=losses.pretraining_denominators,
         losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
         best_metric="masked_lm_accuracy")
@@ -122,7 +122,7 @@ def step_rate(dataset, batch_size: int, config) -> float:
     cached = tf.data.Dataset.from_tensor_slices(
         {name: tf.stack([batch[name] for batch in batches]) for name in batches[0]})
     distributed = tf.distribute.get_strategy().experimental_distribute_dataset(cached)
-    trainer = training_steps.Trainer(task, optimizer, [distributed], StepOptions())
+    trainer = steps.Trainer(task, optimizer, [distributed], StepOptions())
     trainer.create_metrics()
     trainer.train(tf.constant(1))
     begin = time.process_time()

@@ -32,9 +32,9 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     Returns:
       JSON values; "equal" says whether the results are.
     """
-    from albert_tf import (
-        evaluation_steps, finetuning, finetuning_losses, length_batching)
+    from albert_tf import finetuning, length_batching
     from albert_tf.modeling import heads
+    from albert_tf.training import evaluation_steps, objectives
 
     labels = classification.labels_of(task, examples)
     # Weights that keep the size of what goes through them, or else a narrow model of
@@ -47,7 +47,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
             task, np.stack(predictions["probabilities"])), labels)
 
     made = finetuning.make_task(
-        model, finetuning_losses.CLASSIFICATION, score, task.main_metric)
+        model, objectives.CLASSIFICATION, score, task.main_metric)
 
     def evaluate(padded_to):
         evaluator = evaluation_steps.Evaluator(made, [

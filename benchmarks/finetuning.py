@@ -158,16 +158,16 @@ class Stopwatch:
     """
 
     def __init__(self, data, config: AlbertConfig):
-        from albert_tf import (
-            evaluation_steps, finetuning, finetuning_losses, length_batching)
+        from albert_tf import finetuning, length_batching
         from albert_tf.modeling import heads
+        from albert_tf.training import evaluation_steps, objectives
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
         self._model = heads.AlbertForSequenceClassification(
             config, num_outputs)
         self._task = finetuning.make_task(
-            self._model, finetuning_losses.CLASSIFICATION, None, "accuracy")
+            self._model, objectives.CLASSIFICATION, None, "accuracy")
         self._optimizer = finetuning.make_optimizer(
             self._model, 1e-5, 10**6, 0, "adamw")
         self._evaluator = evaluation_steps.Evaluator(self._task)
@@ -189,11 +189,11 @@ class Stopwatch:
         self._dev = dict(sorted(dev.items()))
 
     def _trainer(self, length, sets):
-        from albert_tf import run_options, training_steps
+        from albert_tf.training import options, steps as training_steps
 
         trainer = training_steps.Trainer(
             self._task, self._optimizer, sets,
-            run_options.StepOptions(gradient_accumulation_steps=parts_of(length)),
+            options.StepOptions(gradient_accumulation_steps=parts_of(length)),
             shape_of_step=lambda step: step % len(sets))
         trainer.create_metrics()
         return trainer

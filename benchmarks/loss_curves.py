@@ -23,10 +23,10 @@ import sys
 
 from absl import flags
 
-from albert_tf import command_line, files, run_folder, run_log
-from albert_tf.config import AlbertConfig
+from albert_tf import command_line, files
+from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
-from albert_tf.config import DTYPES
+from albert_tf.training import log, run_folder
 
 FLAGS = flags.FLAGS
 
@@ -106,7 +106,7 @@ def train(folder: str, dtype: str, seed: int) -> list[dict]:
             save_checkpoints_steps=max(steps // FLAGS.num_evaluations, 1),
             iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
             random_seed=seed, dtype=dtype)
-    return run_log.read_metrics(os.path.join(output_dir, run_log.METRICS_FILE))
+    return log.read_metrics(os.path.join(output_dir, log.METRICS_FILE))
 
 
 def curves(rows: list[dict], split: str) -> dict[str, list[float]]:

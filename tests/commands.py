@@ -25,7 +25,8 @@ import traceback
 from absl import flags
 from absl.testing import flagsaver
 
-from albert_tf import command_line, run_log
+from albert_tf import command_line
+from albert_tf.training import log as run_log
 
 run_log.draw_curves = lambda *args: None
 

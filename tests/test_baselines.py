@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from albert_tf import baselines
 from albert_tf.errors import InputError
 from albert_tf.records import spec as records
+from albert_tf.training import baselines
 from tests import tiny_run
 
 SPEC = tiny_run.SPEC

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import finetuning, finetuning_losses, optimization
+from albert_tf import finetuning
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
-from albert_tf.loss_scaling import LossScaling
 from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
 from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast
-from albert_tf.training_steps import StepOptions, Trainer
+from albert_tf.training import objectives, optimization
+from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.options import StepOptions
+from albert_tf.training.steps import Trainer
 from tests import tiny_run
 from tests.test_training_steps import assert_close, batches_of, column
 
@@ -30,17 +32,17 @@ TASKS = {
     "pretraining": (pretraining_heads.AlbertForPreTraining, None),
     "classification": (functools.partial(
         finetuning_heads.AlbertForSequenceClassification, num_labels=3,
-        dropout_prob=0.0), finetuning_losses.CLASSIFICATION),
+        dropout_prob=0.0), objectives.CLASSIFICATION),
     "regression": (functools.partial(
         finetuning_heads.AlbertForSequenceClassification, num_labels=1,
-        dropout_prob=0.0), finetuning_losses.REGRESSION),
+        dropout_prob=0.0), objectives.REGRESSION),
     "choice": (functools.partial(
         finetuning_heads.AlbertForMultipleChoice, dropout_prob=0.0),
-        finetuning_losses.CHOICE),
-    "spans": (finetuning_heads.AlbertForSpans, finetuning_losses.SPANS),
+        objectives.CHOICE),
+    "spans": (finetuning_heads.AlbertForSpans, objectives.SPANS),
     "conditional_spans": (functools.partial(
         finetuning_heads.AlbertForConditionalSpans, dropout_prob=0.0),
-        finetuning_losses.CONDITIONAL_SPANS),
+        objectives.CONDITIONAL_SPANS),
 }
 
 OPTIONS = {

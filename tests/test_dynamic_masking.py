@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from albert_tf import input_pipeline
 from albert_tf.errors import InputError
 from albert_tf.masking import reference
 from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.reference import MaskingOptions, SpecialIds
 from albert_tf.records import checks, record_summaries, spec as records
+from albert_tf.training import input_pipeline
 from tests import test_run_pretraining as runs
 from tests import tiny_run
 

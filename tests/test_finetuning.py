@@ -12,15 +12,17 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from albert_tf import finetuning, finetuning_losses, training
+from albert_tf import finetuning
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError
 from albert_tf.feature_table import FeatureTable
 from albert_tf.modeling.heads import AlbertForSequenceClassification
 from albert_tf.records import feature_specs
-from albert_tf.run_options import Inputs, RunOptions, StepOptions
-from albert_tf.training import Run, Stopped
+from albert_tf.training import loop, objectives
+from albert_tf.training.loop import Run
+from albert_tf.training.options import Inputs, RunOptions, StepOptions
+from albert_tf.training.stop_signals import Stopped
 from tests import tiny_run
 
 LENGTH = 24  # the longest
@@ -32,7 +34,7 @@ SPEC = feature_specs.classification_spec(3, tiny_run.VOCAB_SIZE)
 def _without_curves():
     """Drawing them takes longer than the runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "draw_curves", lambda *args: None)
+        patch.setattr(loop, "draw_curves", lambda *args: None)
         yield
 
 
@@ -83,7 +85,7 @@ def make_task(dropout=0.0, score=None, best_metric="accuracy"):
         name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
         for name, value in tf1_tensors(model).items()})
     return finetuning.make_task(
-        model, finetuning_losses.CLASSIFICATION, score, best_metric)
+        model, objectives.CLASSIFICATION, score, best_metric)
 
 
 def make_options(folder, **options):

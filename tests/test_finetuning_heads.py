@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import finetuning_losses
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -12,24 +11,25 @@ from albert_tf.modeling.heads import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
     AlbertForSpans)
 from albert_tf.modeling.kernels import fast
-from albert_tf.optimization import clip_by_global_norm
-from albert_tf.training_steps import Task
+from albert_tf.training import objectives
+from albert_tf.training.optimization import clip_by_global_norm
+from albert_tf.training.steps import Task
 from tests import golden_heads
 from tests.helpers import SHARED
 
 # Case → (model of a config, objective).
 KINDS = {
     "cola": (functools.partial(AlbertForSequenceClassification, num_labels=2),
-             finetuning_losses.CLASSIFICATION),
+             objectives.CLASSIFICATION),
     "mnli": (functools.partial(AlbertForSequenceClassification, num_labels=3),
-             finetuning_losses.CLASSIFICATION),
+             objectives.CLASSIFICATION),
     "sts-b": (functools.partial(AlbertForSequenceClassification, num_labels=1),
-              finetuning_losses.REGRESSION),
-    "race": (AlbertForMultipleChoice, finetuning_losses.CHOICE),
-    "spans": (AlbertForSpans, finetuning_losses.SPANS),
+              objectives.REGRESSION),
+    "race": (AlbertForMultipleChoice, objectives.CHOICE),
+    "spans": (AlbertForSpans, objectives.SPANS),
     "conditional_spans": (
         functools.partial(AlbertForConditionalSpans, start_n_top=5, end_n_top=4),
-        finetuning_losses.CONDITIONAL_SPANS),
+        objectives.CONDITIONAL_SPANS),
 }
 # One of each kind of head.
 HEADS = ["cola", "sts-b", "race", "spans", "conditional_spans"]

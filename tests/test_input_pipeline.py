@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import input_pipeline
 from albert_tf.errors import InputError
 from albert_tf.records import spec as records
+from albert_tf.training import input_pipeline
 from tests.helpers import FIXTURES
 
 SPEC = records.FeatureSpec((

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import loss_scaling
-from albert_tf.loss_scaling import LossScaling
+from albert_tf.training import loss_scaling
+from albert_tf.training.loss_scaling import LossScaling
 
 
 def state(scaling):

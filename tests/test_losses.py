@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import losses
 from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.training import losses
 from tests.golden_model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 from tests.helpers import SHARED
 

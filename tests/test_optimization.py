@@ -9,12 +9,13 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import losses, optimization, parameter_groups
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
-from albert_tf.optimization import WarmupPolynomialDecay, create_optimizer
+from albert_tf.training import losses, optimization, parameter_groups
+from albert_tf.training.learning_rate import WarmupPolynomialDecay
+from albert_tf.training.optimization import create_optimizer
 from tests.golden_model import ALL_CASES, shared_case
 from tests.helpers import FIXTURES, SHARED
 

@@ -3,10 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from albert_tf import losses
 from albert_tf.modeling import pretraining_heads
 from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast as fused, shared_kernels
+from albert_tf.training import losses
 from tests import tiny_run
 
 WIDTH, LENGTH, HEADS = 128, 64, 8

@@ -93,13 +93,13 @@ def write_own(folder):
 
 def write_models(folder):
     """A pretrained model: its run's folder, and as the TF1 release writes it."""
-    from albert_tf import training
-    from albert_tf.run_options import Inputs, RunOptions
+    from albert_tf.training import loop
+    from albert_tf.training.options import Inputs, RunOptions
 
     config = tiny_run.config(**CONFIG)
     batch = tiny_run.features(tiny_run.examples(4, 1))
     model = pretraining_heads.AlbertForPreTraining(config)
-    training.Run(
+    loop.Run(
         tiny_run.task(model), config,
         RunOptions(str(folder / "pretrained"), num_train_steps=1, train_batch_size=4),
         Inputs(train=lambda **_: tf.data.Dataset.from_tensors(batch)),

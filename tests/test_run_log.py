@@ -7,9 +7,10 @@ import re
 import pytest
 from absl import logging
 
-from albert_tf import progress, run_log
+from albert_tf import progress
 from albert_tf.errors import InputError
-from albert_tf.run_log import MetricsLog, Progress
+from albert_tf.training import log as run_log
+from albert_tf.training.log import MetricsLog, Progress
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import run_log
 from albert_tf.config import AlbertConfig
+from albert_tf.training import log as run_log
 
 ROOT = pathlib.Path(__file__).parent.parent
 SCRIPT = "run_race.py"

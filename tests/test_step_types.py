@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.loss_scaling import INITIAL_SCALE, LossScaling
 from albert_tf.modeling import pretraining_heads
 from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast as fused
+from albert_tf.training.loss_scaling import INITIAL_SCALE, LossScaling
 from tests import tiny_run
 from tests.test_training_steps import (
     DROPOUT, LOSSES, ONE_LAYER, Training, assert_close, assert_same_training, column,

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import training
 from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel, compute_as
 from albert_tf.modeling.heads import (
     AlbertForConditionalSpans, AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.modeling.kernels import fast as fused, packing
 from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
-from albert_tf.run_options import Inputs, RunOptions, StepOptions
+from albert_tf.training import loop
+from albert_tf.training.options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
 from tests.test_read_positions import assert_close, with_weights
 from tests.test_training_steps import (
@@ -247,7 +247,7 @@ def test_steps_are_those_with_padding(options, fast):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
     model = AlbertForPreTraining(tiny_run.config())
-    training.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
+    loop.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
         str(tmp_path), 1, 8, step=StepOptions(jit_compile=jit_compile)), Inputs())
     assert model.bert.skip_padding is not jit_compile
 

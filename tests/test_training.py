@@ -10,15 +10,16 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from albert_tf import (
-    files, input_pipeline, loss_scaling, optimization, run_folder, run_log, training)
+from albert_tf import files
 from albert_tf.checkpoints.files import read_tensors
 from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
-from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
-from albert_tf.training_steps import StepOptions
+from albert_tf.training import (
+    input_pipeline, log, loop, loss_scaling, optimization, run_folder)
+from albert_tf.training.options import (
+    Inputs, RunOptions, StepOptions, check_batch_sizes)
 from tests import tiny_run
 
 STEPS = 12
@@ -34,7 +35,7 @@ def _log(caplog):
 @pytest.fixture(autouse=True)
 def _without_curves(monkeypatch):
     """Drawing them takes a second; the finished run, made before this, has them."""
-    monkeypatch.setattr(training, "draw_curves", lambda *args: None)
+    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
 
 
 @pytest.fixture(name="eager")
@@ -79,7 +80,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
     if train:
         optimizer = optimization.create_optimizer(rate, STEPS, 0)
         optimizer.build(model.trainable_variables)
-    return training.Run(
+    return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
         Inputs(train_data, evaluation_data if dev_infos else None), optimizer,
@@ -118,7 +119,7 @@ def go_back_to(folder, step):
 
 
 def rows_of(folder, split):
-    return [row for row in run_log.read_metrics(str(folder / "metrics.jsonl"))
+    return [row for row in log.read_metrics(str(folder / "metrics.jsonl"))
             if row["split"] == split]
 
 
@@ -228,7 +229,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
 
 
 def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):
-    rows = run_log.read_metrics(str(copy / "metrics.jsonl"))
+    rows = log.read_metrics(str(copy / "metrics.jsonl"))
     (copy / "metrics.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in rows[:-1]))
     make_run(copy, data).train()
@@ -440,7 +441,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data, eager):
     del eager
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
-    with pytest.raises(training.DivergenceError) as caught:
+    with pytest.raises(loop.DivergenceError) as caught:
         run.train()
     # The loss of step 6 is well, but that step ruins the weights.
     assert str(caught.value).startswith(
@@ -454,7 +455,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data, eager):
 def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30)
-    with pytest.raises(training.DivergenceError, match=(
+    with pytest.raises(loop.DivergenceError, match=(
             "the loss or the gradient is not finite at step 7; the last good "
             f"checkpoint is {copy}/model.ckpt-6; ")):
         run.train()
@@ -470,7 +471,7 @@ def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
     run = make_run(tmp_path / "run", (data[0], None),
                    init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
     run.signals.received = 15
-    with pytest.raises(training.DivergenceError, match=(
+    with pytest.raises(loop.DivergenceError, match=(
             "not finite at step 0; there is no checkpoint from before")):
         run.train()
     assert not list((tmp_path / "run").glob("model.ckpt*"))
@@ -486,7 +487,7 @@ def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
     export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
     run = make_run(tmp_path / "run", (data[0], None), **HALF,
                    init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
-    with pytest.raises(training.DivergenceError, match=(
+    with pytest.raises(loop.DivergenceError, match=(
             "the loss or the gradient is not finite at step 2, though the loss scale "
             "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
         run.train()

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import losses, optimization, training_steps
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
+from albert_tf.training import losses, optimization, steps as training_steps
 
 VOCAB_SIZE = 30
 LENGTH = 8

@@ -10,11 +10,11 @@ import sys
 
 import tensorflow as tf
 
-from albert_tf import input_pipeline, training
 from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
-from albert_tf.run_options import Inputs, RunOptions, StepOptions
+from albert_tf.training import input_pipeline, loop
+from albert_tf.training.options import Inputs, RunOptions, StepOptions
 from tests import tiny_run
 
 
@@ -36,7 +36,7 @@ def main(path, output_dir):
         model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, tiny_run.weights(tiny_run.config()))
         optimizer = tiny_run.optimizer(model)
-        training.Run(
+        loop.Run(
             tiny_run.task(model), tiny_run.config(),
             RunOptions(output_dir, num_train_steps=10, train_batch_size=8,
                        iterations_per_loop=1, step=StepOptions(clip_norm=100.0)),

@@ -15,9 +15,9 @@ import orbit
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import optimization
-from albert_tf.loss_scaling import LossScaling
-from albert_tf.run_options import StepOptions
+from albert_tf.training import optimization
+from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.options import StepOptions
 
 Features = Mapping[str, tf.Tensor]
 # Metric → its values and their weights; a metric is their weighted mean.

@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf.run_options import Inputs
+from albert_tf.training.options import Inputs
 
 
 def training_datasets(strategy: tf.distribute.Strategy, inputs: Inputs,

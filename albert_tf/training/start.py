@@ -14,12 +14,13 @@ from typing import Callable
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import cluster, files, run_folder
+from albert_tf import files
 from albert_tf.checkpoints import tf1 as checkpoints
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.run_options import RunOptions
-from albert_tf.training_steps import Task
+from albert_tf.training import distribution, run_folder
+from albert_tf.training.options import RunOptions
+from albert_tf.training.steps import Task
 
 
 class Start:
@@ -47,7 +48,7 @@ class Start:
         """Loads the weights to train from."""
         options = self._options
         latest = run_folder.latest_checkpoint(options.output_dir)
-        cluster.check_same_start(
+        distribution.check_same_start(
             tf.distribute.get_strategy(), run_folder.step_of(latest) if latest else 0)
         if latest:
             # First of all: a config of another shape explains what follows.

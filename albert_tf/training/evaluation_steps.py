@@ -6,9 +6,8 @@ import numpy as np
 import orbit
 import tensorflow as tf
 
-from albert_tf.training_steps import (
-    MeanMetrics, Predictions, Task, metric_sums, own_function, replica_spec,
-    shape_key)
+from albert_tf.training.steps import (
+    MeanMetrics, Predictions, Task, metric_sums, own_function, replica_spec, shape_key)
 
 # A dataset of batches of one shape, and how many each replica takes.
 Batches = Sequence[tuple[Any, int]]

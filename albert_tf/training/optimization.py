@@ -23,9 +23,9 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.errors import InputError
-from albert_tf.learning_rate import WarmupPolynomialDecay, not_negative
-from albert_tf.parameter_groups import (
-    DECAY, EXCLUDED, NO_DECAY, NO_DECAY_PATTERNS, GroupPatterns)
+from albert_tf.training.learning_rate import WarmupPolynomialDecay, not_negative
+from albert_tf.training.parameter_groups import (
+    DECAY, EXCLUDED, GroupPatterns, NO_DECAY, NO_DECAY_PATTERNS)
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
 

@@ -16,20 +16,21 @@ import orbit
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import cluster, files, run_folder
+from albert_tf import files
 from albert_tf.checkpoints import tf1 as checkpoints
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.evaluation_steps import Evaluator
-from albert_tf.loss_scaling import LossScaling, SMALLEST_SCALE
 from albert_tf.modeling.albert import compute_as
-from albert_tf.replica_batches import evaluation_datasets, training_datasets
-from albert_tf.run_log import (
+from albert_tf.training import distribution, run_folder
+from albert_tf.training.evaluation_steps import Evaluator
+from albert_tf.training.log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
-from albert_tf.run_options import Inputs, RunOptions, check_batch_sizes
-from albert_tf.run_start import Start
-from albert_tf.stop_signals import StopSignals, Stopped
-from albert_tf.training_steps import Predictions, Task, Trainer
+from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
+from albert_tf.training.options import Inputs, RunOptions, check_batch_sizes
+from albert_tf.training.replica_batches import evaluation_datasets, training_datasets
+from albert_tf.training.start import Start
+from albert_tf.training.steps import Predictions, Task, Trainer
+from albert_tf.training.stop_signals import StopSignals, Stopped
 
 __all__ = ["DivergenceError", "Inputs", "Run", "RunOptions", "Stopped"]
 
@@ -65,7 +66,7 @@ class Run:
         self.inputs = inputs
         self.optimizer = optimizer
         self.strategy = tf.distribute.get_strategy()
-        self.chief = cluster.is_chief(self.strategy)
+        self.chief = distribution.is_chief(self.strategy)
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=inputs.evaluation is not None)
@@ -393,7 +394,7 @@ class Run:
                 f"max_seq_length ({str(error).splitlines()[0][:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # TensorFlow raises UnicodeDecodeError where its message quotes a record.
-            explained = (cluster.explain_error(error, self.options.output_dir)
+            explained = (distribution.explain_error(error, self.options.output_dir)
                          or self.inputs.explain_error(error))
             if explained is None:
                 raise

@@ -1,0 +1,13 @@
+"""Batches in, weights out: losses, optimizer, one step on every replica, the loop that
+saves, evaluates and resumes.
+"""
+
+from albert_tf import lazily
+
+__getattr__, __dir__ = lazily(__name__, {
+    "Run": "loop",
+    "RunOptions": "options",
+    "StepOptions": "options",
+    "Inputs": "options",
+    "Stopped": "stop_signals",
+})
