@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, task_folder
+from albert_tf import command_line, files
 from albert_tf.errors import InputError
+from albert_tf.finetuning import model_folder
 from albert_tf.masking.reference import MaskingOptions, SpecialIds
 from albert_tf.records import record_summaries, record_vocabulary
 
@@ -149,7 +150,7 @@ def _data(config) -> _Data:
     summaries = record_summaries.summaries_of(all_paths)
     vocabulary = record_vocabulary.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
-        task_folder.check_records(FLAGS.output_dir, vocabulary)
+        model_folder.check_records(FLAGS.output_dir, vocabulary)
     objective = record_summaries.sentence_objective(
         summaries, FLAGS.sentence_objective)
     checks.check(all_paths, spec, FLAGS.dynamic_masking)
@@ -310,7 +311,7 @@ def main(argv):
 
         def keep_vocabulary():
             if data.vocabulary:
-                task_folder.keep_vocabulary(options.output_dir, data.vocabulary)
+                model_folder.keep_vocabulary(options.output_dir, data.vocabulary)
 
         run.train(keep_vocabulary)
 

@@ -26,8 +26,9 @@ import os
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing, files, finetuning_flags
+from albert_tf import command_line, files, finetuning_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning import featurizing
 from albert_tf.tasks import race
 from albert_tf.tasks.recipes import RECIPES
 
@@ -150,7 +151,7 @@ def _digest(examples) -> str:
 
 def _features(split, path, examples, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import feature_files
+    from albert_tf.finetuning import features as feature_files
     from albert_tf.records import feature_specs
 
     function = functools.partial(
@@ -176,7 +177,7 @@ def _build(config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning
+    from albert_tf.finetuning import run
     from albert_tf.modeling import heads
     from albert_tf.training import objectives
 
@@ -186,13 +187,13 @@ def _build(config, options, sets, tables):
     def score(predictions):
         return race.score(sets["dev"], _chosen(predictions))
 
-    optimizer = finetuning.make_optimizer(
+    optimizer = run.make_optimizer(
         model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
         FLAGS.optimizer) if FLAGS.do_train else None
-    return finetuning.FineTuning(
-        finetuning.make_task(model, objectives.CHOICE, score, "accuracy"),
+    return run.FineTuning(
+        run.make_task(model, objectives.CHOICE, score, "accuracy"),
         config, options,
-        finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
+        run.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
                                 FLAGS.random_seed, FLAGS.predict_batch_size),
         tables.get("train"), tables.get("dev"), optimizer,
         {name: FLAGS[name].value for name in (

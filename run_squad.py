@@ -22,8 +22,9 @@ from typing import Any, Mapping, NamedTuple, Optional
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing, files, finetuning_flags, task_folder
+from albert_tf import command_line, files, finetuning_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning import featurizing, model_folder
 from albert_tf.tasks import squad, squad_predictions, squad_scoring
 from albert_tf.tasks.recipes import RECIPES
 
@@ -132,10 +133,10 @@ def _check_flags() -> None:
 
 def _check_folder() -> None:
     """The other version's model, or another task's, cannot be used here."""
-    if task_folder.has_model(FLAGS.output_dir):
-        kept = task_folder.read(FLAGS.output_dir)
+    if model_folder.has_model(FLAGS.output_dir):
+        kept = model_folder.read(FLAGS.output_dir)
         if kept is not None:
-            task_folder.check_same(FLAGS.output_dir, kept, {"task": _task_name()})
+            model_folder.check_same(FLAGS.output_dir, kept, {"task": _task_name()})
 
 
 def _use_recipe() -> None:
@@ -192,7 +193,7 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
 
 def _features(name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf import feature_files
+    from albert_tf.finetuning import features
     from albert_tf.records import feature_specs
     from albert_tf.tasks import squad_alignment
 
@@ -207,7 +208,7 @@ def _features(name: str, examples: list, config, tokenizer):
         yield from squad.number_features(featurizing.featurize_all(
             examples, function, what=name, num_workers=FLAGS.num_workers))
 
-    return feature_files.load_or_create(
+    return features.load_or_create(
         FLAGS[f"{name}_feature_file"].value or finetuning_flags.features_path(name),
         feature_specs.span_spec(config.vocab_size, config.type_vocab_size,
                                 max_seq_length=FLAGS.max_seq_length),
@@ -293,7 +294,7 @@ def _build(config, options, warmup: int, data: Optional[QuestionSet],
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf import finetuning
+    from albert_tf.finetuning import run
     from albert_tf.modeling import heads
     from albert_tf.training import objectives
 
@@ -310,12 +311,12 @@ def _build(config, options, warmup: int, data: Optional[QuestionSet],
         return _scored(data.articles, _predictions(
             data.examples, tables["predict"], outputs))[0]
 
-    optimizer = finetuning.make_optimizer(
+    optimizer = run.make_optimizer(
         model, FLAGS.learning_rate, options.num_train_steps, warmup,
         FLAGS.optimizer) if FLAGS.do_train else None
-    return finetuning.FineTuning(
-        finetuning.make_task(model, objective, score, best_metric), config, options,
-        finetuning.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
+    return run.FineTuning(
+        run.make_task(model, objective, score, best_metric), config, options,
+        run.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
                                 FLAGS.random_seed, FLAGS.predict_batch_size),
         tables.get("train"), tables["predict"] if FLAGS.do_eval else None, optimizer,
         {"task": _task_name(), "num_warmup_steps": warmup,

@@ -9,9 +9,10 @@ from typing import Any, Mapping, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files, task_folder
+from albert_tf import command_line, files
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.finetuning import model_folder
 from albert_tf.tokenization import tokenizer as tokenization
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -97,7 +98,7 @@ def use_kept_task(names: Sequence[str]) -> None:
       names: flags that make up the task.
     """
     folder = FLAGS.output_dir or ""
-    kept = task_folder.read(folder) if task_folder.has_model(folder) else None
+    kept = model_folder.read(folder) if model_folder.has_model(folder) else None
     if kept is None:
         return
     for name in names:
@@ -120,13 +121,13 @@ def keep_task(names: Sequence[str], **settings: Any) -> None:
       InputError: if the folder holds a model of another task.
     """
     if not FLAGS.do_train:
-        kept = task_folder.read(FLAGS.output_dir)
+        kept = model_folder.read(FLAGS.output_dir)
         if kept is not None and "labels" in settings:
-            task_folder.check_same(
+            model_folder.check_same(
                 FLAGS.output_dir, kept, {"labels": list(settings["labels"])})
         return
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
-    task_folder.keep(
+    model_folder.keep(
         FLAGS.output_dir,
         {**settings, "vocabulary_flag": flag,
          "flags": {name: FLAGS[name].value for name in names}}, FLAGS[flag].value)
@@ -143,7 +144,7 @@ def model_config() -> AlbertConfig:
         candidates = [kept]
         if FLAGS.init_checkpoint:
             candidates.append(os.path.join(
-                task_folder.folder_of(FLAGS.init_checkpoint), CONFIG_FILE))
+                model_folder.folder_of(FLAGS.init_checkpoint), CONFIG_FILE))
         found = [path for path in candidates if files.exists(path)]
         if not found:
             raise InputError(
@@ -191,18 +192,18 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
     given = tokenization.vocabulary_of(path)
     # That of a run which came to nothing does not count.
-    start = (FLAGS.output_dir if task_folder.has_model(FLAGS.output_dir)
+    start = (FLAGS.output_dir if model_folder.has_model(FLAGS.output_dir)
              else FLAGS.init_checkpoint)
-    known = task_folder.pretraining_vocabulary(start) if start else None
+    known = model_folder.pretraining_vocabulary(start) if start else None
     if known:
-        task_folder.check_vocabulary(known, given, start)
+        model_folder.check_vocabulary(known, given, start)
     return tokenizer
 
 
 def check_start() -> None:
     """Raises InputError where there is no model to start from; before long work."""
     folder, init = FLAGS.output_dir, FLAGS.init_checkpoint
-    if task_folder.has_model(folder):
+    if model_folder.has_model(folder):
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
         raise InputError(
@@ -232,13 +233,13 @@ def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.Modul
     """
     import sentencepiece
 
-    from albert_tf import feature_files
+    from albert_tf.finetuning import features
     from albert_tf.records import sequences
     from albert_tf.tokenization import (
         cleaning, sentencepiece_tokenizer, tokenizer as tokenization,
         wordpiece_tokenizer)
 
-    return feature_files.fingerprint_parts(
+    return features.fingerprint_parts(
         {**paths, "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
         [*modules, sequences, sentencepiece_tokenizer, cleaning, tokenization, wordpiece_tokenizer],
         **settings, do_lower_case=FLAGS.do_lower_case,

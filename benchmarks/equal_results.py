@@ -32,7 +32,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     Returns:
       JSON values; "equal" says whether the results are.
     """
-    from albert_tf import finetuning, length_batching
+    from albert_tf.finetuning import length_batching, run
     from albert_tf.modeling import heads
     from albert_tf.training import evaluation_steps, objectives
 
@@ -46,7 +46,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
         return classification.score(task, classification.decisions(
             task, np.stack(predictions["probabilities"])), labels)
 
-    made = finetuning.make_task(
+    made = run.make_task(
         model, objectives.CLASSIFICATION, score, task.main_metric)
 
     def evaluate(padded_to):

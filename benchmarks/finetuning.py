@@ -30,9 +30,10 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, featurizing
+from albert_tf import command_line
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.finetuning import featurizing
 from albert_tf.tasks import classification, glue
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from benchmarks import benchmark_flags, equal_results
@@ -75,7 +76,7 @@ class TaskData:
     """
 
     def __init__(self, name: str, tokenizer: FullTokenizer):
-        from albert_tf import length_batching
+        from albert_tf.finetuning import length_batching
 
         self.task = glue.TASKS[name]
         self._tokenizer = tokenizer
@@ -91,7 +92,7 @@ class TaskData:
             **{str(padding): (padding,) for padding in PADDINGS}}
 
     def _table(self, examples):
-        from albert_tf import feature_table
+        from albert_tf.finetuning import feature_table
         from albert_tf.records import feature_specs
 
         function = functools.partial(
@@ -116,7 +117,7 @@ class TaskData:
             self.task, config, table, examples, self.lengths, FLAGS.eval_batch_size)
 
     def plan(self, padding: str):
-        from albert_tf import length_batching
+        from albert_tf.finetuning import length_batching
 
         return length_batching.BatchPlan(
             self.train.lengths, self.lengths[padding], FLAGS.train_batch_size, seed=1)
@@ -140,7 +141,7 @@ class TaskData:
 
 
 def _evaluation_set(table, lengths, shape):
-    from albert_tf import length_batching
+    from albert_tf.finetuning import length_batching
 
     return length_batching.evaluation_dataset(
         table, lengths, shape, batch_size=FLAGS.eval_batch_size, replicas=1)
@@ -158,7 +159,7 @@ class Stopwatch:
     """
 
     def __init__(self, data, config: AlbertConfig):
-        from albert_tf import finetuning, length_batching
+        from albert_tf.finetuning import length_batching, run
         from albert_tf.modeling import heads
         from albert_tf.training import evaluation_steps, objectives
 
@@ -166,9 +167,9 @@ class Stopwatch:
         (num_outputs,) = {each.task.num_outputs for each in data}
         self._model = heads.AlbertForSequenceClassification(
             config, num_outputs)
-        self._task = finetuning.make_task(
+        self._task = run.make_task(
             self._model, objectives.CLASSIFICATION, None, "accuracy")
-        self._optimizer = finetuning.make_optimizer(
+        self._optimizer = run.make_optimizer(
             self._model, 1e-5, 10**6, 0, "adamw")
         self._evaluator = evaluation_steps.Evaluator(self._task)
         train, dev = collections.defaultdict(list), collections.defaultdict(list)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import finetuning
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.finetuning import run as finetuning
 from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
 from albert_tf.modeling.albert import compute_as
 from albert_tf.modeling.kernels import fast

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from absl import logging
 
-from albert_tf import feature_files, feature_table, files
+from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning import feature_table, features
 from albert_tf.records import feature_specs, spec as records
 
 SPEC = feature_specs.classification_spec(3, vocab_size=100)
@@ -80,7 +81,7 @@ def check(table, expected):
 
 def test_a_table_holds_what_was_given(monkeypatch):
     monkeypatch.setattr(feature_table, "_RECORDS_PER_PARSE", 3)
-    table = feature_files.FeatureTable.from_dicts(SPEC, examples(10))
+    table = features.FeatureTable.from_dicts(SPEC, examples(10))
     check(table, examples(10))
     assert table.lengths.tolist() == [len(e["input_ids"]) for e in examples(10)]
     assert table.columns["input_ids"].values.dtype == np.int32
@@ -91,28 +92,28 @@ def test_choices_keep_their_rows():
     rows = [[1, 2, 3], [4, 5, 0], [6, 0, 0], [7, 8, 9]]
     values = dict(input_ids=rows, input_mask=np.ones((4, 3), int),
                   segment_ids=[0] * 12, label_ids=[3])
-    table = feature_files.FeatureTable.from_dicts(CHOICES, [values, values])
+    table = features.FeatureTable.from_dicts(CHOICES, [values, values])
     assert table.columns["input_ids"][1].tolist() == rows
     assert table.columns["segment_ids"][-1].shape == (4, 3)
     assert table.lengths.tolist() == [3, 3]
 
 
 def test_features_that_are_for_predictions_only_have_lengths_of_their_own():
-    table = feature_files.FeatureTable.from_dicts(SPANS, [span(1, 3), span(2, 7)])
+    table = features.FeatureTable.from_dicts(SPANS, [span(1, 3), span(2, 7)])
     check(table, [span(1, 3), span(2, 7)])
     assert table.columns["unique_ids"].tolist() == [[10**9 + 1], [10**9 + 2]]
 
 
 def test_labels_of_a_regression_are_floats():
     spec = feature_specs.classification_spec(1, 100)
-    table = feature_files.FeatureTable.from_dicts(
+    table = features.FeatureTable.from_dicts(
         spec, [example(0, 2) | {"label_ids": [2.5]}])
     assert table.columns["label_ids"].tolist() == [[2.5]]
     assert table.columns["label_ids"].dtype == np.float32
 
 
 def test_a_table_without_examples():
-    table = feature_files.FeatureTable.from_dicts(SPEC, [])
+    table = features.FeatureTable.from_dicts(SPEC, [])
     assert table.num_rows == 0 and not table.lengths.size
 
 
@@ -126,12 +127,12 @@ def test_a_table_without_examples():
 def test_wrong_values_name_the_example(change, message):
     values = examples(4) + [example(1, 3) | change]
     with pytest.raises(InputError, match=f"^example 5: .*{message}"):
-        feature_files.FeatureTable.from_dicts(SPEC, values)
+        features.FeatureTable.from_dicts(SPEC, values)
 
 
 def test_values_of_more_than_32_bits_are_refused():
     with pytest.raises(InputError, match="example 1: unique_ids has a value"):
-        feature_files.FeatureTable.from_dicts(
+        features.FeatureTable.from_dicts(
             SPANS, [span(1, 3) | {"unique_ids": [2**31]}])
 
 
@@ -144,21 +145,21 @@ def test_values_of_more_than_32_bits_are_refused():
 ])
 def test_records_of_another_specification_are_refused(spec, message):
     with pytest.raises(InputError, match=f"^record 1: {message}"):
-        feature_files.FeatureTable.from_records(spec, map(SPEC.serialize, examples()))
+        features.FeatureTable.from_records(spec, map(SPEC.serialize, examples()))
 
 
 def test_choices_of_unequal_lengths_are_refused():
     flat = [SPEC.serialize(example(1, length)) for length in (4, 5)]
     with pytest.raises(InputError, match="^record 2: .*5 values.*not a multiple of 4"):
-        feature_files.FeatureTable.from_records(CHOICES, flat)
+        features.FeatureTable.from_records(CHOICES, flat)
 
 
 # --- files
 
 def test_features_are_made_once(path, log):
     source = Source()
-    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
-    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    check(features.load_or_create(path, SPEC, parts(), source), examples())
+    check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1
     assert f"Reusing the features of 5 records in {path}." in log.text
     assert "WARNING" not in log.text
@@ -172,18 +173,18 @@ def test_features_are_made_once(path, log):
     ({"code": {"glue": "xy"}}, "the code of glue changed"),
 ])
 def test_a_change_makes_them_anew_and_is_told(path, log, change, message):
-    feature_files.load_or_create(path, SPEC, parts(), Source())
+    features.load_or_create(path, SPEC, parts(), Source())
     source = Source(examples(7))
-    table = feature_files.load_or_create(path, SPEC, parts() | change, source)
+    table = features.load_or_create(path, SPEC, parts() | change, source)
     check(table, examples(7))
     assert source.calls == 1
     assert f"made anew, because {message}." in log.text
 
 
 def test_another_specification_makes_them_anew(path, log):
-    feature_files.load_or_create(path, SPEC, parts(), Source())
+    features.load_or_create(path, SPEC, parts(), Source())
     source = Source()
-    feature_files.load_or_create(
+    features.load_or_create(
         path, feature_specs.classification_spec(4, 100), parts(), source)
     assert source.calls == 1 and "label_ids was" in log.text
 
@@ -202,7 +203,7 @@ def flip(path):
     ("sidecar without parts", "json is damaged"), ("sidecar flipped", "json"),
 ])
 def test_a_damaged_file_is_made_anew_with_a_warning(tmp_path, path, log, what, message):
-    feature_files.load_or_create(path, SPEC, parts(), Source())
+    features.load_or_create(path, SPEC, parts(), Source())
     data = tmp_path / "train.tfrecord"
     sidecar = tmp_path / "train.tfrecord.fingerprint.json"
     if what in ("flipped", "sidecar flipped"):
@@ -222,9 +223,9 @@ def test_a_damaged_file_is_made_anew_with_a_warning(tmp_path, path, log, what, m
     else:
         sidecar.write_text("abc" if what == "sidecar of text" else "[]")
     source = Source()
-    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1 and message in log.text
-    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1
 
 
@@ -235,28 +236,28 @@ def test_a_failure_leaves_no_file(tmp_path, path):
 
     for create in (broken, lambda: iter(())):
         with pytest.raises(InputError, match="line 2|there is no example"):
-            feature_files.load_or_create(path, SPEC, parts(), create)
+            features.load_or_create(path, SPEC, parts(), create)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_of_that_name_is_told(tmp_path, path):
     (tmp_path / "train.tfrecord").mkdir()
     with pytest.raises(InputError, match=f"^{path}: cannot be written: Is a directory"):
-        feature_files.load_or_create(path, SPEC, parts(), Source())
+        features.load_or_create(path, SPEC, parts(), Source())
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_two_writers_leave_a_file_that_is_right_or_made_anew(path):
     """The slower writer's records stay, under the fingerprint of the faster one."""
-    feature_files.load_or_create(path, SPEC, parts(), Source())
-    sidecar = feature_files.fingerprint_path(path)
+    features.load_or_create(path, SPEC, parts(), Source())
+    sidecar = features.fingerprint_path(path)
     with open(sidecar, encoding="utf-8") as stream:
         faster = stream.read()
-    feature_files.load_or_create(path, SPEC, parts(x=1), Source(examples(5)[::-1]))
+    features.load_or_create(path, SPEC, parts(x=1), Source(examples(5)[::-1]))
     with open(sidecar, "w", encoding="utf-8") as stream:
         stream.write(faster)
     source = Source()
-    check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+    check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1
 
 
@@ -264,7 +265,7 @@ def test_files_with_a_scheme():
     path = "ram://features/x.tfrecord"
     source = Source()
     for _ in range(2):
-        check(feature_files.load_or_create(path, SPEC, parts(), source), examples())
+        check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1
     files.remove(path)
 
@@ -287,7 +288,7 @@ def test_a_fingerprint_depends_on_content_code_and_settings(tmp_path, monkeypatc
         data.write_text(content)
         path = data.rename(tmp_path / name)
         module = make_module(tmp_path, source, monkeypatch)
-        return feature_files.fingerprint_parts(
+        return features.fingerprint_parts(
             {"train data": str(path)}, [module], **settings)
 
     first = fingerprint(max_seq_length=8, labels=("a", "b"))
@@ -303,4 +304,4 @@ def test_a_fingerprint_depends_on_content_code_and_settings(tmp_path, monkeypatc
 
 def test_a_missing_file_is_told(tmp_path):
     with pytest.raises(InputError, match="nowhere.tsv: cannot be opened"):
-        feature_files.fingerprint_parts({"data": str(tmp_path / "nowhere.tsv")}, [])
+        features.fingerprint_parts({"data": str(tmp_path / "nowhere.tsv")}, [])

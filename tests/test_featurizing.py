@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from albert_tf import featurizing
 from albert_tf.errors import InputError
+from albert_tf.finetuning import featurizing
 
 MANY = 3001
 

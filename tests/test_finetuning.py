@@ -12,11 +12,11 @@ import tensorflow as tf
 import tf_keras
 from absl import logging
 
-from albert_tf import finetuning
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError
-from albert_tf.feature_table import FeatureTable
+from albert_tf.finetuning import run as finetuning
+from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.modeling.heads import AlbertForSequenceClassification
 from albert_tf.records import feature_specs
 from albert_tf.training import loop, objectives

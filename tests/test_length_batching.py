@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import length_batching
-from albert_tf.feature_table import FeatureTable
-from albert_tf.length_batching import BatchPlan
+from albert_tf.finetuning import length_batching
+from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.length_batching import BatchPlan
 from albert_tf.records import feature_specs, spec as records
 
 SHAPES = (8, 16, 24)

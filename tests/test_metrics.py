@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from albert_tf import metrics
 from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
 from tests.helpers import FIXTURES
 
 ALL = [metrics.accuracy, metrics.f1, metrics.macro_f1, metrics.matthews,

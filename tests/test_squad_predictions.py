@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.feature_table import Ragged
+from albert_tf.finetuning.feature_table import Ragged
 from albert_tf.tasks import squad_predictions, squad_scoring
 from albert_tf.tasks.squad_predictions import TopSpans, Windows
 from tests.helpers import FIXTURES, SHARED

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from albert_tf import task_folder
 from albert_tf.errors import InputError
+from albert_tf.finetuning import model_folder
 from albert_tf.records import record_summaries, record_vocabulary
 from albert_tf.tokenization import tokenizer
 
@@ -26,7 +26,7 @@ def _folder(tmp_path):
 
 
 def keep(folder, vocabulary, **changes):
-    task_folder.keep(str(folder), {**SETTINGS, **changes}, str(vocabulary))
+    model_folder.keep(str(folder), {**SETTINGS, **changes}, str(vocabulary))
 
 
 def with_model(folder):
@@ -34,9 +34,9 @@ def with_model(folder):
 
 
 def test_task_is_read_as_it_was_kept(folder, vocabulary):
-    assert task_folder.read(str(folder)) is None
+    assert model_folder.read(str(folder)) is None
     keep(folder, vocabulary, labels=("好", "坏"))
-    kept = task_folder.read(str(folder))
+    kept = model_folder.read(str(folder))
     assert kept["labels"] == ["好", "坏"] and kept["flags"] == {"max_seq_length": 8}
     assert "好" in (folder / "task.json").read_text(encoding="utf-8")
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
@@ -57,14 +57,14 @@ def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
             "vocab.txt is not the vocabulary of the model in .*model, which")):
         keep(folder, vocabulary)
     assert (folder / "vocab.txt").read_text() == "[PAD]\na\n"
-    assert task_folder.read(str(folder))["flags"] == {"max_seq_length": 9}
+    assert model_folder.read(str(folder))["flags"] == {"max_seq_length": 9}
 
 
 def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
     keep(folder, vocabulary)
     vocabulary.write_text("[PAD]\nb\n")
     keep(folder, vocabulary, task="rte")
-    assert task_folder.read(str(folder))["task"] == "rte"
+    assert model_folder.read(str(folder))["task"] == "rte"
     assert (folder / "vocab.txt").read_text() == "[PAD]\nb\n"
 
 
@@ -75,7 +75,7 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
 def test_damaged_task(content, message, tmp_path):
     (tmp_path / "task.json").write_text(content)
     with pytest.raises(InputError, match=message):
-        task_folder.read(str(tmp_path))
+        model_folder.read(str(tmp_path))
 
 
 # ---- the vocabulary of a pretrained model ----------------------------------
@@ -85,43 +85,43 @@ def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(tmp_path):
     (tmp_path / "parent").mkdir()
     kept = {"file": "30k.model", "sha256": "12", "size": 3}
     folder = tmp_path / "parent" / "model"
-    task_folder.keep_vocabulary(str(folder), kept)
+    model_folder.keep_vocabulary(str(folder), kept)
     (folder / "model.ckpt-5.index").write_bytes(b"")
     for name in ("", "/", "/model.ckpt-5", "/model.ckpt-5.index",
                  "/model.ckpt-5.data-00000-of-00001"):
-        assert task_folder.pretraining_vocabulary(f"{folder}{name}") == kept, name
+        assert model_folder.pretraining_vocabulary(f"{folder}{name}") == kept, name
     # A folder beside it or below it is another's.
     (folder / "below").mkdir()
-    assert task_folder.pretraining_vocabulary(str(folder / "below")) is None
-    assert task_folder.pretraining_vocabulary(str(tmp_path / "parent")) is None
+    assert model_folder.pretraining_vocabulary(str(folder / "below")) is None
+    assert model_folder.pretraining_vocabulary(str(tmp_path / "parent")) is None
 
 
 def test_task_goes_before_the_vocabulary_of_pretraining(folder, vocabulary):
     keep(folder, vocabulary)
-    task_folder.keep_vocabulary(str(folder), {"file": "old", "sha256": "12"})
-    assert task_folder.pretraining_vocabulary(str(folder)) == (
+    model_folder.keep_vocabulary(str(folder), {"file": "old", "sha256": "12"})
+    assert model_folder.pretraining_vocabulary(str(folder)) == (
         tokenizer.vocabulary_of(str(vocabulary)))
 
 
 def test_vocabulary_without_a_digest_is_not_compared(vocabulary):
     given = tokenizer.vocabulary_of(str(vocabulary))
-    task_folder.check_vocabulary({"file": "other"}, given, "model")
-    task_folder.check_vocabulary({**given, "file": "renamed"}, given, "model")
+    model_folder.check_vocabulary({"file": "other"}, given, "model")
+    model_folder.check_vocabulary({**given, "file": "renamed"}, given, "model")
     with pytest.raises(InputError, match=r"made with another \(other\); give that"):
-        task_folder.check_vocabulary({"file": "other", "sha256": "1"}, given, "model")
+        model_folder.check_vocabulary({"file": "other", "sha256": "1"}, given, "model")
 
 
 def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
     kept = {"file": "a.model", "sha256": "1", "size": 3}
-    task_folder.keep_vocabulary(str(folder), kept)
+    model_folder.keep_vocabulary(str(folder), kept)
     other = {**kept, "file": "b.model", "sha256": "2"}
-    task_folder.check_records(str(folder), other)  # There is no model yet.
+    model_folder.check_records(str(folder), other)  # There is no model yet.
     with_model(folder)
-    task_folder.check_records(str(folder), {**kept, "file": "renamed"})
+    model_folder.check_records(str(folder), {**kept, "file": "renamed"})
     with pytest.raises(InputError, match=(
             r"made with another vocabulary \(b.model\) than the model in "
             r".* \(a.model\)")):
-        task_folder.check_records(str(folder), other)
+        model_folder.check_records(str(folder), other)
 
 
 # ---- the vocabulary that records tell --------------------------------------

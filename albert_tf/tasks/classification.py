@@ -11,8 +11,9 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf import files, metrics
+from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
 from albert_tf.records import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

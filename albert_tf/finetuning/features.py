@@ -15,7 +15,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.feature_table import FeatureTable
+from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records import tfrecord
 from albert_tf.records.spec import FeatureSpec
 

@@ -20,7 +20,7 @@ from typing import NamedTuple, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.feature_table import FeatureTable
+from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records.spec import Feature
 from albert_tf.training.input_pipeline import dataset_options
 

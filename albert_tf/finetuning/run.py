@@ -11,9 +11,9 @@ import numpy as np
 import tf_keras
 from absl import logging
 
-from albert_tf import length_batching
 from albert_tf.config import AlbertConfig
-from albert_tf.feature_table import FeatureTable
+from albert_tf.finetuning import length_batching
+from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.training import optimization
 from albert_tf.training.loop import Run
 from albert_tf.training.objectives import Objective

@@ -1,0 +1,1 @@
+"""Labelled data to features, batches of a few lengths, scores, files of predictions."""
