@@ -23,8 +23,8 @@ from absl import flags, logging
 from albert_tf import command_line, files, finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing
-from albert_tf.tasks import classification, custom, glue
-from albert_tf.tasks.recipes import RECIPES
+from albert_tf.finetuning.tasks import classification, custom, glue
+from albert_tf.finetuning.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
 

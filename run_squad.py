@@ -25,8 +25,8 @@ from absl import flags, logging
 from albert_tf import command_line, files, finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing, model_folder
-from albert_tf.tasks import squad, squad_predictions, squad_scoring
-from albert_tf.tasks.recipes import RECIPES
+from albert_tf.finetuning.tasks import squad, squad_predictions, squad_scoring
+from albert_tf.finetuning.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
 
@@ -194,8 +194,8 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
 def _features(name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
     from albert_tf.finetuning import features
+    from albert_tf.finetuning.tasks import squad_alignment
     from albert_tf.records import feature_specs
-    from albert_tf.tasks import squad_alignment
 
     settings = {"doc_stride": FLAGS.doc_stride,
                 "max_query_length": FLAGS.max_query_length,

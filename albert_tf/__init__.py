@@ -47,7 +47,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "records": "records/",
     "sequences": "records.sequences/",
     "serving": "serving/",
-    "tasks": "tasks/",
+    "tasks": "finetuning.tasks/",
     "tokenization": "tokenization/",
     "training": "training/",
 })

@@ -83,7 +83,7 @@ def use_recipe(recipe: Any, **flag_of: str) -> None:
     """Sets flags that were not given to a recipe's values.
 
     Args:
-      recipe: of albert_tf.tasks.recipes.
+      recipe: of albert_tf.finetuning.tasks.recipes.
       **flag_of: field of the recipe → its flag.
     """
     for field, name in flag_of.items():

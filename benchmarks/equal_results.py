@@ -11,7 +11,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from albert_tf.config import AlbertConfig
-from albert_tf.tasks import classification
+from albert_tf.finetuning.tasks import classification
 
 LARGEST_LOGIT_DIFFERENCE = 1e-4
 

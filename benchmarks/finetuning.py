@@ -34,7 +34,7 @@ from albert_tf import command_line
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing
-from albert_tf.tasks import classification, glue
+from albert_tf.finetuning.tasks import classification, glue
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from benchmarks import benchmark_flags, equal_results
 from benchmarks.benchmark_flags import DATA

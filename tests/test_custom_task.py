@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.tasks import classification, custom, tables
+from albert_tf.finetuning.tasks import classification, custom, tables
 from tests.helpers import SHARED
 
 DataFile = custom.DataFile

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.tasks import squad, squad_alignment
+from albert_tf.finetuning.tasks import squad, squad_alignment
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 

@@ -15,8 +15,8 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import Ragged
-from albert_tf.tasks import squad_predictions, squad_scoring
-from albert_tf.tasks.squad_predictions import TopSpans, Windows
+from albert_tf.finetuning.tasks import squad_predictions, squad_scoring
+from albert_tf.finetuning.tasks.squad_predictions import TopSpans, Windows
 from tests.helpers import FIXTURES, SHARED
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")

@@ -15,8 +15,9 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks.squad_alignment import (
+    ParagraphAlignment, align_paragraph)
 from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble
-from albert_tf.tasks.squad_alignment import ParagraphAlignment, align_paragraph
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # unique_ids of the first feature; the next ones count on.

@@ -12,9 +12,9 @@ from typing import Iterable, Mapping, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tasks import tables
-from albert_tf.tasks.classification import (
-    SPLITS, ClassificationTask, Example, ExampleSet, parse_label)
+from albert_tf.finetuning.tasks import tables
+from albert_tf.finetuning.tasks.classification import (
+    ClassificationTask, Example, ExampleSet, SPLITS, parse_label)
 
 
 @dataclasses.dataclass(frozen=True)

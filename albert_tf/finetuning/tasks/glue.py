@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tasks import tables
-from albert_tf.tasks.classification import (
+from albert_tf.finetuning.tasks import tables
+from albert_tf.finetuning.tasks.classification import (
     ClassificationTask, Example, ExampleSet, parse_label)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tasks.squad_predictions import Predictions
+from albert_tf.finetuning.tasks.squad_predictions import Predictions
 
 
 class ScoreV2(NamedTuple):

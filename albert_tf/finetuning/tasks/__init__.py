@@ -1,0 +1,1 @@
+"""Each task in one file: it reads, featurizes, scores and writes predictions."""

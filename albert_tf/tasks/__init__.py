@@ -1,1 +1,0 @@
-"""The tasks of fine-tuning: each owns reading, featurizing and scoring its data."""
