@@ -201,7 +201,7 @@ def _write(tuner, task, split, found, predictions):
 
 
 def _export(tuner, task, metrics):
-    from albert_tf import model_export
+    from albert_tf.serving import export
 
     value = metrics.get(task.main_metric, math.nan)
     # Never true where either is nan.
@@ -211,7 +211,7 @@ def _export(tuner, task, metrics):
         return
     tuner.load()
     if tuner.chief:
-        model_export.export_classifier(tuner.model, FLAGS.export_dir, task.labels)
+        export.export_classifier(tuner.model, FLAGS.export_dir, task.labels)
 
 
 def main(argv):

@@ -349,11 +349,11 @@ def _write(tuner, data: QuestionSet, table, outputs) -> None:
 
 
 def _export(tuner) -> None:
-    from albert_tf import model_export
+    from albert_tf.serving import export
 
     tuner.load()
     if tuner.chief:
-        model_export.export_spans(tuner.model, FLAGS.export_dir)
+        export.export_spans(tuner.model, FLAGS.export_dir)
 
 
 def main(argv):

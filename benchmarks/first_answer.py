@@ -15,9 +15,9 @@ IDS = [2, *range(100, 123), 3]
 
 
 def saved_model(folder):
-    from albert_tf import serving
+    from albert_tf.serving import server
 
-    serving.Server(folder).predict([{
+    server.Server(folder).predict([{
         "input_ids": IDS, "input_mask": [1] * len(IDS), "segment_ids": [0] * len(IDS)}])
 
 

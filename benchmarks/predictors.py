@@ -56,7 +56,7 @@ def _make_our_model(task, dtype, config):
 
 def export(config, task, dtype, folder) -> str:
     """Writes our SavedModel, unless it is there; its folder."""
-    from albert_tf import model_export
+    from albert_tf.serving import export as model_export
 
     path = os.path.join(folder, f"ours-{task}-{dtype}")
     if not os.path.exists(path):
@@ -69,7 +69,7 @@ def export(config, task, dtype, folder) -> str:
 
 
 def server(config, task, dtype, folder):
-    from albert_tf import serving
+    from albert_tf.serving import server as serving
 
     return serving.Server(export(config, task, dtype, folder))
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.model_export import export_classifier
 from albert_tf.modeling.heads import AlbertForSequenceClassification
+from albert_tf.serving.export import export_classifier
 from tests import tiny_run
 
 

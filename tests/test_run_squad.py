@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from albert_tf import serving
+from albert_tf.serving import server
 from tests import tiny_run
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -425,9 +425,9 @@ def test_exported_models_answer(results, data):
     assert results["v2 export"]["status"] == 0, results["v2 export"]["stderr"]
     window = {"input_ids": [2, 6, 3, 7, 8, 9, 3], "input_mask": [1] * 7,
               "segment_ids": [0] * 3 + [1] * 4, "p_mask": [0, 1, 1, 0, 0, 0, 1]}
-    found = serving.Server(str(data / "exported-v1")).predict([window])
+    found = server.Server(str(data / "exported-v1")).predict([window])
     for name in ("start_log_probs", "end_log_probs"):
         np.testing.assert_allclose(np.exp(found[name][0]).sum(), 1.0, rtol=1e-4)
-    found = serving.Server(str(data / "exported-v2")).predict([window])
+    found = server.Server(str(data / "exported-v2")).predict([window])
     assert {0, 3, 4, 5}.issuperset(found["start_top_index"][0])
     assert found["end_top_log_probs"][0].shape == (3 * 2,)

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf import model_export
 from albert_tf.errors import InputError
-from albert_tf.model_export import export_classifier, export_spans
 from albert_tf.modeling import albert, heads
-from albert_tf.serving import Server
+from albert_tf.serving import export as model_export
+from albert_tf.serving.export import export_classifier, export_spans
+from albert_tf.serving.server import Server
 from tests import tiny_run
 
 LONGEST = 12
@@ -196,7 +196,7 @@ def test_folder_without_a_model(tmp_path):
 
 def test_serving_loads_neither_keras_nor_the_model():
     # They take longer to import than a model to load.
-    code = ("import sys; import albert_tf.serving; print([name for name in sys.modules "
+    code = ("import sys; import albert_tf.serving.server; print([name for name in sys.modules "
             "if name in ('tf_keras', 'orbit', 'official', 'albert_tf.modeling.albert')])")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           check=True)

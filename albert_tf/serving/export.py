@@ -15,7 +15,7 @@ from absl import logging
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.modeling import albert
-from albert_tf.serving import LABELS_FILE, SIGNATURE
+from albert_tf.serving.server import LABELS_FILE, SIGNATURE
 
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 Outputs = Mapping[str, tf.Tensor]
