@@ -14,14 +14,14 @@ without. Its xlarge and xxlarge agree with neither, nor with the heads counted t
 
 from absl import flags
 
-from albert_tf import command_line
+from albert_tf.cli import flags as cli_flags
 from albert_tf.modeling.parameter_count import (
     agreement, count_parameters, named_counts, paper_rows)
 
 FLAGS = flags.FLAGS
 
-command_line.define_model_flags()
-flags.adopt_module_key_flags(command_line)  # --help lists them too.
+cli_flags.define_model_flags()
+flags.adopt_module_key_flags(cli_flags)  # --help lists them too.
 
 PARTS = (("embeddings", "embeddings"), ("projection E to H", "projection"),
          ("attention sub-layers", "attention"),
@@ -66,7 +66,7 @@ def note(count, millions):
 def main(argv):
     del argv
     if FLAGS.model or FLAGS.albert_config_file or FLAGS.config_overrides:
-        print_one(command_line.model_config())
+        print_one(cli_flags.model_config())
         return
     print_table(("published size", "encoder", "with pooler", "with heads", ""), [
         (name, *numbers(count), "") for name, count in named_counts().items()])
@@ -81,4 +81,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

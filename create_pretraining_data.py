@@ -17,7 +17,8 @@ started again. Memory stays below 1 GB for each process, whatever the size of th
 
 from absl import flags
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.reference import MaskingOptions
 from albert_tf.pretraining_data import local, options as pretraining_data, release
@@ -188,4 +189,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main, takes_words=True)
+    cli_flags.run(main, takes_words=True)

@@ -24,7 +24,8 @@ import time
 from absl import flags, logging
 import tqdm
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.text import prepare, python_prose, readers, sentences
 
@@ -188,4 +189,4 @@ def report(summary: prepare.Summary, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -15,7 +15,8 @@ import time
 
 from absl import flags
 
-from albert_tf import command_line, files, progress
+from albert_tf import files, progress
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
@@ -187,4 +188,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

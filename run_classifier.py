@@ -20,7 +20,8 @@ import os
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, files, finetuning_flags
+from albert_tf import files
+from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing
 from albert_tf.finetuning.tasks import classification, custom, glue
@@ -228,7 +229,7 @@ def main(argv):
             classifier_dropout="dropout_prob", batch_size="train_batch_size",
             learning_rate="learning_rate", num_train_steps="train_step",
             warmup_steps="warmup_step", max_seq_length="max_seq_length")
-    options = command_line.run_options(
+    options = cli_flags.run_options(
         num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
     config = finetuning_flags.model_config()
@@ -240,7 +241,7 @@ def main(argv):
         FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
     finetuning_flags.keep_task(_KEPT, task=task.name, labels=task.labels)
     # Before the features, which start TensorFlow.
-    strategy = command_line.make_strategy()
+    strategy = cli_flags.make_strategy()
 
     tables = {split: _features(task, split, found, config, tokenizer)
               for split, found in sets.items()}
@@ -261,4 +262,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.masking.reference import MaskingOptions, SpecialIds
@@ -24,13 +25,13 @@ from albert_tf.records import record_summaries, record_vocabulary
 
 FLAGS = flags.FLAGS
 
-command_line.define_model_flags()
-command_line.define_device_flags()
-command_line.define_training_flags(
+cli_flags.define_model_flags()
+cli_flags.define_device_flags()
+cli_flags.define_training_flags(
     train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
     learning_rate=0.00176, save_checkpoints_steps=5000)
 # --help lists them too.
-flags.adopt_module_key_flags(command_line)
+flags.adopt_module_key_flags(cli_flags)
 flags.DEFINE_string("input_file", None,
                     "TFRecords to train on: comma-separated paths or globs.")
 flags.DEFINE_string(
@@ -279,11 +280,11 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
 
 def main(argv):
     del argv
-    config = command_line.model_config()
-    options = command_line.run_options(
+    config = cli_flags.model_config()
+    options = cli_flags.run_options(
         num_train_steps=FLAGS.num_train_steps,
         init_from_group0=FLAGS.init_from_group0)
-    command_line.check_not_negative("poly_power")
+    cli_flags.check_not_negative("poly_power")
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "
@@ -294,7 +295,7 @@ def main(argv):
     data = _data(config)
     files.make_directory(options.output_dir, "--output_dir")
 
-    strategy = command_line.make_strategy()
+    strategy = cli_flags.make_strategy()
     from albert_tf.training import loop, optimization
 
     task_options = _task_options(data)
@@ -317,4 +318,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -26,7 +26,8 @@ import os
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, files, finetuning_flags
+from albert_tf import files
+from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing
 from albert_tf.finetuning.tasks import race
@@ -238,7 +239,7 @@ def main(argv):
     splits = _splits()
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
-    options = command_line.run_options(
+    options = cli_flags.run_options(
         num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
     config = finetuning_flags.model_config()
@@ -250,7 +251,7 @@ def main(argv):
     paths = _features_paths(splits)
     finetuning_flags.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
     # Before the features, which start TensorFlow.
-    strategy = command_line.make_strategy()
+    strategy = cli_flags.make_strategy()
 
     tables = {split: _features(split, paths[split], sets[split], config, tokenizer)
               for split in splits}
@@ -268,4 +269,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

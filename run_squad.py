@@ -22,7 +22,8 @@ from typing import Any, Mapping, NamedTuple, Optional
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, files, finetuning_flags
+from albert_tf import files
+from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing, model_folder
 from albert_tf.finetuning.tasks import squad, squad_predictions, squad_scoring
@@ -362,7 +363,7 @@ def main(argv):
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
     _check_flags()
-    options = command_line.run_options(
+    options = cli_flags.run_options(
         num_train_steps=FLAGS.num_train_steps, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
     _check_folder()
@@ -380,7 +381,7 @@ def main(argv):
     finetuning_flags.keep_task(_KEPT, task=_task_name())
     # Before anything of TensorFlow runs, as making features does: devices and workers
     # cannot be arranged later.
-    strategy = command_line.make_strategy()
+    strategy = cli_flags.make_strategy()
     tables = {name: _features(name, found.examples, config, tokenizer)
               for name, found in sets.items()}
     _report_dropped(sets, tables)
@@ -401,4 +402,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

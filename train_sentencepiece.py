@@ -16,7 +16,8 @@ import time
 from absl import flags, logging
 import tqdm
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
@@ -79,4 +80,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -22,7 +22,8 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.pretraining_data import options
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
@@ -196,4 +197,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

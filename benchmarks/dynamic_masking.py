@@ -22,7 +22,7 @@ import time
 import numpy as np
 from absl import flags
 
-from albert_tf import command_line
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.masking.reference import MaskingOptions, SpecialIds
 from albert_tf.records.checks import unmasked_spec
@@ -179,4 +179,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -30,7 +30,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import featurizing
@@ -41,7 +41,7 @@ from benchmarks.benchmark_flags import DATA
 
 FLAGS = flags.FLAGS
 
-command_line.define_model_flags()
+cli_flags.define_model_flags()
 flags.DEFINE_string("data_dir", os.path.join(DATA, "glue"),
                     "Folder of the GLUE download, with SST-2 and MRPC.")
 benchmark_flags.define_spm_model_flag()
@@ -298,9 +298,9 @@ def print_table(name: str, result: dict) -> None:
 
 def main(argv):
     del argv
-    config = command_line.model_config() if (
+    config = cli_flags.model_config() if (
         FLAGS.albert_config_file or FLAGS.model) else AlbertConfig.named(
-            "base", **command_line.config_overrides())
+            "base", **cli_flags.config_overrides())
     tokenizer = FullTokenizer(None, True, FLAGS.spm_model_file)
     # As the paper fine-tunes on both tasks.
     config = config.replace(
@@ -345,4 +345,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -38,7 +38,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from benchmarks import predictors
 from benchmarks.peers import NotInstalled
@@ -52,7 +52,7 @@ CONTESTANTS = ("limit", *predictors.MAKERS)
 TASKS = {"sst-2": ("classification", 48, 96), "mrpc": ("classification", 32, 96),
          "squad": ("spans", 12, 32)}
 
-command_line.define_model_flags()
+cli_flags.define_model_flags()
 flags.DEFINE_string("data_dir", os.path.join(_SHARED, "data"),
                     "Folder of the data: glue/SST-2, glue/MRPC, squad/dev-v1.1.json.")
 flags.DEFINE_string("spm_model_file",
@@ -337,7 +337,7 @@ def first_answers(folders) -> dict:
 def _config():
     from albert_tf.tokenization.tokenizer import FullTokenizer
 
-    return command_line.model_config().replace(
+    return cli_flags.model_config().replace(
         vocab_size=FullTokenizer(spm_model_file=FLAGS.spm_model_file).vocab_size,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
@@ -383,4 +383,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

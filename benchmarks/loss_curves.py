@@ -23,7 +23,8 @@ import sys
 
 from absl import flags
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
 from albert_tf.training import log, run_folder
@@ -209,4 +210,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -35,7 +35,8 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape, predictions
 from benchmarks.peers import NotInstalled
@@ -45,7 +46,7 @@ FLAGS = flags.FLAGS
 CONTESTANTS = ("limit", "ours", "plain", "tf-models", "hf")
 DTYPES = ("float32", "bfloat16")
 
-command_line.define_model_flags()
+cli_flags.define_model_flags()
 flags.DEFINE_list("shapes", ["8x128", "4x512"], "Batches: sequences x length.")
 flags.DEFINE_list("dtypes", list(DTYPES), "Types of products and activations.")
 flags.DEFINE_list("contestants", list(CONTESTANTS),
@@ -196,7 +197,7 @@ def summary(config, shape: str, dtype: str, times, cores) -> dict:
 
 
 def _config():
-    config = command_line.model_config()
+    config = cli_flags.model_config()
     if FLAGS.dropout is not None:
         config = config.replace(hidden_dropout_prob=FLAGS.dropout,
                                 attention_probs_dropout_prob=FLAGS.dropout)
@@ -270,4 +271,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    cli_flags.run(main)

@@ -25,7 +25,7 @@ import traceback
 from absl import flags
 from absl.testing import flagsaver
 
-from albert_tf import command_line
+from albert_tf.cli import flags as cli_flags
 from albert_tf.training import log as run_log
 
 run_log.draw_curves = lambda *args: None
@@ -59,8 +59,8 @@ def run(module, arguments):
         with flagsaver.flagsaver(), contextlib.redirect_stderr(stderr):
             argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
             # absl parses the flags only once in a process.
-            command_line.app.run = lambda main: main(argv)
-            command_line.run(module.main)
+            cli_flags.app.run = lambda main: main(argv)
+            cli_flags.run(module.main)
     except flags.Error as error:
         status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")
     except SystemExit as error:

@@ -43,7 +43,7 @@ def test_every_flag_has_help():
     found = run_python(
         "own = run_pretraining.FLAGS.flags_by_module_dict()\n"
         "print(json.dumps([f.name for name in ('run_pretraining', "
-        "'albert_tf.command_line') for f in own[name] if len(f.help) < 10]))")
+        "'albert_tf.cli.flags') for f in own[name] if len(f.help) < 10]))")
     assert found == []
 
 

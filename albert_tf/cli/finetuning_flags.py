@@ -9,7 +9,8 @@ from typing import Any, Mapping, Sequence
 
 from absl import flags, logging
 
-from albert_tf import command_line, files
+from albert_tf import files
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
@@ -26,14 +27,14 @@ def define_flags(**defaults: Any) -> None:
       **defaults: the task's max_seq_length, do_train, do_eval, learning_rate and
         save_checkpoints_steps.
     """
-    command_line.define_model_flags()
-    command_line.define_device_flags()
-    command_line.define_training_flags(
+    cli_flags.define_model_flags()
+    cli_flags.define_device_flags()
+    cli_flags.define_training_flags(
         train_batch_size=32, eval_batch_size=8, optimizer="adamw",
         learning_rate=defaults["learning_rate"],
         save_checkpoints_steps=defaults["save_checkpoints_steps"])
     # A script that adopts this module's flags for its --help adopts those, too.
-    flags.adopt_module_key_flags(command_line)
+    flags.adopt_module_key_flags(cli_flags)
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, one piece a line.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
     flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case the text.")
@@ -151,9 +152,9 @@ def model_config() -> AlbertConfig:
                 "give the model's config: --albert_config_file=FILE or --model=NAME; "
                 f"neither --output_dir nor --init_checkpoint has an {CONFIG_FILE}.")
         config = AlbertConfig.from_json_file(found[0]).replace(
-            **command_line.config_overrides())
+            **cli_flags.config_overrides())
     else:
-        config = command_line.model_config()
+        config = cli_flags.model_config()
     rate = FLAGS.albert_dropout_prob
     if not FLAGS.do_train and files.exists(kept):
         # Dropout is of no matter here, and may have come from a recipe.

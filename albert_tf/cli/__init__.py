@@ -1,0 +1,1 @@
+"""absl flags that scripts share, turned into frozen options; nothing else knows flags."""
