@@ -202,6 +202,15 @@ def remove(path: str) -> None:
             os.remove(path)
 
 
+def remove_folder(path: str) -> None:
+    """Removes a folder with all that is in it; one that is not there is fine."""
+    if is_remote(path):
+        if _gfile().exists(path):
+            _gfile().rmtree(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
     """Files that match comma-separated globs.
 

@@ -62,7 +62,6 @@ def folder_of(module):
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))
            if path.name != "__init__.py"}
-NOT_YET_MOVED = {m for m in MODULES if folder_of(m) in ("", "tasks")} - GROUND
 SCRIPTS = sorted(ROOT.glob("*.py"))
 SOURCES = [*PACKAGE.rglob("*.py"), *SCRIPTS, *(ROOT / "tests").rglob("*.py")]
 
@@ -106,8 +105,6 @@ def own_modules(path):
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_every_folder_imports_what_it_may(module):
     folder = folder_of(module)
-    if module in NOT_YET_MOVED:
-        return
     assert folder or module in GROUND, (
         f"{module}: every module but the ground's lies in a folder")
     assert not folder or folder in MAY_IMPORT, f"{folder}: add it to MAY_IMPORT"
@@ -117,8 +114,6 @@ def test_every_folder_imports_what_it_may(module):
             allowed = GROUND | MAY_IMPORT.get(folder, set())
             if folder and folder_of(other) == folder:
                 continue
-        if other in NOT_YET_MOVED:
-            continue
         assert other in allowed or (folder_of(other) and folder_of(other) in allowed), (
             f"{module} imports {other}, which {folder or 'the ground'} may not")
 
@@ -129,8 +124,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 @pytest.mark.parametrize("module", sorted(
-    m for m in MODULES if folder_of(m) in WITHOUT_TENSORFLOW | LATE_TENSORFLOW
-    and m not in NOT_YET_MOVED))
+    m for m in MODULES if folder_of(m) in WITHOUT_TENSORFLOW | LATE_TENSORFLOW))
 def test_tensorflow_comes_late_or_not_at_all(module):
     for name, function in imports(parse(MODULES[module])):
         if name.split(".")[0] in TENSORFLOW and module not in WITH_TENSORFLOW:
@@ -143,8 +137,7 @@ def test_flags_are_known_to_scripts_and_cli_alone():
     for module, path in MODULES.items():
         named = {name for name, _ in imports(parse(path))
                  if name.startswith(("absl.flags", "argparse", "click"))}
-        assert (not named or folder_of(module) == "cli"
-                or module in ("command_line", "finetuning_flags")), f"{module} imports {named}"
+        assert not named or folder_of(module) == "cli", f"{module} imports {named}"
 
 
 def test_keras_is_tf_keras():
@@ -167,7 +160,7 @@ def run_python(code):
 
 
 def test_the_light_folders_load_no_tensorflow():
-    light = sorted(m for m in set(MODULES) - NOT_YET_MOVED if m not in WITH_TENSORFLOW and folder_of(m) in
+    light = sorted(m for m in MODULES if m not in WITH_TENSORFLOW and folder_of(m) in
                    WITHOUT_TENSORFLOW | LATE_TENSORFLOW | {"serving.server"}
                    and not m.startswith("pretraining_data.beam"))
     code = "\n".join([

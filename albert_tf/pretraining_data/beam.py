@@ -20,7 +20,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import time
 import uuid
 from typing import Any, Iterator, Sequence
@@ -92,7 +91,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
                 beam, _pipeline(beam, runner, runner_options, len(spans)), spans, job)
         summary = _publish(job, options, tokenizer)
     finally:
-        _remove_folder(folder)
+        files.remove_folder(folder)
     report(options, summary, time.monotonic() - begin)
     return summary
 
@@ -265,12 +264,3 @@ def _publish(job: Job, options: DataOptions,
             raise InputError(
                 f"{path}: cannot be written: {error.strerror or error}.") from error
     return summary
-
-
-def _remove_folder(folder: str) -> None:
-    if files.is_remote(folder):
-        import tensorflow as tf
-
-        tf.io.gfile.rmtree(folder)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,6 @@ it is used. Files appear under their names when they are whole.
 import contextlib
 import json
 import os
-import shutil
 from typing import Any, BinaryIO, Iterator, Mapping, Optional
 
 import google_crc32c
@@ -141,7 +140,7 @@ class WorkFolder:
 
     def remove(self) -> None:
         """Removes the folder with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        files.remove_folder(self.path)
 
     @contextlib.contextmanager
     def write(self, name: str) -> Iterator[FileSum]:
