@@ -20,11 +20,11 @@ tf.config.set_logical_device_configuration(
 # Whole runs of scripts, and steps that XLA compiles: minutes for few tests. They come
 # first, so that no process is left with one of them when the others are done.
 LONG_FILES = (
-    "test_run_pretraining", "test_training", "test_run_classifier", "test_run_squad",
-    "test_training_steps", "test_finetuning", "test_token_rows", "test_fused",
-    "test_run_race", "test_quickstart", "test_dynamic_masking", "test_local_data",
+    "test_run_pretraining", "test_loop", "test_run_classifier", "test_run_squad",
+    "test_steps", "test_run", "test_packing", "test_fast",
+    "test_run_race", "test_quickstart", "test_in_training", "test_local",
     "test_compiled_steps", "test_read_positions", "test_loss_scaling",
-    "test_recomputing", "test_serving", "test_optimization")
+    "test_recompute", "test_server", "test_optimization")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,0 +1,634 @@
+import json
+import logging as python_logging
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.checkpoints import files as checkpoint_files, tf1
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling import heads
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from tests.golden.model import ALL_CASES, fixture_case
+from tests.helpers import FIXTURES, SHARED
+
+GOLDEN = FIXTURES / "model" / "model.ckpt"
+TINY = AlbertConfig(
+    vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
+    num_attention_heads=2, intermediate_size=16, max_position_embeddings=12)
+GROUP = "bert/encoder/transformer/group_{}/inner_group_0"
+HEADS = ["cls/predictions/output_bias", "cls/predictions/transform/LayerNorm/beta",
+         "cls/predictions/transform/LayerNorm/gamma",
+         "cls/predictions/transform/dense/bias",
+         "cls/predictions/transform/dense/kernel",
+         "cls/seq_relationship/output_bias", "cls/seq_relationship/output_weights"]
+
+
+def pretrainer(**changes):
+    return AlbertForPreTraining(TINY.replace(**changes))
+
+
+def numbered_tensors(model, seed=0):
+    """Other values for every variable, all different."""
+    numbers = np.random.default_rng(seed)
+    return {name: numbers.standard_normal(value.shape).astype("f")
+            for name, value in tf1.tf1_tensors(model).items()}
+
+
+def assert_holds(model, tensors):
+    found = tf1.tf1_tensors(model)
+    assert set(found) <= set(tensors)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, tensors[name], err_msg=name)
+
+
+def write(tmp_path, tensors, name="model.ckpt"):
+    path = str(tmp_path / name)
+    checkpoint_files.write_tensors(tensors, path)
+    return path
+
+
+# ---- the release's checkpoints ---------------------------------------------
+
+
+def test_release_checkpoint_into_both_models():
+    config = fixture_case("shared").config
+    stored = {name: value for name, value in
+              ((n, tf.train.load_variable(str(GOLDEN), n))
+               for n, _ in tf.train.list_variables(str(GOLDEN)))}
+    whole = AlbertForPreTraining(config)
+    report = tf1.restore_tf1(whole, str(GOLDEN))
+    assert report.matched == sorted(stored)
+    assert (report.missing, report.extra, report.mismatched) == ([], [], [])
+    assert report.complete and report.source == str(GOLDEN)
+    assert_holds(whole, stored)
+
+    encoder = AlbertModel(config)
+    report = tf1.restore_tf1(encoder, str(GOLDEN))
+    assert report.extra == HEADS and report.complete
+    assert report.matched == sorted(set(stored) - set(HEADS))
+    assert_holds(encoder, stored)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("path", [
+    *(f"model_forward/{name}/model.ckpt" for name in ALL_CASES),
+    *(f"pretraining_run/{name}.ckpt" for name in (
+        "init", "init_groups1", "final_adamw", "final_lamb_default_lr",
+        "final_lamb_default_lr_with_slots", "final_lamb_high_lr",
+        "start_lamb_groups_from_group0", "final_lamb_groups_from_group0"))])
+def test_golden_checkpoints_into_both_models(path):
+    prefix = SHARED / "golden" / path
+    config_file = prefix.parent / "albert_config.json"
+    if config_file.exists():
+        config = AlbertConfig.from_json_file(str(config_file))
+    else:
+        runs = json.loads((prefix.parent / "runs.json").read_text())
+        values = runs["lamb_groups_from_group0" if "from_group0" in path
+                      else "lamb_default_lr"]["config"]
+        config = AlbertConfig.from_dict(values)
+    if path.endswith("init_groups1.ckpt"):
+        config = config.replace(num_hidden_layers=4)
+    stored = tf1.read_tensors(str(prefix))
+    for kind in (AlbertForPreTraining, AlbertModel):
+        model = kind(config)
+        report = tf1.restore_tf1(model, str(prefix))
+        assert report.complete and not report.missing and not report.mismatched
+        assert set(report.matched) | set(report.extra) == set(stored)
+        assert_holds(model, stored)
+    slots = 65 if "slots" in path else 0
+    assert len(report.extra) == slots + len(HEADS)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("head, extra", [
+    ("classifier/head_mnli", ["output_bias", "output_weights"]),
+    ("race/head", ["output_bias", "output_weights"]),
+    ("squad/head_v1", None), ("squad/head_v2", None)])
+def test_golden_finetuned_checkpoints_into_the_encoder(head, extra):
+    folder = SHARED / "golden" / head
+    model = AlbertModel(AlbertConfig.from_json_file(str(folder / "albert_config.json")))
+    report = tf1.restore_tf1(model, str(folder / "model.ckpt"))
+    assert report.complete and report.extra
+    assert extra is None or report.extra == extra
+    assert_holds(model, tf1.read_tensors(str(folder / "model.ckpt")))
+
+
+def test_optimizer_state_is_harmless(tmp_path):
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    state = {f"{name}/{slot}": np.zeros_like(value)
+             for name, value in tensors.items() for slot in ("adam_m", "adam_v")}
+    state["global_step"] = np.int64(7)
+    path = write(tmp_path, {**tensors, **state})
+    report = tf1.restore_tf1(model, path)
+    assert report.complete and report.unexpected == []
+    assert report.extra == sorted(state) and len(report.extra) == 65
+    assert_holds(model, tensors)
+
+
+# ---- the report and the policy ---------------------------------------------
+
+
+def check_refused(model, path, *words, **options):
+    """Restoring stops with these words, and the model keeps its values."""
+    before = tf1.tf1_tensors(model)
+    with pytest.raises(InputError) as error:
+        tf1.restore_tf1(model, path, **options)
+    for word in (path, *words):
+        assert word in str(error.value), (word, str(error.value))
+    assert "\n" not in str(error.value)
+    assert_holds(model, before)
+
+
+def test_shapes_that_differ(tmp_path):
+    tensors = numbered_tensors(pretrainer())
+    path = write(tmp_path, tensors)
+    model = pretrainer(vocab_size=22)
+    check_refused(
+        model, path, "another shape: 2", "cls/predictions/output_bias",
+        "bert/embeddings/word_embeddings is [20, 4] in the checkpoint, [22, 4] in the "
+        "model", "--allow_partial_init", "config")
+    before = tf1.tf1_tensors(model)
+    report = tf1.restore_tf1(model, path, allow_partial=True)
+    assert report.mismatched == [
+        ("bert/embeddings/word_embeddings", (22, 4), (20, 4)),
+        ("cls/predictions/output_bias", (22,), (20,))]
+    assert not report.complete and len(report.matched) == 30
+    assert report.missing == report.extra == []
+    kept = {name: before[name] for name, _, _ in report.mismatched}
+    assert_holds(model, {**tensors, **kept})
+
+
+def test_missing_names(tmp_path):
+    encoder = AlbertModel(TINY)
+    tensors = numbered_tensors(encoder)
+    path = write(tmp_path, tensors)
+    model = pretrainer()
+    check_refused(model, path, "lacks: 7", HEADS[0], HEADS[2], "and 4 more",
+                  "--allow_partial_init")
+    before = tf1.tf1_tensors(model)
+    report = tf1.restore_tf1(model, path, allow_partial=True)
+    assert report.missing == HEADS and report.matched == sorted(tensors)
+    assert_holds(model, {**{name: before[name] for name in HEADS}, **tensors})
+
+
+def test_names_within_the_models_scopes_that_it_lacks(tmp_path):
+    tensors = numbered_tensors(pretrainer(num_hidden_groups=2))
+    path = write(tmp_path, tensors)
+    model = pretrainer()
+    second = sorted(n for n in tensors if n.startswith(GROUP.format(1)))
+    check_refused(model, path, "no place in the model: 16", second[0], "and 13 more")
+    report = tf1.restore_tf1(model, path, allow_partial=True)
+    assert report.extra == report.unexpected == second
+    assert_holds(model, tensors)
+
+
+def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
+    model = AlbertModel(TINY)
+    path = write(tmp_path, {**numbered_tensors(model),
+                            "output_weights": np.zeros([3, 8], "f")})
+    report = tf1.restore_tf1(model, path)
+    assert report.extra == ["output_weights"] and report.complete
+
+
+# ---- a head that may be new ------------------------------------------------
+
+
+def head_may_be_new(name):
+    return not name.startswith("bert/")
+
+
+@pytest.mark.parametrize("make_head", [
+    lambda: heads.AlbertForSequenceClassification(TINY, 3),
+    # Its own scope is cls/squad, beside the heads of pretraining.
+    lambda: heads.AlbertForSpans(TINY)])
+def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
+    caplog.set_level(python_logging.INFO, logger="absl")
+    tensors = numbered_tensors(pretrainer())
+    path = write(tmp_path, tensors)
+    model = make_head()
+    before = tf1.tf1_tensors(model)
+    head = sorted(name for name in before if head_may_be_new(name))
+    report = tf1.restore_tf1(model, path, may_be_new=head_may_be_new)
+    assert report.new == head and len(head) == 2
+    assert report.complete and report.missing == report.mismatched == []
+    # Pretraining's heads are left over, and so may the pooler be for spans.
+    assert report.unexpected == [] and set(HEADS) <= set(report.extra)
+    assert f"new, start from random values: {', '.join(head)}" in caplog.text
+    assert_holds(model, {**tensors, **{name: before[name] for name in head}})
+    # Nothing is new without leave.
+    check_refused(make_head(), path, "lacks: 2", head[0])
+
+
+def test_head_of_another_shape_is_new(tmp_path):
+    def classifier(num_labels):
+        return heads.AlbertForSequenceClassification(TINY, num_labels)
+
+    tensors = numbered_tensors(classifier(3))
+    path = write(tmp_path, tensors)
+    same, other = classifier(3), classifier(2)
+    report = tf1.restore_tf1(same, path, may_be_new=head_may_be_new)
+    assert report.new == [] and report.extra == []
+    assert_holds(same, tensors)
+
+    before = tf1.tf1_tensors(other)
+    report = tf1.restore_tf1(other, path, may_be_new=head_may_be_new)
+    head = ["output_bias", "output_weights"]
+    assert report.new == head and report.complete
+    assert_holds(other, {**tensors, **{name: before[name] for name in head}})
+    check_refused(classifier(2), path, "another shape: 2",
+                  "output_bias is [3] in the checkpoint, [2] in the model")
+
+
+def test_encoder_is_never_new(tmp_path):
+    tensors = numbered_tensors(pretrainer())
+    lost = f"{GROUP.format(0)}/attention_1/self/key/kernel"
+    model = heads.AlbertForSequenceClassification(TINY, 3)
+    check_refused(
+        model, write(tmp_path, {n: v for n, v in tensors.items() if n != lost}),
+        "lacks: 1", lost, may_be_new=head_may_be_new)
+    tensors[lost] = tensors[lost][:, :4]
+    check_refused(model, write(tmp_path, tensors), "another shape: 1", lost,
+                  may_be_new=head_may_be_new)
+    second = numbered_tensors(pretrainer(num_hidden_groups=2))
+    check_refused(model, write(tmp_path, second), "no place in the model: 16",
+                  may_be_new=head_may_be_new)
+
+
+def test_own_hint_replaces_the_flags(tmp_path):
+    path = write(tmp_path, numbered_tensors(AlbertModel(TINY)))
+    with pytest.raises(InputError) as error:
+        tf1.restore_tf1(pretrainer(), path, hint="ask the librarian")
+    assert str(error.value).endswith("ask the librarian.")
+    assert "--" not in str(error.value)
+
+
+def test_nothing_that_matches_stops_in_any_case(tmp_path):
+    path = write(tmp_path, {"module/weights": np.zeros(3, "f")})
+    check_refused(pretrainer(), path, "none of its 1 tensors", allow_partial=True)
+
+
+def test_the_report_is_logged(tmp_path):
+    lines = []
+
+    class Handler(python_logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    logger, handler = python_logging.getLogger("absl"), Handler()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    try:
+        report = tf1.restore_tf1(
+            pretrainer(vocab_size=22),
+            write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
+                             "bert/new": np.zeros(2, "f")}), allow_partial=True)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert lines == report.summary().splitlines()
+    assert lines[0].endswith(
+        "24 variables matched, 7 missing, 1 of another shape, 2 extra.")
+    assert len(lines) == 5
+    for line, word in zip(lines[1:], (HEADS[0], "[22, 4]", "bert/new", "global_step")):
+        assert word in line
+
+
+# ---- tensors in memory, export ---------------------------------------------
+
+
+def test_tensors_round_trip():
+    model, other = pretrainer(), pretrainer()
+    tensors = numbered_tensors(model)
+    report = tf1.load_tf1_tensors(model, tensors)
+    assert report.complete and report.matched == sorted(tensors)
+    taken = tf1.tf1_tensors(model)
+    tf1.load_tf1_tensors(model, numbered_tensors(model, seed=1))
+    tf1.load_tf1_tensors(other, taken)
+    assert_holds(other, tensors)
+    del taken[HEADS[0]]
+    with pytest.raises(InputError, match=f"the given tensors.*lacks: 1 .{HEADS[0]}"):
+        tf1.load_tf1_tensors(other, taken)
+    report = tf1.load_tf1_tensors(other, taken, allow_partial=True)
+    assert report.missing == [HEADS[0]]
+
+
+def test_tensors_do_not_follow_the_model():
+    model = pretrainer()
+    before = tf1.tf1_tensors(model)
+    copies = {name: value.copy() for name, value in before.items()}
+    for variable in model.weights:
+        variable.assign_add(tf.ones_like(variable))
+    for name, value in copies.items():
+        np.testing.assert_array_equal(before[name], value)
+
+
+def test_export_is_read_by_tf1_and_here(tmp_path):
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    tf1.load_tf1_tensors(model, tensors)
+    path = str(tmp_path / "made" / "model.ckpt")
+    tf1.export_tf1(model, path)
+    assert sorted(os.listdir(tmp_path / "made")) == [
+        "model.ckpt.data-00000-of-00001", "model.ckpt.index"]
+    other = pretrainer()
+    assert tf1.restore_tf1(other, path).complete
+    assert_holds(other, tensors)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = {name: tf.compat.v1.get_variable(name, value.shape)
+                     for name, value in tensors.items()}
+        tf.compat.v1.train.Saver(variables).restore(session, path)
+        for name, value in session.run(variables).items():
+            np.testing.assert_array_equal(value, tensors[name])
+
+
+# ---- group 0 for all groups ------------------------------------------------
+
+
+@pytest.mark.parametrize("changes, variables", [
+    ({"num_hidden_groups": 2}, 48),
+    ({"parameter_sharing": "attention"}, 50),
+    ({"parameter_sharing": "ffn"}, 62),
+    ({"parameter_sharing": "none"}, 80)])
+@pytest.mark.parametrize("stored_groups", [1, 4])
+def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
+    tensors = numbered_tensors(pretrainer(num_hidden_groups=stored_groups))
+    path = write(tmp_path, tensors)
+    model = pretrainer(**changes)
+    report = tf1.restore_tf1(model, path, init_from_group0=True)
+    assert report.complete and len(report.matched) == len(model.weights) == variables
+    for name, value in tf1.tf1_tensors(model).items():
+        parts = ["group_0" if part.startswith("group_") else part
+                 for part in name.split("/")]
+        np.testing.assert_array_equal(value, tensors["/".join(parts)], err_msg=name)
+    # What was not taken is reported all the same.
+    assert report.extra == sorted(
+        name for name in tensors for group in range(1, stored_groups)
+        if name.startswith(GROUP.format(group)))
+
+
+def test_missing_groups_point_to_group_0(tmp_path):
+    path = write(tmp_path, numbered_tensors(pretrainer()))
+    check_refused(pretrainer(parameter_sharing="none"), path, "--init_from_group0",
+                  "lacks: 48")
+    check_refused(pretrainer(num_hidden_groups=2, inner_group_num=2), path,
+                  "inner_group_1", init_from_group0=True)
+
+
+@pytest.mark.shared
+def test_group_0_as_in_the_release_but_for_its_mistake():
+    golden = SHARED / "golden" / "pretraining_run"
+    run = json.loads((golden / "runs.json").read_text())["lamb_groups_from_group0"]
+    model = AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
+    report = tf1.restore_tf1(
+        model, str(golden / run["init_checkpoint"]), init_from_group0=True)
+    assert report.complete
+    ours = tf1.tf1_tensors(model)
+    theirs = tf1.read_tensors(
+        str(golden / "start_lamb_groups_from_group0.ckpt"))
+    differing = sorted(name for name in ours
+                       if not np.array_equal(ours[name], theirs[name]))
+    assert differing == sorted(run["variables_not_restored_by_the_original"])
+    for name in differing:
+        np.testing.assert_array_equal(
+            ours[name], ours[name.replace("/group_0", "/group_1")])
+
+
+# ---- this project's own checkpoints ----------------------------------------
+
+
+def training_checkpoint(model):
+    optimizer = tf_keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    return tf.train.Checkpoint(model=model, optimizer=optimizer,
+                               step=optimizer.iterations)
+
+
+def test_own_training_checkpoint_by_name(tmp_path):
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    tf1.load_tf1_tensors(model, tensors)
+    prefix = str(tmp_path / "model.ckpt-best")
+    tf1.write_whole(training_checkpoint(model), prefix)
+    found = tf1.read_tensors(prefix)
+    assert sorted(found) == sorted(tensors)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, tensors[name])
+    for other in (pretrainer(), AlbertModel(TINY)):
+        report = tf1.restore_tf1(other, str(tmp_path))
+        assert report.complete and report.source == prefix
+        assert_holds(other, tensors)
+
+
+def test_keras_weights_file_by_name(tmp_path):
+    model = pretrainer()
+    model.compile(optimizer="adam", metrics=["accuracy"])
+    model.optimizer.build(model.trainable_variables)
+    model.save_weights(str(tmp_path / "weights"))
+    found = tf1.read_tensors(str(tmp_path / "weights"))
+    assert sorted(found) == sorted(tf1.tf1_tensors(model))
+
+
+def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
+    module = tf.Module()
+    module.one = tf.Variable(1.0, name="same")
+    module.two = tf.Variable(2.0, name="same")
+    path = tf.train.Checkpoint(model=module).write(str(tmp_path / "model.ckpt"))
+    with pytest.raises(InputError, match="two variables.*'same'"):
+        tf1.read_tensors(path)
+
+
+def test_weights_under_a_mirrored_strategy(tmp_path):
+    tensors = numbered_tensors(pretrainer())
+    path = write(tmp_path, tensors)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = pretrainer()
+        saved = training_checkpoint(model)
+    tf1.restore_tf1(model, path)
+    for variable in model.weights:
+        for copy in strategy.experimental_local_results(variable):
+            np.testing.assert_array_equal(copy, tensors[variable.name[:-2]])
+    other = numbered_tensors(model, seed=1)
+    with strategy.scope():
+        tf1.load_tf1_tensors(model, other)
+        assert_holds(model, other)
+    prefix = str(tmp_path / "run" / "model.ckpt-best")
+    tf1.write_whole(saved, prefix)
+    single = pretrainer()
+    assert tf1.restore_tf1(single, prefix).complete
+    assert_holds(single, other)
+
+
+# ---- paths -----------------------------------------------------------------
+
+
+def test_all_ways_to_name_a_checkpoint(tmp_path):
+    one, two, best = (write(tmp_path, {"w": np.float32(i)}, name) for i, name in
+                      enumerate(("model.ckpt-1", "model.ckpt-2", "model.ckpt-best")))
+    for path in (one, f"{one}.index", f"{one}.data-00000-of-00001"):
+        assert tf1.find_checkpoint(path) == one
+    assert tf1.find_checkpoint(str(tmp_path)) == best
+    (tmp_path / "model.ckpt-best.index").unlink()
+    with pytest.raises(InputError, match="neither model.ckpt-best nor.*model.ckpt-1"):
+        tf1.find_checkpoint(str(tmp_path))
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+    assert tf1.find_checkpoint(str(tmp_path)) == two
+    moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
+    assert tf1.find_checkpoint(moved) == os.path.join(moved, "model.ckpt-2")
+
+
+def test_in_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
+    assert tf1.read_tensors("model.ckpt") == {"w": 3.0}
+
+
+def without_index(path):
+    os.remove(f"{path}.index")
+
+
+def without_data(path):
+    os.remove(f"{path}.data-00000-of-00001")
+
+
+def without_one_shard(path):
+    os.rename(f"{path}.data-00000-of-00001", f"{path}.data-00000-of-00002")
+
+
+def cut_index(path):
+    os.truncate(f"{path}.index", 20)
+
+
+def cut_data(path):
+    os.truncate(f"{path}.data-00000-of-00001", 40)
+
+
+def flip_a_bit(path):
+    with open(f"{path}.data-00000-of-00001", "r+b") as stream:
+        stream.seek(8)
+        byte = stream.read(1)[0]
+        stream.seek(8)
+        stream.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.parametrize("damage, words", [
+    (without_index, ["model.ckpt.index is missing"]),
+    (without_data, ["0 of the 1 data files", "model.ckpt.data-*-of-00001"]),
+    (without_one_shard, ["1 of the 2 data files"]),
+    (cut_index, ["damaged", "again"]),
+    (cut_data, ["tensor ", "damaged"]),
+    (flip_a_bit, ["tensor ", "damaged", "Checksum"])])
+def test_damaged_checkpoints(tmp_path, damage, words):
+    model = pretrainer()
+    path = write(tmp_path, numbered_tensors(model))
+    damage(path)
+    check_refused(model, path, *words)
+
+
+def test_paths_that_are_no_checkpoint(tmp_path):
+    note = tmp_path / "notes.txt"
+    note.write_text("hello")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    (gone / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    for path, words in (
+            (note, ["not a checkpoint", "prefix"]),
+            (tmp_path / "absent", ["there is no checkpoint"]),
+            (tmp_path / "absent.index", ["absent.index is missing"]),
+            (tmp_path, ["neither model.ckpt-best"]),
+            (gone, ["model.ckpt-7", "not there"])):
+        check_refused(pretrainer(), str(path), *words)
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def test_writing_replaces_and_leaves_nothing_else(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-best")
+    for step in (1, 2):
+        tf1.write_whole(tf.train.Checkpoint(step=tf.Variable(step)), prefix)
+    # An older one of more data files.
+    (tmp_path / "model.ckpt-best.data-00001-of-00002").write_bytes(b"old")
+    tf1.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
+    assert sorted(os.listdir(tmp_path)) == [
+        "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
+    step = tf.Variable(0)
+    tf.train.Checkpoint(step=step).read(prefix).assert_consumed()
+    assert int(step) == 3
+
+
+def test_a_failed_write_keeps_the_old(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-best")
+    checkpoint_files.write_tensors({"w": np.float32(1)}, prefix)
+
+    class Broken:
+        def write(self, temporary):
+            assert temporary != prefix
+            for suffix in ("data-00000-of-00001", "index"):
+                with open(f"{temporary}.{suffix}", "wb"):
+                    pass
+            raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+
+    with pytest.raises(InputError, match="model.ckpt-best.*disk full"):
+        tf1.write_whole(Broken(), prefix)
+    assert len(os.listdir(tmp_path)) == 2
+    assert tf1.read_tensors(prefix) == {"w": 1.0}
+
+
+def test_the_index_comes_last(tmp_path, monkeypatch):
+    prefix = str(tmp_path / "model.ckpt-best")
+    checkpoint_files.write_tensors({"w": np.float32(1)}, prefix)
+    seen = []
+    rename = checkpoint_files.files.rename
+
+    def watch(source, target):
+        seen.append((os.path.basename(target), os.path.exists(f"{prefix}.index")))
+        rename(source, target)
+
+    monkeypatch.setattr(checkpoint_files.files, "rename", watch)
+    checkpoint_files.write_tensors({"w": np.float32(2)}, prefix)
+    assert seen == [("model.ckpt-best.data-00000-of-00001", False),
+                    ("model.ckpt-best.index", False)]
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="model.ckpt.*cannot be written"):
+        tf1.export_tf1(pretrainer(), str(tmp_path / "file" / "model.ckpt"))
+
+
+# ---- the config beside checkpoints -----------------------------------------
+
+
+def test_config_beside_checkpoints(tmp_path):
+    config = AlbertConfig.from_dict({**TINY.to_dict(), "gap_size": 0})
+    tf1.write_config(str(tmp_path), config)
+    assert tf1.read_config(str(tmp_path)) == config
+    before = (tmp_path / "albert_config.json").stat().st_mtime_ns
+    tf1.write_config(str(tmp_path), config)
+    assert (tmp_path / "albert_config.json").stat().st_mtime_ns == before
+
+
+def test_config_that_differs_is_refused(tmp_path):
+    tf1.write_config(str(tmp_path), TINY)
+    other = TINY.replace(hidden_size=16, parameter_sharing="ffn")
+    with pytest.raises(InputError) as error:
+        tf1.write_config(str(tmp_path), other)
+    for words in (str(tmp_path), "hidden_size is 8 there and 16 here",
+                  "parameter_sharing is 'all' there and 'ffn' here"):
+        assert words in str(error.value)
+    assert "vocab_size" not in str(error.value)
+    assert tf1.read_config(str(tmp_path)) == TINY
+
+
+def test_folder_without_a_config(tmp_path):
+    with pytest.raises(InputError, match="albert_config.json"):
+        tf1.read_config(str(tmp_path))

@@ -1,0 +1,187 @@
+"""Flags and what they become. Each test has a process of its own: flags are global."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from albert_tf.config import AlbertConfig
+from albert_tf.config import DTYPES
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+# As in the release (BERT's names), for run_pretraining.py.
+RELEASE = dict(
+    albert_config_file=None, input_file=None, output_dir=None, init_checkpoint=None,
+    init_from_group0=False, max_seq_length=512, max_predictions_per_seq=20,
+    do_train=True, do_eval=False, train_batch_size=4096, eval_batch_size=64,
+    optimizer="lamb", learning_rate=0.00176, poly_power=1.0, num_train_steps=125000,
+    num_warmup_steps=3125, start_warmup_step=0, save_checkpoints_steps=5000,
+    keep_checkpoint_max=5, iterations_per_loop=1000, max_eval_steps=100,
+    masked_lm_budget=0, use_tpu=False, tpu_name=None, tpu_zone=None, gcp_project=None)
+
+
+def run_python(code, *args):
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, sys, run_pretraining\n{code}", *args],
+        cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_flags_of_the_release_have_its_names_and_defaults():
+    found = run_python(
+        "flags = run_pretraining.FLAGS\n"
+        "print(json.dumps({name: flags[name].default for name in sys.argv[1:]}))",
+        *RELEASE)
+    assert found == RELEASE
+
+
+def test_every_flag_has_help():
+    found = run_python(
+        "own = run_pretraining.FLAGS.flags_by_module_dict()\n"
+        "print(json.dumps([f.name for name in ('run_pretraining', "
+        "'albert_tf.cli.flags') for f in own[name] if len(f.help) < 10]))")
+    assert found == []
+
+
+CONFIG = """
+from albert_tf import command_line
+run_pretraining.FLAGS(['script', *sys.argv[1:]])
+print(json.dumps(command_line.model_config().to_dict()))
+"""
+
+
+def test_model_by_name_and_by_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(AlbertConfig.named("large", vocab_size=100).to_json())
+    large = AlbertConfig.named(
+        "large", vocab_size=100, embedding_size=64, parameter_sharing="ffn")
+    overrides = "--config_overrides=embedding_size=64, parameter_sharing = ffn"
+    found = run_python(CONFIG, f"--albert_config_file={path}", overrides)
+    assert found == large.to_dict()
+    assert run_python(CONFIG, "--model=large", overrides + ",vocab_size=100"
+                      ) == large.to_dict()
+
+
+def test_options_of_the_flags():
+    found = run_python(
+        "import dataclasses\n"
+        "from albert_tf import command_line\n"
+        "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
+        "options = command_line.run_options(num_train_steps=7)\n"
+        "assert 'tensorflow' not in sys.modules\n"
+        "print(json.dumps(dataclasses.asdict(options)))",
+        "--output_dir=out", "--init_checkpoint=init", "--allow_partial_init",
+        "--train_batch_size=64", "--eval_batch_size=3", "--save_checkpoints_steps=9",
+        "--keep_checkpoint_max=0", "--iterations_per_loop=11", "--random_seed=12",
+        "--clip_norm=2", "--gradient_accumulation_steps=4", "--jit_compile",
+        "--dtype=bfloat16", "--recompute")
+    assert found == dict(
+        output_dir="out", num_train_steps=7, train_batch_size=64, eval_batch_size=3,
+        iterations_per_loop=11, save_checkpoints_steps=9, keep_checkpoint_max=0,
+        init_checkpoint="init", init_from_group0=False, allow_partial_init=True,
+            from_scratch=True, early_stopping=0,
+        step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
+                  count_duplicate_rows=False, jit_compile=True, dtype="bfloat16",
+                  recompute=True))
+
+
+DTYPE_ERRORS = """
+import importlib, json, sys
+from absl import flags
+script = importlib.import_module(sys.argv[1])
+found = []
+for value in sys.argv[2:]:
+    flags.FLAGS.unparse_flags()
+    try:
+        flags.FLAGS(["script", "--dtype=" + value])
+        found.append("")
+    except flags.IllegalFlagValueError as error:
+        found.append(str(error))
+    except flags.Error as error:  # A flag that is needed is missing.
+        found.append("")
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("script", [
+    "run_pretraining", "run_classifier", "run_squad", "run_race"])
+def test_types_of_every_script(script):
+    wrong = ["fp16", "half", "bf16", "float", "float64", "FLOAT16", "mixed_float16", ""]
+    done = subprocess.run(
+        [sys.executable, "-c", DTYPE_ERRORS, script, *DTYPES, *wrong], cwd=ROOT,
+        capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == len(DTYPES) * [""] + [
+        f"flag --dtype={value}: value should be one of <float32|bfloat16|float16>"
+        for value in wrong]
+
+
+def test_wrong_type_at_the_command_line_ends_in_one_sentence():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run_squad.py"), "--dtype=half"],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.startswith(
+        "FATAL Flags parsing error: flag --dtype=half: value should be one of "
+        "<float32|bfloat16|float16>\n")
+
+
+# In one process, since loading TensorFlow takes seconds.
+DEVICES = """
+import os
+from albert_tf import command_line
+from albert_tf.errors import InputError
+def make(*args):
+    run_pretraining.FLAGS.unparse_flags()
+    for name in ("num_virtual_cpus", "distribution_strategy", "num_gpus"):
+        run_pretraining.FLAGS[name].unparse()
+    run_pretraining.FLAGS(["script", *args])
+    return command_line.make_strategy()
+found = []
+# Virtual CPUs first: TensorFlow takes their number before anything else.
+for args in (["--num_virtual_cpus=3"], [], ["--distribution_strategy=mirrored"],
+             ["--num_gpus=0"]):
+    made = make(*args)
+    found.append([type(made).__name__, made.num_replicas_in_sync])
+for config in sys.argv[1:]:
+    os.environ["TF_CONFIG"] = config
+    try:
+        make("--distribution_strategy=multi_worker_mirrored")
+    except InputError as error:
+        found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+def test_strategies_and_a_tf_config_that_is_wrong():
+    no_such_worker = {"cluster": {"worker": ["127.0.0.1:1"]},
+                      "task": {"type": "worker", "index": 3}}
+    found = run_python(DEVICES, "not JSON", json.dumps(no_such_worker))
+    assert found[:4] == [["MirroredStrategy", 3], ["OneDeviceStrategy", 1],
+                         ["MirroredStrategy", 1], ["OneDeviceStrategy", 1]]
+    not_json, no_worker = found[4:]
+    assert not_json.startswith(
+        "the environment variable TF_CONFIG is not JSON (Expecting value")
+    assert no_worker.startswith("--distribution_strategy=multi_worker_mirrored: ")
+
+
+def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
+    script = tmp_path / "script.py"
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text(
+        "from absl import logging\n"
+        "def say():\n    logging.info('chatter')\n    logging.warning('beware')\n")
+    script.write_text(
+        "import sys\n"
+        f"sys.path[:0] = [{str(ROOT)!r}, {str(library.parent)!r}]\n"
+        "import library\nfrom absl import logging\nfrom albert_tf import command_line\n"
+        "def main(argv):\n    logging.info('ours')\n    library.say()\n"
+        "command_line.run(main)\n")
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True)
+    assert "ours" in done.stderr and "beware" in done.stderr
+    assert "chatter" not in done.stderr

@@ -1,0 +1,344 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels.fast import Dropped, activation
+from albert_tf.modeling.layers import DropoutSeeds
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
+
+TINY = AlbertConfig(
+    vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
+    num_attention_heads=2, intermediate_size=16, max_position_embeddings=12)
+BLOCK = "bert/encoder/transformer/group_{}/inner_group_0"
+IDS = np.array([[2, 7, 8, 3, 9, 3], [2, 11, 3, 12, 3, 0]], np.int32)
+
+
+@functools.lru_cache(maxsize=None)
+def encoder(config_changes=()):
+    """A tiny model with weights large enough to tell layers apart."""
+    model = AlbertModel(TINY.replace(**dict(config_changes)))
+    numbers = np.random.default_rng(0)
+    load_tf1_tensors(model, {
+        name: (value + 0.3 * numbers.standard_normal(value.shape)).astype("f")
+        for name, value in sorted(tf1_tensors(model).items())})
+    return model
+
+
+def sequence_output(model, **options):
+    return model({"input_ids": IDS}, **options)["sequence_output"].numpy()
+
+
+# ---- equal to the release --------------------------------------------------
+
+
+def check_forward(case):
+    model = AlbertModel(case.config)
+    load_tf1_tensors(model, {k: v for k, v in case.weights.items()
+                             if k.startswith("bert/")})
+    out = model(case.encoder_inputs, training=False)
+    golden = case.forward
+    # Row 5 is masked whole: its scores near -10000 lose digits.
+    for rows, tolerance in ((slice(0, 5), 1e-5), (slice(5, 6), 2e-4)):
+        def close(ours, theirs):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=tolerance)
+
+        layers = np.stack(out["encoder_outputs"])[:, rows][:, :, case.positions]
+        close(layers, golden["all_encoder_layers"][:, rows])
+        close(out["embedding_output"][rows], golden["embedding_output"][rows])
+        close(out["pooled_output"][rows], golden["pooled_output"][rows])
+    assert out["sequence_output"] is out["encoder_outputs"][-1]
+    assert len(out["encoder_outputs"]) == (
+        case.config.num_hidden_layers * case.config.inner_group_num)
+    check_defaults(model, case)
+
+
+def check_defaults(model, case):
+    """Without a mask and segments: all pieces count, one segment."""
+    out = model({"input_ids": case.forward["input_ids"]})
+    for name in ("embedding_output", "sequence_output", "pooled_output"):
+        np.testing.assert_allclose(
+            out[name], case.forward[f"default_{name}"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_forward_pass_is_the_releases(name):
+    check_forward(fixture_case(name))
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_fast_parts_have_the_releases_forward_pass(name, monkeypatch):
+    monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)
+    check_forward(fixture_case(name))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_forward_pass_is_the_releases_whole(name):
+    check_forward(shared_case(name))
+
+
+def test_activations():
+    x = np.linspace(-4, 4, 17).astype("f")
+    cubic = np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)
+    expected = {"gelu": 0.5 * x * (1 + np.tanh(cubic)), "relu": np.maximum(x, 0),
+                "tanh": np.tanh(x), "linear": x}
+    for name, values in expected.items():
+        np.testing.assert_allclose(activation(name)(x), values, atol=1e-6)
+
+
+# ---- variables -------------------------------------------------------------
+
+
+def test_initial_values():
+    model = AlbertForPreTraining(TINY.replace(
+        hidden_size=64, embedding_size=32, vocab_size=500))
+    for name, value in tf1_tensors(model).items():
+        if name.endswith("gamma"):
+            assert np.all(value == 1), name
+        elif name.endswith(("bias", "beta")):
+            assert np.all(value == 0), name
+        else:
+            assert value.ndim == 2, name
+            # Truncated at two standard deviations.
+            assert 0.015 < np.abs(value).max() <= 0.04 + 1e-6, name
+            if value.size > 500:
+                assert value.std() == pytest.approx(0.02 * 0.88, rel=0.1), name
+    # No two kernels start alike.
+    kernels = [value for name, value in tf1_tensors(model).items()
+               if name.endswith(("/self/query/kernel", "/self/key/kernel"))]
+    assert not np.array_equal(*kernels)
+
+
+def test_all_variables_exist_before_the_first_call_and_are_trainable():
+    model = AlbertForPreTraining(TINY)
+    names = [v.name for v in model.trainable_variables]
+    assert len(names) == len(set(names)) == len(model.weights) == 32
+    heads = AlbertForPreTraining(TINY)
+    heads({"input_ids": IDS, "masked_lm_positions": [[1], [2]]})
+    assert [v.name for v in heads.trainable_variables] == names
+
+
+def test_names_do_not_depend_on_the_scope_around():
+    with tf.name_scope("outer"):
+        model = AlbertModel(TINY)
+    assert all(name.startswith("bert/") for name in tf1_tensors(model))
+
+
+# ---- sharing ---------------------------------------------------------------
+
+
+def test_sharing_nothing_is_one_group_per_layer():
+    unshared = encoder((("parameter_sharing", "none"),))
+    groups = AlbertModel(TINY.replace(num_hidden_groups=4))
+    load_tf1_tensors(groups, tf1_tensors(unshared))
+    np.testing.assert_array_equal(sequence_output(unshared), sequence_output(groups))
+
+
+@pytest.mark.parametrize("sharing, attention, ffn", [
+    ("all", 1, 1), ("attention", 1, 4), ("ffn", 4, 1), ("none", 4, 4)])
+def test_what_is_shared(sharing, attention, ffn):
+    names = list(tf1_tensors(encoder((("parameter_sharing", sharing),))))
+    in_group = {
+        group: {name.split("/inner_group_0/")[1] for name in names
+                if name.startswith(BLOCK.format(group) + "/")} for group in range(4)}
+    attention_names = {
+        *(f"attention_1/self/{part}/{kind}" for part in ("query", "key", "value")
+          for kind in ("kernel", "bias")),
+        "attention_1/output/dense/kernel", "attention_1/output/dense/bias",
+        "LayerNorm/beta", "LayerNorm/gamma"}
+    ffn_names = {
+        *(f"ffn_1/intermediate/{part}/{kind}" for part in ("dense", "output/dense")
+          for kind in ("kernel", "bias")), "LayerNorm_1/beta", "LayerNorm_1/gamma"}
+    for group, found in in_group.items():
+        expected = ((attention_names if group < attention else set())
+                    | (ffn_names if group < ffn else set()))
+        assert found == expected
+    assert len(names) == 9 + 10 * attention + 6 * ffn
+
+
+@pytest.mark.parametrize("sharing", ["attention", "ffn", "none"])
+def test_equal_layers_are_the_shared_model(sharing):
+    shared = encoder()
+    tensors = tf1_tensors(shared)
+    model = AlbertModel(TINY.replace(parameter_sharing=sharing))
+    load_tf1_tensors(model, {
+        name: tensors["/".join("group_0" if part.startswith("group_") else part
+                               for part in name.split("/"))]
+        for name in tf1_tensors(model)})
+    np.testing.assert_allclose(
+        sequence_output(model), sequence_output(shared), atol=1e-6)
+
+
+@pytest.mark.parametrize("sharing, part", [
+    ("attention", "ffn_1/intermediate/dense/bias"),
+    ("ffn", "attention_1/self/value/bias")])
+def test_each_layer_uses_its_own_unshared_part(sharing, part):
+    model = AlbertModel(TINY.replace(parameter_sharing=sharing))
+    load_tf1_tensors(model, tf1_tensors(encoder((("parameter_sharing", sharing),))))
+    before = [layer.numpy() for layer in model({"input_ids": IDS})["encoder_outputs"]]
+    variable = next(v for v in model.weights
+                    if v.name == f"{BLOCK.format(2)}/{part}:0")
+    variable.assign_add(tf.ones_like(variable))
+    after = model({"input_ids": IDS})["encoder_outputs"]
+    changed = [not np.allclose(a, b, atol=1e-5) for a, b in zip(before, after)]
+    assert changed == [False, False, True, True]
+
+
+# ---- dropout ---------------------------------------------------------------
+
+
+def test_dropout_follows_its_seed():
+    model = encoder((("hidden_dropout_prob", 0.2),
+                     ("attention_probs_dropout_prob", 0.2)))
+    run = functools.partial(sequence_output, model, training=True)
+    one = run(seed=tf.constant([1, 2]))
+    np.testing.assert_array_equal(one, run(seed=tf.constant([1, 2])))
+    assert not np.allclose(one, run(seed=tf.constant([1, 3])))
+    assert not np.allclose(run(), run())
+    still = sequence_output(model, training=False, seed=tf.constant([1, 2]))
+    np.testing.assert_array_equal(still, sequence_output(model))
+    assert not np.allclose(one, still)
+
+
+def test_dropout_rate_zero_drops_nothing():
+    np.testing.assert_array_equal(
+        sequence_output(encoder(), training=True, seed=tf.constant([1, 2])),
+        sequence_output(encoder()))
+
+
+def test_dropout_rate_and_scale():
+    seeds = DropoutSeeds(tf.constant([5, 6]))
+    masks = [seeds.dropout(tf.ones([200, 200]), rate).numpy()
+             for rate in (0.1, 0.1, 0.5)]
+    for mask, rate in zip(masks, (0.1, 0.1, 0.5)):
+        assert np.mean(mask == 0) == pytest.approx(rate, abs=0.01)
+        np.testing.assert_allclose(mask[mask > 0], 1 / (1 - rate), rtol=1e-6)
+    # Each place in the model draws its own units.
+    assert np.mean((masks[0] == 0) & (masks[1] == 0)) == pytest.approx(0.01, abs=0.003)
+
+
+def test_dropout_places_are_the_releases():
+    places = []
+
+    class Recorder(DropoutSeeds):
+        def draw(self, shape, rate):
+            shape = tf.convert_to_tensor(shape)
+            places.append((rate, len(shape), int(shape[-1])))
+
+    model = encoder((("hidden_dropout_prob", 0.2),
+                     ("attention_probs_dropout_prob", 0.3)))
+    seeds = Recorder(None)
+    embedded = model.embeddings(IDS, tf.zeros_like(IDS), seeds)
+    model.encoder(embedded, tf.zeros([2, 1, 1, 6]), seeds)
+    # Embeddings of width 4; then probabilities [B, A, 6, 6] and both sub-layers'
+    # outputs of width 8, in each of 4 layers. None after the projection.
+    assert places == [(0.2, 3, 4)] + 4 * [(0.3, 4, 6), (0.2, 3, 8), (0.2, 3, 8)]
+
+
+def test_dropout_before_the_sum_and_after_the_norm_of_the_embeddings():
+    class DropAll(DropoutSeeds):
+        def draw(self, shape, rate):
+            return Dropped(tf.zeros(shape, tf.bool), 0.5)
+
+    model, seeds = encoder(), DropAll(None)
+    assert not np.any(model.embeddings(IDS, tf.zeros_like(IDS), seeds))
+    hidden = tf.constant(
+        np.random.default_rng(3).standard_normal([2, 6, 8]), tf.float32)
+    attention, ffn = model.encoder.attention["0_0"], model.encoder.ffn["0_0"]
+    np.testing.assert_allclose(
+        attention(hidden, tf.zeros([2, 1, 1, 6]), seeds), attention.layer_norm(hidden))
+    np.testing.assert_allclose(ffn(hidden, seeds), ffn.layer_norm(hidden))
+
+
+# ---- inputs ----------------------------------------------------------------
+
+
+def test_masked_pieces_do_not_matter():
+    mask = np.array([[1, 1, 1, 1, 0, 0]] * 2)
+    other = IDS.copy()
+    other[:, 4:] = 15
+    first = encoder()({"input_ids": IDS, "input_mask": mask})["sequence_output"]
+    second = encoder()({"input_ids": other, "input_mask": mask})["sequence_output"]
+    np.testing.assert_allclose(first[:, :4], second[:, :4], atol=1e-6)
+    unmasked = sequence_output(encoder())
+    assert not np.allclose(first[:, :4], unmasked[:, :4], atol=1e-3)
+
+
+def test_inputs_of_any_integer_type():
+    expected = sequence_output(encoder())
+    for kind in (np.int64, np.int8):
+        out = encoder()({"input_ids": IDS.astype(kind),
+                         "input_mask": np.ones_like(IDS, bool),
+                         "segment_ids": np.zeros_like(IDS, kind)})
+        np.testing.assert_array_equal(out["sequence_output"], expected)
+
+
+def test_longest_sequence_and_one_too_long():
+    longest = np.ones([1, 12], np.int32)
+    assert encoder()({"input_ids": longest})["sequence_output"].shape == [1, 12, 8]
+    with pytest.raises(InputError, match="13 pieces.*max_position_embeddings 12"):
+        encoder()({"input_ids": np.ones([1, 13], np.int32)})
+
+
+@pytest.mark.parametrize("name", ["input_mask", "segment_ids"])
+@pytest.mark.parametrize("shape", [(1, 6), (2, 5)])
+def test_inputs_of_another_shape_are_named(name, shape):
+    with pytest.raises(
+            InputError, match=rf"{name}.*\[{shape[0]}, {shape[1]}\].*\[2, 6\]"):
+        encoder()({"input_ids": IDS, name: np.ones(shape, np.int32)})
+
+
+def test_inputs_of_unknown_size():
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+    def run(input_ids, input_mask):
+        return encoder()({"input_ids": input_ids, "input_mask": input_mask})[
+            "sequence_output"]
+
+    np.testing.assert_allclose(
+        run(IDS, np.ones_like(IDS)), sequence_output(encoder()), atol=1e-6)
+
+
+# ---- compiled, saved, in single precision ----------------------------------
+
+
+def test_xla_computes_the_same():
+    batch = {"input_ids": IDS, "masked_lm_positions": np.array([[1, 2], [3, 0]])}
+    model = AlbertForPreTraining(TINY.replace(num_hidden_layers=2))
+    eager = model(batch)
+    compiled = tf.function(lambda: model(batch), jit_compile=True)()
+    for name, value in eager.items():
+        np.testing.assert_allclose(compiled[name], value, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [AlbertModel, AlbertForPreTraining])
+def test_model_from_its_own_config(kind):
+    model = kind(TINY.replace(parameter_sharing="ffn", hidden_act="relu"))
+    again = kind.from_config(model.get_config())
+    assert again.config == model.config
+    assert list(tf1_tensors(again)) == list(tf1_tensors(model))
+
+
+def test_no_double_precision():
+    config = TINY.replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model = AlbertForPreTraining(config)
+
+    @tf.function
+    def run(batch):
+        return model(batch, training=True)
+
+    graph = run.get_concrete_function(
+        {"input_ids": IDS, "masked_lm_positions": np.array([[1, 2], [3, 0]])}).graph
+    functions = [graph.as_graph_def().node, *(
+        f.node_def for f in graph.as_graph_def().library.function)]
+    types = {attr.type for nodes in functions for node in nodes
+             for attr in node.attr.values()}
+    assert tf.float32.as_datatype_enum in types
+    assert tf.float64.as_datatype_enum not in types

@@ -1,0 +1,437 @@
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling.heads import (
+    AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
+    AlbertForSpans)
+from albert_tf.modeling.kernels import fast
+from albert_tf.training import objectives
+from albert_tf.training.optimization import clip_by_global_norm
+from albert_tf.training.steps import Task
+from tests.golden import heads as golden_heads
+from tests.helpers import SHARED
+
+# Case → (model of a config, objective).
+KINDS = {
+    "cola": (functools.partial(AlbertForSequenceClassification, num_labels=2),
+             objectives.CLASSIFICATION),
+    "mnli": (functools.partial(AlbertForSequenceClassification, num_labels=3),
+             objectives.CLASSIFICATION),
+    "sts-b": (functools.partial(AlbertForSequenceClassification, num_labels=1),
+              objectives.REGRESSION),
+    "race": (AlbertForMultipleChoice, objectives.CHOICE),
+    "spans": (AlbertForSpans, objectives.SPANS),
+    "conditional_spans": (
+        functools.partial(AlbertForConditionalSpans, start_n_top=5, end_n_top=4),
+        objectives.CONDITIONAL_SPANS),
+}
+# One of each kind of head.
+HEADS = ["cola", "sts-b", "race", "spans", "conditional_spans"]
+# Same words, padded further.
+PAD_VALUES = {"p_mask": 1}
+PER_POSITION = ("input_ids", "input_mask", "segment_ids", "p_mask")
+
+
+@functools.lru_cache(maxsize=None)
+def case(name):
+    return golden_heads.load(name)
+
+
+def build(name, **options):
+    make, objective = KINDS[name]
+    model = make(case(name).config, **options)
+    load_tf1_tensors(model, case(name).weights)
+    return model, objective
+
+
+@functools.lru_cache(maxsize=None)
+def without_dropout(name):
+    return build(name, **({} if name == "spans" else {"dropout_prob": 0.0}))
+
+
+def close(ours, theirs, tolerance=1e-5):
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def train_losses(name, features, denominators=None):
+    model, objective = without_dropout(name)
+    outputs = model(features, training=True)
+    return outputs, objective.losses(
+        outputs, features, denominators or objective.denominators(features))
+
+
+# ---- equal to the release --------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEADS + ["mnli"])
+def test_variables_are_the_releases(name):
+    model = KINDS[name][0](case(name).config)
+    report = load_tf1_tensors(model, case(name).weights)
+    assert report.complete and not report.extra
+    frozen = {variable.name for variable in model.non_trainable_variables}
+    # What no gradient reaches must not decay.
+    assert frozen == ({"bert/pooler/dense/kernel:0", "bert/pooler/dense/bias:0"}
+                      if "spans" in name else set())
+
+
+@pytest.mark.parametrize("name", ["cola", "mnli", "sts-b", "race"])
+def test_label_heads_are_the_releases(name):
+    golden = case(name).values
+    features = case(name).features()
+    model, objective = without_dropout(name)
+    outputs = model(features)
+    losses = objective.losses(outputs, features, objective.denominators(features))
+    kept = objective.predictions(outputs, features)
+    logits = kept["logits"]
+    close(np.reshape(logits, golden["logits"].shape), golden["logits"])
+    if name == "sts-b":
+        assert logits.shape == (7, 1) and set(kept) == {"logits"}
+    else:
+        close(kept["probabilities"], golden["probabilities"])
+    close(losses["example_loss"], golden["per_example_loss"])
+    close(losses["total_loss"], golden["loss"])
+
+
+@pytest.mark.parametrize("name", ["cola", "mnli", "sts-b", "race"])
+def test_metrics_do_not_count_examples_of_weight_0(name):
+    golden = case(name).values
+    features = {**case(name).features(),
+                "example_weights": golden["is_real_example"].astype("f")}
+    model, objective = without_dropout(name)
+    outputs = model(features)
+    losses = objective.losses(outputs, features, objective.denominators(features))
+    metrics = {key: np.average(value, weights=weights) for key, (value, weights)
+               in objective.metrics(outputs, features, losses).items()}
+    close(metrics.pop("loss"), golden["metric_eval_loss"])
+    close(losses["total_loss"], golden["metric_eval_loss"])
+    if name != "sts-b":
+        close(metrics.pop("accuracy"), golden["metric_eval_accuracy"])
+    assert not metrics
+
+
+def test_span_head_is_the_releases():
+    golden = case("spans").values
+    features = case("spans").features()
+    model, objective = build("spans", mask_padding=False)
+    outputs = model(features, training=True)
+    losses = objective.losses(outputs, features, objective.denominators(features))
+    kept = objective.predictions(model(features), features)
+    for side in ("start", "end"):
+        close(outputs[f"{side}_logits"], golden[f"{side}_logits"])
+        close(kept[f"{side}_log_probs"],
+              tf.nn.log_softmax(golden[f"{side}_logits"]))
+    close(losses["total_loss"], golden["total_loss"])
+    assert not features["input_mask"].all()  # Else padding is not tested.
+
+
+def test_conditional_span_head_is_the_releases():
+    golden = case("conditional_spans").values
+    features = case("conditional_spans").features()
+    _, losses = train_losses("conditional_spans", features)
+    close(losses["total_loss"], golden["total_loss"])
+    model, objective = without_dropout("conditional_spans")
+    kept = objective.predictions(model(features), features)
+    assert set(kept) == {"start_top_index", "start_top_log_probs", "end_top_index",
+                         "end_top_log_probs", "cls_logits"}
+    for name, value in kept.items():
+        if name.endswith("index"):
+            np.testing.assert_array_equal(value, golden[f"out_{name}"])
+        else:
+            close(value, golden[f"out_{name}"])
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", HEADS + ["mnli"])
+def test_the_releases_checkpoint_is_read(name):
+    model = KINDS[name][0](case(name).config)
+    path = SHARED / "golden" / golden_heads.CASES[name] / "model.ckpt"
+    assert restore_tf1(model, str(path)).complete
+
+
+# ---- independence ----------------------------------------------------------
+
+
+def padded(features, length):
+    """The batch with its sequences padded to `length`."""
+    result = dict(features)
+    for name in set(PER_POSITION) & set(features):
+        value = features[name]
+        pad = [(0, 0)] * (value.ndim - 1) + [(0, length - value.shape[-1])]
+        result[name] = np.pad(value, pad, constant_values=PAD_VALUES.get(name, 0))
+    return result
+
+
+@functools.lru_cache(maxsize=None)
+def long_model(name):
+    """The golden head on an encoder that takes 384 positions."""
+    config = case(name).config.replace(max_position_embeddings=384)
+    model = KINDS[name][0](config)
+    numbers = np.random.default_rng(5)
+    table = "bert/embeddings/position_embeddings"
+    positions = 0.1 * numbers.standard_normal((384, config.embedding_size))
+    load_tf1_tensors(model, {**case(name).weights, table: positions.astype("f")})
+    return model
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_padding_does_not_matter(name):
+    features = case(name).features()
+    real = features["input_mask"].shape[-1]
+    model = long_model(name)
+    kept = [KINDS[name][1].predictions(model(batch), batch)
+            for batch in (padded(features, 64), padded(features, 384))]
+    for key, short in kept[0].items():
+        short, long = short.numpy(), kept[1][key].numpy()
+        if key in ("start_log_probs", "end_log_probs"):
+            assert short.shape[1] == 64 and long.shape[1] == 384
+            close(np.exp(short).sum(1), 1.0)
+            short, long = short[:, :real], long[:, :real]
+        if key.endswith("index"):
+            np.testing.assert_array_equal(short, long)
+        else:
+            close(short, long)
+
+
+@pytest.mark.parametrize("name", ["spans", "conditional_spans"])
+def test_padding_does_not_change_the_loss_of_spans(name):
+    features = case(name).features()
+    model, objective = long_model(name), KINDS[name][1]
+    values = []
+    for length in (64, 384):
+        batch = padded(features, length)
+        outputs = model(batch, training=True, seed=[1, 2])
+        values.append(objective.losses(
+            outputs, batch, objective.denominators(batch))["total_loss"])
+    close(*values)
+
+
+def test_positions_of_padding_count_only_where_it_is_wanted():
+    features = case("spans").features()
+    padding = features["input_mask"] == 0
+    log_probs = {}
+    for mask in (True, False):
+        model, _ = build("spans", mask_padding=mask)
+        log_probs[mask] = model(features)["start_log_probs"].numpy()
+    assert np.isfinite(log_probs[True]).all()
+    assert (log_probs[True][padding] < -1e29).all()
+    assert (log_probs[False][padding] > -20).all()
+
+
+@pytest.mark.parametrize("name", ["spans", "conditional_spans"])
+def test_prediction_of_spans_has_no_loss_and_no_metrics(name):
+    features = case(name).features()
+    model, objective = without_dropout(name)
+    outputs = model(features)
+    losses = objective.losses(outputs, features, objective.denominators(features))
+    assert losses == {"total_loss": 0.0}
+    assert objective.metrics(outputs, features, losses) == {}
+
+
+def test_fewer_positions_than_wanted_are_filled_with_impossible_ones():
+    whole = case("conditional_spans").features()
+    features = {name: value[:, :4] if name in PER_POSITION else value
+                for name, value in whole.items()}
+    features["p_mask"] = np.tile([[0, 1, 0, 1]], (5, 1))
+    model, _ = without_dropout("conditional_spans")
+    outputs = {name: value.numpy() for name, value in model(features).items()}
+    assert outputs["start_top_index"].shape == (5, 5)
+    assert outputs["end_top_index"].shape == (5, 20)
+    for key in ("start", "end"):
+        index = outputs[f"{key}_top_index"].reshape(5, -1, 5 if key == "start" else 4)
+        scores = outputs[f"{key}_top_log_probs"].reshape(index.shape)
+        assert np.all(np.sort(index[..., :2]) == [0, 2])
+        assert np.all(scores[..., :2] > -20) and np.all(scores[..., 2:] < -1e29)
+        close(np.exp(scores[..., :2]).sum(-1), 1.0)
+    # A longer padding gives the same answers: ends of the two possible starts.
+    longer = model(padded(features, 12))
+    for name, value in outputs.items():
+        close(value[..., :8], longer[name][..., :8])
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_parts_of_a_batch_add_up_to_the_whole(name):
+    features = {key: value[:2] for key, value in case(name).features().items()}
+    _, whole = train_losses(name, features)
+    denominators = KINDS[name][1].denominators(features)
+    parts = []
+    for i in range(2):
+        part = {key: value[i:i + 1] for key, value in features.items()}
+        parts.append(train_losses(name, part, denominators)[1])
+    close(parts[0]["total_loss"] + parts[1]["total_loss"], whole["total_loss"])
+    close([float(part["example_loss"][0]) for part in parts], whole["example_loss"])
+
+
+def test_a_batch_of_nothing_but_padding_has_loss_0():
+    features = {**case("cola").features(), "example_weights": np.zeros(7, "f")}
+    assert train_losses("cola", features)[1]["total_loss"] == 0
+
+
+# ---- training --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_variable_gets_a_gradient(name):
+    model, objective = without_dropout(name)
+    features = case(name).features()
+    with tf.GradientTape() as tape:
+        outputs = model(features, training=True)
+        loss = objective.losses(
+            outputs, features, objective.denominators(features))["total_loss"]
+    for variable, gradient in zip(model.trainable_variables, tape.gradient(
+            loss, model.trainable_variables)):
+        assert gradient is not None, variable.name
+        size = np.abs(tf.convert_to_tensor(gradient).numpy()).max()
+        # Softmax over positions or choices takes no notice of a constant.
+        blind = (name in ("race", "spans", "conditional_spans")
+                 and variable.name in ("output_bias:0", "cls/squad/output_bias:0",
+                                       "start_logits/dense/bias:0",
+                                       "end_logits/dense_1/bias:0",
+                                       "end_logits/LayerNorm/beta:0")
+                 or variable.name.endswith("/key/bias:0"))
+        assert blind or size > 1e-7, variable.name
+
+
+@pytest.mark.parametrize("name", ["cola", "race", "conditional_spans"])
+def test_dropout_is_repeated_by_its_seed_and_off_in_prediction(name):
+    model, objective = build(name, dropout_prob=0.5)
+    features = case(name).features()
+
+    def logits(training, seed=None):
+        outputs = model(features, training=training, seed=seed)
+        return outputs["cls_logits" if "cls_logits" in outputs else "logits"].numpy()
+
+    plain = logits(False)
+    np.testing.assert_array_equal(plain, logits(False))
+    first = logits(True, [3, 4])
+    np.testing.assert_array_equal(first, logits(True, [3, 4]))
+    for other in (plain, logits(True, [3, 5]), logits(True)):
+        assert not np.allclose(first, other)
+    # Unseeded calls differ from each other.
+    assert not np.allclose(logits(True), logits(True))
+
+
+@pytest.mark.parametrize("name", ["cola", "race", "conditional_spans"])
+def test_every_dropout_of_a_step_has_a_seed_of_its_own(name, monkeypatch):
+    config = case(name).config.replace(hidden_dropout_prob=0.1)
+    model = KINDS[name][0](config, dropout_prob=0.1)
+    seeds = []
+
+    def record(shape, seed):
+        seeds.append(tuple(seed.numpy()))
+        return tf.ones(shape)
+
+    monkeypatch.setattr(tf.random, "stateless_uniform", record)
+    # CPUs draw bytes of random numbers, with the same seeds.
+    monkeypatch.setattr(fast, "on_cpu", lambda: False)
+    model(case(name).features(), training=True, seed=[1, 2])
+    # Embeddings, two in each layer, the head.
+    assert len(set(seeds)) == len(seeds) == 2 + 2 * config.num_hidden_layers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HEADS)
+def test_a_compiled_step_equals_the_plain_one(name):
+    model, objective = without_dropout(name)
+    features = {key: tf.constant(value) for key, value in case(name).features().items()}
+
+    def step(features):
+        with tf.GradientTape() as tape:
+            outputs = model(features, training=True, seed=tf.constant([1, 2]))
+            loss = objective.losses(
+                outputs, features, objective.denominators(features))["total_loss"]
+        gradients = tape.gradient(
+            loss, model.trainable_variables, unconnected_gradients="zero")
+        return loss, clip_by_global_norm(gradients, 1.0)[0]
+
+    loss, gradients = step(features)
+    compiled_loss, compiled = tf.function(step, jit_compile=True)(features)
+    close(loss, compiled_loss)
+    for ours, theirs in zip(gradients, compiled):
+        np.testing.assert_allclose(tf.convert_to_tensor(ours),
+                                   tf.convert_to_tensor(theirs), atol=2e-6)
+
+
+@pytest.mark.parametrize("batch, length", [(None, None), (None, 20), (5, 20)])
+def test_prediction_in_a_graph_equals_the_eager_one(batch, length):
+    model, _ = without_dropout("conditional_spans")
+    features = {key: tf.constant(value) for key, value
+                in case("conditional_spans").features().items() if key in PER_POSITION}
+    spec = {key: tf.TensorSpec([batch, length], value.dtype)
+            for key, value in features.items()}
+    graph = tf.function(model, input_signature=[spec],
+                        jit_compile=length is not None and batch is not None)(features)
+    for name, value in model(features).items():
+        close(graph[name], value)
+        assert graph[name].shape == value.shape
+
+
+# ---- use -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_model_is_made_again_from_its_config(name):
+    model, _ = without_dropout(name)
+    again = type(model).from_config(model.get_config())
+    assert again.get_config() == model.get_config()
+    load_tf1_tensors(again, tf1_tensors(model))
+    features = case(name).features()
+    for key, value in model(features).items():
+        np.testing.assert_array_equal(again(features)[key], value)
+
+
+def test_names_do_not_depend_on_the_scope_around():
+    with tf.name_scope("outer"):
+        for name in HEADS:
+            model = KINDS[name][0](case(name).config)
+            assert set(tf1_tensors(model)) == set(case(name).weights)
+
+
+def test_initial_values_of_heads():
+    config = AlbertConfig(
+        vocab_size=20, embedding_size=4, hidden_size=256, num_hidden_layers=1,
+        num_attention_heads=2, intermediate_size=16, max_position_embeddings=12,
+        initializer_range=0.1)
+    values = tf1_tensors(AlbertForSequenceClassification(config, num_labels=4))
+    assert not values["output_bias"].any()
+    assert 0.015 < np.abs(values["output_weights"]).max() <= 0.04 + 1e-6
+    # The layers of the SQuAD 2.0 head follow the config.
+    values = tf1_tensors(AlbertForConditionalSpans(config))
+    assert 0.15 < np.abs(values["end_logits/dense_0/kernel"]).max() <= 0.2 + 1e-6
+
+
+@pytest.mark.parametrize("option", ["start_n_top", "end_n_top"])
+def test_a_number_of_candidates_under_1_is_refused(option):
+    with pytest.raises(InputError, match=f"{option} is 0; it must be 1 or more"):
+        AlbertForConditionalSpans(case("spans").config, **{option: 0})
+
+
+def test_objectives_fit_a_task():
+    model, objective = without_dropout("cola")
+    task = Task(model=model, denominators=objective.denominators,
+                losses=objective.losses, metrics=objective.metrics,
+                best_metric="accuracy")
+    features = case("cola").features()
+    outputs = task.model(features)
+    losses = task.losses(outputs, features, task.denominators(features))
+    assert losses["total_loss"].shape == ()
+    assert all(values.shape == weights.shape == (7,) for values, weights
+               in task.metrics(outputs, features, losses).values())
+
+
+def test_span_metrics_are_shares_of_right_positions():
+    features = case("conditional_spans").features()
+    outputs, losses = train_losses("conditional_spans", features)
+    metrics = KINDS["conditional_spans"][1].metrics(outputs, features, losses)
+    assert set(metrics) == {
+        "loss", "start_accuracy", "end_accuracy", "answerability_accuracy"}
+    hits = outputs["end_log_probs"].numpy().argmax(1) == features["end_positions"][:, 0]
+    np.testing.assert_array_equal(metrics["end_accuracy"][0], hits)
+    said = outputs["cls_logits"].numpy() > 0
+    np.testing.assert_array_equal(
+        metrics["answerability_accuracy"][0], said == features["is_impossible"][:, 0])

@@ -1,0 +1,341 @@
+"""Data creation as a Beam pipeline: the records of the local run.
+
+Most of it runs without Beam: its steps on a stand-in for a runner, which sends every
+element through pickle and gives groups in random order. Tests of Beam's own runners
+are skipped where Beam is not installed (requirements-beam.txt).
+"""
+
+import json
+import pathlib
+import pickle
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.masking.reference import MaskingOptions
+from albert_tf.pretraining_data import (
+    beam as beam_data, beam_stages, beam_writing, local as local_data,
+    spans as text_spans)
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, documents_of, options_of
+
+TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
+WITHOUT_BEAM = "needs Apache Beam and Dask (requirements-beam.txt)"
+
+# ---- a stand-in for a runner -------------------------------------------------
+
+
+class Collection:
+    def __init__(self, elements):
+        self.elements = list(pickle.loads(pickle.dumps(elements)))
+        random.shuffle(self.elements)
+
+    def __or__(self, transform):
+        return transform.applied(self)
+
+
+class Transform:
+    def __init__(self, function):
+        self._function = function
+
+    def __rrshift__(self, label):
+        return self
+
+    def __ror__(self, collections):
+        return self.applied(collections)
+
+    def applied(self, collections):
+        return Collection(self._function(collections))
+
+
+def grouped(pairs):
+    groups = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
+
+
+def co_grouped(collections):
+    groups = {name: grouped(each.elements) for name, each in collections.items()}
+    # Like Beam: values can be read once from the first to the last.
+    return [(key, {name: groups[name].get(key, []) for name in groups})
+            for key in {key for each in groups.values() for key in each}]
+
+
+def applied(function, element, *args):
+    """What a step gives, when it was done before and that was lost."""
+    list(function(element, *args))
+    return list(function(element, *args))
+
+
+class Beam:
+    """As much of the package apache_beam as beam_data.build uses."""
+
+    Create = staticmethod(lambda elements: Transform(lambda _: elements))
+    Reshuffle = staticmethod(lambda: Transform(lambda it: it.elements))
+    Map = staticmethod(lambda function, *args: Transform(
+        lambda it: [function(each, *args) for each in it.elements]))
+    FlatMap = staticmethod(lambda function, *args: Transform(
+        lambda it: [found for each in it.elements
+                    for found in applied(function, each, *args)]))
+    Flatten = staticmethod(lambda: Transform(
+        lambda them: [each for it in them for each in it.elements]))
+    GroupByKey = staticmethod(lambda: Transform(
+        lambda it: list(grouped(it.elements).items())))
+    CoGroupByKey = staticmethod(lambda: Transform(co_grouped))
+    CombinePerKey = staticmethod(lambda function: Transform(
+        lambda it: [(key, function([function(values[:1]), *values[1:]]))
+                    for key, values in grouped(it.elements).items()]))
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    # Most of the time would go into the picture.
+    monkeypatch.setattr("albert_tf.pretraining_data.options.draw_summary",
+                        lambda path, *counts: pathlib.Path(path).write_bytes(b""))
+    monkeypatch.setattr(beam_data, "_beam", lambda: Beam)
+    monkeypatch.setattr(beam_data, "_pipeline", lambda *args: Collection([]))
+
+    def run_pipeline(beam, pipeline, spans, job):
+        beam_data.build(beam, pipeline, spans, job)
+
+    monkeypatch.setattr(beam_data, "_run_pipeline", run_pipeline)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())
+            if path.name != "text.txt"}
+
+
+def run_both(tmp_path, *runner, **options):
+    """Files of the local run and of Beam."""
+    tokenizer = FullTokenizer(spm_model_file=SPM_MODEL)
+    found = []
+    for name in ("local", "beam"):
+        (tmp_path / name).mkdir()
+        own = options_of(tmp_path / name, **options)
+        if name == "local":
+            local_data.create(own, tokenizer, num_workers=1)
+        else:
+            beam_data.run(own, tokenizer, *runner)
+        found.append(contents(tmp_path / name))
+    return found
+
+
+def assert_same(local, beam):
+    assert sorted(local) == sorted(beam)
+    for name in local:
+        if name.endswith(".json"):
+            local_summary, beam_summary = map(json.loads, (local[name], beam[name]))
+            for summary in (local_summary, beam_summary):
+                for key in ("input_files", "output_files"):
+                    del summary["settings"][key]
+            assert local_summary == beam_summary
+        elif not name.endswith(".png"):
+            assert local[name] == beam[name], name
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    """A small text is cut into many spans, slices, blocks and buckets all the same."""
+    monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
+    monkeypatch.setattr(beam_stages, "_SLICE_SENTENCES", 30)
+    monkeypatch.setattr(beam_stages, "BLOCK_DOCUMENTS", 4)
+    monkeypatch.setattr(beam_stages, "_FEWEST_BUCKET_BYTES", 2000)
+
+
+def settings(objective="order", single_segment="random"):
+    return dict(
+        text=CORPUS[:10000], outputs=("a", "b", "c"), dupe_factor=2,
+        instances=InstanceOptions(
+            max_seq_length=64, sentence_objective=objective,
+            single_segment=single_segment,
+            masking=MaskingOptions(max_predictions_per_seq=10)))
+
+
+@pytest.mark.parametrize("objective, single_segment", [
+    ("order", "random"), ("order", "split"), ("order", "skip"), ("next", "random"),
+    ("next", "skip"), ("none", "random")])
+def test_records_are_those_of_the_local_run(
+        objective, single_segment, tmp_path, stand_in, small_units):
+    assert_same(*run_both(tmp_path, **settings(objective, single_segment)))
+
+
+def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(
+        tmp_path, stand_in, small_units):
+    # First segments that go to another document are cut before they do.
+    long = "\n\n".join(" ".join(["word", "other"] * n) for n in (3, 40, 90, 200, 7))
+    assert_same(*run_both(tmp_path, text=long, dupe_factor=20))
+
+
+def test_text_without_a_sentence(tmp_path, stand_in):
+    with pytest.raises(InputError, match="text.txt: there is no sentence"):
+        beam_data.run(options_of(tmp_path, "\n\n"),
+                      FullTokenizer(spm_model_file=SPM_MODEL))
+    assert not contents(tmp_path)
+
+
+def test_too_few_instances_for_the_output_files(tmp_path, stand_in):
+    with pytest.raises(InputError, match="too few for 30 output files"):
+        beam_data.run(options_of(tmp_path, outputs=[str(n) for n in range(30)]),
+                      FullTokenizer(spm_model_file=SPM_MODEL))
+    assert not contents(tmp_path)
+
+
+@pytest.mark.parametrize("package, runner", [
+    ("apache_beam", "DirectRunner"), ("distributed", "DaskRunner")])
+def test_without_the_packages(package, runner, tmp_path, monkeypatch):
+    if package != "apache_beam":
+        pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match="pip install -r requirements-beam.txt"):
+        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+                      runner)
+    assert not contents(tmp_path)
+
+
+class FailingPipeline:
+    def __init__(self, error):
+        self.error = error
+
+    def run(self):
+        raise self.error
+
+
+@pytest.mark.parametrize("text", [
+    "text.txt, line 3: byte 9 is not UTF-8; convert it. [while running 'Tokenize']",
+    "Traceback ...\n  raise x\nalbert_tf.errors.InputError: text.txt, line 3: byte 9 "
+    "is not UTF-8; convert it. [while running 'Tokenize-ptransform-57']\n\nmore"])
+def test_errors_of_the_input_come_back_as_their_sentence(text, monkeypatch):
+    monkeypatch.setattr(beam_data, "build", lambda *args: None)
+    error = RuntimeError(text) if "Traceback" in text else InputError(text)
+    with pytest.raises(InputError) as raised:
+        beam_data._run_pipeline(Beam, FailingPipeline(error), [], None)
+    assert str(raised.value) == (
+        "text.txt, line 3: byte 9 is not UTF-8; convert it.")
+
+
+def test_other_errors_come_back_as_they_are(monkeypatch):
+    monkeypatch.setattr(beam_data, "build", lambda *args: None)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        beam_data._run_pipeline(
+            Beam, FailingPipeline(RuntimeError("out of memory")), [], None)
+
+
+# ---- what the steps are made of ----------------------------------------------
+
+
+def test_buckets_divide_the_order_into_ranges():
+    order = np.sort(np.random.default_rng(1).integers(
+        0, 2**64, 5000, dtype=np.uint64, endpoint=False))
+    order[0], order[-1] = 0, 2**64 - 1
+    for number in (1, 2, 64):
+        buckets = beam_stages.buckets_of(order, number)
+        assert (np.diff(buckets) >= 0).all()
+        assert buckets[0] == 0 and buckets[-1] == number - 1
+        assert np.bincount(buckets).max() < 2 * 5000 / number
+
+
+def test_buckets_keep_within_memory_and_are_enough_for_many_workers():
+    assert beam_stages.num_buckets(0, 1) == 1
+    assert beam_stages.num_buckets(1000, 1) == 1
+    for text_bytes in (10**7, 10**9, 10**12):
+        buckets = beam_stages.num_buckets(text_bytes, 40)
+        assert buckets & buckets - 1 == 0
+        assert 40 * text_bytes / 2 / buckets <= 64 << 20
+        assert buckets >= 128
+
+
+def test_ranks_follow_one_another():
+    given = (0, [(7, 5), (2, 10), (4, 1)])
+    assert dict(beam_writing.rank_buckets(given)) == {
+        2: (0, 16), 4: (10, 16), 7: (11, 16)}
+
+
+def test_slices_join_to_what_they_were_cut_from():
+    documents = documents_of([[3, 1], [2], [5, 4, 1], [1], [2, 2]])
+    slices = [(first, beam_stages.slice_of(documents, first, end))
+              for first, end in ((4, 5), (0, 1), (1, 4))]
+    assert slices[2][1].first_sentence.tolist() == [0, 1, 4, 5]
+    for found, expected in zip(beam_stages.joined(slices), documents):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_attempts_at_a_step_do_not_write_to_one_file(tmp_path):
+    job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
+    assert job.unique_file("piece") != job.unique_file("piece")
+
+
+def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
+    job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
+    request = np.zeros(1, beam_stages.REQUEST).tobytes(), b""
+    with pytest.raises(ValueError, match="1 documents"):
+        list(beam_stages.answer_requests(
+            (0, {"texts": [], "requests": [request]}), job))
+
+
+# ---- Beam's runners ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [
+    (), pytest.param(TWO_PROCESSES, marks=pytest.mark.slow)],
+    ids=["in_memory", "multi_processing"])
+def test_direct_runner(flags, tmp_path, monkeypatch):
+    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
+    assert_same(*run_both(tmp_path, "DirectRunner", flags, **settings()))
+
+
+def test_an_unknown_option(tmp_path):
+    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    with pytest.raises(InputError, match="--direct_num_worker is not an option of D"):
+        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+                      "DirectRunner", ["--direct_num_worker=2"])
+
+
+@pytest.mark.slow
+def test_wrong_input_in_a_worker_process(tmp_path):
+    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    options = options_of(tmp_path, b"Good.\n\nNot \xff good.\n")
+    with pytest.raises(InputError, match="line 3: byte 5 is not UTF-8.*iconv.$"):
+        beam_data.run(
+            options, FullTokenizer(spm_model_file=SPM_MODEL), "DirectRunner",
+            TWO_PROCESSES)
+    assert not contents(tmp_path)
+
+
+def test_an_unknown_runner(tmp_path):
+    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    with pytest.raises(InputError, match="--runner=NoRunner: "):
+        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+                      "NoRunner")
+
+
+@pytest.fixture
+def engine():
+    """Flags that name a cluster of two worker processes, of which one ends it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.start_beam_engine", "--num_workers=2",
+         "--seconds_to_start=120"],
+        cwd=pathlib.Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+    try:
+        ready = process.stdout.readline()
+        assert ready.startswith("Ready"), ready
+        yield ready.split("--runner=DaskRunner")[1].split()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.slow
+def test_dask_cluster_of_several_processes(tmp_path, monkeypatch, request):
+    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    pytest.importorskip("distributed", reason=WITHOUT_BEAM)
+    monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
+    flags = request.getfixturevalue("engine")
+    assert_same(*run_both(tmp_path, "DaskRunner", flags, **settings()))

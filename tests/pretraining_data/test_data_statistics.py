@@ -1,0 +1,172 @@
+"""Records of the default way against the release's: every statistic, two samples.
+
+The release's records are one draw. Its instances are not independent of each other
+(a document's copies are alike), so that tables of chi-square do not apply; how far
+apart two draws may be is seen in a dozen draws of ours: the release's must not lie
+farther from them than they lie from each other.
+"""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+
+from albert_tf.masking import batched
+from albert_tf.pretraining_data import (
+    plans as instance_plans, spans, token_parts, token_store)
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.plans import ORIGINS
+from albert_tf.pretraining_data.work_folder import WorkFolder
+from albert_tf.records import encode
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.pretraining_data.data_creation import SPM_MODEL, WORDPIECE, golden_options
+from tests.helpers import SHARED
+
+pytestmark = pytest.mark.shared
+SETS = ("default", "do_permutation", "random_next_sentence", "wordpiece") + tuple(
+    pytest.param(name, marks=pytest.mark.slow) for name in (
+        "favor_longer", "masked_lm_prob0", "ngram1", "no_whole_word", "short_seq_half",
+        "two_files_cased_64"))
+DRAWS = 12
+
+
+class Maker:
+    """Statistics of ten copies of the golden text, by their seed."""
+
+    def __init__(self, name, tmp_path, **flags):
+        golden = SHARED / "golden" / "pretraining_data" / name
+        run = json.loads((golden / "stats_dupe10.json").read_text())
+        given = run["flags"]
+        self.golden = run["stats"]
+        self.golden_totals = run["totals"]
+        inputs = len(given["input_file"].split(","))
+        options = golden_options(
+            {"flags": {**given, "inputs": inputs, "outputs": 1, **flags}}, tmp_path, 10)
+        self.options = options.instances
+        self.tokenizer = FullTokenizer(
+            vocab_file=WORDPIECE, do_lower_case=given.get("do_lower_case", True),
+            spm_model_file=given["spm_model_file"] and SPM_MODEL)
+        folder = WorkFolder(str(tmp_path))
+        encoder = TokenEncoder(self.tokenizer, "release")
+        for span in spans.plan_spans(options.input_files):
+            token_parts.write_part(folder, options.input_files, span, encoder)
+        self.store = token_store.TokenStore(folder)
+
+    def draw(self, seed):
+        stats = collections.defaultdict(collections.Counter)
+        plans = []
+        for part in range(self.store.num_parts):
+            place = instance_plans.Place(
+                part, 0, int(self.store.first_document[part]), self.store.num_documents)
+            for chunks in instance_plans.plan_chunks(
+                    self.store.part(part), place, range(10), self.options, seed):
+                rows, counts = instance_plans.finish_chunks(
+                    chunks, *self.store.second_segment(
+                        chunks.random_document, chunks.random_place,
+                        chunks.random_length))
+                plans.append(rows)
+                single = counts.single_sentences
+                stats["branch"]["random_document_because_single_segment"] += single
+                stats["branch"]["short_target"] += counts.short_targets
+        plans = np.concatenate(plans)
+        stats["branch"]["random_document"] = int(
+            (plans["origin"] == ORIGINS.index("random_document")).sum())
+        read = self.store.read
+        ids = dict(cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
+        sequences = encode.assemble(
+            plans, read(plans["part_a"], plans["start_a"], plans["length_a"]),
+            read(plans["part_b"], plans["start_b"], plans["length_b"]),
+            self.options.max_seq_length, pad_id=self.tokenizer.pad_id, **ids)
+        masked = batched.mask_batch(
+            sequences.input_ids, sequences.starts_word, sequences.lengths,
+            plans["mask"], self.options.masking, mask_id=self.tokenizer.mask_id,
+            vocab_size=self.tokenizer.vocab_size, **ids)
+        stats["seq_len"].update(sequences.lengths.tolist())
+        stats["len_a"].update(plans["length_a"].tolist())
+        stats["len_b"].update(plans["length_b"].tolist())
+        stats["next_sentence_label"].update(plans["label"].tolist())
+        stats["masked_count"].update(masked.num_masked.tolist())
+        stats["replacement"].update(dict(zip(
+            ("mask", "same", "other"), masked.shown.tolist())))
+        stats["span_words"].update({
+            size: n for size, n in enumerate(masked.ngram_words.tolist()) if n})
+        for row, count in zip(masked.masked_lm_positions, masked.num_masked):
+            runs = np.split(row[:count], np.flatnonzero(np.diff(row[:count]) > 1) + 1)
+            stats["contiguous_run_pieces"].update(len(run) for run in runs if len(run))
+        wanted = np.array([self.options.masking.num_to_predict(n) for n in range(
+            self.options.max_seq_length + 1)])[sequences.lengths]
+        stats["shortfall_to_num_to_predict"].update(
+            (wanted - masked.num_masked).tolist())
+        stats["boundary"][1] = int(masked.token_boundary.sum())
+        return stats
+
+
+def _shares(counter, keys):
+    counts = np.array([counter.get(key, 0) for key in keys], float)
+    return counts / max(counts.sum(), 1)
+
+
+def _farther(golden, draws):
+    """Statistics in which the golden draw lies farther off than ours from each other.
+
+    Distances are those of Kolmogorov and Smirnov between one draw and all others.
+    """
+    found = []
+    for name in golden:
+        keys = sorted({*golden[name], *(key for draw in draws for key in draw[name])},
+                      key=lambda key: (isinstance(key, str), key))
+        def distance(draw, others):
+            pooled = sum((collections.Counter(o[name]) for o in others),
+                         collections.Counter())
+            return np.abs(np.cumsum(_shares(draw[name], keys)
+                                    - _shares(pooled, keys))).max(initial=0)
+        own = [distance(draw, [d for d in draws if d is not draw]) for draw in draws]
+        theirs = distance(golden, draws)
+        if theirs > 1.5 * max(own) + 1e-3:
+            found.append((name, theirs, max(own)))
+    return found
+
+
+def _golden(stats):
+    known = {name: {int(key) if key.lstrip("-").isdecimal() else key: n
+                    for key, n in counts.items()} for name, counts in stats.items()}
+    # How many pieces an n-gram has is seen in test_batch_masking alone.
+    known.pop("span_pieces", None)
+    return known
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_statistics_are_the_release_s(name, tmp_path):
+    maker = Maker(name, tmp_path)
+    draws = [maker.draw(seed) for seed in range(DRAWS)]
+    golden = _golden(maker.golden)
+    if name == "do_permutation":  # permuted pieces are among the masked ones here
+        for other in ("shortfall_to_num_to_predict", "permuted"):
+            golden.pop(other, None)
+    assert set(golden) <= set(draws[0])
+    assert not _farther(golden, draws)
+    for total, ours in (
+            ("instances", lambda d: sum(d["seq_len"].values())),
+            ("tokens", lambda d: sum(n * c for n, c in d["seq_len"].items())),
+            ("boundary", lambda d: d["boundary"][1]),
+            ("predictions",
+             lambda d: sum(n * c for n, c in d["masked_count"].items()))):
+        values = [ours(draw) for draw in draws]
+        spread = max(4 * np.std(values, ddof=1), 1e-9)
+        assert abs(maker.golden_totals[total] - np.mean(values)) <= spread, total
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name, flags, seen_in", [
+    ("default", {"favor_shorter_ngram": False},
+     {"span_words", "contiguous_run_pieces"}),
+    ("default", {"short_seq_prob": 0.2}, {"seq_len", "masked_count"}),
+    ("default", {"masked_lm_prob": 0.14}, {"masked_count"}),
+    ("default", {"do_whole_word_mask": False}, {"contiguous_run_pieces"}),
+    ("random_next_sentence", {"random_next_sentence": False}, {"branch", "len_b"}),
+])
+def test_other_settings_are_told_apart(name, flags, seen_in, tmp_path):
+    maker = Maker(name, tmp_path, **flags)
+    draws = [maker.draw(seed) for seed in range(DRAWS)]
+    assert seen_in <= {each for each, _, _ in _farther(_golden(maker.golden), draws)}

@@ -1,0 +1,460 @@
+"""Data creation on several processes: same bytes, stopped, gone on with, shuffled."""
+
+import collections
+import functools
+import os
+import pathlib
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from albert_tf import parallel
+from albert_tf.errors import InputError
+from albert_tf.masking.reference import MaskingOptions
+from albert_tf.pretraining_data import (
+    local, options as pretraining_data, shuffle, spans, token_parts)
+from albert_tf.pretraining_data.growing_file import GrowingFile
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data.shards import Shards
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import read_records
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, options_of
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = InstanceOptions(
+    max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7))
+PLAN_SPANS = spans.plan_spans
+
+
+@pytest.fixture(autouse=True)
+def no_picture(monkeypatch):
+    monkeypatch.setattr(pretraining_data, "draw_summary",
+                        lambda path, *_: open(path, "wb").close())
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return FullTokenizer(spm_model_file=SPM_MODEL)
+
+
+@pytest.fixture
+def many_units(monkeypatch):
+    """Many spans and units of a small text, on processes of their own."""
+    monkeypatch.setattr(local, "_FEW_BYTES", 0)
+    monkeypatch.setattr(shuffle, "_FEWEST_ROWS_PER_UNIT", 100)
+    monkeypatch.setattr(spans, "plan_spans",
+                        functools.partial(PLAN_SPANS, size=20_000))
+
+
+def _bytes(options):
+    return [pathlib.Path(path).read_bytes() for path in options.output_files]
+
+
+def _options(tmp_path, outputs=("a.tfrecord", "b.tfrecord", "c.tfrecord"), **more):
+    return options_of(tmp_path, CORPUS, outputs, **{
+        "instances": SMALL, "dupe_factor": 2, **more})
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory, tokenizer):
+    """What one process makes of one span."""
+    options = _options(tmp_path_factory.mktemp("expected"))
+    pretraining = pretraining_data.draw_summary
+    pretraining_data.draw_summary = lambda path, *_: open(path, "wb").close()
+    try:
+        summary = local.create(options, tokenizer, num_workers=1)
+    finally:
+        pretraining_data.draw_summary = pretraining
+    return _bytes(options), summary
+
+
+def _same(summary, other):
+    return {k: v for k, v in summary.items() if k != "settings"} == {
+        k: v for k, v in other.items() if k != "settings"}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_records_do_not_depend_on_processes_and_spans(
+        workers, tmp_path, tokenizer, many_units, expected):
+    options = _options(tmp_path)
+    summary = local.create(options, tokenizer, num_workers=workers)
+    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+    assert sorted(os.listdir(tmp_path)) == sorted(
+        ["a.tfrecord", "b.tfrecord", "c.tfrecord", "text.txt"]
+        + [f"summary-a.tfrecord.{kind}" for kind in ("json", "png", "txt")])
+
+
+@pytest.mark.parametrize("objective", ["next", "none"])
+def test_other_objectives_on_several_processes(objective, tmp_path, tokenizer,
+                                               many_units):
+    made = []
+    for workers in (1, 2):
+        options = _options(tmp_path, instances=InstanceOptions(
+            max_seq_length=48, sentence_objective=objective))
+        local.create(options, tokenizer, num_workers=workers)
+        made.append(_bytes(options))
+    assert made[0] == made[1]
+
+
+def test_full_sentences_have_one_segment(tmp_path, tokenizer):
+    options = _options(tmp_path, ["out"], instances=InstanceOptions(
+        max_seq_length=48, sentence_objective="none", short_seq_prob=0,
+        masking=MaskingOptions(masked_lm_prob=0)))
+    summary = local.create(options, tokenizer)
+    assert summary["second_segment"] == {"one_segment": summary["instances"]}
+    rows = [pretraining_spec(48, 20).parse_numpy(record)
+            for record in read_records(options.output_files[0])]
+    assert not any(row["segment_ids"].any() for row in rows)
+    assert not any(row["next_sentence_labels"].any() for row in rows)
+    ends = [int(row["input_mask"].sum()) for row in rows]
+    assert all(row["input_ids"][end - 1] == tokenizer.sep_id
+               for row, end in zip(rows, ends))
+    # Over the end of a document the sentences go on behind a separator.
+    inner = [(row["input_ids"][:end - 1] == tokenizer.sep_id).sum()
+             for row, end in zip(rows, ends)]
+    assert 0 < np.mean(np.array(inner) > 0) < 0.5
+    assert np.mean(ends) > 30
+
+
+# ---- the shuffle ------------------------------------------------------------
+
+
+def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, many_units):
+    """Over many seeds, documents' instances are spread evenly over the outputs."""
+    words = ("one", "two", "three", "four", "five", "six")
+    text = "\n\n".join(f"{word} is away. \n{word} is back." for word in words)
+    places = collections.defaultdict(list)
+    for seed in range(80):
+        options = options_of(
+            tmp_path, text, ["out"], dupe_factor=2, random_seed=seed,
+            instances=InstanceOptions(max_seq_length=24, short_seq_prob=0,
+                                      masking=MaskingOptions(masked_lm_prob=0)))
+        local.create(options, tokenizer, num_workers=1)
+        records = list(read_records(options.output_files[0]))
+        assert len(records) == 12
+        for place, record in enumerate(records):
+            ids = pretraining_spec(24, 20).parse_numpy(record)["input_ids"]
+            found = "".join(tokenizer.convert_ids_to_tokens(ids.tolist()))
+            (word,) = [word for word in words if word in found]
+            places[word].append(place)
+    assert len(places) == 6
+    for word, found in places.items():
+        assert scipy.stats.chisquare(np.bincount(found, minlength=12)).pvalue > 1e-4
+    # Neighbours are no likelier to be of one document than others.
+    first = {word: found[0::2] for word, found in places.items()}
+    second = {word: found[1::2] for word, found in places.items()}
+    gaps = np.concatenate([np.array(second[w]) - np.array(first[w]) for w in places])
+    expected = np.array([12 - gap for gap in range(1, 12)]) / 66 * len(gaps)
+    assert scipy.stats.chisquare(
+        np.bincount(gaps, minlength=12)[1:], expected).pvalue > 1e-4
+
+
+def test_shards_are_filled_evenly(tmp_path, tokenizer, many_units):
+    names = pretraining_data.shard_names("out.tfrecord", 7)
+    assert names[0] == "out.tfrecord-00000-of-00007" and len(names) == 7
+    options = _options(tmp_path, names)
+    summary = local.create(options, tokenizer, num_workers=1)
+    sizes = [sum(1 for _ in read_records(path)) for path in options.output_files]
+    assert sum(sizes) == summary["instances"] and max(sizes) - min(sizes) <= 1
+    assert (tmp_path / "summary-out.tfrecord.json").exists()
+    with pytest.raises(InputError, match="out.tfrecord-00000-of-00007 is a shard of "):
+        pretraining_data.check_files(
+            _options(tmp_path, pretraining_data.shard_names("out.tfrecord", 5)))
+
+
+@pytest.mark.parametrize("first, end, count, shards, expected", [
+    (0, 10, 10, 1, [(0, 0, 10)]),
+    (2, 7, 10, 3, [(0, 2, 3), (1, 3, 6), (2, 6, 7)]),
+    (0, 2, 2, 4, [(1, 0, 1), (3, 1, 2)]),
+    (5, 5, 10, 2, []),
+])
+def test_shards_of_ranks(first, end, count, shards, expected):
+    assert list(shuffle.shards_of_ranks(first, end, count, shards)) == expected
+
+
+def test_units_hold_every_rank_once():
+    cells = np.random.RandomState(1).poisson(3, shuffle.NUM_CELLS)
+    cells[100:5000] = 0
+    units = shuffle.units_of_cells(cells)
+    assert len(units) > 3
+    assert [u.first_rank for u in units] == [0] + [u.end_rank for u in units[:-1]]
+    assert units[-1].end_rank == cells.sum()
+    for unit in units:
+        assert unit.end_rank - unit.first_rank == cells[
+            unit.first_cell:unit.end_cell].sum()
+
+
+# ---- stopped, and gone on with ----------------------------------------------
+
+
+class Stop(Exception):
+    """Ends a run as an accident would."""
+
+
+@pytest.mark.parametrize("after", [1, 3, 8, 14, 17])
+def test_a_stopped_run_goes_on_to_the_same_bytes(
+        after, tmp_path, tokenizer, many_units, expected, monkeypatch):
+    calls = []
+    original = local.Worker.__call__
+
+    def counted(self, task):
+        calls.append(task[0])
+        if len(calls) > after:
+            raise Stop
+        return original(self, task)
+
+    options = _options(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(local.Worker, "__call__", counted)
+        with pytest.raises(Stop):
+            local.create(options, tokenizer, num_workers=1)
+    assert not any(map(os.path.exists, options.output_files))
+    kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
+    assert any(name.endswith(".json") for name in kept)
+    summary = local.create(options, tokenizer, num_workers=1)
+    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+    assert not (tmp_path / "a.tfrecord.unfinished").exists()
+
+
+def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
+    """A run whose units are all made; so many are in the outputs already."""
+    append, appended = GrowingFile.append, []
+
+    def limited(self, piece):
+        appended.append(piece)
+        if len(appended) <= joined:
+            append(self, piece)
+
+    def fails(self):
+        raise Stop
+
+    options = _options(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(GrowingFile, "append", limited)
+        patched.setattr(Shards, "finish", fails)
+        with pytest.raises(Stop):
+            local.create(options, tokenizer, num_workers=1)
+    return options, tmp_path / "a.tfrecord.unfinished"
+
+
+@pytest.mark.parametrize("kind", [
+    "part-00000.tokens", "plans-00000-0000.rows", "piece-00002-000016",
+    "unit-000001.json", "shard-00000.growing"])
+def test_what_was_damaged_meanwhile_is_made_again(
+        kind, tmp_path, tokenizer, many_units, expected, monkeypatch):
+    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch, 5)
+    content = bytearray((folder / kind).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / kind).write_bytes(content)
+    summary = local.create(options, tokenizer, num_workers=1)
+    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+
+
+@pytest.mark.parametrize("joined", [0, 1, 7])
+def test_finished_units_are_not_made_again(
+        joined, tmp_path, tokenizer, many_units, expected, monkeypatch):
+    options, _ = _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined)
+
+    def fails(*_):
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(local.Worker, "_make_plans", fails)
+    monkeypatch.setattr(local.Worker, "_make_records", fails)
+    monkeypatch.setattr(token_parts, "write_part", fails)
+    local.create(options, tokenizer, num_workers=1)
+    assert _bytes(options) == expected[0]
+
+
+@pytest.mark.parametrize("damaged", ["", "unit-000001.json"])
+def test_a_run_stopped_while_files_get_their_names_goes_on(
+        damaged, tmp_path, tokenizer, many_units, expected, monkeypatch):
+    options = _options(tmp_path)
+    moved, move = [], local._move
+
+    def one(source, target):
+        if len(moved) == 1:
+            raise Stop
+        moved.append(target)
+        move(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "_move", one)
+        with pytest.raises(Stop):
+            local.create(options, tokenizer, num_workers=1)
+    assert [os.path.exists(path) for path in options.output_files] == [
+        True, False, False]
+    if damaged:
+        (tmp_path / "a.tfrecord.unfinished" / damaged).write_text("{")
+    summary = local.create(options, tokenizer, num_workers=1)
+    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+
+
+def test_other_flags_do_not_go_on_with_a_stopped_run(
+        tmp_path, tokenizer, many_units, monkeypatch):
+    options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
+    with pytest.raises(InputError, match="unfinished run with dupe_factor=2, this one "
+                                         "has 3; finish that run"):
+        local.create(_options(tmp_path, dupe_factor=3), tokenizer, num_workers=1)
+    assert folder.exists()
+
+
+def test_changed_text_starts_anew(tmp_path, tokenizer, many_units, monkeypatch):
+    _, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
+    text = CORPUS[:60_000]
+    changed = options_of(tmp_path, text, ("a.tfrecord", "b.tfrecord", "c.tfrecord"),
+                         instances=SMALL, dupe_factor=2)
+    local.create(changed, tokenizer, num_workers=1)
+    (tmp_path / "alone").mkdir()
+    alone = options_of(tmp_path / "alone", text,
+                       ("a.tfrecord", "b.tfrecord", "c.tfrecord"), instances=SMALL,
+                       dupe_factor=2)
+    local.create(alone, tokenizer, num_workers=1)
+    assert _bytes(changed) == _bytes(alone) and not folder.exists()
+
+
+def _command(tmp_path, *more):
+    """The script, with small spans and units, in processes of its own."""
+    code = (
+        "import functools, runpy, sys; sys.path.insert(0, '.')\n"
+        "from albert_tf import global_shuffle, local_data, text_spans\n"
+        "if __name__ == '__main__':\n"
+        "    local_data._FEW_BYTES = 0\n"
+        "    global_shuffle._FEWEST_ROWS_PER_UNIT = 100\n"
+        "    text_spans.plan_spans = functools.partial(text_spans.plan_spans, "
+        "size=20_000)\n"
+        "    sys.argv = sys.argv[1:]\n"
+        "    runpy.run_path(sys.argv[0], run_name='__main__')\n")
+    script = tmp_path / "small_units.py"
+    script.write_text(code)
+    outputs = ",".join(str(tmp_path / f"{name}.tfrecord") for name in "abc")
+    return [sys.executable, str(script), "create_pretraining_data.py",
+            f"--input_file={tmp_path / 'text.txt'}", f"--output_file={outputs}",
+            f"--spm_model_file={SPM_MODEL}", "--max_seq_length=48", "--dupe_factor=2",
+            "--max_predictions_per_seq=7", "--num_workers=2", *more]
+
+
+def _children(pid):
+    """Processes of a session, but for its leader."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = pathlib.Path(f"/proc/{name}/stat").read_text(
+                encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == pid and int(name) != pid:
+            found.append(int(name))
+    return found
+
+
+def _kill_all_workers_end(pid):
+    deadline = time.monotonic() + 30
+    while _children(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not _children(pid)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")
+@pytest.mark.parametrize("kills", [
+    1, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(kills, tmp_path, expected):
+    options = _options(tmp_path)
+    draw = random.Random(kills)
+    for _ in range(kills):
+        with subprocess.Popen(_command(tmp_path), cwd=ROOT, start_new_session=True,
+                              stderr=subprocess.PIPE) as process:
+            time.sleep(draw.uniform(0.3, 3))
+            process.kill()
+            process.communicate()
+        assert _kill_all_workers_end(process.pid), "workers outlived their parent"
+    done = subprocess.run(_command(tmp_path), cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert _bytes(options) == expected[0]
+
+
+class KilledOnce(local.Worker):
+    """Dies in one unit, the first time."""
+
+    def __call__(self, task):
+        mark = self._folder.file("killed")
+        if task[0] == "write" and task[1][0].number == 2 and not os.path.exists(mark):
+            pathlib.Path(mark).write_bytes(b"")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(task)
+
+
+def test_a_killed_worker_s_unit_is_made_by_another(
+        tmp_path, tokenizer, many_units, expected, monkeypatch, caplog):
+    monkeypatch.setattr(local, "Worker", KilledOnce)
+    options = _options(tmp_path)
+    local.create(options, tokenizer, num_workers=2)
+    assert "writing: a worker process was killed" in caplog.text
+    assert _bytes(options) == expected[0]
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expected):
+    options = _options(tmp_path)
+
+    def limit():
+        # Stands for a full disk: files larger than this cannot be written.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+    done = subprocess.run(
+        _command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=120,
+        check=False, preexec_fn=limit)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "cannot be written: File too large" in done.stderr.splitlines()[-1]
+    assert "What is finished stays in" in done.stderr
+    assert not any(map(os.path.exists, options.output_files))
+    done = subprocess.run(_command(tmp_path), cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Going on with the unfinished run" in done.stderr
+    assert _bytes(options) == expected[0]
+
+
+# ---- wrong inputs -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("text, message", [
+    (b"Good.\n\n\x89PNG\r\n\x1a\n\x00\x00\xff", "text.txt, line 3: "),
+    (b"a " * (9 << 20), "text.txt, line 1: .*longer than"),
+])
+def test_what_is_no_text_is_told_and_leaves_nothing(text, message, tmp_path, tokenizer):
+    options = options_of(tmp_path, text, ["out"])
+    with pytest.raises(InputError, match=message):
+        local.create(options, tokenizer)
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+def test_line_ends_and_marks_do_not_matter(tmp_path, tokenizer):
+    text = "One is here.\nTwo is there.\n\nThree came.\nFour went.\n"
+    made = []
+    for variant in (text, "\ufeff" + text.replace("\n", "\r\n")):
+        options = options_of(tmp_path, variant, ["out"])
+        local.create(options, tokenizer)
+        made.append(sorted(
+            tuple(sorted(pretraining_spec(24, 20).parse_numpy(record)["input_ids"]))
+            for record in read_records(options.output_files[0])))
+    assert len(made[0]) == len(made[1]) > 0
+
+
+def test_a_remote_output_needs_a_work_dir(tokenizer):
+    options = pretraining_data.DataOptions(("text.txt",), ("gs://bucket/out",))
+    with pytest.raises(InputError, match="--work_dir is missing: gs://bucket/out"):
+        local.work_folder_of(options, None)
+
+
+def test_a_negative_number_of_workers_is_refused(tmp_path, tokenizer):
+    with pytest.raises(InputError, match="--num_workers=-1"):
+        local.create(_options(tmp_path), tokenizer, num_workers=-1)
+    assert parallel.num_processes(0) >= 1

@@ -1,0 +1,309 @@
+"""The token store holds what the release's way of reading gives, and finds it again."""
+
+import errno
+import functools
+import os
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from albert_tf import keyed_random
+from albert_tf.errors import InputError
+from albert_tf.masking.reference import WordStarts
+from albert_tf.pretraining_data import (
+    part_files, spans, token_parts, token_store, work_folder)
+from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data.release import read_documents
+from albert_tf.pretraining_data.spans import plan_spans
+from albert_tf.pretraining_data.token_store import TokenStore
+from albert_tf.pretraining_data.work_folder import WorkFolder
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.pretraining_data.data_creation import documents_of
+from tests.helpers import FIXTURES
+
+# Lines: with an unknown piece, blank but for WordPiece, without pieces, ...
+LINES = ["the cat sat on the mat", "a dog ran 1,000 miles", "\u2603 and \u4e2d\u6587",
+         "", "", " ", "\u0301", "\ufffd", "x",
+         "one two three four five six seven eight"]
+
+
+@functools.cache
+def encoder(kind="sentencepiece"):
+    return TokenEncoder(FullTokenizer(
+        spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
+        if kind == "sentencepiece" else FullTokenizer(
+            vocab_file=str(FIXTURES / "tokenization" / "wp_vocab.txt")))
+
+
+def random_files(folder, rng, num_lines=25):
+    paths = []
+    for number in range(3):
+        path = folder / f"{number}.txt"
+        path.write_text("\n".join(rng.choices(LINES, k=rng.randrange(num_lines))),
+                        encoding="utf-8")
+        paths.append(str(path))
+    return paths
+
+
+def write(folder, paths, size=0, kind="sentencepiece"):
+    """Writes all parts; returns the store and the counts over all parts."""
+    os.makedirs(folder, exist_ok=True)
+    folder, total = WorkFolder(str(folder)), {}
+    for span in plan_spans(paths, size):
+        info, sums = token_parts.write_part(folder, paths, span, encoder(kind))
+        folder.finish(f"part-{span.number:05d}", info, sums)
+        assert folder.finished(f"part-{span.number:05d}")["counts"] == info["counts"]
+        for name, count in info["counts"].items():
+            total[name] = total.get(name, 0) + count
+    return TokenStore(folder), total
+
+
+def as_lists(documents):
+    """[(id, tokens of each sentence)] of Documents, their layout checked."""
+    found = []
+    assert documents.sentence_lengths.dtype == np.uint32
+    assert documents.ids.dtype == np.uint64
+    for places in (documents.first_sentence, documents.first_token):
+        assert places.dtype == np.int64 and places[0] == 0
+        assert len(places) == len(documents.ids) + 1
+    assert documents.first_sentence[-1] == len(documents.sentence_lengths)
+    assert documents.first_token[-1] == len(documents.tokens)
+    for d, number in enumerate(documents.ids.tolist()):
+        first, last = documents.first_sentence[d:d + 2]
+        place, end = documents.first_token[d:d + 2]
+        sentences = []
+        for length in documents.sentence_lengths[first:last].tolist():
+            sentences.append(documents.tokens[place:place + length].tolist())
+            place += length
+        assert documents.tokens[place] == documents.tokens[end - 1]
+        assert place == end - 1
+        found.append((number, sentences, int(documents.tokens[place])))
+    return found
+
+
+def expected(paths, kind="sentencepiece"):
+    """[tokens of each sentence] of each document, and counts, as the release reads."""
+    tokenizer = encoder(kind).tokenizer
+    starts = WordStarts("release" if kind == "sentencepiece" else "wordpiece")
+    documents, counts = read_documents(paths, tokenizer)
+    counts = counts.as_dict()
+    del counts["unknown_share"]
+    return [[[i * 2 + starts[piece] for piece, i in zip(
+        pieces, tokenizer.convert_tokens_to_ids(pieces))] for pieces in document]
+        for document in documents], counts
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_documents_of_the_release_however_the_text_is_cut(
+        tmp_path, monkeypatch, kind, seed):
+    rng = random.Random(seed)
+    paths = random_files(tmp_path, rng)
+    documents, counts = expected(paths, kind)
+    ids = None
+    for size in (0, 41, 137):
+        monkeypatch.setattr(spans, "_BLOCK_BYTES", rng.randrange(1, 300))
+        store, total = write(tmp_path / f"{size}", paths, size, kind)
+        assert total == counts
+        assert store.num_documents == len(documents)
+        parts = [as_lists(store.part(number)) for number in range(store.num_parts)]
+        found = sum(parts, [])
+        assert [sentences for _, sentences, _ in found] == documents
+        assert {separator for _, _, separator in found} == {encoder(kind).separator}
+        assert store.first_document.tolist() == np.cumsum(
+            [0, *map(len, parts)])[:-1].tolist()
+        ids = ids or [number for number, _, _ in found]
+        assert [number for number, _, _ in found] == ids == sorted(set(ids))
+        for part, span in zip(parts, plan_spans(paths, size)):
+            in_memory, _ = token_parts.documents_of_span(paths, span, encoder(kind))
+            assert as_lists(in_memory) == part
+
+
+def test_slices_of_a_part(tmp_path):
+    paths = random_files(tmp_path, random.Random(1), 400)
+    store, _ = write(tmp_path / "store", paths)
+    whole = store.part(0)
+    for num_sentences in (1, 2, 7, 10**9):
+        found, number, place = [], 0, 0
+        for first, first_token, documents in store.slices(0, num_sentences):
+            assert (first, first_token) == (number, place)
+            number += len(documents.ids)
+            place += len(documents.tokens)
+            assert len(documents.sentence_lengths[:documents.first_sentence[-2]]
+                       ) < num_sentences
+            found += as_lists(documents)
+        assert found == as_lists(whole)
+
+
+def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\n \n\xef\xbf\xbd\n")
+    store, counts = write(tmp_path / "store", [str(path)], kind="wordpiece")
+    assert store.num_parts == 1 and store.num_documents == 0
+    assert as_lists(store.part(0)) == [] and list(store.slices(0)) == []
+    assert counts["lines_without_pieces"] == 1 and counts["documents"] == 0
+
+
+# Reading from anywhere.
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Many small parts, few open files, long documents in terms of marks."""
+    monkeypatch.setattr(token_parts, "SENTENCES_PER_MARK", 4)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 130)
+    monkeypatch.setattr(part_files, "_most_open_files", lambda: 3)
+    rng = random.Random(7)
+    path = tmp_path / "long.txt"
+    path.write_text("\n".join(rng.choice(["", *LINES[:2] * 12, "x"])
+                              for _ in range(600)), encoding="utf-8")
+    store, _ = write(tmp_path / "store", [str(path)], 700)
+    assert store.num_parts > 10 and store.num_documents > 15
+    yield store
+    store.close()
+
+
+def test_tokens_from_anywhere(store):
+    rng = np.random.default_rng(0)
+    whole = [store.part(number).tokens for number in range(store.num_parts)]
+    full = [number for number, tokens in enumerate(whole) if len(tokens)]
+    parts = rng.choice(full, 300).astype(np.uint32)
+    starts = np.array([rng.integers(len(whole[p])) for p in parts], np.uint64)
+    lengths = np.array([rng.integers(len(whole[p]) - int(s) + 1)
+                        for p, s in zip(parts, starts)], np.uint32)
+    found = store.read(parts, starts, lengths)
+    assert found.dtype == store.dtype == encoder().dtype
+    np.testing.assert_array_equal(found, np.concatenate(
+        [whole[p][int(s):int(s) + n] for p, s, n in zip(parts, starts, lengths)]))
+    assert len(store._files._open) == 3
+    assert len(store.read(parts[:0], starts[:0], lengths[:0])) == 0
+
+
+def test_second_segments_lie_at_random_places(store):
+    rng = np.random.default_rng(0)
+    count = 2000
+    numbers = rng.integers(store.num_documents, size=count)
+    places = rng.integers(2**64, size=count, dtype=np.uint64)
+    targets = rng.integers(-5, 300, count)
+    part, start, length = store.second_segment(numbers, places, targets)
+    assert (part.dtype, start.dtype, length.dtype) == (np.uint32, np.uint64, np.int64)
+    slices = [store.part(number) for number in range(store.num_parts)]
+    marked = 0
+    for k in range(count):
+        documents = slices[part[k]]
+        own = int(numbers[k] - store.first_document[part[k]])
+        [expected], [wanted] = token_store.random_places(
+            documents, np.array([own]), places[k:k + 1], targets[k:k + 1])
+        assert (start[k], length[k]) == (expected, wanted)
+        marked += start[k] - documents.first_token[own] > 40
+    assert marked > 100
+    found = store.second_segment(numbers[:0], places[:0], targets[:0])
+    assert list(map(len, found)) == [0, 0, 0]
+
+
+def test_random_places_by_definition():
+    lengths = [[3, 1], [2], [3, 1, 4, 1, 5, 9], [1], [2, 2]]
+    documents, count = documents_of(lengths), 500
+    numbers = np.random.default_rng(2).integers(len(lengths), size=count)
+    places = keyed_random.words(keyed_random.keys_of(1, 2), 0, count)
+    drawn = set()
+    for target in (-3, 0, 1, 4, 5, 6, 100):
+        found = token_store.random_places(
+            documents, numbers, places, np.full(count, target))
+        for number, place, first, length in zip(numbers, places, *found):
+            sentences = lengths[number]
+            start = int(keyed_random.below(place, len(sentences)))
+            drawn.add((number, start))
+            taken = 0
+            for size in sentences[start:]:
+                taken += size
+                if taken >= target:
+                    break
+            assert (first, length) == (
+                documents.first_token[number] + sum(sentences[:start]), taken)
+    assert len(drawn) == sum(map(len, lengths))
+
+
+def test_a_store_is_opened_again_by_another_process(store):
+    again = pickle.loads(pickle.dumps(store))
+    arguments = np.array([0, 1]), np.array([5, 2**63], np.uint64), np.array([9, 9])
+    for a, b in zip(again.second_segment(*arguments), store.second_segment(*arguments)):
+        np.testing.assert_array_equal(a, b)
+    again.close()
+
+
+# Limits and failures.
+
+def long_document(folder, num_lines=3000):
+    path = folder / "long.txt"
+    path.write_text("x\n\n" + "the cat sat on the mat\n" * num_lines)
+    return str(path)
+
+
+def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
+    largest = []
+
+    class Watched(work_folder.FileSum):
+        def write(self, data):
+            largest.append(len(data))
+            super().write(data)
+
+    monkeypatch.setattr(work_folder, "FileSum", Watched)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
+    path = long_document(tmp_path)
+    store, counts = write(tmp_path / "store", [path])
+    assert counts["sentences"] == 3001 and counts["documents"] == 2
+    assert max(largest) <= 4 * 1000 < os.path.getsize(store._files.path(0, "tokens"))
+
+
+@pytest.mark.parametrize("limit, unit", [
+    ("MAX_DOCUMENT_PIECES", "pieces"), ("MAX_DOCUMENT_SENTENCES", "sentences")])
+def test_a_document_that_is_too_long(tmp_path, monkeypatch, limit, unit):
+    monkeypatch.setattr(token_parts, limit, 2000)
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
+    path = long_document(tmp_path)
+    with pytest.raises(InputError, match=(
+            f"long.txt, line 3: the document .* more than 2,000 {unit}; put a blank")):
+        write(tmp_path / "store", [path])
+    assert not [n for n in os.listdir(tmp_path / "store") if n.startswith("part")]
+
+
+def test_a_full_disk(tmp_path, monkeypatch):
+    written = []
+
+    def write_some(self, data):
+        written.append(data)
+        if len(written) > 9:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(work_folder.FileSum, "write", write_some)
+    path = long_document(tmp_path)
+    with pytest.raises(InputError, match="part-00000.*No space left on device"):
+        write(tmp_path / "store", [path])
+    assert not [n for n in os.listdir(tmp_path / "store") if n.startswith("part")]
+
+
+def test_files_that_were_tampered_with(store, tmp_path):
+    number = int(np.flatnonzero(np.diff(store.first_document))[0])
+    path = store._files.path(number, "tokens")
+    with open(path, "r+b") as stream:
+        stream.truncate(3)
+    with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
+        store.read(np.array([number]), np.array([0]), np.array([5]))
+    with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
+        store.part(number)
+    os.remove(path)
+    with pytest.raises(InputError, match="tokens: cannot be read.*remove its folder"):
+        TokenStore(WorkFolder(str(tmp_path / "store")))
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 100])
+def test_borders_are_those_of_the_store_s_slices(size, tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join("one here\n" * count for count in (1, 2, 5, 1, 1, 3)))
+    store, _ = write(tmp_path / "store", [str(path)])
+    borders = token_store.slice_borders(store.part(0).first_sentence, size)
+    assert borders[:-1] == [first for first, _, _ in store.slices(0, size)]
+    assert borders[-1] == 6

@@ -1,0 +1,273 @@
+"""From text to records by the script's two ways on one machine: files, wrong inputs."""
+
+import functools
+import json
+import logging
+import os
+import pathlib
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.masking.reference import MaskingOptions
+from albert_tf.pretraining_data import local, options as pretraining_data, release
+from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import read_records
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.pretraining_data.data_creation import SPM_MODEL, TEXT, WORDPIECE, options_of, written
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return FullTokenizer(spm_model_file=SPM_MODEL)
+
+
+@pytest.fixture(autouse=True)
+def no_picture(request, monkeypatch):
+    """Drawing takes longer than all the rest; one test sees the picture."""
+    if "picture" not in request.node.name:
+        monkeypatch.setattr(pretraining_data, "draw_summary", lambda path, *_: open(
+            path, "wb").close())
+
+
+@pytest.fixture(name="create", params=["local", "release"])
+def create_(request):
+    """The script's way without and with --reproduce_release."""
+    if request.param == "release":
+        return release.create
+    return functools.partial(local.create, num_workers=1)
+
+
+def _bytes_of(options):
+    return [pathlib.Path(path).read_bytes() for path in options.output_files]
+
+
+def test_the_seed_fixes_everything(tmp_path, tokenizer, create):
+    made = []
+    for seed in (1, 1, 2):
+        options = options_of(tmp_path, random_seed=seed)
+        # A global generator of another state must not matter.
+        np.random.seed(len(made))
+        random.seed(len(made))
+        create(options, tokenizer)
+        made.append(_bytes_of(options))
+    assert made[0] == made[1] != made[2]
+
+
+def test_outputs_are_filled_evenly_with_a_summary_beside(tmp_path, tokenizer, create):
+    options = options_of(tmp_path, outputs=("data/a.tfrecord", "data/b.tfrecord"))
+    summary = create(options, tokenizer)
+    counts = [sum(1 for _ in read_records(path)) for path in options.output_files]
+    assert sum(counts) == summary["instances"] and abs(counts[0] - counts[1]) <= 1
+    assert sorted(os.listdir(tmp_path / "data")) == [
+        "a.tfrecord", "b.tfrecord", "summary-a.tfrecord.json",
+        "summary-a.tfrecord.png", "summary-a.tfrecord.txt"]
+    stored = json.loads((tmp_path / "data" / "summary-a.tfrecord.json").read_text())
+    assert stored["text"]["documents"] == 3 and stored["text"]["sentences"] == 6
+    assert stored["text"]["single_sentence_documents"] == 1
+    assert stored["settings"]["random_seed"] == 12345
+    assert {k: stored[k] for k in ("instances", "label_1_share", "padding_share")} == {
+        k: summary[k] for k in ("instances", "label_1_share", "padding_share")}
+
+
+def test_summary_counts_agree_with_the_records(tmp_path, tokenizer, create):
+    options = options_of(tmp_path, instances=InstanceOptions(
+        max_seq_length=24, masking=MaskingOptions(max_predictions_per_seq=4)))
+    summary = create(options, tokenizer)
+    rows = [pretraining_spec(24, 4).parse_numpy(record)
+            for record in read_records(options.output_files[0])]
+    lengths = [int(row["input_mask"].sum()) for row in rows]
+    assert summary["instances"] == len(rows)
+    assert summary["length"] == {
+        "mean": pytest.approx(np.mean(lengths)), "min": min(lengths),
+        "median": sorted(lengths)[(len(rows) - 1) // 2], "max": max(lengths)}
+    assert summary["padding_share"] == pytest.approx(
+        1 - np.mean(lengths) / 24, abs=1e-6)
+    assert summary["predicted_pieces"] == sum(
+        row["masked_lm_weights"].sum() for row in rows)
+    assert summary["label_1_share"] == pytest.approx(
+        np.mean([row["next_sentence_labels"][0] for row in rows]), abs=1e-6)
+
+
+def test_skipped_sentences_are_counted(tmp_path, tokenizer, create):
+    kept = InstanceOptions(max_seq_length=24, single_segment="skip", short_seq_prob=0)
+    summary = create(options_of(tmp_path, instances=kept), tokenizer)
+    assert summary["single_sentences_skipped"] >= 3
+    assert "random_document" not in summary["second_segment"]
+
+
+def test_full_sentences_of_both_ways(tmp_path, tokenizer, create):
+    summary = create(options_of(tmp_path, instances=InstanceOptions(
+        max_seq_length=24, sentence_objective="none")), tokenizer)
+    assert summary["second_segment"] == {"one_segment": summary["instances"]}
+    assert summary["label_1_share"] == 0
+
+
+def test_one_document_warns_and_works(tmp_path, tokenizer, caplog, create):
+    text = TEXT.replace("\n\n", "\n")
+    with caplog.at_level(logging.WARNING):
+        summary = create(options_of(tmp_path, text), tokenizer)
+    assert "one document" in caplog.text and "blank line" in caplog.text
+    assert summary["instances"] > 0 and summary["text"]["documents"] == 1
+
+
+def test_one_document_is_refused_for_random_next_sentence(tmp_path, tokenizer, create):
+    options = options_of(
+        tmp_path, TEXT.replace("\n\n", "\n"),
+        instances=InstanceOptions(max_seq_length=24, random_next_sentence=True))
+    check_refused(create, options, tokenizer, "blank line between documents")
+
+
+@pytest.mark.parametrize("text, more, warned", [
+    ("文\n\n字\n\n語 a\n", {}, "vocabulary does not suit"),
+    ("One.\n\nTwo.\n\nThree.\n", {}, "3 of 3 documents are one sentence"),
+    (TEXT, {"instances": InstanceOptions(max_seq_length=256)}, "would take 38"),
+])
+def test_poor_data_warns(tmp_path, tokenizer, caplog, text, more, warned, create):
+    with caplog.at_level(logging.WARNING):
+        create(options_of(tmp_path, text, **more), tokenizer)
+    assert warned in caplog.text
+
+
+def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(pretraining_data, "_SECONDS_BETWEEN_LINES", 0)
+    with caplog.at_level(logging.INFO):
+        release.create(options_of(tmp_path), tokenizer)
+    size = len(TEXT)
+    assert f"tokenizing: {size} of {size} bytes (100.0%), 0 s left" in caplog.text
+    assert "instances: 1 of 9 documents (11.1%)" in caplog.text
+    assert "documents/s, " in caplog.text and "instances so far" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        made = local.create(options_of(tmp_path), tokenizer)["instances"]
+    assert " MB (100.0%), 0 s left, " in caplog.text
+    assert " MB/s, 3 documents" in caplog.text
+    assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
+    assert f"writing: {made} of {made} instances (100.0%), 0 s left, " in caplog.text
+
+
+def test_the_summary_has_a_picture_and_a_text(tmp_path, tokenizer):
+    local.create(options_of(tmp_path), tokenizer)
+    assert (tmp_path / "summary-out.tfrecord.png").read_bytes()[1:4] == b"PNG"
+    assert "3 documents, 6 sentences" in (
+        tmp_path / "summary-out.tfrecord.txt").read_text()
+
+
+def test_good_data_does_not_warn(tmp_path, tokenizer, caplog, create):
+    with caplog.at_level(logging.WARNING):
+        create(options_of(tmp_path), tokenizer)
+    assert caplog.text == ""
+
+
+def check_refused(create, options, tokenizer, message):
+    """Asserts an InputError and that nothing was written."""
+    before = sorted(path for path in pathlib.Path(
+        options.input_files[0]).parent.rglob("*") if path.is_file())
+    with pytest.raises(InputError, match=message):
+        create(options, tokenizer)
+    after = sorted(path for path in pathlib.Path(
+        options.input_files[0]).parent.rglob("*") if path.is_file())
+    assert after == before
+
+
+@pytest.mark.parametrize("text, more, message", [
+    ("", {}, "text.txt: there is no sentence"),
+    ("\n \n\n", {}, "there is no sentence"),
+    (b"Good.\n\nBad \xff here.\n", {}, "text.txt, line 3: byte 5 is not UTF-8"),
+    (TEXT, {"word_start": "sentencepiece", "wordpiece": True}, "--spm_model_file"),
+    (TEXT, {"outputs": [f"out{i}" for i in range(500)]}, "too few for 500 output"),
+    ("One.\n\nTwo.\n", {"instances": InstanceOptions(single_segment="skip")},
+     "gives no instance"),
+    (TEXT, {"outputs": ["text.txt"]}, "text.txt is an input file too"),
+    (TEXT, {"outputs": ["."]}, "is a folder"),
+    (TEXT, {"outputs": ["text.txt/out.tfrecord"]}, "--output_file: .* cannot be wr"),
+])
+def test_wrong_inputs(tmp_path, tokenizer, text, more, message, create):
+    more = dict(more)
+    used = FullTokenizer(vocab_file=WORDPIECE) if more.pop(
+        "wordpiece", False) else tokenizer
+    check_refused(
+        create, options_of(tmp_path, text, **more), used, message)
+
+
+@pytest.mark.parametrize("more, message", [
+    ({"dupe_factor": 0}, "--dupe_factor=0"),
+    ({"word_start": "x"}, "--word_start=x"),
+    ({"outputs": []}, "--output_file names no file"),
+    ({"outputs": ["a", "a"]}, "names a file twice"),
+])
+def test_wrong_options(tmp_path, more, message):
+    with pytest.raises(InputError, match=message):
+        options_of(tmp_path, **more)
+
+
+def _script(*arguments):
+    """Runs the script in a process in which TensorFlow cannot be imported."""
+    code = ("import runpy, sys; sys.modules['tensorflow'] = None; "
+            "sys.argv = sys.argv[1:]; sys.path.insert(0, '.'); "
+            "runpy.run_path(sys.argv[0], run_name='__main__')")
+    return subprocess.run(
+        [sys.executable, "-c", code, "create_pretraining_data.py", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_script_without_tensorflow_and_vocab_file(tmp_path):
+    pattern = os.path.dirname(written(tmp_path)) + "/te*.txt"
+    output = str(tmp_path / "new" / "train.tfrecord")
+    done = _script(
+        f"--input_file={pattern}", f"--output_file={output}",
+        f"--spm_model_file={SPM_MODEL}", "--max_seq_length=24",
+        "--max_predictions_per_seq=4", "--do_permutation", "--dupe_factor=2")
+    assert done.returncode == 0, done.stderr
+    spec = pretraining_spec(24, 8)
+    assert all(spec.parse_numpy(record) for record in read_records(output))
+    assert "3 documents, 6 sentences" in done.stderr and output in done.stderr
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--input_file=nowhere/*.txt", "--output_file=o"], "no file matches"),
+    (["--input_file=.", "--output_file=o"], ". is a folder; give the files in it"),
+    (["--output_file=o"], "--input_file is missing"),
+    (["--input_file=README.md", "--output_file=o", "--ngram=0"], "--ngram=0"),
+    (["--input_file=README.md", "--output_file=o", "--spm_model_file="],
+     "--spm_model_file"),
+    (["--input_file=README.md", "--output_file=o", "--random_next_sentence",
+      "--sentence_objective=order"], "--sentence_objective=order; give one of the two"),
+    (["--input_file=README.md", "--output_file=o", "--max_seq_length=1000000"],
+     "--max_seq_length=1000000: give 32768 or less"),
+])
+def test_script_says_what_is_wrong_in_one_line(arguments, message):
+    done = _script(*[a.replace("README.md", str(ROOT / "pyproject.toml"))
+                     for a in arguments])
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert message in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_flags_have_the_defaults_of_the_release():
+    code = ("import json, sys, create_pretraining_data as c; c.FLAGS(['x']); "
+            "print(json.dumps({n: c.FLAGS[n].value for n in sys.argv[1:]}))")
+    expected = {
+        "input_file": None, "output_file": None, "vocab_file": None,
+        "spm_model_file": None, "input_file_mode": "r", "do_lower_case": True,
+        "do_whole_word_mask": True, "do_permutation": False,
+        "favor_shorter_ngram": True, "random_next_sentence": False,
+        "max_seq_length": 512, "ngram": 3, "max_predictions_per_seq": 20,
+        "random_seed": 12345, "dupe_factor": 40, "masked_lm_prob": 0.15,
+        "short_seq_prob": 0.1, "single_segment": "random", "word_start": "release",
+        "strip_digit_comma_prefix": False,
+        # Not flags of the release.
+        "num_workers": 0, "num_shards": 1, "reproduce_release": False,
+        "sentence_objective": "order", "runner": None,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, *expected], cwd=ROOT, capture_output=True,
+        text=True, timeout=120, check=True)
+    assert json.loads(done.stdout) == expected

@@ -1,0 +1,528 @@
+"""run_classifier.py as users start it: GLUE's files, own data, wrong inputs, kills."""
+
+import csv
+import gzip
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.files import write_tensors
+from albert_tf.checkpoints.tf1 import export_tf1, tf1_tensors
+from albert_tf.finetuning import model_folder
+from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
+from albert_tf.tokenization import tokenizer
+from tests import tiny_run
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = "run_classifier.py"
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "film", "book",
+          "was", "is", "good", "bad", "fine", "poor", "not", "very", "and", ".", "中",
+          "文", "好", "坏", "书", "很", "不", "##ly", "##er", "it", "we"]
+assert len(PIECES) == tiny_run.VOCAB_SIZE
+LENGTH = 24
+CONFIG = dict(num_hidden_layers=1, max_position_embeddings=LENGTH,
+              hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+
+
+# ---- data ------------------------------------------------------------------
+
+
+def sentences(count, seed):
+    """(text, whether it is good); short and long ones."""
+    random_ = random.Random(seed)
+    made = []
+    for _ in range(count):
+        good = random_.random() < 0.5
+        word = random_.choice(["good", "fine"] if good else ["bad", "poor"])
+        filler = random_.choices(["very", "and", "it", "we", "a"],
+                                 k=random_.choice([0, 1, 2, 9, 12]))
+        made.append((" ".join(["the", random_.choice(["film", "book"]), "was", word,
+                               *filler]) + ".", good))
+    return made
+
+
+def table(path, header, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ([header] if header else []) + rows
+    path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines),
+                    encoding="utf-8")
+
+
+def write_glue(folder):
+    for split, count in (("train", 30), ("dev", 13)):
+        rows = sentences(count, count)
+        table(folder / "CoLA" / f"{split}.tsv", None,
+              [["x", int(good), "", text] for text, good in rows])
+        table(folder / "STS-B" / f"{split}.tsv",
+              ["index", "sentence1", "sentence2", "score"],
+              [[i, text, "it was good.", 4.5 if good else 0.5]
+               for i, (text, good) in enumerate(rows)])
+        table(folder / "RTE" / f"{split}.tsv",
+              ["index", "sentence1", "sentence2", "label"],
+              [[i, text, "it was good.", "entailment" if good else "not_entailment"]
+               for i, (text, good) in enumerate(rows)])
+    table(folder / "CoLA" / "test.tsv", ["index", "sentence"],
+          [[i, text] for i, (text, _) in enumerate(sentences(11, 5))])
+    table(folder / "STS-B" / "test.tsv", ["index", "sentence1", "sentence2"],
+          [[i, text, "it was good."] for i, (text, _) in enumerate(sentences(5, 6))])
+
+
+def write_own(folder):
+    """Chinese reviews: CSV to train on, TSV to evaluate on, JSON lines to predict."""
+    texts = [("书很好", "好评"), ("书很坏", "差评"), ("书不好,很坏", "差评"),
+             ("书不坏,很好", "好评")] * 4
+    folder.mkdir()
+    with open(folder / "train.csv", "w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([["stars", "review"], *(
+            [label, text] for text, label in texts)])
+    table(folder / "dev.tsv", ["review", "stars"], texts[:5])
+    with gzip.open(folder / "new.jsonl.gz", "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"review": text}, ensure_ascii=False) + "\n"
+                          for text, _ in texts[:3])
+
+
+def write_models(folder):
+    """A pretrained model: its run's folder, and as the TF1 release writes it."""
+    from albert_tf.training import loop
+    from albert_tf.training.options import Inputs, RunOptions
+
+    config = tiny_run.config(**CONFIG)
+    batch = tiny_run.features(tiny_run.examples(4, 1))
+    model = pretraining_heads.AlbertForPreTraining(config)
+    loop.Run(
+        tiny_run.task(model), config,
+        RunOptions(str(folder / "pretrained"), num_train_steps=1, train_batch_size=4),
+        Inputs(train=lambda **_: tf.data.Dataset.from_tensors(batch)),
+        tiny_run.optimizer(model)).train()
+    export_tf1(model, str(folder / "tf1" / "model.ckpt"))
+    write_tensors({name: value for name, value in tf1_tensors(model).items()
+                   if "word_embeddings" not in name},
+                  str(folder / "without_words" / "model.ckpt"))
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_glue(folder / "glue")
+    write_own(folder / "own")
+    write_models(folder)
+    (folder / "config.json").write_text(tiny_run.config(**CONFIG).to_json())
+    (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
+    (folder / "short.txt").write_text("\n".join(PIECES[:-1]) + "\n", encoding="utf-8")
+    (folder / "other.txt").write_text("\n".join([*PIECES[:-1], "us"]) + "\n",
+                                      encoding="utf-8")
+    model_folder.keep_vocabulary(str(folder / "pretrained"), {
+        **tokenizer.vocabulary_of(str(folder / "vocab.txt")), "size": len(PIECES)})
+    bad = folder / "bad"
+    good = "the film was good."
+    for name, text in (
+            ("label", f"x\t1\t\t{good}\nx\t2\t\t{good}\n"), ("column", "x\t1\n"),
+            ("empty", "")):
+        (bad / name).mkdir(parents=True)
+        (bad / name / "train.tsv").write_text(text)
+    (bad / "label.csv").write_text(f"text,label\n{good},1\n{good},\n")
+    (bad / "labels.csv").write_text(f"text,label\n{good},1\n{good},3\n")
+    (bad / "one.csv").write_text(f"text,label\n{good},1\n")
+    (bad / "header.csv").write_text("text,label\n")
+    (folder / "there").mkdir()
+    return folder
+
+
+# ---- commands --------------------------------------------------------------
+
+TRAIN = dict(
+    train_batch_size=8, eval_batch_size=4, predict_batch_size=3, max_seq_length=LENGTH,
+    learning_rate=0.01, train_step=6, save_checkpoints_steps=3, num_workers=1,
+    num_length_buckets=2, do_train="true")
+COLA = dict(TRAIN, task_name="CoLA", data_dir="{data}/glue",
+            vocab_file="{data}/vocab.txt", init_checkpoint="{data}/pretrained",
+            output_dir="{data}/new")
+OWN = dict(TRAIN, task_name="custom", data_dir="{data}/own", train_file="train.csv",
+           text_column="review", label_column="stars", vocab_file="{data}/vocab.txt",
+           albert_config_file="{data}/config.json", from_scratch="true",
+           output_dir="{data}/new")
+# A trained model is used with no more than this.
+USE = dict(output_dir="{data}/used", data_dir="{data}/glue", num_workers=1)
+
+# name → (flags, pattern of the sentence). Found before TensorFlow is loaded:
+EARLY = {
+    "unknown task": (
+        dict(COLA, task_name="cloa"),
+        "--task_name=cloa: give one of cola, .* or custom"),
+    "no task": (dict(COLA, task_name=None), "--task_name=: give one of cola"),
+    "nothing to do": (
+        dict(COLA, do_train=None),
+        "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
+    "learning rate": (dict(COLA, learning_rate="nan"), "--learning_rate is nan; give"),
+    "no output_dir": (dict(COLA, output_dir=None), "--output_dir=FOLDER is needed"),
+    "no data": (
+        dict(COLA, data_dir="{data}/none"),
+        "--task_name=cola: there is neither {data}/none/CoLA/train.tsv nor"),
+    "no column": (
+        dict(COLA, data_dir="{data}/bad/column"),
+        "bad/column/train.tsv, line 1: has 2 columns, but 4 are needed"),
+    "label outside the set": (
+        dict(COLA, data_dir="{data}/bad/label"),
+        "bad/label/train.tsv, line 2: the label '2' is not one of '0', '1'"),
+    "empty set": (
+        dict(COLA, data_dir="{data}/bad/empty"),
+        "bad/empty/train.tsv: there is no example in the train set of cola"),
+    "no training set": (
+        dict(COLA, task_name="ax"),
+        "--task_name=ax has no train set.*--task_name=mnli"),
+    "vocabulary of another size": (
+        dict(COLA, vocab_file="{data}/short.txt"),
+        "short.txt has 29 pieces, but the config's vocab_size is 30; give the"),
+    "vocabulary of other content": (
+        dict(COLA, vocab_file="{data}/other.txt"),
+        r"other.txt is not the vocabulary of the model in {data}/pretrained, which was "
+        r"made with another \(vocab.txt\)"),
+    "vocabulary of other content, own folder": (
+        dict(USE, vocab_file="{data}/other.txt", do_predict="true"),
+        "other.txt is not the vocabulary of the model in {data}/used"),
+    "no vocabulary": (
+        dict(COLA, vocab_file=None), "There is no vocabulary: give --spm"),
+    "no model to train": (
+        dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json"),
+        "no model to start from: {data}/new holds no checkpoint and no "
+        "--init_checkpoint is given; give one, or --from_scratch"),
+    "no model to predict with": (
+        dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
+             do_train=None, do_predict="true", from_scratch="true"),
+        r"no model to start from: .* give one, or train first \(--do_train\)"),
+    "no config": (
+        dict(COLA, init_checkpoint=None),
+        "give the model's config: --albert_config_file"),
+    "init_checkpoint": (
+        dict(COLA, init_checkpoint="{data}/none/model.ckpt",
+             albert_config_file="{data}/config.json"),
+        "--init_checkpoint={data}/none/model.ckpt: there is neither a folder of this"),
+    "init_checkpoint without a checkpoint": (
+        dict(COLA, init_checkpoint="{data}/there",
+             albert_config_file="{data}/config.json"),
+        "--init_checkpoint={data}/there: the folder holds no checkpoint"),
+    "folder of another task": (
+        dict(COLA, output_dir="{data}/used", task_name="rte"),
+        "{data}/used holds a model of another task: task 'cola' there, 'rte' here; "),
+    "folder of other labels": (
+        dict(USE, task_name="rte", do_eval="true"),
+        r"another task: labels \['0', '1'\] there, \['entailment', 'not_ent.*\] here"),
+    "length over the positions": (
+        dict(COLA, max_seq_length=25),
+        "--max_seq_length 25 is over the config's max_position_embeddings 24"),
+    "recipe of own data": (
+        dict(OWN, recipe="true"), "--recipe: the paper has none for a custom task"),
+    "own data without a training set": (
+        dict(OWN, train_file=None), "give --train_file, the data to train on"),
+    "own data without an evaluation set": (
+        dict(OWN, do_eval="true"), "give --dev_file, the data to evaluate on"),
+    "own data without labels": (
+        dict(OWN, do_train=None, do_predict="true", train_file=None,
+             test_file="new.jsonl.gz"),
+        "the labels are unknown without a training file: give --labels"),
+    "own data without a label's column": (
+        dict(OWN, label_column=None), "train.csv: name the column of the label"),
+    "own data without the file": (
+        dict(OWN, train_file="none.csv"), "own/none.csv: cannot be opened"),
+    "own data without the column": (
+        dict(OWN, text_column="text"),
+        "own/train.csv: there is no column 'text'; the header has 'stars', 'review'"),
+    "own data, format": (
+        dict(OWN, train_file="{data}/vocab.txt"),
+        "vocab.txt: the name does not tell the format: let it end in .tsv"),
+    "own data, label missing": (
+        dict(OWN, train_file="{data}/bad/label.csv", text_column="text",
+             label_column="label"), "label.csv, line 3: there is no label in column"),
+    "own data, label outside the set": (
+        dict(OWN, train_file="{data}/bad/labels.csv", text_column="text",
+             label_column="label", labels="1,2"),
+        "labels.csv, line 3: the label '3' is not one of '1', '2'"),
+    "own data, one label": (
+        dict(OWN, train_file="{data}/bad/one.csv", text_column="text",
+             label_column="label"), r"there are 1 labels? \(1\), but classes need two"),
+    "own data, empty": (
+        dict(OWN, train_file="{data}/bad/header.csv", text_column="text",
+             label_column="label"), "header.csv: there is no example in this file"),
+    "export_dir exists": (
+        dict(COLA, export_dir="{data}/there"),
+        "--export_dir={data}/there is there already; choose another"),
+    "threshold without a metric": (
+        dict(COLA, export_dir="{data}/exported", threshold_to_export=0.5),
+        "--threshold_to_export is compared with the evaluation: give --do_eval"),
+}
+
+# Found when the devices and the model are made:
+LATE = {
+    "batch size and replicas": (
+        dict(COLA, gradient_accumulation_steps=3),
+        "train_batch_size 8 must be a positive multiple of 3"),
+    "no encoder": (
+        dict(COLA, init_checkpoint="{data}/without_words/model.ckpt",
+             albert_config_file="{data}/config.json"),
+        r"without_words/model.ckpt does not fit the model: variables of the model that "
+        r"it lacks: 1 \(bert/embeddings/word_embeddings\)"),
+    "no head to predict with": (
+        dict(COLA, do_train=None, do_predict="true"),
+        r"does not fit the model: .* lacks: 2 \(output_bias, output_weights\)"),
+}
+
+# Commands that work, in this order; a list copies a folder.
+WORKING = {
+    "cola": dict(COLA, output_dir="{data}/cola", do_eval="true", do_predict="true"),
+    "copy": ["copy", "{data}/cola", "{data}/used"],
+    "eval alone": dict(USE, do_eval="true"),
+    "predict alone": dict(USE, do_predict="true", num_length_buckets=2),
+    "copy again": ["copy", "{data}/cola", "{data}/padded"],
+    "one length": dict(USE, output_dir="{data}/padded", do_eval="true",
+                       do_predict="true", num_length_buckets=1),
+    "sts-b": dict(
+        COLA, output_dir="{data}/sts-b", task_name="sts-b", do_eval="true",
+        do_predict="true", init_checkpoint="{data}/tf1/model.ckpt", train_step=3,
+        num_length_buckets=1, albert_config_file="{data}/config.json"),
+    "rte": dict(
+        COLA, output_dir="{data}/rte", task_name="rte", recipe="true", train_step=2,
+        num_length_buckets=1, learning_rate=None, export_dir="{data}/exported"),
+    "own": dict(OWN, output_dir="{data}/reviews", train_step=3, num_length_buckets=1,
+                dev_file="dev.tsv", do_eval="true", max_seq_length=12,
+                export_dir="{data}/poor", threshold_to_export=1.1),
+    "own, predict alone": dict(
+        output_dir="{data}/reviews", data_dir="{data}/own", test_file="new.jsonl.gz",
+        do_predict="true", num_workers=1, num_length_buckets=1),
+}
+
+
+def command(flags, folder):
+    if isinstance(flags, list):
+        return [part.replace("{data}", str(folder)) for part in flags]
+    return [f"--{name}={value}".replace("{data}", str(folder))
+            for name, value in flags.items() if value is not None]
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(data):
+    """What each command gave."""
+    # Those that are found early come first in the process, but two need a model.
+    need_model = [name for name, (flags, _) in EARLY.items()
+                  if str(flags.get("output_dir")).endswith("used")]
+    names = [*(name for name in EARLY if name not in need_model), *WORKING, *LATE,
+             *need_model]
+    flags = {**WORKING, **{name: case[0] for name, case in {**EARLY, **LATE}.items()}}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.commands", SCRIPT[:-3]], cwd=ROOT, text=True,
+        input=json.dumps([command(flags[name], data) for name in names]),
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    found = dict(zip(names, json.loads(done.stdout)))
+    for name in need_model:
+        del found[name]["loaded"]
+    return found
+
+
+@pytest.mark.parametrize("name", [*EARLY, *LATE])
+def test_wrong_input_gives_one_sentence(name, results, data):
+    result = results[name]
+    assert result["status"] == 1, result["stderr"]
+    [line] = result["stderr"].splitlines()
+    pattern = {**EARLY, **LATE}[name][1].replace("{data}", str(data))
+    assert re.search(pattern, line), line
+    assert result.get("loaded", False) == (name in LATE), "TensorFlow"
+
+
+def test_wrong_input_writes_nothing_that_misleads(results, data):
+    """Features and the task may be there; no checkpoint, nor what ties the folder."""
+    del results
+    found = {path.name for path in (data / "new").rglob("*")} - {"tensorboard"}
+    assert not [name for name in found if "ckpt" in name or "unfinished" in name
+                or "incomplete" in name or name == "albert_config.json"], found
+    assert not (data / "none").exists() and not (data / "exported.incomplete").exists()
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_command_works(name, results):
+    assert results[name]["status"] == 0, results[name]["stderr"]
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def evaluation(folder):
+    return json.loads((folder / "eval_results.json").read_text())
+
+
+def test_training_evaluation_and_prediction_in_one_command(results, data):
+    log, folder = results["cola"]["log"], data / "cola"
+    assert "new, start from random values: output_bias, output_weights" in log
+    assert "of another shape" not in re.sub("0 of another shape", "", log)
+    assert re.search(r"training: 30 sequences of \S+ pieces on average; batches are "
+                     r"padded to \d+, 24 pieces", log), log
+    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    assert header == ["guid", "text_a", "prediction", "probability"]
+    assert [row[1] for row in rows] == [text for text, _ in sentences(11, 5)]
+    assert [row[:2] for row in rows] == [[row[0], row[1]] for row in rows]
+    assert len(lines(folder / "CoLA.tsv")) == 12
+    metrics = evaluation(folder)
+    assert {"step", "matthews", "accuracy", "loss"} <= metrics.keys()
+    # The report and the predictions are of the same weights as the metrics.
+    own = [line.split("\t") for line in lines(
+        folder / "eval_predictions" / "predictions.tsv")[1:]]
+    hits = np.mean([row[2] == row[4] for row in own])
+    assert metrics["accuracy"] == pytest.approx(hits)
+    assert f"accuracy  {hits:.4f}" in (folder / "eval_report.txt").read_text()
+    best = json.loads((folder / "best_metric.json").read_text())
+    assert best == pytest.approx(metrics["matthews"])
+
+
+def test_model_is_used_alone_with_the_numbers_of_the_full_run(results, data):
+    assert "Reusing the features of 13 records" in results["eval alone"]["log"]
+    used, cola = data / "used", data / "cola"
+    expected = evaluation(cola)
+    assert evaluation(used) == pytest.approx(expected, rel=1e-5)
+    for name in ("predictions.tsv", "submit_results.tsv",
+                 "eval_predictions/predictions.tsv"):
+        assert lines(used / name) == lines(cola / name), name
+
+
+def probabilities(folder):
+    return np.loadtxt(folder / "test_results.tsv")
+
+
+def test_lengths_change_nothing(results, data):
+    del results
+    assert evaluation(data / "padded") == pytest.approx(
+        evaluation(data / "cola"), rel=1e-5, abs=1e-6)
+    for part in ("", "eval_predictions"):
+        np.testing.assert_allclose(
+            probabilities(data / "padded" / part),
+            probabilities(data / "cola" / part), atol=1e-5)
+
+
+def test_regression_from_a_tf1_checkpoint(results, data):
+    log, folder = results["sts-b"]["log"], data / "sts-b"
+    assert "tf1/model.ckpt" in log and "0 missing, 0 of another shape" in log
+    assert {"pearson", "spearman", "mse"} <= evaluation(folder).keys()
+    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    assert header == ["guid", "text_a", "text_b", "prediction"] and len(rows) == 5
+    values = [float(line.split("\t")[1]) for line in lines(folder / "STS-B.tsv")[1:]]
+    assert all(0 <= value <= 5 for value in values)
+
+
+def test_recipe_sets_what_is_not_given(results, data):
+    del results
+    options = json.loads((data / "rte" / "options.json").read_text())
+    assert options["learning_rate"] == 3e-5 and options["warmup_step"] == 200
+    assert options["train_batch_size"] == 8 and options["num_train_steps"] == 2
+    assert options["max_seq_length"] == LENGTH
+    config = json.loads((data / "rte" / "albert_config.json").read_text())
+    assert config["hidden_dropout_prob"] == 0.1
+
+
+def test_exported_model_gives_the_probabilities_of_the_model(results, data):
+    del results
+    exported = tf.saved_model.load(str(data / "exported"))
+    assert (data / "exported" / "assets" / "labels.txt").read_text() == (
+        "entailment\nnot_entailment\n")
+    model = finetuning_heads.AlbertForSequenceClassification(
+        tiny_run.config(**CONFIG), 2)
+    tf.train.Checkpoint(model=model).read(
+        str(data / "rte" / "model.ckpt-2")).expect_partial()
+    ids = np.random.default_rng(1).integers(5, 30, (3, 7)).astype(np.int32)
+    batch = {"input_ids": ids, "input_mask": np.ones_like(ids),
+             "segment_ids": np.zeros_like(ids)}
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    found = exported.signatures["serving_default"](**batch)["probabilities"]
+    np.testing.assert_allclose(
+        found, tf.nn.softmax(model(batch)["logits"]), atol=1e-6)
+
+
+def test_poor_model_is_not_exported(results, data):
+    assert "Not exported: accuracy is" in results["own"]["log"]
+    assert not (data / "poor").exists()
+
+
+def test_own_data_in_three_formats(results, data):
+    folder = data / "reviews"
+    kept = json.loads((folder / "task.json").read_text())
+    # Sorted by code point.
+    assert kept["labels"] == ["好评", "差评"] == sorted(kept["labels"])
+    assert {"accuracy", "macro_f1", "f1", "matthews"} <= evaluation(folder).keys()
+    assert "unknown" not in results["own"]["log"]
+    header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
+    assert header == ["guid", "text_a", "prediction", "probability"]
+    assert [row[1] for row in rows] == ["书很好", "书很坏", "书不好,很坏"]
+    assert {row[2] for row in rows} <= {"好评", "差评"}
+
+
+# ---- processes -------------------------------------------------------------
+
+
+def start(data, **flags):
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, *command(flags, data)], cwd=ROOT, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+
+
+def finish(process, status=0):
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == status, output
+    assert "Traceback" not in output, output
+    return output
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 300
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_killed_and_stopped_run_ends_as_the_unbroken_one(data, tmp_path):
+    flags = dict(COLA, do_eval="true", do_predict="true", train_step=30)
+    finish(start(data, **{**flags, "output_dir": tmp_path / "whole"}))
+    broken = {**flags, "output_dir": tmp_path / "broken"}
+    process = start(data, **broken)
+    wait_for(tmp_path / "broken" / "model.ckpt-3.index", process)
+    process.send_signal(signal.SIGTERM)
+    output = finish(process, 128 + signal.SIGTERM)
+    step = int(re.search(r"Stopped by signal 15 at step (\d+)", output)[1])
+    assert (tmp_path / "broken" / f"model.ckpt-{step}.index").exists()
+    process = start(data, **broken)
+    wait_for(tmp_path / "broken" / f"model.ckpt-{step // 3 * 3 + 3}.index", process)
+    process.kill()
+    process.communicate()
+    finish(start(data, **broken))
+    found, expected = (tf.train.load_checkpoint(str(tmp_path / name / "model.ckpt-30"))
+                       for name in ("broken", "whole"))
+    for key in expected.get_variable_to_shape_map():
+        if not key.startswith(("save_counter", "_CHECKPOINTABLE")):
+            np.testing.assert_array_equal(
+                found.get_tensor(key), expected.get_tensor(key), err_msg=key)
+    for name in ("predictions.tsv", "eval_report.txt", "test_results.tsv"):
+        assert lines(tmp_path / "broken" / name) == lines(tmp_path / "whole" / name)
+
+
+@pytest.mark.slow
+def test_two_virtual_cpus(data, tmp_path):
+    """Batches that do not divide are told; the rest works, and is used alone on one."""
+    flags = dict(COLA, do_eval="true", do_predict="true", num_virtual_cpus=2,
+                 output_dir=tmp_path)
+    output = finish(start(data, **dict(flags, train_batch_size=5)), 1)
+    assert re.search(r"train_batch_size 5 must be .* multiple of 2, the number of "
+                     r"replicas \(2\)", output)
+    finish(start(data, **flags))
+    expected, metrics = probabilities(tmp_path), evaluation(tmp_path)
+    finish(start(data, output_dir=tmp_path, data_dir="{data}/glue", do_eval="true",
+                 do_predict="true", num_workers=1))
+    np.testing.assert_allclose(probabilities(tmp_path), expected, atol=1e-5)
+    assert evaluation(tmp_path) == pytest.approx(metrics, rel=1e-5)

@@ -1,0 +1,496 @@
+"""run_pretraining.py as a user starts it: wrong inputs, kills, several workers."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.tf1 import export_tf1
+from albert_tf.modeling import pretraining_heads
+from albert_tf.records import spec as records
+from albert_tf.training import log as run_log
+from tests import tiny_run
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = "run_pretraining.py"
+STEPS = 60
+FLAGS = dict(
+    max_seq_length=tiny_run.LENGTH, max_predictions_per_seq=tiny_run.PREDICTIONS,
+    train_batch_size=8, eval_batch_size=4, num_train_steps=STEPS, num_warmup_steps=5,
+    save_checkpoints_steps=20, iterations_per_loop=10, learning_rate=0.02)
+
+
+def arguments(**changes):
+    """The tiny run's command line; None leaves a flag out."""
+    values = {**FLAGS, **changes}
+    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+
+
+def start(args, program=(SCRIPT,), **environment):
+    return subprocess.Popen(
+        [sys.executable, *program, *args], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env={**os.environ, **environment})
+
+
+def finish(process, status=0):
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == status, output
+    assert "Traceback" not in output, output
+    return output
+
+
+def write(path, rows, **spec):
+    spec = records.pretraining_spec(
+        **{"max_seq_length": tiny_run.LENGTH,
+           "max_predictions_per_seq": tiny_run.PREDICTIONS, **spec})
+    with records.RecordWriter(str(path)) as writer:
+        for row in rows:
+            writer.write(spec.serialize(row))
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    """Good files and bad ones."""
+    folder = tmp_path_factory.mktemp("data")
+    tiny_run.write_records(folder / "train.tfrecord", 50, 1)
+    tiny_run.write_records(folder / "dev.tfrecord", 13, 2)
+    good = (folder / "train.tfrecord").read_bytes()
+    frame = len(good) // 50
+    (folder / "config.json").write_text(tiny_run.config(
+        num_hidden_layers=1, hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.1).to_json())
+
+    def spoilt(name, content):
+        (folder / f"{name}.tfrecord").write_bytes(content)
+
+    spoilt("empty", b"")
+    spoilt("text", b"Not records, but a text, and long enough for a header.")
+    spoilt("truncated", good[:-100])
+    spoilt("flipped", bytes(byte ^ (at == 30 * frame + 200)
+                            for at, byte in enumerate(good)))
+    rows = tiny_run.examples(50, 1)
+    rows[40]["input_ids"][1] = tiny_run.VOCAB_SIZE
+    write(folder / "later_id.tfrecord", rows)
+
+    (folder / "made").mkdir()
+    tiny_run.write_records(folder / "made" / "train.tfrecord-0", 9, 1)
+    tiny_run.write_records(folder / "made" / "train.tfrecord-1", 9, 1)
+    (folder / "made" / "summary-train.tfrecord-0.json").write_text(json.dumps({
+        "settings": {"output_files": ["old/train.tfrecord-0", "old/train.tfrecord-1"]},
+        "vocabulary": {"kind": "WordPiece", "size": 29}}))
+    (folder / "made" / "summary-other.json").write_text("{")
+    for name, digest in (("named", "12"), ("renamed", "34")):
+        (folder / name).mkdir()
+        tiny_run.write_records(folder / name / "train.tfrecord", 9, 1)
+        (folder / name / "summary-train.tfrecord.json").write_text(json.dumps({
+            "settings": {"output_files": ["train.tfrecord"]},
+            "vocabulary": {"file": "a.txt", "sha256": digest, "size": 30}}))
+
+    export_tf1(pretraining_heads.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
+               str(folder / "other_shape" / "model.ckpt"))
+    return folder
+
+
+# ---- a run, its evaluation, and the same run killed ------------------------
+
+
+def metrics(folder):
+    return run_log.read_metrics(str(folder / "metrics.jsonl"))
+
+
+def evaluations(folder):
+    return [row for row in metrics(folder) if row["split"] == "eval"]
+
+
+def stored(folder, name):
+    """Everything in a checkpoint: weights, moments, steps."""
+    reader = tf.train.load_checkpoint(str(folder / name))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()
+            if key != "_CHECKPOINTABLE_OBJECT_GRAPH"}
+
+
+def assert_same_end(folder, other, step=STEPS):
+    for name in (f"model.ckpt-{step}", "model.ckpt-best"):
+        found, expected = stored(folder, name), stored(other, name)
+        assert found.keys() == expected.keys()
+        assert any("adam_v" in key for key in expected)
+        for key, value in expected.items():
+            # The number of saves, which a stop adds to, is no part of the state.
+            if not key.startswith("save_counter"):
+                np.testing.assert_array_equal(found[key], value, err_msg=key)
+    assert evaluations(folder) == evaluations(other)
+    rows = [(row["step"], row["split"]) for row in metrics(folder)]
+    assert len(set(rows)) == len(rows)
+
+
+def checkpoint_is_there(folder):
+    return (folder / "checkpoint").exists()
+
+
+def stop(process, folder, number, delay):
+    """Sends a signal, 0 for none, some seconds after the folder's next checkpoint."""
+    there = checkpoint_is_there(folder)
+    before = (folder / "checkpoint").read_bytes() if there else b""
+    deadline = time.monotonic() + 600  # A busy machine is slow to start.
+    while (not checkpoint_is_there(folder)
+           or (folder / "checkpoint").read_bytes() == before):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(delay)
+    process.send_signal(number)
+
+
+def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
+    """SIGKILL, then SIGTERM, each at a random moment, with ends of epochs between."""
+    log = results["stopped"]["log"]
+    assert results["stopped"]["status"] == 128 + signal.SIGTERM, log
+    assert re.search("Going on at step (20|40) from", log)
+    step = int(re.search("Stopped by signal 15 at step (\\d+)", log)[1])
+    assert f"Checkpoint of step {step} saved" in log
+    log = results["resumed"]["log"]
+    assert results["resumed"]["status"] == 0, log
+    assert f"Going on at step {step} from" in log
+    assert_same_end(data / "broken", data / "unbroken")
+    assert not [p.name for p in (data / "broken").iterdir()
+                if "temp" in p.name or "incomplete" in p.name or "tmp" in p.name]
+
+
+def test_evaluation_alone_gives_the_numbers_of_training(results, data):
+    for name in ("unbroken", "evaluation", "some of the evaluation"):
+        assert results[name]["status"] == 0, results[name]["stderr"]
+    last = evaluations(data / "unbroken")[-1]
+    assert last["step"] == STEPS
+    shown = re.search("Evaluation at step 60: (.*)", results["evaluation"]["log"])[1]
+    for part in shown.split(", "):
+        name, value = part.split()
+        assert float(value) == pytest.approx(last[name], rel=1e-5)
+
+
+def test_evaluation_says_what_it_leaves_out(results):
+    log = results["some of the evaluation"]["log"]
+    assert "--max_eval_steps leaves 46 of 50 records out of each evaluation" in log
+    assert "the numbers say nothing of unseen text" in log
+
+
+def test_options_are_kept(results, data):
+    del results
+    options = json.loads((data / "unbroken" / "options.json").read_text())
+    assert options["input_files"] == {str(data / "train.tfrecord"): 50}
+    assert options["optimizer"] == "lamb" and options["num_warmup_steps"] == 5
+
+
+# ---- wrong inputs ----------------------------------------------------------
+
+# name → (flags, pattern of the sentence), {data} and {out} stand for folders. Found
+# before TensorFlow is loaded:
+EARLY = {
+    "no match": (
+        dict(input_file="{data}/nothing-*"),
+        r"--input_file: no file matches '{data}/nothing-\*'; check the path"),
+    "no match, evaluation": (
+        dict(eval_input_file="{data}/none"),
+        r"--eval_input_file: no file matches '{data}/none'"),
+    "no input": (dict(input_file=None), "--input_file names no file"),
+    "sequence length": (
+        dict(max_seq_length=7),
+        r"train.tfrecord, record 1: .* have 8 values where max_seq_length says 7 "
+        r"\(set max_seq_length to 8"),
+    "predictions": (
+        dict(max_predictions_per_seq=5),
+        r"train.tfrecord, record 1: .* 3 values where max_predictions_per_seq says 5"),
+    "positions": (
+        dict(max_seq_length=9),
+        "--max_seq_length 9 is over the config's max_position_embeddings 8"),
+    "vocabulary": (
+        dict(config_overrides="vocab_size=20"),
+        r"train.tfrecord, record 1: input_ids holds \d+, which is not in 0..19, as "
+        "vocab_size 20 says; create the data with the model's vocabulary"),
+    "vocabulary in the summary": (
+        dict(input_file="{data}/made/train.tfrecord-1"),
+        "made/train.tfrecord-1 was made with a vocabulary of 29 pieces, as "
+        "{data}/made/summary-train.tfrecord-0.json says, but the config's vocab_size "
+        r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
+    "vocabulary in the summary, evaluation": (
+        dict(eval_input_file="{data}/made/train.tfrecord-0"),
+        "vocabulary of 29 pieces"),
+    "heads": (
+        dict(config_overrides="num_attention_heads=3"),
+        "hidden_size 8 is not a multiple of num_attention_heads 3"),
+    "no model": (
+        dict(albert_config_file=None),
+        "give either --albert_config_file=FILE or --model=NAME, one of base, "),
+    "two models": (dict(model="base"), "give either --albert_config_file=FILE or"),
+    "no config file": (
+        dict(albert_config_file="{data}/none.json"), "none.json: cannot be opened"),
+    "override": (
+        dict(config_overrides="hidden"), "'hidden' is not of the form field=value"),
+    "override, unknown": (
+        dict(config_overrides="hidden_sise=4"), "no field is named 'hidden_sise'"),
+    "override, no number": (
+        dict(config_overrides="hidden_size=big"), "hidden_size is 'big'; it must be a"),
+    "override, out of range": (
+        dict(config_overrides="hidden_dropout_prob=1.5"), "hidden_dropout_prob is 1.5"),
+    "empty file": (
+        dict(input_file="{data}/empty.tfrecord"), "empty.tfrecord: the file is empty"),
+    "no TFRecord": (
+        dict(input_file="{data}/text.tfrecord"),
+        "text.tfrecord, record 1: not a TFRecord file"),
+    "truncated": (
+        dict(input_file="{data}/train.tfrecord,{data}/truncated.tfrecord"),
+        "truncated.tfrecord, record 50: cut off, at least 100 bytes are missing"),
+    "output_dir": (
+        dict(output_dir="{data}/config.json/below"),
+        "--output_dir: the folder {data}/config.json/below cannot be written"),
+    "no output_dir": (dict(output_dir=None), "--output_dir=FOLDER is needed"),
+    "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
+    "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
+    "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
+    "learning rate": (
+        dict(learning_rate="nan"), "--learning_rate is nan; give a number of at least"),
+    "learning rate, infinite": (dict(learning_rate="inf"), "--learning_rate is inf"),
+    "learning rate, negative": (dict(learning_rate=-1), "--learning_rate is -1.0"),
+    "power": (dict(poly_power="nan"), "--poly_power is nan; give a number"),
+    "sparse norm of parts": (
+        dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
+        "--sparse_gradient_norm counts the rows of one whole batch"),
+    "steps": (dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*positive"),
+    "seed": (dict(random_seed=-1), "--random_seed=-1"),
+    "eval steps": (dict(max_eval_steps=-1), "--max_eval_steps=-1"),
+    "optimizer": (dict(optimizer="sgd"), "--optimizer=sgd: value should be one of"),
+    "misspelt flag": (
+        dict(learning_rat=1), "Unknown command line flag 'learning_rat'. Did you mean"),
+}
+
+# Found when the devices and the model are made:
+LATE = {
+    "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs here"),
+    "mirrored over GPUs": (
+        dict(num_gpus=1, distribution_strategy="mirrored"), "--num_gpus is 1, but"),
+    "no TF_CONFIG": (
+        dict(distribution_strategy="multi_worker_mirrored"),
+        "needs the environment variable TF_CONFIG"),
+    "no TPU": (dict(use_tpu="true"), "give the TPU's name or address: --tpu=NAME"),
+    "virtual CPUs of GPUs": (
+        dict(num_virtual_cpus=2, num_gpus=1), "--num_virtual_cpus stands alone"),
+    "batch in parts": (
+        dict(gradient_accumulation_steps=3),
+        r"train_batch_size 8 must be a positive multiple of 3, the number of replicas "
+        r"\(1\) times gradient_accumulation_steps \(3\)"),
+    "evaluation batch": (
+        dict(eval_batch_size=0, eval_input_file="{data}/dev.tfrecord"),
+        "eval_batch_size 0 must be a positive"),
+    "num_train_steps": (dict(num_train_steps=0), "num_train_steps is 0; give a whole"),
+    "no checkpoint": (
+        dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
+        "{data}/none: there is no checkpoint"),
+    "checkpoint of another shape": (
+        dict(init_checkpoint="{data}/other_shape/model.ckpt"),
+        r"model.ckpt does not fit the model: variables of another shape: 3 .*"
+        r"intermediate/dense/bias is \[20\] in the checkpoint, \[12\] in the model.*"
+        r"--allow_partial_init\)"),
+    "nothing to evaluate": (
+        dict(do_train="false", do_eval="true"), "there is no model to use: "),
+    "bit flip": (
+        dict(input_file="{data}/train.tfrecord,{data}/flipped.tfrecord"),
+        r"flipped.tfrecord, record 31: damaged \(the checksum of its content is wrong"),
+    "id in a later record": (
+        dict(input_file="{data}/later_id.tfrecord"),
+        "later_id.tfrecord, record 41: input_ids holds 30, which is not in 0..29"),
+    "divergence": (
+        dict(learning_rate=1e30, num_warmup_steps=0),
+        "the loss or the gradient is not finite at step 1; there is no checkpoint"),
+}
+
+# Commands that work, in the same process:
+WORKING = {
+    "partial init": dict(
+        init_checkpoint="{data}/other_shape/model.ckpt", allow_partial_init="true",
+        num_train_steps=1, input_file="{data}/named/train.tfrecord"),
+    "records of another vocabulary": dict(
+        input_file="{data}/renamed/train.tfrecord", output_dir="{data}/partial init"),
+    "unbroken": dict(
+        eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
+    # After a process of its own, which was killed.
+    "stopped": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
+    "resumed": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
+    "evaluation": dict(
+        eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
+        do_train="false", do_eval="true", eval_batch_size=5, input_file=None),
+    "some of the evaluation": dict(
+        do_eval="true", do_train="false", output_dir="{data}/unbroken",
+        max_eval_steps=1),
+}
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(data):
+    """What each command gave."""
+    seed = random.randrange(10**6)
+    print("seed of the moments:", seed)
+    moments = random.Random(seed)
+    commands = {}
+    for name in (*EARLY, *LATE, *WORKING):
+        flags = WORKING.get(name) or {**EARLY, **LATE}[name][0]
+        flags = {"input_file": "{data}/train.tfrecord",
+                 "albert_config_file": "{data}/config.json",
+                 "output_dir": f"{{data}}/{name}", **flags}
+        commands[name] = [argument.replace("{data}", str(data))
+                          for argument in arguments(**flags)]
+    process = start(commands["stopped"])
+    stop(process, data / "broken", signal.SIGKILL, moments.uniform(0, 0.5))
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    # A run within a process that has loaded TensorFlow is fast.
+    commands["stopped"][:0] = [
+        "stop", str(data / "broken" / "checkpoint"), moments.uniform(0, 0.05)]
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.commands", SCRIPT[:-3]], cwd=ROOT, text=True,
+        input=json.dumps(list(commands.values())), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, check=True)
+    return dict(zip(commands, json.loads(process.stdout)))
+
+
+@pytest.mark.parametrize("name", [*EARLY, *LATE])
+def test_wrong_input_gives_one_sentence(name, results, data):
+    result = results[name]
+    assert result["status"] == 1, result["stderr"]
+    [line] = [line for line in result["stderr"].splitlines()
+              if line.startswith((SCRIPT, "FATAL"))]
+    pattern = {**EARLY, **LATE}[name][1].replace("{data}", str(data))
+    assert re.search(pattern, line), line
+    assert result["loaded"] == (name in LATE), "TensorFlow"
+
+
+def test_partial_start_is_reported(results):
+    result = results["partial init"]
+    assert result["status"] == 0, result["stderr"]
+    assert "of another shape, keep their values: bert/encoder/" in result["log"]
+
+
+def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
+    kept = {"file": "a.txt", "sha256": "12", "size": 30}
+    assert results["partial init"]["status"] == 0
+    path = data / "partial init" / "vocabulary.json"
+    assert json.loads(path.read_text()) == kept
+    # Where no summary tells, nothing is claimed.
+    assert not (data / "unbroken" / "vocabulary.json").exists()
+    result = results["records of another vocabulary"]
+    assert result["status"] == 1
+    assert result["stderr"].startswith(
+        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the "
+        f"model in {data}/partial init (a.txt); choose another --output_dir")
+
+
+def test_start_that_fails_leaves_nothing(results, data):
+    assert results["no checkpoint"]["status"] == 1
+    assert not list((data / "no checkpoint").iterdir())
+
+
+def test_summary_that_is_damaged_is_left_out_aloud(results):
+    log = results["vocabulary in the summary"]["log"]
+    assert "summary-other.json is left out" in log
+
+
+def test_script_tells_a_mistake_without_a_traceback():
+    for args, status, sentence in (
+            (["--learning_rat=1"], 1, "Unknown command line flag 'learning_rat'"),
+            (["learning_rate=1"], 1, "'learning_rate=1' is not a flag"),
+            ([], 1, "give either --albert_config_file=FILE or --model=NAME")):
+        assert sentence in finish(start(args), status)
+
+
+# ---- several workers -------------------------------------------------------
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def start_workers(args, other_args=None, program=(SCRIPT,)):
+    """Two workers; the second with other arguments where they are given."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    return [start(given, program,
+                  TF_CONFIG=json.dumps({"cluster": {"worker": addresses},
+                                        "task": {"type": "worker", "index": index}}))
+            for index, given in enumerate((args, other_args or args))]
+
+
+def worker_arguments(data, folder, **changes):
+    return arguments(
+        input_file=data / "train.tfrecord", eval_input_file=data / "dev.tfrecord",
+        albert_config_file=data / "config.json", output_dir=folder, eval_batch_size=6,
+        distribution_strategy="multi_worker_mirrored", **changes)
+
+
+@pytest.mark.slow
+def test_two_workers_killed_and_resumed(data, tmp_path):
+    """The kill falls between a checkpoint and its evaluation, for all they know."""
+    for worker in start_workers(worker_arguments(data, tmp_path / "unbroken")):
+        finish(worker)
+
+    killed = tmp_path / "killed"
+    workers = start_workers(worker_arguments(data, killed))
+    stop(workers[0], killed, 0, random.uniform(0, 1))
+    workers[1].kill()
+    assert "another worker has ended or cannot be reached (" in finish(workers[0], 1)
+    workers[1].communicate()
+    latest = tf.train.latest_checkpoint(str(killed))
+    rows = [row for row in metrics(killed)
+            if (row["split"], row["step"]) != ("eval", int(latest.split("-")[-1]))]
+    (killed / "metrics.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows))
+
+    for worker in start_workers(worker_arguments(data, killed)):
+        finish(worker)
+    assert_same_end(killed, tmp_path / "unbroken")
+
+
+@pytest.mark.slow
+def test_only_the_chief_writes_and_workers_start_together(data, tmp_path):
+    def args(index, **changes):
+        return worker_arguments(
+            data, tmp_path / str(index), num_train_steps=10, **changes)
+
+    for worker in start_workers(args(0), args(1)):
+        finish(worker)
+    assert (tmp_path / "0" / "model.ckpt-10.index").exists()
+    assert not list((tmp_path / "1").iterdir())
+    # The second does not see the checkpoint of the first.
+    for worker in start_workers(args(0), args(1)):
+        assert "the workers start at different steps ([10, 0])" in finish(worker, 1)
+
+
+@pytest.mark.slow
+def test_two_workers_make_the_steps_of_two_replicas(tmp_path):
+    path = tmp_path / "even.tfrecord"
+    write(path, tiny_run.examples(50, 1, masked=2))
+    program = ("-m", "tests.worker")
+    one = start([str(path), str(tmp_path / "one")], program)
+    workers = start_workers([str(path), str(tmp_path / "two")], program=program)
+    for process in (one, *workers):
+        finish(process)
+    for row, other in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two")):
+        assert row["masked_lm_loss"] == pytest.approx(other["masked_lm_loss"], rel=5e-6)
+    found, expected = (
+        stored(tmp_path / name, "model.ckpt-10") for name in ("two", "one"))
+    for key, value in expected.items():
+        # The gradient of the key's bias is 0 but for rounding errors.
+        tolerance = 1e-3 if "key/bias" in key else 1e-5
+        np.testing.assert_allclose(
+            found[key], value, rtol=0, atol=tolerance, err_msg=key)

@@ -1,0 +1,433 @@
+"""run_squad.py as a user starts it: both versions, prediction alone, wrong inputs."""
+
+import csv
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from albert_tf.serving import server
+from tests import tiny_run
+
+ROOT = pathlib.Path(__file__).parents[2]
+SCRIPT = "run_squad.py"
+NAMES = ["mira", "tolo", "zeno", "ruda"]
+WORDS = ("the a in of to . , ? who what is was old new house lake boat sold built near "
+         "small big by man it for and then they went home again").split()
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *NAMES]
+CONFIG = tiny_run.config(
+    vocab_size=len(VOCABULARY), embedding_size=8, hidden_size=16,
+    num_hidden_layers=1, max_position_embeddings=64, hidden_dropout_prob=0.1)
+FLAGS = dict(
+    vocab_file="{data}/vocab.txt", albert_config_file="{data}/config.json",
+    train_file="{data}/train.json", predict_file="{data}/predict.json",
+    max_seq_length=32, doc_stride=6, max_query_length=8, train_batch_size=16,
+    num_train_steps=60, save_checkpoints_steps=30, learning_rate=0.02,
+    num_length_buckets=2, from_scratch="true")
+ALL = dict(do_train="true", do_eval="true", do_predict="true")
+# A paragraph that no piece stands for.
+DROPPED = ("\u0301 ", "\u0301", 0)
+
+
+# ---- data ------------------------------------------------------------------
+
+
+def paragraph(number):
+    """A text in which a name is told, or (every fourth one) none."""
+    name = NAMES[number % 3] if number % 4 else "man"
+    text = f"{WORDS[13 + number % 5]} house by the lake was built by {name}"
+    return text + (" . " + " ".join(WORDS[12 + number % 7:]) if number % 2 else " .")
+
+
+def article(numbers, *, version_2=False, answers=1, labelled=True, prefix="q"):
+    """An article with a question to each paragraph: who built the house?"""
+    paragraphs = []
+    for number in numbers:
+        text = paragraph(number)
+        name = next((name for name in NAMES if name in text), None)
+        if name is None and not version_2:
+            continue
+        question = {"id": f"{prefix}{number}", "question": "Who built the house?"}
+        if labelled:
+            question["answers"] = [] if name is None else [
+                {"text": name, "answer_start": text.index(name)}] * answers
+        if labelled and version_2:
+            question["is_impossible"] = name is None
+        paragraphs.append({"context": text, "qas": [question]})
+    return {"title": prefix, "paragraphs": paragraphs}
+
+
+def dropped_article():
+    text, answer, start = DROPPED
+    return {"paragraphs": [{"context": text, "qas": [{
+        "id": "dropped", "question": "What?",
+        "answers": [{"text": answer, "answer_start": start}]}]}]}
+
+
+def write(path, *articles):
+    path.write_text(json.dumps({"data": articles}))
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    """Good files and bad ones."""
+    folder = tmp_path_factory.mktemp("squad")
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
+    (folder / "short.txt").write_text("\n".join(VOCABULARY[:-1]) + "\n")
+    (folder / "config.json").write_text(CONFIG.to_json())
+    for version_2, end in ((False, ""), (True, "-v2")):
+        write(folder / f"train{end}.json", dropped_article(),
+              article(range(60), version_2=version_2),
+              article(range(60, 64), version_2=version_2, answers=2))
+        write(folder / f"predict{end}.json",
+              article(range(20), version_2=version_2, answers=3), dropped_article(),
+              article(range(20, 24), version_2=version_2))
+    write(folder / "questions.json", article([3, 4, 5], version_2=True, labelled=False))
+    write(folder / "partly.json", article([1, 2]), article([3], labelled=False))
+
+    def spoilt(name, **changes):
+        content = article([1, 2])
+        content["paragraphs"][1]["qas"][0].update(changes)
+        write(folder / f"{name}.json", content)
+
+    spoilt("no_id", id=None)
+    spoilt("misplaced", answers=[{"text": "mira", "answer_start": 1}])
+    write(folder / "empty.json")
+    (folder / "broken.json").write_text('{"data": [\n{"paragraphs": [}]}')
+    # What a run of the other version leaves.
+    (folder / "other").mkdir()
+    (folder / "other" / "checkpoint").touch()
+    (folder / "other" / "task.json").write_text(json.dumps({
+        "task": "squad-2.0", "vocabulary": {"file": "vocab.txt", "sha256": ""}}))
+    # Folders with a model and nothing else, as soon as it is trained.
+    for version in ("v1", "v2"):
+        (folder / f"{version} alone").mkdir()
+        for name in ("task.json", "albert_config.json", "vocab.txt", "checkpoint",
+                     "model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001"):
+            (folder / f"{version} alone" / name).symlink_to(folder / version / name)
+    return folder
+
+
+# ---- commands --------------------------------------------------------------
+
+# name → (flags, pattern of the sentence); {data} stands for the folder. All are found
+# before TensorFlow is loaded.
+WRONG = {
+    "nothing to do": (dict(), "nothing to do: give .* --do_predict or --export_dir"),
+    "export_dir exists": (
+        dict(export_dir="{data}"),
+        "--export_dir={data} is there already; choose another"),
+    "no train file": (
+        dict(do_train="true", train_file=None), "give --train_file, the questions to"),
+    "no predict file": (
+        dict(do_predict="true", predict_file=None),
+        "give --predict_file, the questions to predict"),
+    "no evaluation file": (
+        dict(do_train="true", do_eval="true", predict_file=None),
+        "give --predict_file, the questions to evaluate on"),
+    "no such file": (
+        dict(do_train="true", train_file="{data}/none.json"),
+        "{data}/none.json: cannot be opened"),
+    "learning rate": (
+        dict(do_train="true", learning_rate="inf"), "--learning_rate is inf; give a"),
+    "no output_dir": (dict(do_train="true", output_dir=None), "--output_dir=FOLDER is"),
+    "positions": (
+        dict(do_train="true", max_seq_length=65),
+        "--max_seq_length 65 is over the config's max_position_embeddings 64"),
+    "window": (
+        dict(do_train="true", max_query_length=29),
+        "--max_seq_length=32 leaves no room .* --max_query_length=29 .*at least 33"),
+    "stride": (dict(do_train="true", doc_stride=0), "--doc_stride=0 is not positive"),
+    "version 2 without its flag": (
+        dict(do_train="true", train_file="{data}/train-v2.json"),
+        "train-v2.json, article 2, paragraph 1, question 'q0' is marked as impossible "
+        "to answer, as in SQuAD 2.0; add --version_2_with_negative"),
+    "empty set": (
+        dict(do_train="true", train_file="{data}/empty.json"),
+        "empty.json: there is no question in it"),
+    "broken": (
+        dict(do_train="true", train_file="{data}/broken.json"),
+        "broken.json, line 2: not valid JSON"),
+    "no id": (
+        dict(do_train="true", do_predict="true", predict_file="{data}/no_id.json"),
+        "no_id.json, article 1, paragraph 2, question 1 has no 'id'"),
+    "misplaced": (
+        dict(do_train="true", train_file="{data}/misplaced.json"),
+        "misplaced.json, article 1, paragraph 2, question 'q2': the answer 'mira' does "
+        "not stand at character 1 of its paragraph"),
+    "nothing to score": (
+        dict(do_train="true", do_eval="true", predict_file="{data}/questions.json"),
+        "questions.json, article 1, paragraph 1, question 'q3' has no answers, so its"),
+    "vocabulary": (
+        dict(do_train="true", vocab_file="{data}/short.txt"),
+        f"short.txt has {len(VOCABULARY) - 1} pieces, but the config's vocab_size is "
+        f"{len(VOCABULARY)}"),
+    "no model to start from": (
+        dict(do_train="true", from_scratch=None),
+        "there is no model to start from: .* --from_scratch to train from random"),
+    "no model to predict with": (
+        dict(do_predict="true"), "there is no model to start from: .*train first"),
+    "other version": (
+        dict(do_predict="true", output_dir="{data}/other"),
+        "other holds a model of another task: task 'squad-2.0' there, "
+        "'squad-1.1' here"),
+    "threshold of version 1": (
+        dict(do_train="true", null_score_diff_threshold=0),
+        "--null_score_diff_threshold is for SQuAD 2.0"),
+    "threshold": (
+        dict(do_train="true", version_2_with_negative="true",
+             null_score_diff_threshold="nan"),
+        "--null_score_diff_threshold is not a number"),
+    "no step": (
+        dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
+        r"49 questions, --num_train_epochs=0.1 and --train_batch_size=16 give no "
+        "training step"),
+}
+
+# What a user gives who has only the folder of a model.
+ALONE = {**dict.fromkeys(FLAGS), "predict_file": "{data}/predict.json",
+         "do_predict": "true"}
+V2_ALONE = {**ALONE, "predict_file": "{data}/predict-v2.json"}
+
+# Commands that work, in this order.
+WORKING = {
+    "v1": ALL,
+    "v1 alone": dict(
+        ALONE, cached_dir="{data}/v1", predict_batch_size=3, num_length_buckets=1),
+    "v1 questions": dict(
+        ALONE, cached_dir="{data}/v1", predict_file="{data}/partly.json",
+        output_dir="{data}/v1 alone", export_dir="{data}/exported-v1"),
+    "v2": dict(
+        ALL, version_2_with_negative="true", train_file="{data}/train-v2.json",
+        predict_file="{data}/predict-v2.json", start_n_top=3, end_n_top=2,
+        recipe="true", train_batch_size=None, num_train_steps=None,
+        num_train_epochs=44.5),
+    "v2 alone": dict(V2_ALONE, predict_batch_size=5, num_length_buckets=1),
+    "v2 threshold": dict(
+        V2_ALONE, null_score_diff_threshold=-1e9, do_eval="true",
+        output_dir="{data}/v2 alone"),
+    "v2 questions": dict(
+        V2_ALONE, predict_file="{data}/questions.json", output_dir="{data}/v2"),
+    "v2 export": dict(
+        V2_ALONE, predict_file=None, do_predict=None, output_dir="{data}/v2",
+        export_dir="{data}/exported-v2"),
+}
+
+
+def arguments(data, name, flags):
+    values = {"output_dir": f"{{data}}/{name}", **FLAGS, **flags}
+    return [f"--{flag}={value}".replace("{data}", str(data))
+            for flag, value in values.items() if value is not None]
+
+
+# Before the tests' own modules, which load TensorFlow.
+DRIVER = """
+import contextlib, io, json, pathlib, sys
+import run_squad
+from tests import commands
+
+def files_of(arguments):
+    folder = dict(a[2:].split("=", 1) for a in arguments).get("output_dir", "none")
+    return {path.name: path.read_text() for path in pathlib.Path(folder).glob("*")
+            if path.suffix in (".json", ".tsv", ".txt")}
+
+with contextlib.redirect_stdout(io.StringIO()):
+    results = {
+        name: {**commands.run(run_squad, arguments), "files": files_of(arguments)}
+        for name, arguments in json.load(sys.stdin).items()}
+json.dump(results, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(data):
+    """What each command gave, with the text files in its folder right after it."""
+    commands = {name: arguments(data, name, flags) for name, flags in {
+        **{name: flags for name, (flags, _) in WRONG.items()}, **WORKING}.items()}
+    process = subprocess.run(
+        [sys.executable, "-c", DRIVER], cwd=ROOT, text=True, input=json.dumps(commands),
+        capture_output=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def files_after(results, name):
+    assert results[name]["status"] == 0, results[name]["stderr"]
+    return {file: json.loads(text) if file.endswith(".json") else text
+            for file, text in results[name]["files"].items()}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_gives_one_sentence(name, results, data):
+    result = results[name]
+    assert result["status"] == 1, result["stderr"]
+    [line] = [line for line in result["stderr"].splitlines() if line.startswith(SCRIPT)]
+    pattern = WRONG[name][1].replace("{data}", str(data))
+    assert re.search(pattern, line), line
+    assert not result["loaded"], "TensorFlow"
+
+
+# ---- trained, evaluated and predicted --------------------------------------
+
+
+@pytest.mark.parametrize("name, metric, least", [
+    ("v1", "f1", 90), ("v2", "best_f1", 75)])
+def test_what_can_be_learnt_is_learnt_and_measured(name, metric, least, results, data):
+    found = files_after(results, name)
+    assert found["eval_results.json"][metric] > least
+    rows = [json.loads(line) for line
+            in (data / name / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["step"] for row in rows if row["split"] == "eval"]
+    assert steps == [30, 60]
+    losses = [row["loss"] for row in rows if row["split"] == "train"]
+    assert losses[-1] < losses[0]
+    assert metric in rows[-1] and "loss" not in rows[-1]
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_predictions_are_written_for_every_question(name, results, data):
+    found = files_after(results, name)
+    end = "-v2" if name == "v2" else ""
+    articles = json.loads((data / f"predict{end}.json").read_text())["data"]
+    questions = [question for one in articles for part in one["paragraphs"]
+                 for question in part["qas"]]
+    ids = [question["id"] for question in questions]
+    for file in ("predictions.json", "nbest_predictions.json"):
+        assert list(found[file]) == ids
+    assert ("null_odds.json" in found) == (name == "v2")
+    rows = list(csv.reader(found["predictions.tsv"].splitlines(), delimiter="\t"))
+    assert [row[0] for row in rows[1:]] == ids
+    right = [found["predictions.json"][question["id"]] in (
+        [answer["text"] for answer in question["answers"]] or [""])
+        for question in questions]
+    exact = found["eval_results.json"]["exact_match" if name == "v1" else "exact"]
+    # The dropped question's answer is an accent, which counts as a word.
+    assert exact == pytest.approx(100 * sum(right) / len(right))
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_dropped_questions_are_told_listed_and_answered_with_nothing(name, results):
+    found, log = files_after(results, name), results[name]["log"]
+    assert found["predictions.json"]["dropped"] == ""
+    assert found["dropped_questions.txt"] == "train\tdropped\npredict\tdropped\n"
+    end = "-v2" if name == "v2" else ""
+    assert re.search(rf"train{end}.json: 1 of \d+ questions are left out.*: dropped\.",
+                     log)
+    assert re.search(rf"predict{end}.json: 1 of \d+ questions are answered with \"\""
+                     r".*: dropped\.", log)
+
+
+def test_several_answers_are_told(results):
+    assert re.search(r"train.json: 3 of 49 questions have several answers; training "
+                     "takes the first", results["v1"]["log"])
+
+
+def test_steps_are_counted_by_questions(results):
+    # 65 questions / 48 · 44.5 epochs; one of them has no features.
+    options = files_after(results, "v2")["options.json"]
+    assert options["num_train_steps"] == 60 and options["num_warmup_steps"] == 6
+
+
+# ---- prediction alone ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["v1", "v2"])
+def test_prediction_alone_equals_that_after_training(name, results):
+    """Whatever the batches and their lengths."""
+    assert "padded to 24, 32 pieces" in results[name]["log"]
+    assert "padded to 32 pieces" in results[f"{name} alone"]["log"]
+    expected, found = (files_after(results, each) for each in (name, f"{name} alone"))
+    for file in ("predictions.json", "eval_results.json", "null_odds.json"):
+        if file in expected or file == "predictions.json":
+            for key, value in expected[file].items():
+                assert found[file][key] == (
+                    pytest.approx(value, rel=1e-4) if not isinstance(value, str)
+                    else value), key
+    for key, entries in expected["nbest_predictions.json"].items():
+        for one, other in zip(
+                entries, found["nbest_predictions.json"][key], strict=True):
+            assert one["probability"] == pytest.approx(other["probability"], abs=1e-4)
+
+
+def test_features_are_made_once_and_again_where_the_data_are_others(results):
+    assert "Wrote the features" in results["v1"]["log"]
+    assert "Reusing the features" in results["v1 alone"]["log"]
+    assert "Wrote the features" not in results["v1 alone"]["log"]
+    assert ("the features are made anew, because the content of predict data changed"
+            in results["v1 questions"]["log"])
+
+
+def test_questions_of_which_some_have_no_answer_are_predicted_without_metrics(results):
+    found = files_after(results, "v1 questions")
+    assert list(found["predictions.json"]) == ["q1", "q2", "q3"]
+    assert re.search("There will be no metrics: .*partly.json, article 2, .*'q3' has",
+                     results["v1 questions"]["log"])
+    assert "Predictions at step" not in results["v1 questions"]["log"]
+
+
+def test_without_answers_the_threshold_found_before_is_applied(results):
+    found = files_after(results, "v2 questions")
+    threshold = files_after(results, "v2")["eval_results.json"][
+        "null_score_diff_threshold"]
+    assert "null odds of" in results["v2 questions"]["log"]
+    assert set(found["predictions.json"]) == {"q3", "q4", "q5"}
+    for key, odds in found["null_odds.json"].items():
+        assert (found["predictions.json"][key] == "") == (odds >= threshold)
+    assert found["predictions.tsv"].splitlines()[1].endswith("\t\t")
+
+
+def test_a_threshold_that_is_given_is_applied(results):
+    found = files_after(results, "v2 threshold")
+    assert set(found["predictions.json"].values()) == {""}
+    assert found["eval_results.json"]["null_score_diff_threshold"] == -1e9
+    assert found["eval_results.json"]["best_f1"] == pytest.approx(
+        files_after(results, "v2")["eval_results.json"]["best_f1"])
+
+
+# ---- settings --------------------------------------------------------------
+
+
+def test_a_recipe_gives_the_papers_settings_that_flags_override(results):
+    found = files_after(results, "v2")
+    options = found["options.json"]
+    assert options["train_batch_size"] == 48 and options["learning_rate"] == 0.02
+    assert found["albert_config.json"]["hidden_dropout_prob"] == 0.0
+    config = files_after(results, "v1")["albert_config.json"]
+    assert config["hidden_dropout_prob"] == 0.1
+    # Epochs were given: the paper's steps and warm-up do not fit them.
+    assert options["num_train_steps"] == 60 and options["num_warmup_steps"] == 6
+
+
+@pytest.mark.slow
+def test_predictions_do_not_depend_on_the_number_of_replicas(results, data, tmp_path):
+    expected = files_after(results, "v1")
+    for path in (data / "v1").iterdir():
+        if path.name.startswith(
+                ("task", "albert", "vocab", "check", "model.ckpt-best")):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    process = subprocess.run(
+        [sys.executable, SCRIPT, *arguments(data, "", dict(
+            ALONE, output_dir=tmp_path, num_virtual_cpus=2, predict_batch_size=3))],
+        cwd=ROOT, text=True, capture_output=True, check=False, env=dict(os.environ))
+    assert process.returncode == 0, process.stderr
+    predictions, metrics = (json.loads((tmp_path / name).read_text()) for name in (
+        "predictions.json", "eval_results.json"))
+    assert predictions == expected["predictions.json"]
+    assert metrics == pytest.approx(expected["eval_results.json"])
+
+
+def test_exported_models_answer(results, data):
+    assert results["v2 export"]["status"] == 0, results["v2 export"]["stderr"]
+    window = {"input_ids": [2, 6, 3, 7, 8, 9, 3], "input_mask": [1] * 7,
+              "segment_ids": [0] * 3 + [1] * 4, "p_mask": [0, 1, 1, 0, 0, 0, 1]}
+    found = server.Server(str(data / "exported-v1")).predict([window])
+    for name in ("start_log_probs", "end_log_probs"):
+        np.testing.assert_allclose(np.exp(found[name][0]).sum(), 1.0, rtol=1e-4)
+    found = server.Server(str(data / "exported-v2")).predict([window])
+    assert {0, 3, 4, 5}.issuperset(found["start_top_index"][0])
+    assert found["end_top_log_probs"][0].shape == (3 * 2,)

@@ -1,0 +1,459 @@
+"""prepare_corpus: reading, splitting into sentences, holding documents out."""
+
+import bz2
+import collections
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.text import (
+    prepare as corpus_preparation, python_prose, readers,
+    sentences as sentence_splitting)
+from tests.helpers import SHARED
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*flags):
+    return subprocess.run([sys.executable, "prepare_corpus.py", *flags], cwd=ROOT,
+                          capture_output=True, text=True)
+
+
+def read(path, counts=None, **layout):
+    return list(readers.read_documents(
+        [str(path)], readers.Layout(**layout),
+        collections.Counter() if counts is None else counts))
+
+
+def prepare(tmp_path, texts, **options):
+    """Writes documents given as texts; returns both files' documents, summary."""
+    summary = corpus_preparation.Summary()
+    with_heldout = "heldout_share" in options or "heldout_documents" in options
+    paths = tmp_path / "train.txt", tmp_path / "heldout.txt"
+    with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
+        corpus_preparation.prepare(
+            [readers.Document(str(i), [text]) for i, text in enumerate(texts)],
+            corpus_preparation.Options(**options), train,
+            heldout if with_heldout else None, summary)
+    return [[d.split("\n") for d in p.read_text(encoding="utf-8").split("\n\n") if d]
+            for p in paths], summary
+
+
+ARTICLES = [f"The mill number {i} stands by the river. It grinds corn {i} days long."
+            for i in range(400)]
+
+
+# Sentences.
+
+@pytest.mark.parametrize("language, sentences", [
+    ("en", ["Mr. Smith met Dr. Jones in the U.S. on Jan. 3.",
+            "They like tools, e.g. saws, i.e. blades.", '"Why?" she asked.',
+            "It cost $3.50 (see Fig. 2)."]),
+    ("en", ['He said "Stop." ', "Then he left."]),
+    ("de", ["Das ist z. B. ein Satz.", "Er kam am 3. Mai an.", "Dr. Berg lachte."]),
+    ("fr", ["Elle est venue à 3 h.", "Il est parti !", "Pourquoi ?"]),
+    ("zh", ["今天很冷。", "他说：“我不去！”", "你去吗？", "好。"]),
+    ("ja", ["雨が降っています。", "寒いですか？", "はい。"]),
+    ("hi", ["यह एक घर है।", "वह बड़ा है।"]),
+])
+def test_sentences_of_several_languages(language, sentences):
+    glue = "" if language in ("zh", "ja") else " "
+    wanted = [s.strip() for s in sentences]
+    assert sentence_splitting.split_sentences(glue.join(wanted), language) == wanted
+
+
+@pytest.mark.parametrize("mark", ['"', "(", "“", "'"])
+def test_a_mark_never_closed_swallows_nothing(mark):
+    sentences = [f"In year {i} the old town built one more bridge." for i in range(20)]
+    text = f"{mark}{' '.join(sentences)} The \"end\" came. It (the end) was near."
+    found = sentence_splitting.split_sentences(text)
+    assert len(found) == 22
+    assert found[5] == sentences[5]
+    assert "".join("".join(found).split()) == "".join(text.split())
+
+
+def test_marks_stay_with_their_sentence_in_a_long_quotation():
+    chinese = "他走了很远的路也没有回来过。" * 10
+    found = sentence_splitting.split_sentences(f"“{chinese}”然后天黑了。“好。”", "zh")
+    assert found[0].startswith("“") and found[9].endswith("。”")
+    assert found[10:] == ["然后天黑了。", "“好。”"]
+    found = sentence_splitting.split_sentences(f"（{chinese}“好的”他说。）天黑了。", "zh")
+    assert found[10:] == ["“好的”他说。）", "天黑了。"]
+
+
+def test_list_numbers_stay_with_their_sentence():
+    text = "The list is long. 1. First comes salt. 2. Then comes oil."
+    assert sentence_splitting.split_sentences(text) == [
+        "The list is long.", "1. First comes salt.", "2. Then comes oil."]
+
+
+def test_cleaning():
+    text = "a\x00b\u200b c\u00a0 \t d\ufeff\u3000e\u00ad\ud800 f\u200cg"
+    assert sentence_splitting.clean_text(text) == ("ab c d e f\u200cg", 5)
+
+
+def test_cutting_long_sentences():
+    text = "word " * 100
+    pieces = sentence_splitting.cut_long(text.strip(), 50)
+    assert " ".join(pieces) == text.strip()
+    assert max(map(len, pieces)) <= 50
+    chinese = "一二三四五，" * 10
+    assert sentence_splitting.cut_long(chinese, 20)[0] == "一二三四五，" * 3
+    assert sentence_splitting.cut_long("x" * 45, 20) == ["x" * 20, "x" * 20, "x" * 5]
+
+
+@pytest.mark.parametrize("code, language", [
+    ("en", "en"), ("pt-BR", "pt"), ("zh_Hans", "zh"), ("ZH", "zh"), ("yue", "yue")])
+def test_language_codes(code, language):
+    assert sentence_splitting.check_language(code) == language
+
+
+def test_unknown_language():
+    with pytest.raises(InputError, match="--language=qq is not a language code"):
+        sentence_splitting.check_language("qq")
+
+
+# Reading.
+
+def test_plain_text_by_file_and_by_blank_line(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes("\ufeffOne.\r\n\r\n\r\nTwo.\n \nThree.".encode())
+    assert read(path) == [readers.Document(str(path), ["One.", "Two.", "Three."])]
+    assert read(path, document_separator="blank_line") == [
+        readers.Document(f"{path}, line 1", ["One."]),
+        readers.Document(f"{path}, line 4", ["Two."]),
+        readers.Document(f"{path}, line 6", ["Three."])]
+
+
+WRAPPED = ["The river is long and it runs through a wide and green val-",
+           "ley before it comes at last to the town, where a mill stands",
+           "and grinds the corn of the farmers."]
+ONE_A_LINE = ["The river is long.",
+              "It runs through a wide and green valley before it comes to the town.",
+              "A mill stands there.", "It grinds the corn."]
+
+
+def test_line_breaks():
+    joined = ("The river is long and it runs through a wide and green val-ley before "
+              "it comes at last to the town, where a mill stands and grinds the corn "
+              "of the farmers.")
+    assert readers.paragraphs_of(WRAPPED, "auto") == [joined]
+    assert readers.paragraphs_of(ONE_A_LINE, "auto") == ONE_A_LINE
+    assert readers.paragraphs_of(WRAPPED, "keep") == WRAPPED
+    assert readers.paragraphs_of(ONE_A_LINE, "join") == [" ".join(ONE_A_LINE)]
+    assert readers.paragraphs_of(["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "auto") == [
+        "春眠不觉晓，处处闻啼鸟。夜来风雨声。"]
+    assert readers.paragraphs_of(["old\rMac\x0cpage"], "keep") == ["old", "Mac", "page"]
+
+
+WIKI = """<doc id="1" url="u" title="Mill &amp; Co">
+Mill &amp; Co
+
+The mill () grinds corn &lt;br&gt; and H&lt;sub&gt;2&lt;/sub&gt;O is wet (, ).
+History.
+
+</doc>
+<doc id="2" url="u" title="Stub">
+Stub
+
+</doc>
+"""
+
+
+def test_wikiextractor(tmp_path):
+    path = tmp_path / "wiki_00"
+    path.write_text(WIKI)
+    counts = collections.Counter()
+    first, second = read(path, counts)
+    assert first.paragraphs == ["The mill grinds corn   and H2O is wet.", "History."]
+    assert first.name == f"{path}, line 1"
+    assert second.paragraphs == []
+    assert counts == {"title lines": 2}
+    assert read(path, keep_titles=True)[0].paragraphs[0] == "Mill & Co"
+
+
+@pytest.mark.parametrize("name, compress", [
+    ("a.jsonl", bytes), ("a.jsonl.gz", gzip.compress), ("a.txt.bz2", bz2.compress)])
+def test_json_lines_and_compression(tmp_path, name, compress):
+    path = tmp_path / name
+    lines = [{"id": 1, "body": "One. Two.\n\nThree."}, {"body": ""}]
+    path.write_bytes(compress("\n".join(map(json.dumps, lines)).encode()))
+    found = read(path, json_field="body")
+    assert [d.paragraphs for d in found] == [["One. Two.", "Three."], []]
+
+
+def test_progress_counts_every_byte(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("A line of text.\n" * 1000)
+    told = []
+    list(readers.read_documents(
+        [str(path)], readers.Layout(), collections.Counter(), told.append))
+    assert sum(told) == path.stat().st_size
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("a.txt", b"good\nb\xffd\n", r"a\.txt, line 2: byte 2 is not UTF-8"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
+    ("a.jsonl", b'{"body": "a"}\n', r"line 1: .* no field 'text'; .* 'body'"),
+    ("a.jsonl", b'{"text": 5}\n', r"line 1: the field 'text' holds 5, not a text"),
+    ("a.json", b'[1, 2]\n', r"line 1: holds a JSON list"),
+    ("wiki_00", b'<doc id="1" title="A">\nA\n', r"wiki_00, line 1: this <doc> has no"),
+    ("wiki_00", b'<doc title="A">\n<doc title="B">\n', r"line 2: a new <doc> starts"),
+    ("wiki_00", b'<doc title="A">\n</doc>\nxyz\n', r"line 3: text outside <doc>"),
+    ("a.txt.gz", gzip.compress(b"text\n" * 9999, mtime=0)[:-20],
+     r"gz, after line \d+: .* cut"),
+    ("a.txt.gz", b"plain text", r"a\.txt\.gz, after line 0: .* damaged"),
+    ("a.txt.bz2", b"plain text", r"a\.txt\.bz2, after line 0: .* damaged"),
+])
+def test_damaged_input(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read(path)
+
+
+def test_a_corpus_read_as_one_document(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("Some text.\n\n" * 100)
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_CHARS", 500)
+    with pytest.raises(InputError, match="--document_separator=blank_line"):
+        read(path)
+    assert len(read(path, document_separator="blank_line")) == 100
+
+
+# Preparing.
+
+def test_layout_of_the_output(tmp_path):
+    prepare(tmp_path, ["One is here. Two is there.", "Three."])
+    assert (tmp_path / "train.txt").read_bytes() == (
+        b"One is here.\nTwo is there.\n\nThree.\n\n")
+
+
+def test_held_out_documents_stay_when_input_is_added(tmp_path):
+    (_, few), summary = prepare(tmp_path, ARTICLES[:200], heldout_share=0.1)
+    (train, many), _ = prepare(tmp_path, ARTICLES[::-1], heldout_share=0.1)
+    old = {d[0] for d in few}
+    assert 8 <= len(few) <= 35
+    assert old <= {d[0] for d in many}
+    assert not {d[0] for d in many} & {d[0] for d in train}
+    assert len(train) + len(many) == 400
+    assert not old & {ARTICLES[i].split(". ")[0] + "." for i in range(200, 400)}
+    assert summary.heldout.documents == len(few)
+    (_, other), _ = prepare(tmp_path, ARTICLES[:200], heldout_share=0.1, random_seed=1)
+    assert {d[0] for d in other} != old
+
+
+def test_number_held_out_depends_on_no_order(tmp_path):
+    options = {"heldout_documents": 20}
+    (train, heldout), _ = prepare(tmp_path, ARTICLES[:200], **options)
+    (_, backwards), _ = prepare(tmp_path, ARTICLES[:200][::-1], **options)
+    assert len(heldout) == 20 and len(train) == 180
+    assert sorted(heldout) == sorted(backwards)
+    # More input takes the place of some; it brings in no other old ones.
+    (_, more), _ = prepare(tmp_path, ARTICLES, **options)
+    assert 2 <= len([d for d in more if d in heldout]) < 20
+    assert not [d for d in more if d in train]
+
+
+@pytest.mark.parametrize("share", [{"heldout_share": 0.3}, {"heldout_documents": 60}])
+@pytest.mark.parametrize("deduplicate", corpus_preparation.DEDUPLICATION)
+def test_no_text_on_both_sides(tmp_path, share, deduplicate):
+    copied = [t.replace(" ", "  ").upper() for t in ARTICLES]
+    texts = [t for pair in zip(ARTICLES[:100], copied) for t in pair]
+    texts += ARTICLES[100:200] + copied[100:200]
+    (train, heldout), _ = prepare(tmp_path, texts, deduplicate=deduplicate, **share)
+    sides = [{"".join(d).lower() for d in side} for side in (train, heldout)]
+    assert not sides[0] & sides[1]
+    copies = 2 if deduplicate == "none" else 1
+    assert len(train) + len(heldout) == 200 * copies
+    if "heldout_documents" in share:
+        assert len(heldout) == 60 * copies
+
+
+def test_duplicates_and_limits_are_counted(tmp_path):
+    texts = ["One is here. Two is there.", "ONE is here.  Two is there.",
+             "One is here. Three is new. No.", "  ", "Alone it is.",
+             "Four is here. " + " ".join(map(str, range(40))) + " ends."]
+    (train, _), summary = prepare(
+        tmp_path, texts, deduplicate="sentences", min_sentence_chars=5,
+        min_document_sentences=2, max_sentence_chars=40)
+    assert train[0] == ["One is here.", "Two is there."]
+    assert train[1][0] == "Four is here."
+    assert len(train) == 2 and max(map(len, train[1])) <= 40
+    assert summary.dropped == {
+        "duplicate documents": 1, "duplicate sentences": 1,
+        "sentences that are too short": 1, "documents without text": 1,
+        "documents with too few sentences": 2,
+        "sentences of documents with too few": 2,
+        "sentences cut up, not dropped": 1}
+    assert summary.documents_read == 6
+    assert summary.training.bytes == (tmp_path / "train.txt").stat().st_size
+
+
+@pytest.mark.parametrize("texts, options, message", [
+    ([" ", ""], {}, r"nothing is left of the 2 .* .2 documents without text"),
+    (ARTICLES[:3], {"heldout_share": 0.0001}, "none of the 3 documents is held out"),
+    (ARTICLES[:3], {"heldout_documents": 3}, "none .* is left to train on"),
+])
+def test_nothing_left(tmp_path, texts, options, message):
+    with pytest.raises(InputError, match=message):
+        prepare(tmp_path, texts, **options)
+
+
+# The script.
+
+def test_script(tmp_path):
+    for i in range(30):
+        (tmp_path / f"{i}.txt").write_text(ARTICLES[i])
+    done = run(f"--input_file={tmp_path}/*.txt", f"--output_file={tmp_path}/o/train",
+               f"--heldout_file={tmp_path}/o/heldout", "--heldout_documents=5")
+    assert done.returncode == 0, done.stderr
+    assert "held out: 5 documents, 10 sentences" in done.stdout
+    summary = json.loads((tmp_path / "o/train.summary.json").read_text())
+    assert summary["training"]["documents"] == 25
+    assert summary["dropped"] == {}
+    assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
+        "heldout", "train", "train.summary.json"]
+
+
+def test_script_warns_of_a_single_document(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\n\nTwo.\n")
+    done = run(f"--input_file={tmp_path}/a.txt", f"--output_file={tmp_path}/o")
+    assert done.returncode == 0 and "single document" in done.stderr
+
+
+@pytest.mark.parametrize("flags, message", [
+    (["--input_file={0}/nothing*", "--output_file={0}/o"], "no file matches"),
+    (["--output_file={0}/o"], "--input_file names no file"),
+    (["--input_file={0}/a.txt", "--output_file={0}/a.txt"], "is also an input"),
+    (["--input_file={0}/a.txt", "--output_file={0}/o", "--heldout_file={0}/o"],
+     "is also --output_file"),
+    (["--input_file={0}/a.txt", "--output_file={0}/a.txt/o"], "cannot be written"),
+    (["--input_file={0}/a.txt", "--output_file={0}/o", "--heldout_share=0.1"],
+     "--heldout_file does not say"),
+    (["--input_file={0}/a.txt", "--output_file={0}/o", "--heldout_file={0}/h",
+      "--heldout_share=0.1", "--heldout_documents=2"], "exclude each other"),
+    (["--input_file={0}/a.txt", "--output_file={0}/o", "--language=english"],
+     "--language=english"),
+    (["--input_file={0}/a.txt", "--output_file={0}/o", "--input_format=python"],
+     "leave --input_file out"),
+    (["--input_file={0}/a.txt", "--output_file={0}/o", "--max_sentence_chars=3"],
+     "--max_sentence_chars=3 is too small"),
+])
+def test_script_refuses(tmp_path, flags, message):
+    (tmp_path / "a.txt").write_text("Some text.\n")
+    done = run(*(f.format(tmp_path) for f in flags))
+    assert done.returncode == 1
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "Some text.\n"
+
+
+@pytest.mark.parametrize("script", ["prepare_corpus", "train_sentencepiece"])
+def test_no_tensorflow(script):
+    code = (f"import sys, {script}; "
+            "assert not any(m.startswith('tensorflow') for m in sys.modules)")
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# The prose of the installed Python.
+
+MODULE = '''"""Tools for mills that stand by rivers.
+
+    code = indented(1)
+
+The tools in :mod:`mill` grind ``corn`` and, *slowly*, also wheat [1]_. See the
+`list <https://example.org>`_ of all tools for more of this.
+
+* A bullet that goes on over two lines, and
+  whose second line is kept.
+
+Args:
+  corn: The corn to grind in the mill.
+
+>>> grind()
+"""
+
+def grind(corn, wheat):
+    """Grind the corn and give back the flour.
+
+    Parameters
+    ----------
+    corn : int
+        The number of bags that are to be ground.
+
+    Notes
+    -----
+    The stones of the mill wear down over the years.
+
+    ```
+    This is code. It is not prose. Nobody reads it.
+    ```
+    x = y + 1 is no prose and so it goes.
+    """
+
+class Mill:
+    """A mill is a building with stones and with a wheel.
+
+    It stands by a river, since the wheel needs water to turn the stones.
+    """
+
+    def turn(self):
+        """Turn the wheel until all corn is ground or until the river runs dry.
+
+        The wheel turns as long as there is water, and the stones turn with it."""
+'''
+
+
+def test_python_prose(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mill.py").write_text(MODULE)
+    (tmp_path / "b" / "broken.py").write_text('"""A text.""" (')
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "mill.py").write_text(MODULE)
+    found = dict(python_prose.documents(roots=[("lib", str(tmp_path))]))
+    assert list(found) == ["lib/b/mill.py:Mill", "lib/b/mill.py"]
+    assert found["lib/b/mill.py"].split("\n") == [
+        "Tools for mills that stand by rivers.",
+        "The tools in mill grind corn and, slowly, also wheat. See the list of all "
+        "tools for more of this.",
+        "A bullet that goes on over two lines, and whose second line is kept.",
+        "Grind the corn and give back the flour.",
+        "The stones of the mill wear down over the years."]
+    assert found["lib/b/mill.py:Mill"].count("\n") == 3
+
+
+def test_the_language_reference_is_there():
+    name, text = next(python_prose.documents())
+    assert name.startswith("topics.") and text.count(".") > 2
+
+
+# Real data.
+
+@pytest.mark.shared
+def test_real_wikiextractor_output(tmp_path):
+    done = run(f"--input_file={SHARED}/data/wiki_en/raw/wiki_0[01]",
+               f"--output_file={tmp_path}/train", f"--heldout_file={tmp_path}/heldout")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "train.summary.json").read_text())
+    assert summary["documents_read"] == 3581
+    assert summary["dropped"]["documents without text"] == 2466
+    assert 0.02 < summary["heldout_share_of_characters"] < 0.12
+    text = (tmp_path / "train").read_text()
+    assert "<doc" not in text and "&lt;" not in text
+
+
+@pytest.mark.shared
+def test_real_chinese_text(tmp_path):
+    path = SHARED / "data/chinese/news_zh_1.txt"
+    documents = read(path, document_separator="blank_line")
+    assert len(documents) == 10
+    options = corpus_preparation.Options(language="zh")
+    sentences = corpus_preparation.document_sentences(
+        documents[0], options, collections.Counter())
+    assert len(sentences) >= 60 and sum(s.endswith("。") for s in sentences) > 40

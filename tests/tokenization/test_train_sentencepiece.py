@@ -1,0 +1,143 @@
+"""train_sentencepiece: the release's settings, symbols and errors."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from albert_tf.errors import InputError
+from albert_tf.tokenization import train_sentencepiece
+from tests.helpers import SHARED
+
+ROOT = Path(__file__).parents[2]
+FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
+         "(", ")", '"', "-", ".", "–", "£", "€"]
+
+
+def lines():
+    """Sentences of 200 words that are built from 40 syllables."""
+    generator = random.Random(5)
+    syllables = [a + b for a in "bdKlmnrt" for b in "aéiou"]
+    words = ["".join(generator.choices(syllables, k=3)) for _ in range(200)]
+    return [" ".join(generator.choices(words, k=9)) + "." for _ in range(400)]
+
+
+def pieces(vocab):
+    return [line.split("\t")[0] for line in vocab.decode().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def small():
+    return train_sentencepiece.train(lines(), train_sentencepiece.Options(vocab_size=110, num_threads=2))
+
+
+def test_symbols_and_ids(small):
+    processor = sentencepiece.SentencePieceProcessor(model_proto=small.model)
+    assert pieces(small.vocab)[:13] == FIRST
+    assert processor.get_piece_size() == 110
+    assert processor.pad_id() == 0 and processor.unk_id() == 1
+    assert processor.bos_id() == -1 and processor.eos_id() == -1
+    assert [processor.is_control(i) for i in range(6)] == [
+        True, False, True, True, True, False]
+    assert '"' in processor.encode('bo"da', out_type=str)
+    assert 4 not in processor.encode("bo [MASK] da")
+
+
+def test_preprocessing(small):
+    text = "".join(pieces(small.vocab)[13:])
+    assert text == text.lower() and "é" not in text
+    cased = train_sentencepiece.train(lines(), train_sentencepiece.Options(
+        vocab_size=110, num_threads=2, do_lower_case=False))
+    assert "K" in "".join(pieces(cased.vocab)[13:])
+
+
+def test_equal_input_gives_an_equal_result(small):
+    again = train_sentencepiece.train(
+        lines(), train_sentencepiece.Options(vocab_size=110, num_threads=2))
+    assert again == small
+    options = train_sentencepiece.Options(
+        vocab_size=90, num_threads=2, input_sentence_size=200)
+    drawn = train_sentencepiece.train(lines(), options)
+    assert drawn == train_sentencepiece.train(lines(), options)
+    assert drawn.sentences == 400
+    assert drawn.vocab != train_sentencepiece.train(
+        lines(), options._replace(input_sentence_size=300)).vocab
+
+
+def test_long_lines_count():
+    # 4192 bytes is where the trainer would leave a line out.
+    text = [" ".join(lines()), " ".join(["quartz"] * 2000)]
+    result = train_sentencepiece.train(text, train_sentencepiece.Options(vocab_size=110, num_threads=2))
+    assert "▁quartz" in pieces(result.vocab)
+
+
+@pytest.mark.parametrize("text, options, message", [
+    ([], {}, "there is no text"),
+    (["", "  "], {}, "there is no text"),
+    (["a short text"], {}, r"30000 is more than .* give --vocab_size=\d+ at most"),
+    (lines(), {"vocab_size": 20}, r"less than the \d+ single characters"),
+    (lines(), {"vocab_size": 13}, "leaves no room"),
+    (lines(), {"character_coverage": 1.5}, "--character_coverage=1.5"),
+    (lines(), {"num_threads": 0}, "--num_threads=0"),
+    (lines(), {"input_sentence_size": 5}, "--input_sentence_size=5"),
+])
+def test_refusals(text, options, message):
+    with pytest.raises(InputError, match=message):
+        train_sentencepiece.train(text, train_sentencepiece.Options(**options))
+
+
+def test_the_largest_possible_size_works():
+    with pytest.raises(InputError) as caught:
+        train_sentencepiece.train(lines(), train_sentencepiece.Options(num_threads=2))
+    largest = int(str(caught.value).split("--vocab_size=")[2].split()[0])
+    train_sentencepiece.train(lines(), train_sentencepiece.Options(vocab_size=largest, num_threads=2))
+
+
+def test_an_error_in_the_input_comes_through():
+    def damaged():
+        yield from lines()
+        raise InputError("line 7 is damaged")
+
+    with pytest.raises(InputError, match="line 7 is damaged"):
+        train_sentencepiece.train(damaged(), train_sentencepiece.Options(vocab_size=110))
+
+
+def run(*flags):
+    return subprocess.run([sys.executable, "train_sentencepiece.py", *flags], cwd=ROOT,
+                          capture_output=True, text=True)
+
+
+def test_script(tmp_path, small):
+    (tmp_path / "a.txt").write_text("\n".join(lines()[:200]) + "\n\n")
+    (tmp_path / "b.txt").write_text("\n".join(lines()[200:]))
+    done = run(f"--input_file={tmp_path}/*.txt", f"--output_prefix={tmp_path}/o/spm",
+               "--vocab_size=110", "--num_threads=2")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o/spm.model").read_bytes() == small.model
+    assert (tmp_path / "o/spm.vocab").read_bytes() == small.vocab
+
+
+@pytest.mark.parametrize("content, flags, message", [
+    (b"good\nb\xffd\n", [], "a.txt, line 2: byte 2 is not UTF-8"),
+    (b"good text\n", [], "--vocab_size=30000 is more than"),
+    (b"good text\n", ["--output_prefix={0}/a.txt/o"], "cannot be written"),
+    (b"good text\n", ["--input_file={0}/b*"], "no file matches"),
+])
+def test_script_refuses(tmp_path, content, flags, message):
+    (tmp_path / "a.txt").write_bytes(content)
+    done = run(f"--input_file={tmp_path}/a.txt", f"--output_prefix={tmp_path}/spm",
+               *(f.format(tmp_path) for f in flags))
+    assert done.returncode == 1
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.shared
+def test_vocab_file_is_written_as_the_trainer_writes_it():
+    for folder, name in (("golden/spm", "en4k"), ("data/spm_en", "30k-clean")):
+        model = (SHARED / folder / f"{name}.model").read_bytes()
+        wanted = (SHARED / folder / f"{name}.vocab").read_bytes()
+        assert train_sentencepiece.vocab_lines(model) == wanted

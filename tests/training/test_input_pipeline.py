@@ -1,0 +1,338 @@
+"""Order, resuming, shards and padding of the input pipeline."""
+
+import collections
+import gzip
+import itertools
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.records import spec as records
+from albert_tf.training import input_pipeline
+from tests.helpers import FIXTURES
+
+SPEC = records.FeatureSpec((
+    records.Feature("number", "int64", (1,)),
+    records.Feature("weights", "float32", (3,), parsed_name="w"),
+    records.Feature("unread", "int64", (2,), parsed=False)))
+COUNTS = (11, 7, 13, 9)  # records in the files
+TOTAL = sum(COUNTS)
+
+
+@pytest.fixture(scope="module", name="infos")
+def _infos(tmp_path_factory):
+    """Files whose records hold the numbers 0..TOTAL-1 in order."""
+    folder, number, paths = tmp_path_factory.mktemp("records"), itertools.count(), []
+    for count in COUNTS:
+        paths.append(str(folder / f"{len(paths)}.tfrecord"))
+        with records.RecordWriter(paths[-1]) as writer:
+            for n in itertools.islice(number, count):
+                writer.write(SPEC.serialize(
+                    dict(number=[n], weights=[n + 0.5] * 3, unread=[0, 0])))
+    return records.check_files(paths, SPEC)
+
+
+def take(dataset, count):
+    return [b["number"].numpy().ravel().tolist() for b in dataset.take(count)]
+
+
+def train(infos, batch_size, count, seed=1, **options):
+    """The numbers in the first `count` batches; a small buffer by default."""
+    options = {"shuffle_buffer": 8} | options
+    return take(input_pipeline.training_dataset(
+        infos, SPEC, batch_size, seed, **options), count)
+
+
+def flat(batches):
+    return list(itertools.chain.from_iterable(batches))
+
+
+# --- training
+
+def test_batches_have_static_shapes_and_model_types(infos):
+    dataset = input_pipeline.training_dataset(infos, SPEC, 6, 1)
+    assert dataset.element_spec == {
+        "number": tf.TensorSpec([6, 1], tf.int32), "w": tf.TensorSpec([6, 3])}
+    batch = next(iter(dataset))
+    np.testing.assert_array_equal(batch["w"], batch["number"].numpy() + [0.5] * 3)
+
+
+@pytest.mark.parametrize("shuffle_buffer", [0, 1, 8, 1000])
+def test_each_epoch_has_each_record_once(infos, shuffle_buffer):
+    # One batch that crosses the ends of epochs, cut up into epochs.
+    numbers = flat(train(infos, 3 * TOTAL, 1, shuffle_buffer=shuffle_buffer))
+    epochs = [numbers[i:i + TOTAL] for i in range(0, 3 * TOTAL, TOTAL)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(TOTAL))
+        assert (epoch == sorted(epoch)) == (shuffle_buffer == 0)
+    assert (epochs[0] == epochs[1]) == (shuffle_buffer == 0)
+
+
+def test_files_come_in_another_order_each_epoch(infos):
+    # A buffer of 1 leaves the order of the files: with 4 files at a time, the
+    # first four records are one of each.
+    numbers = flat(train(infos, 8 * TOTAL, 1, shuffle_buffer=1))
+    starts = [tuple(numbers[i:i + 4]) for i in range(0, 8 * TOTAL, TOTAL)]
+    assert all(sorted(start) == [0, 11, 18, 31] for start in starts)
+    assert len(set(starts)) > 3
+
+
+def test_the_seed_decides(infos):
+    assert train(infos, 8, 5) == train(infos, 8, 5)
+    orders = [str(train(infos, 8, 5, seed)) for seed in (1, 0, 2, -1, 2**40 + 1)]
+    assert len(set(orders)) == 5
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_the_order_does_not_depend_on_threads_or_the_global_seed(infos, threads):
+    expected = train(infos, 8, 12)
+    tf.random.set_seed(threads)
+    dataset = input_pipeline.training_dataset(infos, SPEC, 8, 1, shuffle_buffer=8)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    options.autotune.enabled = threads == 2
+    assert take(dataset.with_options(options), 12) == expected
+
+
+def test_the_order_is_pinned(infos):
+    """A resumed run needs this order; a change of it must be deliberate."""
+    assert train(infos, 8, 2, shuffle_buffer=8) == [
+        [32, 1, 18, 20, 11, 0, 33, 21],
+        [13, 12, 19, 2, 14, 4, 23, 15]]
+
+
+def test_the_global_seed_is_left_alone(infos):
+    def draw():
+        tf.random.set_seed(3)
+        train(infos, 8, 1)
+        return float(tf.random.uniform([]))
+
+    tf.random.set_seed(3)
+    expected = float(tf.random.uniform([]))
+    assert draw() == expected
+
+
+@pytest.mark.parametrize("shuffle_buffer", [0, 8, 1000])
+@pytest.mark.parametrize("batch_size, shards", [(7, 1), (8, 2), (64, 1), (90, 3)])
+def test_resuming_gives_the_batches_of_an_unbroken_run(
+        infos, batch_size, shards, shuffle_buffer):
+    options = dict(num_shards=shards, shard_index=shards - 1,
+                   shuffle_buffer=shuffle_buffer)
+    unbroken = train(infos, batch_size, 18, **options)
+    for start in (1, 5, 9, 16):  # inside epochs, at their ends, epochs later
+        resumed = train(infos, batch_size, 2, start_batch=start, **options)
+        assert resumed == unbroken[start:start + 2], start
+
+
+def test_resuming_at_the_very_end_of_an_epoch(infos):
+    unbroken = train(infos, TOTAL // 4, 9)
+    for start in (3, 4, 5, 8):
+        assert train(infos, TOTAL // 4, 1, start_batch=start) == [unbroken[start]]
+
+
+def test_resuming_far_away_skips_whole_epochs_by_arithmetic(infos):
+    epochs = 10**11
+    assert len(train(infos, TOTAL, 1, start_batch=epochs)[0]) == TOTAL
+
+
+def test_smaller_batches_hold_the_same_examples(infos):
+    whole = train(infos, 8, 12)
+    halves = train(infos, 4, 24)
+    assert [a + b for a, b in zip(halves[::2], halves[1::2])] == whole
+    resumed = train(infos, 4, 2, start_batch=2 * 5)
+    assert flat(resumed) == whole[5]
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 5])
+def test_shards_are_disjoint_and_complete(infos, num_shards):
+    seen = collections.Counter()
+    for index in range(num_shards):
+        files = input_pipeline._shard_files(infos, index, num_shards)
+        own = sum(f.num_records for f in files)
+        for epoch in range(2):
+            batch, = train(infos, own, 1, num_shards=num_shards, shard_index=index,
+                           start_batch=epoch)
+            seen.update(batch)
+    assert seen == dict.fromkeys(range(TOTAL), 2)
+
+
+def test_whole_files_go_to_shards_where_the_files_suffice(infos):
+    dealt = [[f.path for f in input_pipeline._shard_files(infos, i, 2)]
+             for i in range(2)]
+    paths = [f.path for f in infos]
+    assert dealt == [paths[::2], paths[1::2]]
+
+
+def test_files_left_over_are_divided_by_records(infos):
+    sizes = [sum(f.num_records for f in input_pipeline._shard_files(infos, i, 3))
+             for i in range(3)]
+    assert sizes == [11 + 3, 7 + 3, 13 + 3]
+
+
+def test_more_files_than_are_read_at_a_time(tmp_path):
+    paths = []
+    for n in range(21):
+        paths.append(str(tmp_path / f"{n}"))
+        with records.RecordWriter(paths[-1]) as writer:
+            for k in range(n % 3 + 1):
+                writer.write(SPEC.serialize(
+                    dict(number=[10 * n + k], weights=[0] * 3, unread=[0, 0])))
+    infos = records.check_files(paths, SPEC)
+    unbroken = train(infos, 42, 4)
+    assert all(len(set(batch)) == 42 for batch in unbroken)
+    assert train(infos, 6, 21, start_batch=7) == [
+        b for whole in unbroken[1:] for b in np.reshape(whole, [7, 6]).tolist()]
+
+
+def test_too_few_records_for_the_shards(infos):
+    with pytest.raises(InputError, match="7 records in 1 files are too few for 8"):
+        train(infos[1:2], 1, 1, num_shards=8, shard_index=7)
+
+
+@pytest.mark.parametrize("options", [
+    dict(batch_size=0), dict(batch_size=2, start_batch=-1),
+    dict(batch_size=2, num_shards=2, shard_index=2),
+    dict(batch_size=2, shuffle_buffer=-1), dict(batch_size=2, infos=[])])
+def test_training_arguments_out_of_range(infos, options):
+    with pytest.raises(ValueError):
+        train(**{"infos": infos, "count": 1} | options)
+
+
+@pytest.mark.slow
+def test_two_replicas_share_a_step_as_one_would_see_it(infos):
+    """What distribute_datasets_from_function hands to two replicas on one host."""
+    code = """
+import sys
+import tensorflow as tf
+from albert_tf import input_pipeline, records
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * 2)
+spec = records.FeatureSpec((records.Feature("number", "int64", (1,)),))
+infos = records.check_files(sys.argv[1:], spec)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def dataset(context):
+    return input_pipeline.training_dataset(
+        infos, spec, context.get_per_replica_batch_size(8), 1, shuffle_buffer=8,
+        start_batch=2 * 3, num_shards=context.num_input_pipelines,
+        shard_index=context.input_pipeline_id)
+iterator = iter(strategy.distribute_datasets_from_function(dataset))
+for _ in range(8):
+    halves = strategy.experimental_local_results(next(iterator)["number"])
+    assert len(halves) == 2
+    print(*[n for half in halves for n in half.numpy().ravel()])
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code, *(f.path for f in infos)], check=True,
+        capture_output=True, text=True,
+        cwd=pathlib.Path(__file__).parents[2]).stdout
+    steps = [list(map(int, line.split())) for line in output.splitlines()]
+    assert steps == train(infos, 8, 11)[3:]
+
+
+def test_damage_that_shows_while_training_is_explained(infos, tmp_path):
+    path = tmp_path / "damaged"
+    content = bytearray(pathlib.Path(infos[0].path).read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    damaged = records.check_files([infos[1].path, str(path)], SPEC)
+    with pytest.raises(tf.errors.DataLossError) as caught:
+        train(damaged, 4, 10)
+    explanation = records.explain_read_error(
+        [f.path for f in damaged], SPEC, caught.value)
+    assert str(explanation).startswith(f"{path}, record 11: damaged")
+
+
+def test_the_releases_records_in_file_order(tmp_path):
+    path = tmp_path / "golden.tfrecord"
+    source = FIXTURES / "records" / "default_32_for_training.tfrecord.gz"
+    with gzip.open(source) as compressed, open(path, "wb") as target:
+        shutil.copyfileobj(compressed, target)
+    spec = records.pretraining_spec(32, 5)
+    infos = records.check_files([str(path)], spec)
+    dataset = input_pipeline.training_dataset(infos, spec, 16, 0, shuffle_buffer=0)
+    expected = [spec.parse_numpy(r) for r in itertools.islice(
+        records.read_records(str(path)), 48)]
+    for k, batch in enumerate(dataset.take(3)):
+        rows = expected[16 * k:16 * k + 16]
+        assert batch["sentence_order_labels"].numpy().tolist() == [
+            r["next_sentence_labels"].tolist() for r in rows]
+        for name in ("input_ids", "masked_lm_ids", "masked_lm_weights"):
+            np.testing.assert_array_equal(batch[name], [r[name] for r in rows])
+
+
+# --- evaluation
+
+def evaluate(infos, batch_size, **options):
+    """(numbers with weight 1 of each batch, EvaluationData)."""
+    data = input_pipeline.evaluation_dataset(infos, SPEC, batch_size, **options)
+    assert data.dataset.element_spec["number"].shape == [batch_size, 1]
+    assert data.dataset.cardinality() == data.num_batches
+    batches = list(data.dataset)
+    assert len(batches) == data.num_batches
+    numbers = []
+    for batch in batches:
+        weights = batch["example_weights"].numpy()
+        assert batch["number"].shape == [batch_size, 1]
+        assert weights.dtype == np.float32 and weights.shape == (batch_size,)
+        assert set(weights) <= {0, 1}
+        for name in ("number", "w"):
+            assert not batch[name].numpy()[weights == 0].any()
+        numbers.append(batch["number"].numpy().ravel()[weights == 1].tolist())
+    return numbers, data
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 8, TOTAL - 1, TOTAL, TOTAL + 1, 100])
+def test_evaluation_sees_each_example_once_in_order(infos, batch_size):
+    numbers, data = evaluate(infos, batch_size)
+    assert flat(numbers) == list(range(TOTAL))
+    assert data.num_examples == TOTAL
+    assert data.num_batches == -(-TOTAL // batch_size)
+
+
+@pytest.mark.parametrize("batch_size, max_batches", [(8, 2), (8, 5), (8, 99), (100, 1)])
+def test_evaluation_of_the_first_batches(infos, batch_size, max_batches):
+    numbers, data = evaluate(infos, batch_size, max_batches=max_batches)
+    assert data.num_examples == min(TOTAL, batch_size * max_batches)
+    assert flat(numbers) == list(range(data.num_examples))
+    assert data.num_batches <= max_batches
+
+
+@pytest.mark.parametrize("num_shards, batch_size, max_batches, multiple", [
+    (2, 1, None, 1), (2, 8, None, 1), (2, 8, None, 2), (2, 20, None, 1), (2, 19, 1, 1),
+    (3, 3, None, 4), (3, 13, None, 1), (3, 14, None, 2), (3, 4, 2, 4), (7, 8, None, 1),
+    (7, 5, None, 1)])
+def test_evaluation_shards_have_equally_many_batches(
+        infos, num_shards, batch_size, max_batches, multiple):
+    shards = [evaluate(infos, batch_size, max_batches=max_batches, shard_index=i,
+                       num_shards=num_shards, batches_multiple_of=multiple)
+              for i in range(num_shards)]
+    assert len({data[1:] for _, data in shards}) == 1
+    data = shards[0][1]
+    assert data.num_batches % multiple == 0
+    if max_batches is None:
+        assert data.num_examples == TOTAL
+    assert sorted(flat(flat(numbers) for numbers, _ in shards)) == list(
+        range(data.num_examples))
+
+
+def test_evaluation_with_fewer_examples_than_shards(infos):
+    for index in range(9):
+        numbers, data = evaluate(infos[1:2], 2, num_shards=9, shard_index=index)
+        assert (data.num_batches, data.num_examples) == (1, 7)
+        assert numbers == [[11 + index] if index < 7 else []]
+
+
+@pytest.mark.parametrize("options", [
+    dict(batch_size=0), dict(batch_size=2, max_batches=0), dict(batch_size=2, infos=[]),
+    dict(batch_size=2, num_shards=2, shard_index=-1),
+    dict(batch_size=2, batches_multiple_of=0)])
+def test_evaluation_arguments_out_of_range(infos, options):
+    with pytest.raises(ValueError):
+        evaluate(**{"infos": infos} | options)

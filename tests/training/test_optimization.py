@@ -1,0 +1,629 @@
+"""Schedule, clipping, optimizers: NumPy, the release's outputs, wrong inputs."""
+
+import json
+import logging as python_logging
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.training import losses, optimization, parameter_groups
+from albert_tf.training.learning_rate import WarmupPolynomialDecay
+from albert_tf.training.optimization import create_optimizer
+from tests.golden.model import ALL_CASES, shared_case
+from tests.helpers import FIXTURES, SHARED
+
+FOLDER = FIXTURES / "optimization"
+RUNS = json.loads((FOLDER / "runs.json").read_text())
+SCHEDULES = json.loads((FOLDER / "learning_rates.json").read_text())
+EMBEDDINGS = [f"bert/embeddings/{kind}_embeddings"
+              for kind in ("word", "token_type", "position")]
+
+
+# ---- the schedule ----------------------------------------------------------
+
+
+def golden_schedule(index):
+    settings = {k: v for k, v in SCHEDULES[index].items() if k != "steps"}
+    stored = np.load(FOLDER / "learning_rates.npz")
+    # Before start_warmup_step the release's rates are negative.
+    rates = np.maximum(stored[f"lr_{index}"], 0.0)
+    return WarmupPolynomialDecay(**settings), stored[f"steps_{index}"], rates
+
+
+@pytest.mark.parametrize("index", range(len(SCHEDULES)))
+def test_rates_are_the_releases(index):
+    schedule, steps, rates = golden_schedule(index)
+    np.testing.assert_allclose(
+        [schedule(step) for step in tf.constant(steps)], rates, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("index", [0, 2, 6])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_rates_in_graphs(jit_compile, index):
+    schedule, steps, rates = golden_schedule(index)
+    rate = tf.function(schedule, jit_compile=jit_compile,
+                       input_signature=[tf.TensorSpec([], tf.int64)])
+    # XLA rounds less often, which shows where little is left of the decay.
+    np.testing.assert_allclose([rate(step) for step in tf.constant(steps)], rates,
+                               rtol=1e-5 if jit_compile else 1e-6, atol=0)
+
+
+def test_rate_past_the_end_is_zero_and_never_nan_under_xla():
+    step = tf.Variable(0, dtype=tf.int64)
+    for num_train_steps in (10, 41, 47, 50, 55):
+        rate = tf.function(WarmupPolynomialDecay(1.0, num_train_steps, 0, 0.5),
+                           jit_compile=True)
+        step.assign(num_train_steps)
+        assert float(rate(step)) == 0.0
+
+
+def test_rate_is_zero_before_the_warmup_starts():
+    rates = [float(WarmupPolynomialDecay(1.0, 100, 4, start_warmup_step=3)(step))
+             for step in range(8)]
+    np.testing.assert_allclose(
+        rates, [0, 0, 0, 0, 0.25, 0.5, 0.75, 0.93], rtol=1e-6)
+
+
+def test_start_of_the_warmup_has_no_effect_without_warmup():
+    plain, late = (WarmupPolynomialDecay(1.0, 10, 0, start_warmup_step=start)
+                   for start in (0, 5))
+    assert [float(plain(k)) for k in range(11)] == [float(late(k)) for k in range(11)]
+
+
+def test_neighbouring_steps_beyond_float32_are_told_apart():
+    start = 2 ** 25
+    schedule = WarmupPolynomialDecay(1.0, 2 ** 26, 4, start_warmup_step=start)
+    np.testing.assert_allclose(
+        [schedule(tf.constant(start + k, tf.int64)) for k in range(5)],
+        [0, 0.25, 0.5, 0.75, 0.5], rtol=1e-6)
+
+
+def test_schedule_from_its_own_config():
+    schedule = WarmupPolynomialDecay(0.1, 50, 10, 0.5, 5)
+    schedules = tf_keras.optimizers.schedules
+    again = schedules.deserialize(json.loads(json.dumps(schedules.serialize(schedule))))
+    assert again.get_config() == schedule.get_config()
+    assert float(again(20)) == float(schedule(20)) > 0
+
+
+# ---- clipping --------------------------------------------------------------
+
+
+def slices_with_a_duplicate():
+    return tf.IndexedSlices(
+        tf.constant([[1.0, 2.0], [3.0, 4.0], [-2.0, 1.0]]), tf.constant([2, 0, 2]),
+        dense_shape=tf.constant([4, 2]))
+
+
+def test_clipping_to_the_dense_norm():
+    dense, sparse = tf.constant([1.0, -1.0]), slices_with_a_duplicate()
+    clipped, norm = optimization.clip_by_global_norm([dense, None, sparse], 0.5)
+    rows = np.array([[3, 4], [0, 0], [-1, 3], [0, 0]])
+    assert float(norm) == pytest.approx(np.sqrt(2 + 25 + 10))
+    assert clipped[1] is None
+    np.testing.assert_allclose(clipped[0], 0.5 / norm * dense, rtol=1e-6)
+    np.testing.assert_allclose(clipped[2], 0.5 / norm * rows, rtol=1e-6)
+
+
+def test_clipping_to_the_norm_of_rows_apart():
+    clipped, norm = optimization.clip_by_global_norm(
+        [slices_with_a_duplicate()], count_duplicates=True)
+    assert float(norm) == pytest.approx(np.sqrt(5 + 25 + 5))
+    np.testing.assert_allclose(
+        clipped[0], np.array([[3, 4], [0, 0], [-1, 3], [0, 0]]) / norm, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gradient", [[0.0, 0.0], [0.3, -0.4], [0.6, 0.8]])
+def test_a_small_gradient_is_left_as_it_is(gradient):
+    (clipped,), _ = optimization.clip_by_global_norm([tf.constant(gradient)])
+    np.testing.assert_allclose(clipped, gradient, rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 1e30])
+def test_a_norm_that_is_not_finite_shows_in_every_gradient(value):
+    clipped, norm = optimization.clip_by_global_norm(
+        [tf.constant([value], tf.float32), tf.constant([1.0])])
+    assert not np.isfinite(norm)
+    assert np.isnan(clipped).all()
+
+
+def test_half_precision_gradients_are_clipped_in_single():
+    (clipped,), norm = optimization.clip_by_global_norm(
+        [tf.constant([300.0, 400.0], tf.float16)])
+    assert clipped.dtype == norm.dtype == tf.float32
+    assert float(norm) == 500.0
+    np.testing.assert_allclose(clipped, [0.6, 0.8], rtol=1e-6)
+
+
+def test_wrong_clipping():
+    with pytest.raises(InputError, match="clip_norm is 0"):
+        optimization.clip_by_global_norm([tf.constant([1.0])], clip_norm=0)
+    with pytest.raises(ValueError, match="no gradient"):
+        optimization.clip_by_global_norm([None])
+
+
+# ---- the update, against NumPy ---------------------------------------------
+
+# One variable of each kind: decayed, decayed but zero (ratio 1), neither.
+TOY = {"layer/kernel": [[0.5, -1.0], [2.0, 0.25]], "layer/zeros": [0.0, 0.0],
+       "layer/bias": [0.5, -0.5], "block/LayerNorm/gamma": [1.0, 2.0],
+       "table": [[1.0, 1.0], [2.0, -1.0], [0.5, 3.0]]}
+
+
+def toy_variables(names=tuple(TOY)):
+    return [tf.Variable(np.float32(TOY[name]), name=name) for name in names]
+
+
+def toy_gradients(step, variables, seed=0):
+    """The same for a name and step, whatever the order; one is all zero."""
+    gradients = []
+    for variable in variables:
+        name = variable.name.split(":")[0]
+        numbers = np.random.default_rng([seed, step, *name.encode()])
+        gradient = numbers.standard_normal(variable.shape).astype("f")
+        gradients.append(tf.constant(gradient * (name != "layer/zeros" or step > 1)))
+    return gradients
+
+
+def toy_optimizer(kind, **options):
+    return create_optimizer(0.1, 20, 2, optimizer=kind, **options)
+
+
+def run(optimizer, variables, steps, seed=0):
+    for step in steps:
+        optimizer.apply_gradients(zip(toy_gradients(step, variables, seed), variables))
+
+
+def values(variables):
+    return {variable.name.split(":")[0]: variable.numpy() for variable in variables}
+
+
+def numpy_run(kind, steps, weight_decay_rate=0.01):
+    weights = {name: np.float64(value) for name, value in TOY.items()}
+    m = {name: 0.0 for name in TOY}
+    v = {name: 0.0 for name in TOY}
+    rates = [0.0, 0.05] + [0.1 * (1 - step / 20) for step in range(2, 20)]
+    for step in range(steps):
+        for variable, g in zip(toy_variables(), toy_gradients(step, toy_variables())):
+            name, g = variable.name.split(":")[0], np.float64(g)
+            w = weights[name]
+            m[name] = 0.9 * m[name] + 0.1 * g
+            v[name] = 0.999 * v[name] + 0.001 * g ** 2
+            u = m[name] / (np.sqrt(v[name]) + 1e-6)
+            ratio = 1.0
+            if name not in ("layer/bias", "block/LayerNorm/gamma"):
+                u = u + weight_decay_rate * w
+                if kind == "lamb" and np.any(w) and np.any(u):
+                    ratio = np.linalg.norm(w) / np.linalg.norm(u)
+            weights[name] = w - rates[step] * ratio * u
+    return weights, m, v
+
+
+@pytest.mark.parametrize("weight_decay_rate", [0.01, 0.0, 0.3])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_update_is_that_of_numpy(kind, weight_decay_rate):
+    variables = toy_variables()
+    optimizer = toy_optimizer(kind, weight_decay_rate=weight_decay_rate)
+    run(optimizer, variables, range(6))
+    weights, m, v = numpy_run(kind, 6, weight_decay_rate)
+    for name, value in values(variables).items():
+        np.testing.assert_allclose(value, weights[name], rtol=2e-5, err_msg=name)
+        np.testing.assert_allclose(
+            optimizer.slots[f"{name}/adam_m"], m[name], rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(
+            optimizer.slots[f"{name}/adam_v"], v[name], rtol=1e-4, atol=1e-9)
+
+
+def test_step_k_is_made_with_rate_k():
+    optimizer, variables = toy_optimizer("adamw"), toy_variables()
+    rates = []
+    for step in range(4):
+        before = values(variables)
+        run(optimizer, variables, [step])
+        rates.append(float(optimizer.learning_rate))
+        moved = any(np.any(before[n] != w) for n, w in values(variables).items())
+        assert moved == (step > 0)
+        assert int(optimizer.iterations) == step + 1
+    np.testing.assert_allclose(rates, [0.0, 0.05, 0.09, 0.085], rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_sparse_gradients_act_as_dense_ones(kind):
+    sparse = tf.IndexedSlices(
+        tf.constant([[1.0, 2.0], [3.0, 4.0], [-2.0, 1.0]]), tf.constant([2, 0, 2]),
+        dense_shape=tf.constant([3, 2]))
+    ended = []
+    for gradient in (sparse, tf.convert_to_tensor(sparse)):
+        variables, optimizer = toy_variables(["table"]), toy_optimizer(kind)
+        for _ in range(3):
+            optimizer.apply_gradients([(gradient, variables[0])])
+        ended.append(values(variables)["table"])
+    np.testing.assert_array_equal(*ended)
+    assert np.all(ended[0][1] != np.float32(TOY["table"])[1]), "weight decay acts too"
+
+
+def test_slots_are_named_after_the_variables_and_of_single_precision():
+    variables = [tf.Variable(tf.ones([2], tf.bfloat16), name="a/b/kernel")]
+    optimizer = toy_optimizer("lamb")
+    with tf.name_scope("somewhere"):
+        run(optimizer, variables, range(3))
+    assert sorted(v.name for v in optimizer.slots.values()) == [
+        "a/b/kernel/adam_m:0", "a/b/kernel/adam_v:0"]
+    assert list(optimizer.slots) == ["a/b/kernel/adam_m", "a/b/kernel/adam_v"]
+    assert {v.dtype for v in optimizer.slots.values()} == {tf.float32}
+    assert variables[0].dtype == tf.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_optimizer_from_its_own_config(kind):
+    optimizer = toy_optimizer(kind, weight_decay_rate=0.2, excluded=["table"])
+    config = json.loads(json.dumps(tf_keras.optimizers.serialize(optimizer)))
+    again = tf_keras.optimizers.deserialize(config)
+    assert type(again) is type(optimizer)
+    assert again.get_config() == optimizer.get_config()
+    ended = []
+    for each in (optimizer, again):
+        variables = toy_variables()
+        run(each, variables, range(3))
+        ended.append(values(variables))
+    np.testing.assert_equal(*ended)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_in_a_function_and_compiled_by_xla(kind):
+    ended = {}
+    for how in ("eager", "graph", "xla"):
+        variables, optimizer = toy_variables(), toy_optimizer(kind)
+        optimizer.build(variables)
+
+        def step(indices, rows, *gradients, variables=variables, optimizer=optimizer):
+            sparse = tf.IndexedSlices(rows, indices, dense_shape=tf.constant([3, 2]))
+            clipped, norm = optimization.clip_by_global_norm([*gradients, sparse])
+            optimizer.apply_gradients(zip(clipped, variables))
+            return norm
+
+        if how != "eager":
+            step = tf.function(step, jit_compile=how == "xla")
+        norms = [step(tf.constant([2, 0, 2]), tf.constant([[1.0, 2], [3, 4], [-2, 1]]),
+                      *toy_gradients(k, variables)[:-1]).numpy() for k in range(5)]
+        ended[how] = [norms, *values(variables).values(),
+                      *(slot.numpy() for slot in optimizer.slots.values())]
+    for how in ("graph", "xla"):
+        for ours, eager in zip(ended[how], ended["eager"]):
+            np.testing.assert_allclose(ours, eager, rtol=1e-5, atol=1e-7)
+
+
+# ---- two replicas ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("build_first", [True, False])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_two_replicas_equal_one_on_their_mean(kind, build_first):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        variables, optimizer = toy_variables(), toy_optimizer(kind)
+        if build_first:
+            optimizer.build(variables)
+
+    @tf.function
+    def step(gradients):
+        def replica_step(gradients):
+            averaged = tf.distribute.get_replica_context().all_reduce(
+                tf.distribute.ReduceOp.MEAN, gradients)
+            optimizer.apply_gradients(
+                zip(averaged, variables), skip_gradients_aggregation=True)
+        strategy.run(replica_step, args=(gradients,))
+
+    alone, single = toy_variables(), toy_optimizer(kind)
+    for k in range(4):
+        parts = [toy_gradients(k, alone, seed) for seed in (0, 1)]
+        step([strategy.experimental_distribute_values_from_function(
+            lambda context, pair=pair: pair[context.replica_id_in_sync_group])
+            for pair in zip(*parts)])
+        single.apply_gradients(zip([(a + b) / 2 for a, b in zip(*parts)], alone))
+
+    assert int(optimizer.iterations.numpy()) == 4
+    assert optimizer.learning_rate.numpy() == single.learning_rate.numpy() > 0
+    mirrored = {v.name.split(":")[0]: v for v in variables} | optimizer.slots
+    expected = values(alone) | {n: s.numpy() for n, s in single.slots.items()}
+    assert set(mirrored) == set(expected)
+    for name, variable in mirrored.items():
+        copies = strategy.experimental_local_results(variable)
+        assert len(copies) == 2
+        for copy in copies:
+            np.testing.assert_allclose(
+                copy.numpy(), expected[name], rtol=1e-5, atol=1e-8, err_msg=name)
+
+
+# ---- checkpoints -----------------------------------------------------------
+
+
+def checkpoint_of(variables, optimizer):
+    by_name = {v.name.split(":")[0]: v for v in variables}
+    return tf.train.Checkpoint(optimizer=optimizer, variables=by_name)
+
+
+@pytest.mark.parametrize("build_first", [True, False])
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_a_run_goes_on_from_a_checkpoint_as_if_unbroken(tmp_path, kind, build_first):
+    variables, optimizer = toy_variables(), toy_optimizer(kind)
+    # Some tools look at what is tracked before the optimizer is built.
+    first_half = checkpoint_of(variables, optimizer)
+    first_half.write(str(tmp_path / "before"))
+    run(optimizer, variables, range(3))
+    path = first_half.write(str(tmp_path / "ckpt"))
+    run(optimizer, variables, range(3, 6))
+
+    # In another order: `layer/zeros` and `layer/bias` have one shape.
+    others, later = toy_variables(list(TOY)[::-1]), toy_optimizer(kind)
+    if build_first:
+        later.build(others)
+    status = checkpoint_of(others, later).read(path)
+    if build_first:
+        status.assert_consumed()
+    assert int(later.iterations) == 3
+    run(later, others, range(3, 6))
+    status.assert_consumed()
+    np.testing.assert_equal(values(others), values(variables))
+    for name, slot in optimizer.slots.items():
+        np.testing.assert_array_equal(later.slots[name], slot, err_msg=name)
+
+
+def test_checkpoint_holds_the_moments_under_their_names(tmp_path):
+    variables, optimizer = toy_variables(), toy_optimizer("lamb")
+    run(optimizer, variables, range(2))
+    path = tf.train.Checkpoint(optimizer=optimizer).write(str(tmp_path / "ckpt"))
+    keys = [key for key, _ in tf.train.list_variables(path)]
+    assert len(keys) == 2 * len(TOY) + 3  # iterations, rate, the object graph
+    assert any("layer.Skernel.Sadam_m" in key for key in keys)
+
+
+# ---- the release's runs ----------------------------------------------------
+
+
+@tf_keras.utils.register_keras_serializable("albert_tf_tests")
+class GivenRates(tf_keras.optimizers.schedules.LearningRateSchedule):
+    """Rate k is the k-th of a list."""
+
+    def __init__(self, rates):
+        self.rates = tf.constant(rates, tf.float32)
+
+    def __call__(self, step):
+        # The optimizer asks once more than it steps.
+        return self.rates[tf.minimum(tf.cast(step, tf.int32), len(self.rates) - 1)]
+
+    def get_config(self):
+        return {"rates": self.rates.numpy().tolist()}
+
+
+@pytest.fixture(scope="module")
+def pretraining():
+    """The model of the release's runs, and its loss and gradients on batch k."""
+    model = AlbertForPreTraining(
+        AlbertConfig.from_json_file(str(FOLDER / "albert_config.json")))
+    batches = np.load(FOLDER / "batches.npz")
+
+    @tf.function(reduce_retracing=True)
+    def loss_and_gradients(batch):
+        with tf.GradientTape() as tape:
+            loss = losses.pretraining_losses(model(batch), batch)["total_loss"]
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    def on_batch(k):
+        return loss_and_gradients({name[:-2]: tf.constant(batches[name])
+                                   for name in batches if name.endswith(f"_{k % 4}")})
+
+    return model, on_batch
+
+
+def check_trajectory(pretraining, settings, golden, start, rates=None, excluded=()):
+    """Runs as the release did, with its rates; compares all that `golden` holds.
+
+    Keys `<name>` are compared after the last step, `<name>@k` after step k.
+    """
+    model, on_batch = pretraining
+    load_tf1_tensors(model, start)
+    optimizer = optimization.OPTIMIZERS[settings["optimizer"]](
+        GivenRates(golden["lr"] if rates is None else rates), excluded=excluded)
+    optimizer.build(model.trainable_variables)
+    trained = optimizer.trained_variables(model.trainable_variables)
+    count_duplicates = not settings.get("onehot", False)
+    last = len(golden["lr"])
+    for k in range(last):
+        loss, gradients = on_batch(k)
+        assert float(loss) == pytest.approx(golden["loss"][k], abs=1e-5)
+        _, norm = optimization.clip_by_global_norm(
+            gradients, count_duplicates=count_duplicates)
+        assert float(norm) == pytest.approx(golden["global_norm"][k], rel=1e-5)
+        kept = [g for g, variable in zip(gradients, model.trainable_variables)
+                if any(variable is t for t in trained)]
+        clipped, _ = optimization.clip_by_global_norm(
+            kept, count_duplicates=count_duplicates)
+        optimizer.apply_gradients(
+            zip(clipped, trained), skip_gradients_aggregation=True)
+        slots = {name: slot.numpy() for name, slot in optimizer.slots.items()}
+        check_step(golden, tf1_tensors(model) | slots, k + 1, last)
+
+
+def check_step(golden, tensors, step, last):
+    compared = 0
+    for name, value in tensors.items():
+        key = name if step == last and name in golden else f"{name}@{step}"
+        if key in golden:
+            compared += 1
+            atol = 1e-7 if "/adam_" in name else 2e-6
+            np.testing.assert_allclose(
+                value, golden[key], rtol=0, atol=atol, err_msg=f"{name} after {step}")
+    if step == last:
+        assert compared == len(tensors), "all must be compared at the end"
+
+
+def frozen_in_the_release(run_name):
+    """Of the three tables excluded the release goes on to train the second."""
+    return (EMBEDDINGS[0], EMBEDDINGS[2]) if run_name == "adamw_excluded" else ()
+
+
+@pytest.mark.parametrize("run_name", RUNS)
+def test_run_ends_as_the_releases(pretraining, run_name):
+    settings = RUNS[run_name]
+    start = "start_zero_bias_init" if settings.get("fresh") else "start"
+    check_trajectory(pretraining, settings, dict(np.load(FOLDER / f"{run_name}.npz")),
+                     dict(np.load(FOLDER / f"{start}.npz")),
+                     excluded=frozen_in_the_release(run_name))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("run_name", [*RUNS, "lamb_refvars", "adamw_refvars"])
+def test_every_step_is_the_releases(pretraining, run_name):
+    folder = SHARED / "golden" / "optimization"
+    run_info = json.loads((folder / "runs.json").read_text())[run_name]
+    golden = dict(np.load(folder / f"trajectory_{run_name}.npz"))
+    start = {key[:-2]: value for key, value in golden.items()
+             if key.endswith("@0") and "/adam_" not in key}
+    # Two runs used the rate of the step after.
+    check_trajectory(pretraining, run_info["settings"], golden, start,
+                     rates=run_info.get("lr_used"),
+                     excluded=frozen_in_the_release(run_name))
+
+
+@pytest.mark.parametrize("run_name", ["lamb", "adamw", "lamb_poly_nowarm"])
+def test_own_schedule_gives_the_rates_of_the_runs(run_name):
+    settings = {k: v for k, v in RUNS[run_name].items() if k != "onehot"}
+    variables, optimizer = toy_variables(), create_optimizer(**settings)
+    rates = []
+    for step in range(8):
+        run(optimizer, variables, [step])
+        rates.append(float(optimizer.learning_rate))
+    np.testing.assert_allclose(
+        rates, np.load(FOLDER / f"{run_name}.npz")["lr"], rtol=1e-6)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_clipped_gradients_are_the_releases(name):
+    case = shared_case(name)
+    model = AlbertForPreTraining(case.config)
+    load_tf1_tensors(model, case.weights)
+    with tf.GradientTape() as tape:
+        loss = losses.pretraining_losses(model(case.batch), case.batch)["total_loss"]
+    gradients = tape.gradient(loss, model.trainable_variables)
+    _, dense_norm = optimization.clip_by_global_norm(gradients)
+    clipped, norm = optimization.clip_by_global_norm(gradients, count_duplicates=True)
+    assert float(dense_norm) == pytest.approx(
+        float(case.loss["global_norm_onehot"]), rel=1e-5)
+    assert float(norm) == pytest.approx(
+        float(case.loss["global_norm_as_original"]), rel=1e-5)
+    golden = np.load(
+        SHARED / "golden" / "pretrain_loss_grads" / name / "grads_clipped.npz")
+    assert len(golden.files) == len(clipped)
+    for variable, gradient in zip(model.trainable_variables, clipped):
+        np.testing.assert_allclose(gradient, golden[variable.name[:-2]],
+                                   rtol=0, atol=2e-6, err_msg=variable.name)
+
+
+# ---- parameter groups ------------------------------------------------------
+
+
+def test_groups_of_the_model(pretraining):
+    model, _ = pretraining
+    groups = optimization.parameter_groups(
+        model.trainable_variables, toy_optimizer("lamb"))
+    names = [v.name[:-2] for v in model.trainable_variables]
+    assert sorted(groups["decay"] + groups["no_decay"]) == sorted(names)
+    assert groups["excluded"] == []
+    assert set(groups["decay"]) == {
+        n for n in names if n.endswith(("kernel", "embeddings", "output_weights"))}
+    assert "cls/predictions/output_bias" in groups["no_decay"]
+    assert "bert/embeddings/LayerNorm/gamma" in groups["no_decay"]
+
+
+def test_excluded_neighbours_are_all_excluded(pretraining):
+    model, on_batch = pretraining
+    load_tf1_tensors(model, dict(np.load(FOLDER / "start.npz")))
+    before = tf1_tensors(model)
+    optimizer = create_optimizer(0.01, 10, 0, "adamw", excluded=EMBEDDINGS)
+    gradients = optimization.clip_by_global_norm(on_batch(0)[1])[0]
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    after = tf1_tensors(model)
+    unmoved = {name for name in before if np.array_equal(before[name], after[name])}
+    assert unmoved == set(EMBEDDINGS)
+    groups = optimization.parameter_groups(model.trainable_variables, optimizer)
+    assert groups["excluded"] == EMBEDDINGS
+    trained = optimizer.trained_variables(model.trainable_variables)
+    assert len(trained) == len(before) - 3
+    assert {name.rsplit("/", 1)[0] for name in optimizer.slots} == {
+        v.name[:-2] for v in trained}
+
+
+def test_groups_are_logged_once(caplog):
+    variables, optimizer = toy_variables(), toy_optimizer("lamb", excluded="table")
+    absl_logger = python_logging.getLogger("absl")
+    propagate, absl_logger.propagate = absl_logger.propagate, True
+    try:
+        with caplog.at_level(python_logging.INFO, logger="absl"):
+            groups = optimization.log_parameter_groups(variables, optimizer)
+            again = optimization.log_parameter_groups(variables, optimizer)
+    finally:
+        absl_logger.propagate = propagate
+    assert groups == again == {
+        "decay": ["layer/kernel", "layer/zeros"],
+        "no_decay": ["layer/bias", "block/LayerNorm/gamma"], "excluded": ["table"]}
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert re.search(r"group decay: 2 variables, 6 parameters .*decay 0.01", lines[0])
+    assert re.search(r"group excluded: 1 variables, 6 parameters .*table", lines[2])
+
+
+def test_a_variable_in_no_group_or_in_two_is_named():
+    names = ["a", "b"]
+    parameter_groups.check_groups({"x": ["a"], "y": ["b"]}, names)
+    with pytest.raises(InputError, match="'b' is 0 times"):
+        parameter_groups.check_groups({"x": ["a"], "y": []}, names)
+    with pytest.raises(InputError, match=r"'a' is 2 times .*\(x, y\)"):
+        parameter_groups.check_groups({"x": ["a"], "y": ["a", "b"]}, names)
+
+
+def test_two_variables_of_one_name_cannot_be_built():
+    variables = toy_variables(["table", "layer/bias", "table"])
+    with pytest.raises(InputError, match="'table' is 2 times"):
+        toy_optimizer("lamb").build(variables)
+
+
+@pytest.mark.parametrize("excluded, message", [
+    (["tabel"], "'tabel' matches no variable"),
+    (["table", "("], r"'\(' is not a regular expression"),
+    (["."], "match every variable"),
+])
+def test_wrong_exclusions(excluded, message):
+    with pytest.raises(InputError, match=message):
+        toy_optimizer("adamw", excluded=excluded).build(toy_variables())
+
+
+# ---- wrong values ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"optimizer": "adam"}, "optimizer is 'adam'; choose one of adamw, lamb"),
+    ({"num_train_steps": 0}, "num_train_steps is 0"),
+    ({"num_train_steps": -5}, "num_train_steps is -5"),
+    ({"num_train_steps": 1.5}, "num_train_steps is 1.5"),
+    ({"num_warmup_steps": -1}, "num_warmup_steps is -1"),
+    ({"start_warmup_step": -1}, "start_warmup_step is -1"),
+    ({"init_lr": -0.1}, "init_lr is -0.1"),
+    ({"init_lr": float("nan")}, "init_lr is nan"),
+    ({"init_lr": "fast"}, "init_lr is fast"),
+    ({"poly_power": -1.0}, "poly_power is -1.0"),
+    ({"weight_decay_rate": -0.01}, "weight_decay_rate is -0.01"),
+])
+def test_wrong_settings_are_named(changes, message):
+    settings = {"init_lr": 0.1, "num_train_steps": 10, "num_warmup_steps": 2, **changes}
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        create_optimizer(**settings)
+    assert "\n" not in str(caught.value)

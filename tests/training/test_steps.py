@@ -1,0 +1,475 @@
+"""Steps: the release's runs, replicas, parts of batches, XLA, dropout, broken loss."""
+
+import collections
+import functools
+import gzip
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.config import AlbertConfig
+from albert_tf.modeling import pretraining_heads
+from albert_tf.records import spec as records
+from albert_tf.training import input_pipeline, optimization
+from albert_tf.training.evaluation_steps import Evaluator
+from albert_tf.training.options import StepOptions
+from albert_tf.training.steps import Task, Trainer
+from tests import tiny_run
+from tests.golden import training as golden_training
+from tests.helpers import FIXTURES
+
+LOSSES = ("masked_lm_loss", "sentence_order_loss")
+# What a step does with several layers, the golden runs show.
+ONE_LAYER = dict(num_hidden_layers=1)
+DROPOUT = dict(ONE_LAYER, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
+
+
+def batches_of(batches, replicas=1):
+    """A dataset of `batches` for one host, each cut into one part per replica."""
+    parts = [{name: np.array_split(value, replicas)[r] for name, value in batch.items()}
+             for batch in batches for r in range(replicas)]
+    data = tf.data.Dataset.from_tensor_slices(
+        {name: np.stack([part[name] for part in parts]) for name in parts[0]})
+    options = tf.data.Options()
+    # An iterator that goes may wait for its tuning thread for half a minute.
+    options.autotune.enabled = False
+    return data.with_options(options)
+
+
+class Training:
+    """A model at given weights, and a Trainer that takes batches over and over."""
+
+    def __init__(self, replicas=1, config=None, seed=0, name="lamb", epsilon=1e-6,
+                 **options):
+        config = tiny_run.config(**(config or {}))
+        self.weights = tiny_run.weights(config, seed)
+        self.replicas = replicas
+        self.strategy = tiny_run.strategy(replicas)
+        with self.strategy.scope():
+            self.model = pretraining_heads.AlbertForPreTraining(config)
+            self.optimizer = tiny_run.optimizer(self.model, name=name)
+            self.optimizer.epsilon = epsilon
+            dataset = self._distributed(even_batches())
+            self.trainer = Trainer(tiny_run.task_with_loss(self.model), self.optimizer,
+                                   [dataset], StepOptions(**options))
+            self.trainer.create_metrics()
+
+    def _distributed(self, batches):
+        return self.strategy.distribute_datasets_from_function(
+            lambda context: batches_of(batches, self.replicas).repeat(5))
+
+    def run(self, batches, steps=3, first=0):
+        """Metrics of each step, from step `first` and the weights of the start on."""
+        load_tf1_tensors(self.model, self.weights)
+        for slot in self.optimizer.slots.values():
+            slot.assign(tf.zeros_like(slot))
+        self.optimizer.iterations.assign(first)
+        self.trainer.first_bad_step.assign(-1)
+        with self.strategy.scope():
+            self.trainer.train_dataset = [self._distributed(batches)]
+            return self.more(steps)
+
+    def more(self, steps):
+        """Metrics of some steps more."""
+        with self.strategy.scope():
+            return [self.trainer.train(tf.constant(1)) for _ in range(steps)]
+
+    def state(self):
+        """Weights and moments."""
+        return tf1_tensors(self.model) | {
+            name: slot.numpy() for name, slot in self.optimizer.slots.items()}
+
+
+@functools.cache
+def training(**options):
+    """A Training that several tests use, since tracing takes the most time."""
+    return Training(config=ONE_LAYER, **options)
+
+
+@functools.cache
+def dropping(**options):
+    return Training(config=DROPOUT, **options)
+
+
+def column(rows, name):
+    return [row[name] for row in rows]
+
+
+def assert_close(found, expected, atol):
+    assert found.keys() == expected.keys()
+    for name in expected:
+        # The gradient of the key's bias is 0 in exact arithmetic; what the
+        # optimizer makes of its rounding errors is noise.
+        noise = 100 if "/key/bias" in name else 1
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=0, atol=noise * atol, err_msg=name)
+
+
+def assert_same_training(one, other, batches, steps=3, atol=1e-5):
+    """Equal losses of every step, equal weights and moments after them."""
+    rows, other_rows = one.run(batches, steps), other.run(batches, steps)
+    # Replicas average their norms.
+    for name in LOSSES + (("gradient_norm",) if one.replicas == other.replicas else ()):
+        np.testing.assert_allclose(
+            column(rows, name), column(other_rows, name), rtol=1e-5, err_msg=name)
+    assert_close(one.state(), other.state(), atol)
+    return rows
+
+
+def uneven_batches(count=2, size=4):
+    """Batches whose parts hold different numbers of masked pieces."""
+    return [tiny_run.features([
+        tiny_run.examples(1, 100 * seed + row, masked=1 if row < size // 2 else 3)[0]
+        for row in range(size)]) for seed in range(count)]
+
+
+def even_batches(count=2, size=4):
+    """Batches whose halves hold the same number of masked pieces."""
+    return [tiny_run.features(tiny_run.examples(size, seed, masked=2))
+            for seed in range(count)]
+
+
+# ---- the release's runs ----------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="golden_records")
+def _golden_records(tmp_path_factory):
+    source = FIXTURES / "records" / "default_32_for_training.tfrecord.gz"
+    path = tmp_path_factory.mktemp("golden") / "train.tfrecord"
+    path.write_bytes(gzip.decompress(source.read_bytes()))
+    spec = records.pretraining_spec(32, 5, 4000, 2)
+    return records.check_files([str(path)], spec), spec
+
+
+def test_batches_are_those_of_the_release(golden_records):
+    batch = next(iter(input_pipeline.training_dataset(
+        *golden_records, 16, 1, shuffle_buffer=0)))
+    expected = dict(np.load(golden_training.FOLDER / "first_batch.npz"))
+    expected["sentence_order_labels"] = expected.pop("next_sentence_labels")
+    assert batch.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(batch[name], value, err_msg=name)
+
+
+def check_golden_run(run, start, final, infos, spec):
+    """Trains as the release did; returns the optimizer."""
+    model = pretraining_heads.AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
+    load_tf1_tensors(model, start)
+    optimizer = optimization.create_optimizer(
+        run["learning_rate"], run["num_train_steps"], run["num_warmup_steps"],
+        optimizer=run["optimizer"], poly_power=run["poly_power"],
+        start_warmup_step=run["start_warmup_step"])
+    optimizer.build(model.trainable_variables)
+    strategy = tf.distribute.get_strategy()
+    task = tiny_run.task_with_loss(model)
+    data = strategy.distribute_datasets_from_function(
+        lambda context: input_pipeline.training_dataset(
+            infos, spec, 16, 1, shuffle_buffer=0))
+    trainer = Trainer(task, optimizer, [data], StepOptions(count_duplicate_rows=True))
+    trainer.create_metrics()
+    held = input_pipeline.evaluation_dataset(infos, spec, 16, max_batches=6)
+    evaluator = Evaluator(task, [(held.dataset, held.num_batches)])
+    evaluator.create_metrics()
+
+    def check_evaluation(expected):
+        metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
+        for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
+                     "sentence_order_accuracy"):
+            assert metrics[name] == pytest.approx(expected[name], abs=1e-5), name
+
+    check_evaluation(run["eval_at_start_first_6_batches"])
+    rows = [trainer.train(tf.constant(1)) for _ in range(run["num_train_steps"])]
+    np.testing.assert_allclose(
+        column(rows, "total_loss"), run["loss_before_each_step"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        column(rows, "learning_rate"), run["learning_rate_of_each_step"], rtol=1e-6)
+    check_evaluation(run["eval_at_end_first_6_batches"])
+    found = tf1_tensors(model) | {n: s.numpy() for n, s in optimizer.slots.items()}
+    found["global_step"] = optimizer.iterations.numpy()
+    for name, value in final.items():
+        np.testing.assert_allclose(
+            golden_training.compared(name, found[name], value), value, rtol=0,
+            atol=5e-6, err_msg=name)
+    assert trainer.first_bad_step.numpy() == -1
+
+
+@pytest.mark.parametrize("name", golden_training.FIXTURE_RUNS)
+def test_golden_run(name, golden_records):
+    check_golden_run(*golden_training.fixture_run(name), *golden_records)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.parametrize("name, final", [
+    ("lamb_default_lr", "final_lamb_default_lr_with_slots.ckpt"), ("adamw", "")])
+def test_golden_run_whole(name, final, golden_records):
+    check_golden_run(*golden_training.shared_run(name, final), *golden_records)
+
+
+# ---- replicas --------------------------------------------------------------
+
+
+def test_two_replicas_make_the_step_of_one():
+    """With as many masked pieces in each half, and nothing clipped.
+
+    Elsewhere they differ as the release's do: the masked-LM loss is a mean over a
+    replica's own pieces, and each replica clips its own gradients.
+    """
+    assert_same_training(training(clip_norm=100.0),
+                         training(clip_norm=100.0, replicas=2), even_batches())
+
+
+def test_replicas_clip_before_they_average():
+    """Each by its own norm, and with its own number of masked pieces."""
+    batch = uneven_batches(1)[0]
+    two = training(replicas=2, clip_norm=0.5)
+    row = two.run([batch], 1)[0]
+
+    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**ONE_LAYER))
+    load_tf1_tensors(model, two.weights)
+    task = tiny_run.task_with_loss(model)
+    losses, norms, clipped = [], [], []
+    for half in range(2):
+        part = {name: np.array_split(value, 2)[half] for name, value in batch.items()}
+        with tf.GradientTape() as tape:
+            loss = task.losses(model(part, training=True), part)["total_loss"]
+        gradients = [tf.convert_to_tensor(g).numpy().astype(np.float64)
+                     for g in tape.gradient(loss, model.trainable_variables)]
+        norms.append(np.sqrt(sum((g ** 2).sum() for g in gradients)))
+        clipped.append([g * min(1.0, 0.5 / norms[-1]) for g in gradients])
+        losses.append(float(loss))
+    assert min(norms) > 0.5 and abs(norms[0] - norms[1]) > 0.1
+    assert row["total_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
+    assert row["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+    optimizer = tiny_run.optimizer(model)
+    means = [tf.constant((a + b) / 2, tf.float32) for a, b in zip(*clipped)]
+    optimizer.apply_gradients(zip(means, model.trainable_variables))
+    expected = tf1_tensors(model) | {n: s.numpy() for n, s in optimizer.slots.items()}
+    assert_close(two.state(), expected, 1e-5)
+
+
+@pytest.mark.slow
+def test_replicas_drop_different_units():
+    """Two replicas with the same rows are not one replica with those rows."""
+    assert_rows_differ(dropping(), dropping(replicas=2))
+
+
+def assert_rows_differ(one, other):
+    """With dropout, a batch once and the same batch twice have other losses."""
+    batch = even_batches(1)[0]
+    doubled = {name: np.concatenate([value, value]) for name, value in batch.items()}
+    loss = one.run([batch], 1)[0]["masked_lm_loss"]
+    assert abs(other.run([doubled], 1)[0]["masked_lm_loss"] - loss) > 1e-4
+
+
+# ---- parts of a batch ------------------------------------------------------
+
+
+def test_parts_make_the_step_of_the_whole_batch():
+    """Also where clipping bites and the parts hold unequal numbers of pieces.
+
+    Not with dropout, which draws other units in a part than in the whole.
+    """
+    rows = assert_same_training(
+        training(clip_norm=0.5),
+        training(clip_norm=0.5, gradient_accumulation_steps=2), uneven_batches())
+    assert min(column(rows, "gradient_norm")) > 0.5
+
+
+@pytest.mark.slow
+def test_parts_drop_different_units():
+    assert_rows_differ(dropping(), dropping(gradient_accumulation_steps=2))
+
+
+# ---- XLA, and the loop on the device ---------------------------------------
+
+
+def test_compiled_step_in_parts_is_the_step():
+    """The whole step in XLA, optimizer included."""
+    assert_same_training(
+        training(clip_norm=0.5),
+        training(clip_norm=0.5, gradient_accumulation_steps=2, jit_compile=True),
+        uneven_batches())
+
+
+@pytest.mark.slow
+def test_compiled_step_of_two_replicas_is_the_step():
+    assert_same_training(
+        training(replicas=2, clip_norm=100.0),
+        training(replicas=2, clip_norm=100.0, jit_compile=True), even_batches())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharing", ["all", "attention", "ffn", "none"])
+@pytest.mark.parametrize("options", [
+    {}, dict(replicas=2, gradient_accumulation_steps=2),
+    # AdamW divides a gradient by its own size, so that where one is almost 0 a rounding
+    # error of 1e-7 becomes 1e-5; a larger epsilon keeps it what it is.
+    dict(name="adamw", count_duplicate_rows=True, epsilon=1e-2)])
+def test_compiled_step_is_the_step(sharing, options):
+    config = dict(parameter_sharing=sharing)
+    assert_same_training(
+        Training(config=config, **options),
+        Training(config=config, jit_compile=True, **options), even_batches())
+
+
+@pytest.mark.slow
+def test_compiled_step_drops_the_same_units():
+    assert_same_training(dropping(), dropping(jit_compile=True), even_batches())
+
+
+@pytest.mark.parametrize("options", [
+    {}, pytest.param(dict(gradient_accumulation_steps=2), marks=pytest.mark.slow)])
+def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
+    """As on TPUs: several steps in one call, in a tf.while_loop."""
+    host = dropping(**options)
+    rows = host.run(even_batches(), 4)
+    default = type(tf.distribute.get_strategy())
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", default)
+    device = Training(config=DROPOUT, **options)
+    assert device.trainer.runs_on_device and not host.trainer.runs_on_device
+    device.run(even_batches(), 0)
+    row = device.trainer.train(tf.constant(4))
+    assert device.optimizer.iterations.numpy() == 4
+    for name in (*LOSSES, "gradient_norm", "learning_rate"):
+        assert row[name] == pytest.approx(np.mean(column(rows, name)), rel=1e-6)
+    assert_close(device.state(), host.state(), 1e-6)
+
+
+# ---- batches of several shapes ---------------------------------------------
+
+
+class _Weighted(tf_keras.Model):
+    """One weight, so that tracing takes no time."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = self.add_weight(name="weight", shape=[], initializer="ones")
+
+    def call(self, features, training=False, seed=None):
+        return self.weight * features["values"]
+
+
+class _Shapes:
+    """Trains and evaluates on batches of 1, 2, ... examples; counts what is traced."""
+
+    SIZES = range(1, 6)
+
+    def __init__(self, replicas=1, **options):
+        self.traced = collections.Counter()
+        strategy = tiny_run.strategy(replicas)
+        self.scope = strategy.scope
+        with strategy.scope():
+            model = _Weighted()
+            optimizer = optimization.create_optimizer(0.1, 100, 0)
+            optimizer.build(model.trainable_variables)
+            task = Task(model, lambda features: {}, self._losses,
+                        lambda outputs, features, losses: {"mean": (outputs, 1.0)}, "")
+            self.data = [strategy.distribute_datasets_from_function(
+                lambda context, size=size: batches_of(
+                    [{"values": np.ones([size], np.float32)}]).repeat())
+                for size in self.SIZES]
+            self.trainer = Trainer(
+                task, optimizer, self.data, StepOptions(**options),
+                shape_of_step=lambda step: step % len(self.data))
+            self.trainer.create_metrics()
+            self.evaluator = Evaluator(task, [(data, 1) for data in self.data])
+            self.evaluator.create_metrics()
+        self.traced.clear()
+
+    def _losses(self, outputs, features, denominators):
+        self.traced[outputs.shape[0]] += 1
+        return {"total_loss": tf.reduce_mean(outputs)}
+
+
+@pytest.mark.parametrize("options, device", [
+    ({}, False), ({}, True), (dict(jit_compile=True), False),
+    pytest.param(dict(replicas=2, jit_compile=True), False, marks=pytest.mark.slow)])
+def test_each_shape_is_traced_once(options, device, caplog, monkeypatch):
+    """However often evaluation and loops of any number of steps take turns."""
+    if device:
+        default = type(tf.distribute.get_strategy())
+        monkeypatch.setattr(tf.distribute, "TPUStrategy", default)
+    tf.get_logger().addHandler(caplog.handler)
+    try:
+        shapes = _Shapes(**options)
+        with shapes.scope():
+            shapes.evaluator.evaluate()
+            # In training and in evaluation; replicas trace on their own.
+            twice = dict.fromkeys(shapes.SIZES, 2 * options.get("replicas", 1))
+            for steps in (5, 1, 7):
+                shapes.trainer.train(tf.constant(steps))
+                shapes.evaluator.evaluate()
+                shapes.evaluator.predict([(data, 2) for data in shapes.data])
+                assert shapes.traced == twice
+    finally:
+        tf.get_logger().removeHandler(caplog.handler)
+    assert "retracing" not in caplog.text
+
+
+# ---- dropout ---------------------------------------------------------------
+
+
+def test_a_step_is_a_function_of_its_number_and_seed():
+    batches = even_batches(1)
+    first = column(dropping().run(batches, 2), "total_loss")
+    tf.random.set_seed(99)
+    assert column(dropping().run(batches, 2), "total_loss") == first
+    # The same weights and batch at another step, and with another seed.
+    assert dropping().run(batches, 1, first=1)[0]["total_loss"] != first[0]
+    other = dropping(random_seed=1).run(batches, 1)
+    assert other[0]["total_loss"] != first[0]
+
+
+# ---- what is not finite ----------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_first_step_that_is_not_finite_is_remembered(replicas):
+    broken = training(clip_norm=100.0, **({"replicas": 2} if replicas == 2 else {}))
+    broken.run(even_batches(), 2)
+    assert broken.trainer.first_bad_step.numpy() == -1
+    bias = broken.model.bert.pooler.weights[-1]
+    bias.assign(tf.fill(bias.shape, np.nan))
+    broken.more(2)
+    assert broken.trainer.first_bad_step.numpy() == 2
+
+
+# ---- evaluation ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replicas, batch_size", [(1, 5), (1, 13), (2, 3)])
+def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
+    path = tiny_run.write_records(tmp_path / "dev.tfrecord", 13, seed=5)
+    infos = records.check_files([path], tiny_run.SPEC)
+    strategy = tiny_run.strategy(replicas)
+    weights = tiny_run.weights(tiny_run.config())
+    with strategy.scope():
+        model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
+        load_tf1_tensors(model, weights)
+        data = input_pipeline.evaluation_dataset(
+            infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
+        dataset = strategy.distribute_datasets_from_function(lambda _: data.dataset)
+        evaluator = Evaluator(
+            tiny_run.task_with_loss(model), [(dataset, data.num_batches // replicas)])
+        evaluator.create_metrics()
+        metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
+
+    plain = pretraining_heads.AlbertForPreTraining(tiny_run.config())
+    load_tf1_tensors(plain, weights)
+    batch = tiny_run.features(tiny_run.examples(13, 5))
+    outputs = plain(batch, training=False)
+    logits = outputs["mlm_logits"].numpy().astype(np.float64)
+    logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    labels, used = batch["masked_lm_ids"], batch["masked_lm_weights"]
+    nll = -np.take_along_axis(logs, labels[..., None], -1)[..., 0]
+    assert metrics["masked_lm_loss"] == pytest.approx(
+        (nll * used).sum() / used.sum(), rel=1e-5)
+    assert metrics["masked_lm_accuracy"] == pytest.approx(
+        ((logits.argmax(-1) == labels) * used).sum() / used.sum(), rel=1e-6)
+    order = outputs["sentence_order_logits"].numpy().argmax(-1)
+    assert metrics["sentence_order_accuracy"] == pytest.approx(
+        (order == batch["sentence_order_labels"][:, 0]).mean(), rel=1e-6)
