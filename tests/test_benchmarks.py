@@ -14,7 +14,7 @@ PARSE = """
 import importlib, os, sys
 import numpy
 from absl import flags
-from albert_tf import command_line
+from albert_tf.cli import flags as command_line
 
 for command in sys.stdin.read().splitlines():
     name, *words = command.split()

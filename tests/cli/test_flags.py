@@ -48,7 +48,7 @@ def test_every_flag_has_help():
 
 
 CONFIG = """
-from albert_tf import command_line
+from albert_tf.cli import flags as command_line
 run_pretraining.FLAGS(['script', *sys.argv[1:]])
 print(json.dumps(command_line.model_config().to_dict()))
 """
@@ -69,7 +69,7 @@ def test_model_by_name_and_by_file(tmp_path):
 def test_options_of_the_flags():
     found = run_python(
         "import dataclasses\n"
-        "from albert_tf import command_line\n"
+        "from albert_tf.cli import flags as command_line\n"
         "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
         "options = command_line.run_options(num_train_steps=7)\n"
         "assert 'tensorflow' not in sys.modules\n"
@@ -132,7 +132,7 @@ def test_wrong_type_at_the_command_line_ends_in_one_sentence():
 # In one process, since loading TensorFlow takes seconds.
 DEVICES = """
 import os
-from albert_tf import command_line
+from albert_tf.cli import flags as command_line
 from albert_tf.errors import InputError
 def make(*args):
     run_pretraining.FLAGS.unparse_flags()
@@ -178,7 +178,7 @@ def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
     script.write_text(
         "import sys\n"
         f"sys.path[:0] = [{str(ROOT)!r}, {str(library.parent)!r}]\n"
-        "import library\nfrom absl import logging\nfrom albert_tf import command_line\n"
+        "import library\nfrom absl import logging\nfrom albert_tf.cli import flags as command_line\n"
         "def main(argv):\n    logging.info('ours')\n    library.say()\n"
         "command_line.run(main)\n")
     done = subprocess.run(

@@ -324,11 +324,11 @@ def _command(tmp_path, *more):
     """The script, with small spans and units, in processes of its own."""
     code = (
         "import functools, runpy, sys; sys.path.insert(0, '.')\n"
-        "from albert_tf import global_shuffle, local_data, text_spans\n"
+        "from albert_tf.pretraining_data import local, shuffle, spans\n"
         "if __name__ == '__main__':\n"
-        "    local_data._FEW_BYTES = 0\n"
-        "    global_shuffle._FEWEST_ROWS_PER_UNIT = 100\n"
-        "    text_spans.plan_spans = functools.partial(text_spans.plan_spans, "
+        "    local._FEW_BYTES = 0\n"
+        "    shuffle._FEWEST_ROWS_PER_UNIT = 100\n"
+        "    spans.plan_spans = functools.partial(spans.plan_spans, "
         "size=20_000)\n"
         "    sys.argv = sys.argv[1:]\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n")

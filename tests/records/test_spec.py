@@ -270,7 +270,7 @@ def test_scan_counts(path, monkeypatch):
     assert records.scan(str(path)) == expected
     # Headers and contents that lie across the ends of reads of any size.
     for chunk in (1, 7, 12, 13, frame_size(path), frame_size(path) + 3):
-        monkeypatch.setattr("albert_tf.records.spec.tfrecord._SCAN_CHUNK", chunk)
+        monkeypatch.setattr("albert_tf.records.tfrecord._SCAN_CHUNK", chunk)
         assert records.scan(str(path)) == expected
 
 
@@ -300,7 +300,7 @@ def outcome(function, *arguments):
 @pytest.mark.parametrize("cut", ["in header", "in content", "in checksum"])
 @pytest.mark.parametrize("chunk", [5, 1 << 20])
 def test_truncation(path, record, cut, chunk, monkeypatch):
-    monkeypatch.setattr("albert_tf.records.spec.tfrecord._SCAN_CHUNK", chunk)
+    monkeypatch.setattr("albert_tf.records.tfrecord._SCAN_CHUNK", chunk)
     frame = frame_size(path)
     end = (record - 1) * frame + {
         "in header": 5, "in content": 20, "in checksum": frame - 1}[cut]
