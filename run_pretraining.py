@@ -173,40 +173,18 @@ def _data(config) -> _Data:
     return _Data(spec, train, evaluation, vocabulary, objective, special_ids)
 
 
-def _inputs(data: _Data, masking: Optional[MaskingOptions], config):
-    """training.Inputs over checked files."""
+def _batches(data: _Data, options, masking: Optional[MaskingOptions], config):
+    """Batches of checked files, masked while training where `masking` says so."""
     from albert_tf.masking import in_training
-    from albert_tf.records import spec as records
-    from albert_tf.training import input_pipeline, loop
+    from albert_tf.training import input_pipeline
 
-    random_map = masking and in_training.DynamicMasking(
-        masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size)
-
-    def train_dataset(shape, **pipeline):
-        del shape  # There is one.
-        return input_pipeline.training_dataset(
-            data.train, data.spec, seed=FLAGS.random_seed, random_map=random_map,
-            **pipeline)
-
-    def evaluation_dataset(shape, batch_size, replicas, shard_index, num_shards):
-        del shape
-        made = input_pipeline.evaluation_dataset(
-            data.evaluation, data.spec, batch_size, shard_index=shard_index,
-            num_shards=num_shards, batches_multiple_of=replicas,
-            max_batches=FLAGS.max_eval_steps * replicas or None,
-            random_map=random_map)
-        left_out = sum(info.num_records for info in data.evaluation) - made.num_examples
-        if left_out:
-            logging.info("--max_eval_steps leaves %d of %d records out of each "
-                         "evaluation.", left_out, left_out + made.num_examples)
-        return made.dataset, made.num_batches
-
-    paths = [info.path for info in (data.train or []) + (data.evaluation or [])]
-    return loop.Inputs(
-        train=train_dataset,
-        evaluation=evaluation_dataset if data.evaluation else None,
-        explain_error=lambda error: records.explain_read_error(
-            paths, data.spec, error))
+    return input_pipeline.RecordBatches(
+        data.spec, data.train, data.evaluation,
+        train_batch_size=options.train_batch_size,
+        eval_batch_size=options.eval_batch_size, seed=FLAGS.random_seed,
+        max_eval_steps=FLAGS.max_eval_steps,
+        random_map=masking and in_training.DynamicMasking(
+            masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size))
 
 
 def _task_options(data: _Data) -> dict[str, Any]:
@@ -303,8 +281,8 @@ def main(argv):
         _check_objective(options.output_dir, task_options)
     with strategy.scope():
         task, optimizer = _build(config, options, data.sentence_objective)
-        run = loop.Run(task, config, options, _inputs(data, masking, config),
-                           optimizer, task_options)
+        run = loop.Run(task, config, options, _batches(data, options, masking, config),
+                       optimizer, task_options)
         if not FLAGS.do_train:
             run.evaluate()
             return

@@ -9,6 +9,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 from albert_tf.training import losses, optimization, steps as training_steps
+from albert_tf.training.distribution import Batches
 
 VOCAB_SIZE = 30
 LENGTH = 8
@@ -82,6 +83,18 @@ def features(rows: list[dict]) -> dict:
     batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     return {name: value if value.dtype == np.float32 else value.astype(np.int32)
             for name, value in batch.items()}
+
+
+class FixedBatches(Batches):
+    """One dataset to train on, as it is."""
+
+    def __init__(self, dataset: tf.data.Dataset, batch_size: int):
+        super().__init__(batch_size, batch_size)
+        self._dataset = dataset
+
+    def training_dataset(self, shape, start_step, pipeline):
+        assert shape == 0 and start_step == 0
+        return self._dataset
 
 
 def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:

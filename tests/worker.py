@@ -14,7 +14,7 @@ from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 from albert_tf.training import input_pipeline, loop
-from albert_tf.training.options import Inputs, RunOptions, StepOptions
+from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 
 
@@ -28,10 +28,6 @@ def main(path, output_dir):
         strategy = tiny_run.strategy(2)
     infos = spec.check_files([path], tiny_run.SPEC)
 
-    def data(shape, **pipeline):
-        return input_pipeline.training_dataset(
-            infos, tiny_run.SPEC, seed=1, shuffle_buffer=0, **pipeline)
-
     with strategy.scope():
         model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, tiny_run.weights(tiny_run.config()))
@@ -40,7 +36,10 @@ def main(path, output_dir):
             tiny_run.task(model), tiny_run.config(),
             RunOptions(output_dir, num_train_steps=10, train_batch_size=8,
                        iterations_per_loop=1, step=StepOptions(clip_norm=100.0)),
-            Inputs(data), optimizer).train()
+            input_pipeline.RecordBatches(
+                tiny_run.SPEC, infos, None, train_batch_size=8, eval_batch_size=8,
+                seed=1, shuffle_buffer=0),
+            optimizer).train()
 
 
 if __name__ == "__main__":

@@ -15,13 +15,14 @@ replicas or pipelines, nor of where the run was resumed.
 """
 
 import functools
-from typing import NamedTuple, Sequence
+from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records.spec import Feature
+from albert_tf.training.distribution import Batches, Pipeline
 from albert_tf.training.input_pipeline import dataset_options
 
 _EPOCH, _WINDOW = 0, 1  # what a random generator is for
@@ -257,6 +258,46 @@ def evaluation_dataset(
                .prefetch(tf.data.AUTOTUNE)
                .with_options(dataset_options()))
     return dataset, len(rows) // (batch_size * replicas * num_shards)
+
+
+class FeatureBatches(Batches):
+    """Batches of sets of features, padded to a few lengths.
+
+    Args:
+      train, evaluation: the sets, or None.
+      train_lengths, evaluation_lengths: static lengths of each, ascending.
+      train_batch_size, eval_batch_size: rows of all replicas together.
+      num_steps: the step after the last of training.
+      seed: fixes the order of training.
+    """
+
+    def __init__(self, train: Optional[FeatureTable] = None,
+                 train_lengths: Sequence[int] = (),
+                 evaluation: Optional[FeatureTable] = None,
+                 evaluation_lengths: Sequence[int] = (), *,
+                 train_batch_size: int = 1, eval_batch_size: int = 1,
+                 num_steps: int = 0, seed: int = 0):
+        super().__init__(train_batch_size, eval_batch_size)
+        self.num_shapes = len(train_lengths)
+        self.num_evaluation_shapes = len(evaluation_lengths)
+        self._train = train
+        self._plan = None if train is None else BatchPlan(
+            train.lengths, train_lengths, train_batch_size, seed)
+        self._num_steps = num_steps
+        self._evaluation = evaluation
+        self._evaluation_lengths = evaluation_lengths
+
+    def shape_of_step(self, step):
+        return self._plan.shape_of_step(step)
+
+    def training_dataset(self, shape, start_step, pipeline: Pipeline):
+        return training_dataset(
+            self._train, self._plan, shape, start_step=start_step,
+            num_steps=self._num_steps, **pipeline._asdict())
+
+    def evaluation_dataset(self, shape, pipeline: Pipeline):
+        return evaluation_dataset(
+            self._evaluation, self._evaluation_lengths, shape, **pipeline._asdict())
 
 
 def _assembler(table: FeatureTable, length: int):

@@ -17,7 +17,7 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.training import optimization
 from albert_tf.training.loop import Run
 from albert_tf.training.objectives import Objective
-from albert_tf.training.options import Inputs, RunOptions
+from albert_tf.training.options import RunOptions
 from albert_tf.training.steps import Predictions, Task
 
 
@@ -83,33 +83,6 @@ def lengths_for(table: FeatureTable, batches: BatchOptions,
     return lengths if own[-1] <= lengths[-1] else (*lengths, own[-1])
 
 
-def training_inputs(table: FeatureTable, lengths: tuple[int, ...], options: RunOptions,
-                    random_seed: int) -> Inputs:
-    """Endless batches of a set, in the order that the seed fixes."""
-    plan = length_batching.BatchPlan(
-        table.lengths, lengths, options.train_batch_size, random_seed)
-
-    def dataset(shape, batch_size, start_batch, shard_index, num_shards):
-        replicas = options.train_batch_size // (batch_size * num_shards)
-        return length_batching.training_dataset(
-            table, plan, shape, batch_size=batch_size, replicas=replicas,
-            start_step=start_batch // replicas, num_steps=options.num_train_steps,
-            shard_index=shard_index, num_shards=num_shards)
-
-    return Inputs(train=dataset, num_shapes=len(lengths),
-                  shape_of_step=plan.shape_of_step)
-
-
-def evaluation_inputs(table: FeatureTable, lengths: tuple[int, ...]) -> Inputs:
-    """Every example of a set, once."""
-    def dataset(shape, **pipeline):
-        made, count = length_batching.evaluation_dataset(
-            table, lengths, shape, **pipeline)
-        return made, count * pipeline["replicas"]
-
-    return Inputs(evaluation=dataset, num_evaluation_shapes=len(lengths))
-
-
 class FineTuning:
     """Training, evaluation and prediction of one task in one output_dir.
 
@@ -133,17 +106,15 @@ class FineTuning:
         self._batches = batches
         self._lengths: tuple[int, ...] = ()
         self._loaded = False
-        inputs = Inputs()
-        if train is not None:
-            inputs = training_inputs(
-                train, self._lengths_for(train, "training"), options,
-                batches.random_seed)
-        if evaluation is not None:
-            held = evaluation_inputs(
-                evaluation, self._lengths_for(evaluation, "evaluation"))
-            inputs = dataclasses.replace(
-                inputs, evaluation=held.evaluation,
-                num_evaluation_shapes=held.num_evaluation_shapes)
+        train_lengths = (
+            () if train is None else self._lengths_for(train, "training"))
+        evaluation_lengths = (
+            () if evaluation is None else self._lengths_for(evaluation, "evaluation"))
+        inputs = length_batching.FeatureBatches(
+            train, train_lengths, evaluation, evaluation_lengths,
+            train_batch_size=options.train_batch_size,
+            eval_batch_size=options.eval_batch_size,
+            num_steps=options.num_train_steps, seed=batches.random_seed)
         self.run = Run(task, config, options, inputs, optimizer, task_options)
 
     def _lengths_for(self, table: FeatureTable, what: str) -> tuple[int, ...]:
@@ -190,5 +161,6 @@ class FineTuning:
         self.load()
         replicas = self.run.strategy.num_replicas_in_sync
         batch_size = -(-self._batches.predict_batch_size // replicas) * replicas
-        inputs = evaluation_inputs(table, self._lengths_for(table, what))
-        return self.run.predict(inputs, batch_size)
+        return self.run.predict(length_batching.FeatureBatches(
+            evaluation=table, evaluation_lengths=self._lengths_for(table, what),
+            eval_batch_size=batch_size))

@@ -8,6 +8,6 @@ __getattr__, __dir__ = lazily(__name__, {
     "Run": "loop",
     "RunOptions": "options",
     "StepOptions": "options",
-    "Inputs": "options",
+    "Batches": "distribution",
     "Stopped": "stop_signals",
 })

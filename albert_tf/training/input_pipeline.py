@@ -11,10 +11,12 @@ from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from albert_tf.errors import InputError
-from albert_tf.records.spec import FeatureSpec
+from albert_tf.records.spec import FeatureSpec, explain_read_error
 from albert_tf.records.tfrecord import FileInfo
+from albert_tf.training.distribution import Batches, Pipeline
 
 # Files read at the same time. Part of the order of examples, hence a constant
 # and not a matter of the machine.
@@ -334,3 +336,57 @@ def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
         return tf.ensure_shape(tf.pad(tensor, ends), [rows, *tensor.shape[1:]])
 
     return {name: pad(tensor) for name, tensor in batch.items()}
+
+
+class RecordBatches(Batches):
+    """Batches of TFRecords: endless for training, each example once in evaluation.
+
+    Args:
+      spec: the features to parse.
+      train, evaluation: checked files, or None.
+      train_batch_size, eval_batch_size: examples of all replicas together.
+      seed: fixes the order of training.
+      max_eval_steps: batches of each replica in an evaluation; 0 evaluates all.
+      shuffle_buffer: see training_dataset.
+      random_map: changes each example, as masking while training does.
+    """
+
+    def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
+                 evaluation: Optional[Sequence[FileInfo]], *, train_batch_size: int,
+                 eval_batch_size: int, seed: int, max_eval_steps: int = 0,
+                 shuffle_buffer: int = 10_000,
+                 random_map: Optional[RandomMap] = None):
+        super().__init__(train_batch_size, eval_batch_size)
+        self.num_evaluation_shapes = 1 if evaluation else 0
+        self._spec = spec
+        self._train = train or []
+        self._evaluation = evaluation or []
+        self._seed = seed
+        self._max_eval_steps = max_eval_steps
+        self._shuffle_buffer = shuffle_buffer
+        self._random_map = random_map
+
+    def training_dataset(self, shape, start_step, pipeline: Pipeline):
+        return training_dataset(
+            self._train, self._spec, pipeline.batch_size, self._seed,
+            # Each replica takes a batch of its own in each step.
+            start_batch=start_step * pipeline.replicas,
+            shard_index=pipeline.shard_index, num_shards=pipeline.num_shards,
+            shuffle_buffer=self._shuffle_buffer, random_map=self._random_map)
+
+    def evaluation_dataset(self, shape, pipeline: Pipeline):
+        replicas = pipeline.replicas
+        made = evaluation_dataset(
+            self._evaluation, self._spec, pipeline.batch_size,
+            max_batches=self._max_eval_steps * replicas or None,
+            shard_index=pipeline.shard_index, num_shards=pipeline.num_shards,
+            batches_multiple_of=replicas, random_map=self._random_map)
+        everything = sum(info.num_records for info in self._evaluation)
+        if made.num_examples < everything:
+            logging.info("--max_eval_steps leaves %d of %d records out of each "
+                         "evaluation.", everything - made.num_examples, everything)
+        return made.dataset, made.num_batches // replicas
+
+    def explain_error(self, error):
+        paths = [info.path for info in (*self._train, *self._evaluation)]
+        return explain_read_error(paths, self._spec, error)

@@ -26,13 +26,12 @@ from albert_tf.training.evaluation_steps import Evaluator
 from albert_tf.training.log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
-from albert_tf.training.options import Inputs, RunOptions, check_batch_sizes
-from albert_tf.training.replica_batches import evaluation_datasets, training_datasets
+from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.start import Start
 from albert_tf.training.steps import Predictions, Task, Trainer
 from albert_tf.training.stop_signals import StopSignals, Stopped
 
-__all__ = ["DivergenceError", "Inputs", "Run", "RunOptions", "Stopped"]
+__all__ = ["DivergenceError", "Run", "RunOptions", "Stopped"]
 
 
 class DivergenceError(InputError):
@@ -48,7 +47,7 @@ class Run:
       task: model, losses and metrics.
       config: the model's shape, kept beside the checkpoints.
       options: how the run goes.
-      inputs: where the batches come from.
+      batches: for training and for evaluation.
       optimizer: a built optimizer; None where nothing is trained.
       task_options: what else the result depends on, such as input files and the
         learning rate; kept beside `options` in output_dir.
@@ -58,18 +57,19 @@ class Run:
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
-                 inputs: Inputs, optimizer=None,
+                 batches: distribution.Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None):
         self.task = task
         self.config = config
         self.options = options
-        self.inputs = inputs
+        self.batches = batches
         self.optimizer = optimizer
         self.strategy = tf.distribute.get_strategy()
         self.chief = distribution.is_chief(self.strategy)
+        self._evaluates = batches.num_evaluation_shapes > 0
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
-                          evaluate=inputs.evaluation is not None)
+                          evaluate=self._evaluates)
         files.make_directory(options.output_dir, "output_dir")
         # XLA wants all sizes known.
         compiled = options.step.jit_compile or isinstance(
@@ -105,12 +105,10 @@ class Run:
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
-        """Evaluates `inputs.evaluation`; without one it only predicts."""
-        if self.inputs.evaluation is None:
-            return Evaluator(self.task)
-        evaluator = Evaluator(self.task, evaluation_datasets(
-            self.strategy, self.inputs, self.options.eval_batch_size))
-        evaluator.create_metrics()
+        """Evaluates the batches' evaluation set; without one it only predicts."""
+        evaluator = Evaluator(self.task, self.batches.evaluation())
+        if self._evaluates:
+            evaluator.create_metrics()
         return evaluator
 
     def evaluate(self, best: bool = False) -> dict[str, float]:
@@ -127,19 +125,17 @@ class Run:
         self._write_results(metrics)
         return metrics
 
-    def predict(self, inputs: Inputs, batch_size: int) -> Predictions:
+    def predict(self, batches: distribution.Batches) -> Predictions:
         """The task's predictions, by the weights as they stand (see `load`).
 
         Args:
-          inputs: `evaluation` tells the examples; their labels are not looked at.
-          batch_size: examples per batch, all replicas together.
+          batches: of the examples, as an evaluation set; labels do not matter.
 
         Returns:
           Name → one array for each example, in their order.
         """
         with self._explained():
-            return self.evaluator.predict(
-                evaluation_datasets(self.strategy, inputs, batch_size))
+            return self.evaluator.predict(batches.evaluation())
 
     def _write_results(self, metrics: Mapping[str, float]) -> None:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
@@ -194,14 +190,12 @@ class Run:
             return None
         self._progress = Progress(
             options.num_train_steps, options.train_batch_size, first)
-        datasets = training_datasets(
-            self.strategy, self.inputs, options.train_batch_size, first)
         trainer = Trainer(
-            self.task, self.optimizer, datasets, options.step, self._on_step,
-            self.inputs.shape_of_step, self.scaling)
+            self.task, self.optimizer, self.batches.train(first), options.step,
+            self._on_step, self.batches.shape_of_step, self.scaling)
         trainer.create_metrics()
         self._trainer = trainer
-        evaluator = self.evaluator if self.inputs.evaluation is not None else None
+        evaluator = self.evaluator if self._evaluates else None
         # Every process must take part in saving; only the chief's files count.
         self._folder = options.output_dir if self.chief else scratch
         self._manager = tf.train.CheckpointManager(
@@ -242,7 +236,7 @@ class Run:
     def _evaluation_due(self) -> bool:
         """Whether the run was stopped between a checkpoint and its evaluation."""
         step, options = self.current_step, self.options
-        if self.inputs.evaluation is None or not step or (
+        if not self._evaluates or not step or (
                 step % options.save_checkpoints_steps
                 and step < options.num_train_steps):
             return False
@@ -395,7 +389,7 @@ class Run:
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # TensorFlow raises UnicodeDecodeError where its message quotes a record.
             explained = (distribution.explain_error(error, self.options.output_dir)
-                         or self.inputs.explain_error(error))
+                         or self.batches.explain_error(error))
             if explained is None:
                 raise
             raise explained from error

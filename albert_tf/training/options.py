@@ -1,7 +1,7 @@
-"""What a run is told: how it goes, and where its batches come from. No TensorFlow."""
+"""How a run goes and how its steps are computed. No TensorFlow."""
 
 import dataclasses
-from typing import Any, Callable, Optional
+from typing import Any
 
 from albert_tf.errors import InputError
 
@@ -76,35 +76,6 @@ class RunOptions:
         if self.step.dtype == "float32":
             del step["dtype"]
         return {**flat, **step}
-
-
-@dataclasses.dataclass(frozen=True)
-class Inputs:
-    """Where the batches come from, for one input pipeline of several.
-
-    Batches may have one of several static shapes; each shape has a dataset of its
-    own, so that accelerators compile a step for each of them.
-
-    Attributes:
-      train: (shape, batch_size, start_batch, shard_index, num_shards) →
-        tf.data.Dataset of the batches of that shape, from the pipeline's batch
-        number `start_batch` on, of all shapes, counted from the first step.
-      evaluation: (shape, batch_size, replicas, shard_index, num_shards) → dataset
-        and its number of batches, a multiple of `replicas`, the replicas that it
-        feeds; None evaluates nothing.
-      explain_error: error of reading a batch → InputError that names the file
-        and record, or None.
-      num_shapes: shapes of training batches.
-      shape_of_step: step → the shape of its batch, in 0..num_shapes-1.
-      num_evaluation_shapes: shapes of evaluation batches.
-    """
-
-    train: Optional[Callable[..., Any]] = None
-    evaluation: Optional[Callable[..., tuple[Any, int]]] = None
-    explain_error: Callable[[Exception], Optional[InputError]] = lambda error: None
-    num_shapes: int = 1
-    shape_of_step: Callable[[int], int] = lambda step: 0
-    num_evaluation_shapes: int = 1
 
 
 def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True,

@@ -21,7 +21,7 @@ from albert_tf.modeling.heads import AlbertForSequenceClassification
 from albert_tf.records import feature_specs
 from albert_tf.training import loop, objectives
 from albert_tf.training.loop import Run
-from albert_tf.training.options import Inputs, RunOptions, StepOptions
+from albert_tf.training.options import RunOptions, StepOptions
 from albert_tf.training.stop_signals import Stopped
 from tests import tiny_run
 
@@ -144,13 +144,11 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
 
     batches = [batch(step) for step in range(STEPS)]
 
-    def dataset(shape, **pipeline):
-        assert shape == 0 and pipeline["start_batch"] == 0
-        return tf.data.Dataset.from_tensor_slices(
-            {name: np.stack([each[name] for each in batches]) for name in batches[0]})
-
+    dataset = tf.data.Dataset.from_tensor_slices(
+        {name: np.stack([each[name] for each in batches]) for name in batches[0]})
     task = make_task()
-    run = Run(task, config(), make_options(tmp_path), Inputs(train=dataset),
+    run = Run(task, config(), make_options(tmp_path),
+              tiny_run.FixedBatches(dataset, 8),
               finetuning.make_optimizer(task.model, 0.01, STEPS, 2, "adamw"))
     run.train()
     assert_close(tf1_tensors(task.model), trained[1])

@@ -94,7 +94,7 @@ def write_own(folder):
 def write_models(folder):
     """A pretrained model: its run's folder, and as the TF1 release writes it."""
     from albert_tf.training import loop
-    from albert_tf.training.options import Inputs, RunOptions
+    from albert_tf.training.options import RunOptions
 
     config = tiny_run.config(**CONFIG)
     batch = tiny_run.features(tiny_run.examples(4, 1))
@@ -102,7 +102,7 @@ def write_models(folder):
     loop.Run(
         tiny_run.task(model), config,
         RunOptions(str(folder / "pretrained"), num_train_steps=1, train_batch_size=4),
-        Inputs(train=lambda **_: tf.data.Dataset.from_tensors(batch)),
+        tiny_run.FixedBatches(tf.data.Dataset.from_tensors(batch), 4),
         tiny_run.optimizer(model)).train()
     export_tf1(model, str(folder / "tf1" / "model.ckpt"))
     write_tensors({name: value for name, value in tf1_tensors(model).items()

@@ -18,8 +18,7 @@ from albert_tf.modeling import pretraining_heads
 from albert_tf.records import spec
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
-from albert_tf.training.options import (
-    Inputs, RunOptions, StepOptions, check_batch_sizes)
+from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from tests import tiny_run
 
 STEPS = 12
@@ -64,14 +63,10 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
                iterations_per_loop=2, save_checkpoints_steps=3,
                keep_checkpoint_max=0), **options})
 
-    def train_data(shape, **pipeline):
-        return input_pipeline.training_dataset(
-            train_infos, tiny_run.SPEC, seed=3, **pipeline)
-
-    def evaluation_data(shape, batch_size, replicas, shard_index, num_shards):
-        made = input_pipeline.evaluation_dataset(
-            dev_infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
-        return made.dataset, made.num_batches
+    batches = input_pipeline.RecordBatches(
+        tiny_run.SPEC, train_infos, dev_infos, seed=3,
+        train_batch_size=options.train_batch_size,
+        eval_batch_size=options.eval_batch_size)
 
     # Also resets the state of Keras, which the tests before may have moved.
     tf_keras.utils.set_random_seed(1)
@@ -83,7 +78,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        Inputs(train_data, evaluation_data if dev_infos else None), optimizer,
+        batches, optimizer,
         dict(learning_rate=rate))
 
 

@@ -11,7 +11,8 @@ from albert_tf.modeling.heads import (
 from albert_tf.modeling.kernels import fast as fused, packing
 from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
 from albert_tf.training import loop
-from albert_tf.training.options import Inputs, RunOptions, StepOptions
+from albert_tf.training.distribution import Batches
+from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 from tests.modeling.test_read_positions import assert_close, with_weights
 from tests.training.test_steps import (
@@ -248,7 +249,7 @@ def test_steps_are_those_with_padding(options, fast):
 def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
     model = AlbertForPreTraining(tiny_run.config())
     loop.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
-        str(tmp_path), 1, 8, step=StepOptions(jit_compile=jit_compile)), Inputs())
+        str(tmp_path), 1, 8, step=StepOptions(jit_compile=jit_compile)), Batches(8, 8))
     assert model.bert.skip_padding is not jit_compile
 
 
