@@ -20,7 +20,7 @@ from absl import flags
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import MaskingOptions
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, options as pretraining_data, release
 from albert_tf.pretraining_data.release_instances import (
     InstanceOptions, SINGLE_SEGMENT_CHOICES)

@@ -20,7 +20,7 @@ from albert_tf import files
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
-from albert_tf.masking.reference import MaskingOptions, SpecialIds
+from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records import record_summaries, record_vocabulary
 
 FLAGS = flags.FLAGS

@@ -24,7 +24,7 @@ from absl import flags
 
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
-from albert_tf.masking.reference import MaskingOptions, SpecialIds
+from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import unmasked_spec
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT

@@ -5,6 +5,6 @@ one (the release), for a batch (data creation), in TensorFlow (while training).
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "MaskingOptions": "reference",
-    "SpecialIds": "reference",
+    "MaskingOptions": "options",
+    "SpecialIds": "options",
 })

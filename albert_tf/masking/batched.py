@@ -1,21 +1,21 @@
-"""Masked language modelling for many sequences at a time, with NumPy.
+"""Data creation's masker: many sequences at a time, in NumPy.
 
-The same choice of n-grams as in `masking` (ALBERT, section 4.1; the release's
-create_masked_lm_predictions), drawn from `counter_random`: what happens to a
-sequence is a function of its key, its pieces and the options alone, whatever else
-is in the batch and however far it is padded.
+The same choice of n-grams as the release's (`reference`), by other random numbers,
+those of `keyed_random`: what happens to a sequence is a function of its key, its
+pieces and the options alone, whatever else is in the batch and however far it is
+padded.
 
 n-grams are chosen word by word in the order of the visits, as the choice demands, but
 for all sequences of the batch side by side: step v handles the v-th visit of each.
 """
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
 
 from albert_tf import keyed_random
-from albert_tf.masking.reference import MaskingOptions
+from albert_tf.masking.options import (
+    MaskingOptions, SHOWN_THRESHOLDS, SpecialIds, size_thresholds)
 
 # Which numbers of a row's key are what. The first round chooses the pieces to mask,
 # the second, with do_permutation, those to permute. "+ v", "+ p", ...: one each for
@@ -28,7 +28,7 @@ _REPLACEMENTS = 2 << 40  # + p: what the p-th masked piece is shown as
 _PERMUTATION = 3 << 40  # + p: the order of the permuted pieces
 
 # Visits prepared at once. Another number would give other masks from the same keys: it
-# decides when a row goes on with the words left.
+# decides when a row continues with the words left.
 _BLOCK = 8
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)
@@ -42,50 +42,51 @@ class MaskedBatch(NamedTuple):
     """N sequences of up to S pieces after masking, with P prediction slots.
 
     Attributes:
-      input_ids: the pieces as shown, int32 [N, S].
-      token_boundary: 1 for [CLS], [SEP] and where a word starts, uint8 [N, S].
-      masked_lm_positions: masked and permuted positions, ascending, then zeros,
-        int32 [N, P].
-      masked_lm_ids: the pieces that stood there, then zeros, int32 [N, P].
-      num_masked: slots filled, int64 [N].
+      masked_lm_positions: masked and permuted positions, ascending, then zeros.
+      masked_lm_ids: the pieces that stood there, then zeros.
       shown: masked and permuted pieces of the batch that now look like [MASK], like
-        themselves, like another piece: int64 [3].
-      ngram_words: masked n-grams of the batch of 0, 1, ... words, int64 [ngram + 1].
+        themselves, like another piece.
+      ngram_words: masked n-grams of the batch of 0, 1, ... words.
     """
 
-    input_ids: np.ndarray
-    token_boundary: np.ndarray
-    masked_lm_positions: np.ndarray
-    masked_lm_ids: np.ndarray
-    num_masked: np.ndarray
-    shown: np.ndarray
-    ngram_words: np.ndarray
+    input_ids: np.ndarray  # the pieces as shown, int32 [N, S]
+    token_boundary: np.ndarray  # 1: [CLS], [SEP], the start of a word; uint8 [N, S]
+    masked_lm_positions: np.ndarray  # int32 [N, P]
+    masked_lm_ids: np.ndarray  # int32 [N, P]
+    num_masked: np.ndarray  # slots filled, int64 [N]
+    shown: np.ndarray  # int64 [3]
+    ngram_words: np.ndarray  # int64 [ngram + 1]
 
 
 def mask_batch(
         input_ids: np.ndarray, starts_word: np.ndarray, lengths: np.ndarray,
-        keys: np.ndarray, options: MaskingOptions, *, cls_id: int, sep_id: int,
-        mask_id: int, vocab_size: int) -> MaskedBatch:
-    """Masks n-grams of each sequence, with the distribution of masking.mask_sequence.
+        keys: np.ndarray, options: MaskingOptions, special_ids: SpecialIds,
+        vocab_size: int) -> MaskedBatch:
+    """Masks n-grams of each sequence, with the odds of reference.mask_sequence.
+
+        masked = mask_batch(
+            sequences.input_ids, sequences.starts_word, sequences.lengths,
+            keyed_random.keys_of(seed, np.arange(len(sequences.lengths))),
+            MaskingOptions(), SpecialIds(cls=2, sep=3, mask=4), vocab_size=30000)
 
     Args:
       input_ids: integers [N, S], S below 2^20; every [CLS] and [SEP] is a special
         piece, never masked. What lies behind a row's length is copied as it is.
-      starts_word: whether each piece starts a word, bool [N, S]; of no account for
-        special pieces and padding.
+      starts_word: whether each piece starts a word, bool [N, S]; ignored for special
+        pieces and padding.
       lengths: pieces of each sequence, special ones counted, [N].
-      keys: of `counter_random`, uint64 [N]; a sequence with the same key is masked in
+      keys: of `keyed_random`, uint64 [N]; a sequence with the same key is masked in
         the same way.
       options: what to mask; P is its num_prediction_slots.
-      cls_id, sep_id, mask_id: ids of the special pieces.
+      special_ids: of the vocabulary.
       vocab_size: random pieces are drawn from 0 ... vocab_size - 1.
     """
     shape = input_ids.shape
     lengths, keys = np.asarray(lengths), np.asarray(keys, np.uint64)
     inside = np.arange(shape[1]) < lengths[:, None]
-    ordinary = (input_ids != cls_id) & (input_ids != sep_id) & inside
+    ordinary = (input_ids != special_ids.cls) & (input_ids != special_ids.sep) & inside
     words = _Words.of(ordinary, starts_word, options.do_whole_word_mask)
-    budget = _num_to_predict(lengths, options)
+    budget = options.num_to_predict(lengths)
 
     ids = input_ids.astype(np.int32).reshape(-1)
     shown = ids.copy()
@@ -93,7 +94,7 @@ def mask_batch(
     masking.run()
     masked = predicted = _Places.of(masking.pieces(), shape)
     shown[masked.flat] = _replacements(
-        ids[masked.flat], masked, keys, mask_id, vocab_size)
+        ids[masked.flat], masked, keys, special_ids.mask, vocab_size)
     if options.do_permutation:
         permuting = _NgramChoice(words, budget, keys, options, _ROUNDS[1])
         permuting.exclude(masking)
@@ -103,7 +104,7 @@ def mask_batch(
         predicted = _Places.of(np.concatenate([masked.flat, permuted.flat]), shape)
 
     labels, seen = ids[predicted.flat], shown[predicted.flat]
-    is_mask, is_same = seen == mask_id, seen == labels
+    is_mask, is_same = seen == special_ids.mask, seen == labels
     shown_counts = [np.count_nonzero(each) for each in (
         is_mask, is_same & ~is_mask, ~(is_same | is_mask))]
     slots = (shape[0], options.num_prediction_slots)
@@ -113,23 +114,6 @@ def mask_batch(
         predicted.in_slots(predicted.column, slots), predicted.in_slots(labels, slots),
         predicted.counts, np.array(shown_counts),
         np.bincount(masking.sizes(), minlength=options.ngram + 1))
-
-
-def _num_to_predict(lengths: np.ndarray, options: MaskingOptions) -> np.ndarray:
-    """MaskingOptions.num_to_predict of many lengths: int64 [N]."""
-    if options.masked_lm_prob == 0:
-        return np.zeros(len(lengths), np.int64)
-    wanted = np.rint(lengths * options.masked_lm_prob).astype(np.int64)
-    return np.clip(wanted, 1, options.max_predictions_per_seq)
-
-
-def _size_thresholds(options: MaskingOptions) -> list[int]:
-    """Sizes 1 + (how many of these are <= a number of 32 bits) have the odds 1/n."""
-    weights = [1 / n for n in range(1, options.ngram + 1)]
-    if not options.favor_shorter_ngram:
-        weights.reverse()
-    *below, total = itertools.accumulate(weights)
-    return [round(part / total * 2**32) for part in below]
 
 
 class _Words(NamedTuple):
@@ -148,7 +132,7 @@ class _Words(NamedTuple):
     @classmethod
     def of(cls, ordinary: np.ndarray, starts_word: np.ndarray,
            whole_words: bool) -> "_Words":
-        """As masking.group_words: no piece of a row stays without a word."""
+        """As reference.group_words: no piece of a row stays without a word."""
         count, width = ordinary.shape
         pieces = np.flatnonzero(ordinary)
         row_ends = np.searchsorted(pieces, np.arange(count + 1) * width)
@@ -161,12 +145,12 @@ class _Words(NamedTuple):
 
 
 class _NgramChoice:
-    """Chooses n-grams in every row (masking._choose_ngrams) in an order of its own.
+    """Chooses n-grams in every row (reference.choose_ngrams) in an order of its own.
 
     A row's words are visited in a random order. Most rows have spent their budget
     after visiting a small part of them, so words are first drawn with replacement, one
     number each, and a word that was visited before is passed over: that gives a random
-    order too. After about as many visits as its budget, a row with room left goes on
+    order too. After about as many visits as its budget, a row with room left continues
     with the words not visited, in the order of random numbers of their own.
 
     `_free` holds for each word the longest n-gram that may begin there, in words: 0
@@ -180,7 +164,7 @@ class _NgramChoice:
         """Args: as mask_batch, and where the numbers of this round begin."""
         ngram = options.ngram
         self._words, self._keys, self._first_number = words, keys, first_number
-        self._thresholds = _size_thresholds(options)
+        self._thresholds = size_thresholds(options)
         count = len(budget)
         self._num_words = np.diff(words.of_row)
         self._budget = np.where(self._num_words > 0, budget, 0)
@@ -351,12 +335,13 @@ class _Places(NamedTuple):
 
 def _replacements(ids: np.ndarray, masked: _Places, keys: np.ndarray, mask_id: int,
                   vocab_size: int) -> np.ndarray:
-    """What masked pieces are shown as: 80 % [MASK], 10 % themselves, 10 % any piece."""
+    """What masked pieces are shown as."""
     numbers = masked.numbers(keys, _REPLACEMENTS)
     kind = numbers >> _HALF
+    to_mask, to_same = map(np.uint64, SHOWN_THRESHOLDS)
     drawn = (numbers & _LOW_HALF) * np.uint64(vocab_size) >> _HALF
-    shown = np.where(kind < np.uint64(round(0.9 * 2**32)), ids, drawn.astype(np.int32))
-    shown[kind < np.uint64(round(0.8 * 2**32))] = mask_id
+    shown = np.where(kind < to_same, ids, drawn.astype(np.int32))
+    shown[kind < to_mask] = mask_id
     return shown
 
 

@@ -1,7 +1,8 @@
-"""Masks drawn while training: those of `masking`, for a batch, in TensorFlow.
+"""The masker of run_pretraining.py --dynamic_masking: batches, in TensorFlow.
 
-What the release's masked_lm_budget was for. Records are written once and unmasked;
-each time one is read it is masked anew. Everything here runs in the input pipeline,
+The same choice of n-grams as the release's (`reference`), by other random numbers.
+Records are written once and unmasked; each time one is read it is masked anew, as
+RoBERTa does, so that no epoch repeats another's masks. All runs in the input pipeline,
 on any host and under XLA: static shapes, no Python while it runs, and a loop over
 visits to words that goes through all sequences of a batch at once.
 
@@ -9,32 +10,28 @@ Shapes: B batch, S pieces of a sequence, P predictions, N words of the longest n
 A sequence has at most S words, so words too are arrays of S.
 """
 
-import itertools
 from typing import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.masking.reference import MaskingOptions, SpecialIds
+from albert_tf.masking.options import (
+    MaskingOptions, SHOWN_THRESHOLDS, SpecialIds, size_thresholds)
 
 _DRAWS_PER_PIECE = 4
 _NEVER = np.iinfo(np.int32).max
 
 
-def _thresholds(weights: Sequence[float]) -> list[int]:
-    """Where draws, uniform over int32, cross over to the next of several outcomes.
-
-    Args:
-      weights: of the outcomes, in proportion to their probabilities.
-    """
-    sums = list(itertools.accumulate(weights))
-    return [round(s / sums[-1] * 2**32) - 2**31 for s in sums[:-1]]
+def _signed(thresholds: Sequence[int]) -> list[int]:
+    """For draws that are uniform over int32."""
+    return [threshold - 2**31 for threshold in thresholds]
 
 
 class DynamicMasking:
     """Hides n-grams of words behind [MASK]; an input_pipeline.RandomMap.
 
-    The choice is that of masking.mask_sequence, from other random numbers.
+        random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
+        training_dataset(infos, unmasked_spec(spec), 32, seed, random_map=random_map)
 
     Args:
       options: what to mask; without do_permutation.
@@ -45,9 +42,6 @@ class DynamicMasking:
 
     Attributes:
       num_draws: random numbers for a sequence.
-
-    Raises:
-      ValueError: if the options permute n-grams.
     """
 
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
@@ -59,12 +53,9 @@ class DynamicMasking:
         self._special_ids = special_ids
         self._length = max_seq_length
         self._vocab_size = vocab_size
-        # By the length of the sequence; Python's round is part of it.
-        self._budgets = np.array(
-            [options.num_to_predict(n) for n in range(max_seq_length + 1)], np.int32)
-        weights = [1 / n for n in range(1, options.ngram + 1)]
-        self._size_thresholds = _thresholds(
-            weights if options.favor_shorter_ngram else weights[::-1])
+        # By the length of the sequence.
+        self._budgets = options.num_to_predict(
+            np.arange(max_seq_length + 1)).astype(np.int32)
 
     def __call__(self, features: Mapping[str, tf.Tensor],
                  draws: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -98,7 +89,7 @@ class DynamicMasking:
             "masked_lm_weights": tf.cast(weights, tf.float32)}
 
     def _choose(self, features, places, sizes):
-        """Which pieces are masked, bool [B, S]; see masking._choose_ngrams."""
+        """Which pieces are masked, bool [B, S]; see reference.choose_ngrams."""
         ids = features["input_ids"]
         filled = features["input_mask"] > 0
         special = self._special_ids
@@ -118,7 +109,7 @@ class DynamicMasking:
         order = tf.argsort(
             tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
         sizes = 1 + sum(tf.cast(sizes >= threshold, tf.int32)
-                        for threshold in self._size_thresholds)
+                        for threshold in _signed(size_thresholds(self._options)))
         length = tf.reduce_sum(tf.cast(filled, tf.int32), axis=1)
         taken = _take_ngrams(
             _ngram_lengths(word_lengths, num_words, sizes, self._options.ngram),
@@ -137,13 +128,13 @@ class DynamicMasking:
         return weights * (self._length - values), weights
 
     def _replacements(self, ids, fates, pieces):
-        """80 % [MASK], 10 % the piece itself, 10 % any piece; int32 [B, S]."""
-        to_mask, to_stay = _thresholds((0.8, 0.1, 0.1))
+        """What each piece is shown as if it is masked, int32 [B, S]."""
+        to_mask, to_same = _signed(SHOWN_THRESHOLDS)
         # A draw of 32 bits as a fraction of the vocabulary.
         any_piece = (tf.cast(pieces, tf.int64) + 2**31) * self._vocab_size // 2**32
         return tf.where(
             fates < to_mask, self._special_ids.mask,
-            tf.where(fates < to_stay, ids, tf.cast(any_piece, tf.int32)))
+            tf.where(fates < to_same, ids, tf.cast(any_piece, tf.int32)))
 
 
 def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:

@@ -10,8 +10,8 @@ from typing import NamedTuple, Sequence
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import WordStarts
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.word_starts import WordStarts
 
 _LARGEST_SMALL_VOCABULARY = 1 << 15
 
@@ -53,7 +53,7 @@ class TokenEncoder:
         Args:
           tokenizer: gives the pieces.
           word_start: which SentencePiece pieces start a word, "release" or
-            "sentencepiece" (masking.WordStarts); WordPiece has one rule.
+            "sentencepiece" (word_starts); WordPiece has one rule.
 
         Raises:
           InputError: if the rule is another, or not one for this vocabulary.
@@ -92,7 +92,7 @@ class TokenEncoder:
         """Tokens of prepared lines.
 
         An unknown piece starts a word by the rule for its text, as in
-        masking.mask_sequence, although its id is that of all unknown pieces.
+        reference.mask_sequence, although its id is that of all unknown pieces.
         """
         if self.tokenizer.uses_sentencepiece:
             tokens, lengths = self._encode_sentencepiece(lines)

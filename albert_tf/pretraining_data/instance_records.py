@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from albert_tf.masking import batched
+from albert_tf.masking.batched import mask_batch
+from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data.release_instances import InstanceOptions
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.records import encode
+from albert_tf.records.sequences import assemble_batch
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -22,8 +24,9 @@ class RecordMaker:
 
     def __init__(self, options: InstanceOptions, tokenizer: FullTokenizer):
         self._options = options
-        self._special = dict(cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
-        self._pad_id, self._mask_id = tokenizer.pad_id, tokenizer.mask_id
+        self._special_ids = SpecialIds(
+            tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        self._pad_id = tokenizer.pad_id
         self._vocab_size = tokenizer.vocab_size
         self._spec = pretraining_spec(
             options.max_seq_length, options.masking.num_prediction_slots)
@@ -48,13 +51,12 @@ class RecordMaker:
             self._spec, self._features(plans, tokens_a, tokens_b, counts))
 
     def _features(self, plans, tokens_a, tokens_b, counts):
-        sequences = encode.assemble(
+        sequences = assemble_batch(
             plans, tokens_a, tokens_b, self._options.max_seq_length,
-            pad_id=self._pad_id, **self._special)
-        masked = batched.mask_batch(
+            self._special_ids.cls, self._special_ids.sep, self._pad_id)
+        masked = mask_batch(
             sequences.input_ids, sequences.starts_word, sequences.lengths,
-            plans["mask"], self._options.masking, mask_id=self._mask_id,
-            vocab_size=self._vocab_size, **self._special)
+            plans["mask"], self._options.masking, self._special_ids, self._vocab_size)
         counts.add_masks(masked)
         slots = np.arange(self._options.masking.num_prediction_slots)
         return {

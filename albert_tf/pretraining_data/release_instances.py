@@ -14,9 +14,10 @@ import dataclasses
 from typing import Iterator, Mapping, NamedTuple, Optional, Sequence
 
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import (
-    CLS, MaskingOptions, RandomSource, SEP, WordStarts, mask_sequence)
+from albert_tf.masking.options import CLS, MaskingOptions, SEP
+from albert_tf.masking.reference import RandomSource, mask_sequence
 from albert_tf.records import sequences
+from albert_tf.tokenization.word_starts import WordStarts
 
 Segment = list[str]
 Document = list[Segment]
@@ -119,7 +120,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, vocabulary: Sequence[str], rule: str) -> "Pieces":
-        """Args: all pieces, and a rule of masking.WordStarts."""
+        """Args: all pieces, and a rule of tokenization.word_starts."""
         return cls(list(vocabulary), WordStarts(rule))
 
 
@@ -355,7 +356,7 @@ def _masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
         assembled.tokens, pieces.starts_word, pieces.vocabulary, options.masking,
         random)
     return Instance(
-        tokens=masked.tokens,
+        tokens=masked.pieces,
         segment_ids=assembled.segment_ids,
         token_boundary=masked.token_boundary,
         masked_lm_positions=masked.positions,

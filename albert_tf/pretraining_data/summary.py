@@ -10,7 +10,7 @@ from typing import Any, Iterable, Mapping
 import numpy as np
 
 from albert_tf.masking.batched import MaskedBatch
-from albert_tf.masking.reference import MASK
+from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.plans import ORIGINS, PlanCounts
 from albert_tf.pretraining_data.release_instances import (
     DocumentInstances, FOLLOWING, Instance, ONE_SEGMENT)

@@ -19,90 +19,12 @@ from typing import Any, Mapping, NamedTuple
 
 import numpy as np
 
-from albert_tf.records import sequences, tfrecord
+from albert_tf.records import tfrecord
 from albert_tf.records.spec import Feature, FeatureSpec
 
 _LIST_TAGS = {"float32": b"\x12", "int64": b"\x1a"}
 # Rows of varints made at a time; their arrays then stay in the processor's cache.
 _ROWS_AT_A_TIME = 128
-
-
-class Sequences(NamedTuple):
-    """N sequences of at most S pieces, padded.
-
-    Attributes:
-      input_ids: int32 [N, S].
-      starts_word: bool [N, S]; true for [CLS] and [SEP], false in the padding.
-      segment_ids: uint8 [N, S]; 0 up to the first [SEP], then 1, 0 in the padding.
-      input_mask: uint8 [N, S]; 1 where there is a piece.
-      lengths: int64 [N], pieces with [CLS] and [SEP].
-    """
-
-    input_ids: np.ndarray
-    starts_word: np.ndarray
-    segment_ids: np.ndarray
-    input_mask: np.ndarray
-    lengths: np.ndarray
-
-
-def assemble(plans: np.ndarray, tokens_a: np.ndarray, tokens_b: np.ndarray,
-             max_seq_length: int, cls_id: int, sep_id: int,
-             pad_id: int = 0) -> Sequences:
-    """Puts the segments of many instances between their special pieces.
-
-        [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
-          0   0  0    0   1    1     0                0   0  0    0     0     0
-
-    What `sequences.assemble` and `pad_inputs` do for one instance.
-
-    Args:
-      plans: [N], with the fields length_a and length_b; a length_b of 0 stands for
-        an instance of one segment.
-      tokens_a: tokens (id * 2 + starts_word) of all first segments, one after the
-        other, in the order of the plans.
-      tokens_b: those of all second segments, likewise.
-      max_seq_length: S.
-      cls_id: [CLS].
-      sep_id: [SEP].
-      pad_id: what fills up input_ids.
-
-    Raises:
-      ValueError: if there are not as many tokens as the plans say, or a sequence
-        is longer than S.
-    """
-    length_a = plans["length_a"].astype(np.int64)
-    length_b = plans["length_b"].astype(np.int64)
-    for name, length, tokens in (("first", length_a, tokens_a),
-                                 ("second", length_b, tokens_b)):
-        if length.sum() != len(tokens):
-            raise ValueError(f"{len(tokens)} tokens are given for {name} segments of "
-                             f"{length.sum()}.")
-    lengths = length_a + np.where(
-        length_b > 0, length_b + sequences.NUM_SPECIAL_PAIR,
-        sequences.NUM_SPECIAL_SINGLE)
-    if lengths.max(initial=0) > max_seq_length:
-        raise ValueError(f"instance {lengths.argmax()} of the batch has "
-                         f"{lengths.max()} pieces; at most {max_seq_length} fit.")
-    place = np.arange(max_seq_length, dtype=np.int32)
-    first_end = (length_a + 1).astype(np.int32)[:, None]  # where the first [SEP] is
-    end = lengths.astype(np.int32)[:, None]
-    in_first = (place <= first_end) & (place > 0)
-    used = place < end
-    in_second = used & (place > first_end)
-    segment_ids = in_second.astype(np.uint8)
-    # The last [SEP] is no place for a token of the text; the first may be the last.
-    rows = np.arange(len(plans))
-    in_first[rows, length_a + 1] = False
-    in_second[rows, lengths - 1] = False
-    tokens = np.full((len(plans), max_seq_length), 2 * pad_id, tokens_a.dtype)
-    tokens[:, 0] = 2 * cls_id + 1
-    tokens[rows, length_a + 1] = tokens[rows, lengths - 1] = 2 * sep_id + 1
-    # Places are taken row by row, from the left: the order of the tokens.
-    tokens[in_first] = tokens_a
-    tokens[in_second] = tokens_b
-    return Sequences(
-        (tokens >> 1).astype(np.int32), (tokens & 1).astype(bool), segment_ids,
-        used.astype(np.uint8), lengths)
 
 
 def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:

@@ -1,11 +1,13 @@
-"""One sequence of two texts: `[CLS] a [SEP] b [SEP]`, cut to size and padded.
+"""Sequences `[CLS] a [SEP] b [SEP]`: put together, cut to size, padded.
 
-Every task builds its inputs here. Functions take pieces or ids alike, and
-return new lists.
+One at a time for fine-tuning and for --reproduce_release, in lists of pieces or ids;
+many at a time for data creation, in arrays.
 """
 
 import random as python_random
 from typing import NamedTuple, Optional, Sequence, TypeVar
+
+import numpy as np
 
 T = TypeVar("T")
 
@@ -23,16 +25,10 @@ class Assembled(NamedTuple):
 
 def assemble(first: Sequence[T], second: Optional[Sequence[T]], cls: T,
              sep: T) -> Assembled:
-    """Puts one or two texts between their special tokens.
+    """Puts one text or two, pieces or ids alike, between their special pieces.
 
         [CLS] a1 a2 a3 [SEP] b1 b2 [SEP]
           0    0  0  0   0    1  1   1      segment_ids
-
-    Args:
-      first: pieces or ids of the first text.
-      second: those of the second; None for a sequence of one text.
-      cls: [CLS], as a piece or as an id, like the texts.
-      sep: [SEP], likewise.
     """
     tokens = [cls, *first, sep]
     segment_ids = [0] * len(tokens)
@@ -42,12 +38,70 @@ def assemble(first: Sequence[T], second: Optional[Sequence[T]], cls: T,
     return Assembled(tokens, segment_ids)
 
 
-def pad(values: Sequence[T], length: int, value=0) -> list[T]:
-    """Appends `value` until there are `length` values.
+class SequenceBatch(NamedTuple):
+    """N sequences of at most S pieces, padded."""
 
-    Raises:
-      ValueError: if there are more than that already.
+    input_ids: np.ndarray  # int32 [N, S]
+    starts_word: np.ndarray  # bool [N, S]; True for [CLS], [SEP], False in the padding
+    segment_ids: np.ndarray  # uint8 [N, S]; 0 up to the first [SEP] and in the padding
+    input_mask: np.ndarray  # uint8 [N, S]; 1 where there is a piece
+    lengths: np.ndarray  # int64 [N]; pieces with [CLS] and [SEP]
+
+
+def assemble_batch(
+        plans: np.ndarray, pieces_a: np.ndarray, pieces_b: np.ndarray,
+        max_seq_length: int, cls_id: int, sep_id: int, pad_id: int = 0
+) -> SequenceBatch:
+    """What `assemble` and `pad_inputs` do, for many instances at a time.
+
+        [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
+          0   0  0    0   1    1     0                0   0  0    0     0     0
+
+    Args:
+      plans: [N], with the fields length_a and length_b; a length_b of 0 stands for
+        an instance of one segment.
+      pieces_a: encoded pieces (id * 2 + starts_word) of all first segments, one after
+        the other, in the order of the plans.
+      pieces_b: those of all second segments, likewise.
+      max_seq_length: S.
+      cls_id, sep_id: of [CLS] and [SEP].
+      pad_id: what fills up input_ids.
     """
+    length_a = plans["length_a"].astype(np.int64)
+    length_b = plans["length_b"].astype(np.int64)
+    for name, length, pieces in (("first", length_a, pieces_a),
+                                 ("second", length_b, pieces_b)):
+        if length.sum() != len(pieces):
+            raise ValueError(f"{len(pieces)} pieces are given for {name} segments of "
+                             f"{length.sum()}.")
+    lengths = length_a + np.where(
+        length_b > 0, length_b + NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE)
+    if lengths.max(initial=0) > max_seq_length:
+        raise ValueError(f"instance {lengths.argmax()} of the batch has "
+                         f"{lengths.max()} pieces; at most {max_seq_length} fit.")
+    position = np.arange(max_seq_length, dtype=np.int32)
+    first_end = (length_a + 1).astype(np.int32)[:, None]  # where the first [SEP] is
+    in_first = (position <= first_end) & (position > 0)
+    used = position < lengths.astype(np.int32)[:, None]
+    in_second = used & (position > first_end)
+    segment_ids = in_second.astype(np.uint8)
+    # The last [SEP] is no position of the text; the first may be the last.
+    rows = np.arange(len(plans))
+    in_first[rows, length_a + 1] = False
+    in_second[rows, lengths - 1] = False
+    pieces = np.full((len(plans), max_seq_length), 2 * pad_id, pieces_a.dtype)
+    pieces[:, 0] = 2 * cls_id + 1
+    pieces[rows, length_a + 1] = pieces[rows, lengths - 1] = 2 * sep_id + 1
+    # Positions are filled row by row, from the left: the order of the pieces.
+    pieces[in_first] = pieces_a
+    pieces[in_second] = pieces_b
+    return SequenceBatch(
+        (pieces >> 1).astype(np.int32), (pieces & 1).astype(bool), segment_ids,
+        used.astype(np.uint8), lengths)
+
+
+def pad(values: Sequence[T], length: int, value=0) -> list[T]:
+    """Appends `value` until there are `length` values."""
     if len(values) > length:
         raise ValueError(f"{len(values)} values do not fit into {length} places.")
     return [*values, *[value] * (length - len(values))]
@@ -55,14 +109,8 @@ def pad(values: Sequence[T], length: int, value=0) -> list[T]:
 
 def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
                max_seq_length: int, pad_id: int = 0) -> dict[str, list[int]]:
-    """The model's inputs, each of `max_seq_length` values.
-
-    Returns:
-      input_ids; input_mask, 1 where there is a token; segment_ids, 0 in the
-      padding.
-
-    Raises:
-      ValueError: if the sequence is longer than that.
+    """The model's inputs, each of `max_seq_length` values: 0 in the padding, but for
+    input_ids; input_mask is 1 where there is a piece.
     """
     return {
         "input_ids": pad(ids, max_seq_length, pad_id),
@@ -72,42 +120,32 @@ def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
 
 
 def truncate_longer_first(
-        first: Sequence[T], second: Sequence[T], max_tokens: int
+        first: Sequence[T], second: Sequence[T], max_pieces: int
 ) -> tuple[list[T], list[T]]:
-    """Drops tokens off the end of the longer text until both fit.
+    """Drops pieces off the end of the longer text until both fit, special ones aside.
 
     Of two equally long texts the second loses one. (The release's
     _truncate_seq_pair of the GLUE tasks.)
-
-    Args:
-      first: pieces or ids of the first text.
-      second: those of the second.
-      max_tokens: of both together, special tokens not counted.
     """
     # All but the shorter text's share is the longer one's; where neither fits
-    # into half, both are cut to half and an odd token goes to the first.
-    half, odd = divmod(max(max_tokens, 0), 2)
-    keep_first = max(half + odd, max_tokens - len(second))
-    keep_second = max(half, max_tokens - len(first))
+    # into half, both are cut to half and an odd piece goes to the first.
+    half, odd = divmod(max(max_pieces, 0), 2)
+    keep_first = max(half + odd, max_pieces - len(second))
+    keep_second = max(half, max_pieces - len(first))
     return list(first[:keep_first]), list(second[:keep_second])
 
 
 def truncate_at_random_ends(
-        first: Sequence[T], second: Sequence[T], max_tokens: int,
+        first: Sequence[T], second: Sequence[T], max_pieces: int,
         random: python_random.Random) -> tuple[list[T], list[T]]:
-    """Drops tokens off the longer text, off its front or its back at random.
+    """Drops pieces off the longer text, off its front or its back at random.
 
-    Of two equally long texts the second loses one. One random number is drawn
-    for each token dropped. (The release's truncate_seq_pair of pretraining.)
-
-    Args:
-      first: pieces or ids of the first text.
-      second: those of the second.
-      max_tokens: of both together, special tokens not counted.
-      random: where the ends are drawn from.
+    Of two equally long texts the second loses one. One random number is drawn for
+    each piece dropped. (The release's truncate_seq_pair of pretraining: "to add more
+    randomness and avoid biases". `pretraining_data.plans` has it for many pairs.)
     """
     kept_first, kept_second = [0, len(first)], [0, len(second)]  # begin, end
-    for _ in range(len(first) + len(second) - max_tokens):
+    for _ in range(len(first) + len(second) - max_pieces):
         first_is_longer = (
             kept_first[1] - kept_first[0] > kept_second[1] - kept_second[0])
         longer = kept_first if first_is_longer else kept_second

@@ -18,14 +18,17 @@ from scipy import stats
 
 from albert_tf import keyed_random
 from albert_tf.masking import batched, reference
-from albert_tf.masking.reference import MaskingOptions, RandomSource
+from albert_tf.masking.options import (
+    CLS as CLS_PIECE, MASK as MASK_PIECE, MaskingOptions, SEP as SEP_PIECE, SpecialIds,
+    cumulative_size_odds)
+from albert_tf.masking.reference import RandomSource
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.helpers import SHARED
 
 CLS, SEP, MASK = 1, 2, 3
 STARTS, FOLLOWS = range(4, 50), range(50, 90)
-VOCABULARY = ["<pad>", reference.CLS, reference.SEP, reference.MASK,
+VOCABULARY = ["<pad>", CLS_PIECE, SEP_PIECE, MASK_PIECE,
               *(f"s{i}" for i in STARTS), *(f"f{i}" for i in FOLLOWS)]
 IS_START = {piece: not piece.startswith("f") for piece in VOCABULARY}
 
@@ -93,7 +96,7 @@ def mask(rows, options, keys=None, width=None, vocab_size=len(VOCABULARY),
          mask_id=MASK):
     return batched.mask_batch(
         *in_batch(rows, width), keys_of(len(rows)) if keys is None else keys, options,
-        cls_id=CLS, sep_id=SEP, mask_id=mask_id, vocab_size=vocab_size)
+        SpecialIds(CLS, SEP, mask_id), vocab_size)
 
 
 def mask_alone(row, options, source, vocabulary=VOCABULARY):
@@ -173,7 +176,7 @@ def test_same_numbers_give_the_masks_of_mask_sequence(name):
         assert [VOCABULARY[p] for p in batch.masked_lm_ids[
             i, :batch.num_masked[i]]] == alone.labels
         assert batch.token_boundary[i, :len(row)].tolist() == boundary
-        expected = [VOCABULARY.index(piece) for piece in alone.tokens]
+        expected = [VOCABULARY.index(piece) for piece in alone.pieces]
         masked = sorted(set(alone.positions) - set(source.permuted))
         for slot, position in enumerate(masked):
             expected[position] = source.shown(row[position], slot)
@@ -214,22 +217,22 @@ def ngrams_of_batch(rows, options, keys):
     words = batched._Words.of(
         (ids != CLS) & (ids != SEP) & (ids != 0), starts, options.do_whole_word_mask)
     choice = batched._NgramChoice(
-        words, batched._num_to_predict(lengths, options), keys, options, 0)
+        words, options.num_to_predict(lengths), keys, options, 0)
     choice.run()
     return [int(words.first_piece[first + size] - words.first_piece[first])
             for step in choice._taken for first, _, size in zip(*step)]
 
 
 def ngrams_alone(row, options, source):
-    """Pieces of the n-grams chosen by masking._choose_ngrams in one row."""
+    """Pieces of the n-grams chosen by reference.choose_ngrams in one row."""
     words, _ = reference.group_words(
         [VOCABULARY[p] for p in row], IS_START, options.do_whole_word_mask)
     length_from = {word[0]: i for i, word in enumerate(words)}
     order = list(range(len(words)))
     source.python.shuffle(order)
-    positions, sizes = reference._choose_ngrams(
+    positions, sizes = reference.choose_ngrams(
         words, order, options.num_to_predict(len(row)), set(),
-        reference._cumulative_sizes(options.ngram, options.favor_shorter_ngram), source)
+        cumulative_size_odds(options), source)
     found, begin = [], 0
     for size in sizes:
         first = length_from[positions[begin]]
@@ -282,10 +285,10 @@ def test_same_odds_of_everything_at_once_in_a_short_row(row, options):
     source = RandomSource.from_seed(4)
     expected = []
     for _ in range(repeats):
-        alone = mask_alone(row, options, source, vocabulary=[reference.MASK])
+        alone = mask_alone(row, options, source, vocabulary=[MASK_PIECE])
         expected.append((tuple(alone.positions), tuple(
-            0 if piece == reference.MASK else VOCABULARY.index(piece)
-            for piece in alone.tokens)))
+            0 if piece == MASK_PIECE else VOCABULARY.index(piece)
+            for piece in alone.pieces)))
     seen = [(tuple(positions_of(batch, i)), tuple(batch.input_ids[i].tolist()))
             for i in range(repeats)]
     assert_same_odds(seen, expected)
@@ -302,7 +305,7 @@ def test_same_odds_of_what_is_shown():
                  for p in [int(batch.input_ids[i, at])]]
         alone = mask_alone(row, options, source, VOCABULARY[:8])
         expected += [(p == row[at], p) if p < 8 else "same" for at in alone.positions
-                     for p in [VOCABULARY.index(alone.tokens[at])]]
+                     for p in [VOCABULARY.index(alone.pieces[at])]]
     # Every piece comes as a random one: padding, [CLS] and [SEP] too.
     assert {p for _, p in set(seen) - {"same"}} == set(range(8))
     assert_same_odds(seen, expected)
@@ -345,7 +348,7 @@ def test_odds_of_the_release_on_its_own_sequences(name, tmp_path):
     ids[place] = columns["masked_lm_ids"][row, slot]  # as they were before masking
     batch = batched.mask_batch(
         ids, boundary.astype(bool), columns["input_mask"].sum(axis=1),
-        keys_of(len(ids)), options, cls_id=2, sep_id=3, mask_id=4,
+        keys_of(len(ids)), options, SpecialIds(2, 3, 4),
         vocab_size=2247 if name == "wordpiece" else 4000)
     np.testing.assert_array_equal(batch.token_boundary, boundary)
     # At times no piece left fits into the last room of a budget.
@@ -409,7 +412,7 @@ def test_budgets_are_those_of_single_sequences():
     lengths = np.arange(2, 600)
     for probability in (0.15, 0.1, 0.25, 0.5, 1.0, 0.0):
         options = MaskingOptions(max_predictions_per_seq=77, masked_lm_prob=probability)
-        assert batched._num_to_predict(lengths, options).tolist() == [
+        assert options.num_to_predict(lengths).tolist() == [
             options.num_to_predict(int(length)) for length in lengths]
 
 
@@ -444,7 +447,7 @@ def test_input_is_left_as_it_is_whatever_its_type():
         given, given_starts = ids.astype(kind), starts.copy()
         batch = batched.mask_batch(
             given, given_starts, lengths.astype(np.int32), keys_of(10),
-            OPTIONS["permuted"], cls_id=CLS, sep_id=SEP, mask_id=MASK,
+            OPTIONS["permuted"], SpecialIds(CLS, SEP, MASK),
             vocab_size=len(VOCABULARY))
         np.testing.assert_array_equal(given, ids)
         np.testing.assert_array_equal(given_starts, starts)
@@ -455,8 +458,8 @@ def test_input_is_left_as_it_is_whatever_its_type():
 def test_no_sequences():
     batch = batched.mask_batch(
         np.zeros((0, 8), np.int32), np.zeros((0, 8), bool), np.zeros(0, int),
-        np.zeros(0, np.uint64), OPTIONS["permuted"], cls_id=CLS, sep_id=SEP,
-        mask_id=MASK, vocab_size=9)
+        np.zeros(0, np.uint64), OPTIONS["permuted"], SpecialIds(CLS, SEP, MASK),
+        vocab_size=9)
     assert batch.input_ids.shape == (0, 8) and batch.masked_lm_ids.shape == (0, 40)
     assert not batch.shown.any() and not batch.ngram_words.any()
 

@@ -16,7 +16,7 @@ from scipy import stats
 from albert_tf.errors import InputError
 from albert_tf.masking import reference
 from albert_tf.masking.in_training import DynamicMasking
-from albert_tf.masking.reference import MaskingOptions, SpecialIds
+from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records import checks, record_summaries, spec as records
 from albert_tf.training import input_pipeline
 from tests.scripts import test_run_pretraining as runs
@@ -195,7 +195,7 @@ def static_sample(sequences, options, seed):
     for ids in sequences:
         found = reference.mask_sequence(
             [PIECES[i] for i in ids], STARTS, PIECES, options, source)
-        sample.add(ids, [ids_of[piece] for piece in found.tokens], found.positions)
+        sample.add(ids, [ids_of[piece] for piece in found.pieces], found.positions)
     return sample
 
 

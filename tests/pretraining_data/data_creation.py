@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from albert_tf.masking.reference import MaskingOptions
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.release_instances import InstanceOptions
 from albert_tf.pretraining_data.token_parts import Documents

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import MaskingOptions
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import (
     beam as beam_data, beam_stages, beam_writing, local as local_data,
     spans as text_spans)

@@ -12,13 +12,14 @@ import json
 import numpy as np
 import pytest
 
-from albert_tf.masking import batched
+from albert_tf.masking.batched import mask_batch
+from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data import (
     plans as instance_plans, spans, token_parts, token_store)
 from albert_tf.pretraining_data.encoder import TokenEncoder
 from albert_tf.pretraining_data.plans import ORIGINS
 from albert_tf.pretraining_data.work_folder import WorkFolder
-from albert_tf.records import encode
+from albert_tf.records.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.pretraining_data.data_creation import SPM_MODEL, WORDPIECE, golden_options
 from tests.helpers import SHARED
@@ -73,15 +74,15 @@ class Maker:
         stats["branch"]["random_document"] = int(
             (plans["origin"] == ORIGINS.index("random_document")).sum())
         read = self.store.read
-        ids = dict(cls_id=self.tokenizer.cls_id, sep_id=self.tokenizer.sep_id)
-        sequences = encode.assemble(
+        ids = SpecialIds(
+            self.tokenizer.cls_id, self.tokenizer.sep_id, self.tokenizer.mask_id)
+        sequences = assemble_batch(
             plans, read(plans["part_a"], plans["start_a"], plans["length_a"]),
             read(plans["part_b"], plans["start_b"], plans["length_b"]),
-            self.options.max_seq_length, pad_id=self.tokenizer.pad_id, **ids)
-        masked = batched.mask_batch(
+            self.options.max_seq_length, ids.cls, ids.sep, self.tokenizer.pad_id)
+        masked = mask_batch(
             sequences.input_ids, sequences.starts_word, sequences.lengths,
-            plans["mask"], self.options.masking, mask_id=self.tokenizer.mask_id,
-            vocab_size=self.tokenizer.vocab_size, **ids)
+            plans["mask"], self.options.masking, ids, self.tokenizer.vocab_size)
         stats["seq_len"].update(sequences.lengths.tolist())
         stats["len_a"].update(plans["length_a"].tolist())
         stats["len_b"].update(plans["length_b"].tolist())
@@ -94,8 +95,7 @@ class Maker:
         for row, count in zip(masked.masked_lm_positions, masked.num_masked):
             runs = np.split(row[:count], np.flatnonzero(np.diff(row[:count]) > 1) + 1)
             stats["contiguous_run_pieces"].update(len(run) for run in runs if len(run))
-        wanted = np.array([self.options.masking.num_to_predict(n) for n in range(
-            self.options.max_seq_length + 1)])[sequences.lengths]
+        wanted = self.options.masking.num_to_predict(sequences.lengths)
         stats["shortfall_to_num_to_predict"].update(
             (wanted - masked.num_masked).tolist())
         stats["boundary"][1] = int(masked.token_boundary.sum())
@@ -131,7 +131,7 @@ def _farther(golden, draws):
 def _golden(stats):
     known = {name: {int(key) if key.lstrip("-").isdecimal() else key: n
                     for key, n in counts.items()} for name, counts in stats.items()}
-    # How many pieces an n-gram has is seen in test_batch_masking alone.
+    # How many pieces an n-gram has is seen in tests/masking alone.
     known.pop("span_pieces", None)
     return known
 

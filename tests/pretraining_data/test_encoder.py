@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import WordStarts
 from albert_tf.pretraining_data.encoder import TokenEncoder, token_dtype
 from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.word_starts import WordStarts
 from tests.helpers import FIXTURES, SHARED
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")

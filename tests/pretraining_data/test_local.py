@@ -17,7 +17,7 @@ import scipy.stats
 
 from albert_tf import parallel
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import MaskingOptions
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import (
     local, options as pretraining_data, shuffle, spans, token_parts)
 from albert_tf.pretraining_data.growing_file import GrowingFile

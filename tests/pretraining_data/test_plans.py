@@ -14,7 +14,8 @@ import pytest
 import scipy.stats
 
 from albert_tf import keyed_random
-from albert_tf.masking.reference import MaskingOptions, RandomSource
+from albert_tf.masking.options import MaskingOptions
+from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import (
     plan_walks, plans as instance_plans, release_instances as pi)
 from albert_tf.pretraining_data.plan_draws import (

@@ -10,9 +10,11 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking import reference
-from albert_tf.masking.reference import MASK, MaskingOptions, RandomSource
+from albert_tf.masking.options import MASK, MaskingOptions
+from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import release_instances as pi
 from albert_tf.records import sequences
+from albert_tf.tokenization.word_starts import WordStarts
 from tests.helpers import FIXTURES
 
 CASES = json.loads(gzip.decompress(
@@ -47,7 +49,7 @@ def test_masks_of_the_release(case):
     options, pieces, source = _setting(case)
     masked = reference.mask_sequence(
         case["tokens"], pieces.starts_word, pieces.vocabulary, options, source)
-    assert masked.tokens == case["output_tokens"]
+    assert masked.pieces == case["output_tokens"]
     assert masked.positions == case["masked_lm_positions"]
     assert masked.labels == case["masked_lm_labels"]
     assert masked.token_boundary == case["token_boundary"]
@@ -85,14 +87,14 @@ def test_truncation_of_the_release(case):
 
 
 def test_word_starts_of_the_release():
-    release, wordpiece = reference.WordStarts("release"), reference.WordStarts("wordpiece")
+    release, wordpiece = WordStarts("release"), WordStarts("wordpiece")
     for piece, expected in CASES["is_start_piece"].items():
         assert [release[piece], wordpiece[piece]] == expected, piece
 
 
 def test_word_starts_by_the_mark_of_a_space_alone():
-    starts = reference.WordStarts("sentencepiece")
-    release = reference.WordStarts("release")
+    starts = WordStarts("sentencepiece")
+    release = WordStarts("release")
     words = ["▁при", "вет", "▁мир", ",", "▁2", "019"]
     assert [starts[p] for p in words] == [True, False, True, False, True, False]
     assert all(release[p] for p in words)
@@ -120,7 +122,7 @@ def _random_sequence(source, length):
 def test_masks_keep_their_promises(whole_words, permute):
     source = random.Random(1)
     vocabulary = ["▁new", "other", "[MASK]"]
-    starts = reference.WordStarts("release")
+    starts = WordStarts("release")
     for trial in range(150):
         options = MaskingOptions(
             max_predictions_per_seq=source.randint(1, 12),
@@ -139,7 +141,7 @@ def test_masks_keep_their_promises(whole_words, permute):
         assert masked.labels == [tokens[p] for p in masked.positions]
         assert all(size <= options.ngram for size in masked.ngrams)
         covered = set(masked.positions)
-        for position, (before, after) in enumerate(zip(tokens, masked.tokens)):
+        for position, (before, after) in enumerate(zip(tokens, masked.pieces)):
             if position not in covered:
                 assert before == after
             elif permute:
@@ -153,22 +155,22 @@ def test_masks_keep_their_promises(whole_words, permute):
 
 
 def test_nothing_to_mask_gives_no_predictions():
-    starts = reference.WordStarts("sentencepiece")
+    starts = WordStarts("sentencepiece")
     one_long_word = ["[CLS]", *["x"] * 30, "[SEP]", *["y"] * 30, "[SEP]"]
     for tokens in (["[CLS]", "[SEP]", "[SEP]"], one_long_word):
         masked = reference.mask_sequence(
             tokens, starts, ["z"], MaskingOptions(), RandomSource.from_seed(0))
-        assert masked.tokens == tokens and masked.positions == []
+        assert masked.pieces == tokens and masked.positions == []
 
 
 def test_shares_of_replacements_and_ngram_sizes():
     tokens = ["[CLS]", *["▁go"] * 200, "[SEP]", *["▁ru"] * 200, "[SEP]"]
-    starts, source = reference.WordStarts("release"), RandomSource.from_seed(5)
+    starts, source = WordStarts("release"), RandomSource.from_seed(5)
     shown, sizes = collections.Counter(), collections.Counter()
     for _ in range(200):
         masked = reference.mask_sequence(
             tokens, starts, ["▁new"], MaskingOptions(60, 0.15), source)
-        shown.update("same" if masked.tokens[p] == label else masked.tokens[p]
+        shown.update("same" if masked.pieces[p] == label else masked.pieces[p]
                      for p, label in zip(masked.positions, masked.labels))
         sizes.update(masked.ngrams)
     assert shown[MASK] / shown.total() == pytest.approx(0.8, abs=0.015)

@@ -8,7 +8,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking import batched as batch_masking
-from albert_tf.masking.reference import MASK
+from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data import plans as instance_plans
 from albert_tf.pretraining_data.release_instances import (
     DocumentInstances, FOLLOWING, Instance, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)

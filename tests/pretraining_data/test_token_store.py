@@ -11,7 +11,6 @@ import pytest
 
 from albert_tf import keyed_random
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import WordStarts
 from albert_tf.pretraining_data import (
     part_files, spans, token_parts, token_store, work_folder)
 from albert_tf.pretraining_data.encoder import TokenEncoder
@@ -20,6 +19,7 @@ from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.token_store import TokenStore
 from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.word_starts import WordStarts
 from tests.pretraining_data.data_creation import documents_of
 from tests.helpers import FIXTURES
 

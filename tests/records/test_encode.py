@@ -231,7 +231,7 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
         pairs.append([rng.integers(8, 60_000, n).tolist() for n in (first, second)])
     pairs.append([[9] * (size - 2), []])  # full, of one segment
     plans = np.array([(len(a), len(b)) for a, b in pairs], LENGTHS)
-    made = encode.assemble(
+    made = sequences.assemble_batch(
         plans, flat([a for a, _ in pairs], dtype), flat([b for _, b in pairs], dtype),
         size, CLS, SEP, pad_id=1)
     for row, (first, second) in enumerate(pairs):
@@ -250,19 +250,19 @@ def test_sequences_are_those_of_one_instance(dtype, seed):
 
 
 def test_no_sequences():
-    made = encode.assemble(
+    made = sequences.assemble_batch(
         np.zeros(0, LENGTHS), flat([], np.uint16), flat([], np.uint16), 8, CLS, SEP)
     assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
 
 
 @pytest.mark.parametrize("lengths, num_a, num_b, message", [
-    ([(3, 2)], 2, 2, "2 tokens are given for first segments of 3"),
-    ([(3, 2), (1, 1)], 4, 2, "2 tokens are given for second segments of 3"),
+    ([(3, 2)], 2, 2, "2 pieces are given for first segments of 3"),
+    ([(3, 2), (1, 1)], 4, 2, "2 pieces are given for second segments of 3"),
     ([(1, 1), (3, 3)], 4, 4, "instance 1 of the batch has 9 pieces; at most 8 fit"),
     ([(7, 0)], 7, 0, "instance 0 of the batch has 9 pieces"),
 ])
 def test_segments_that_do_not_fit(lengths, num_a, num_b, message):
     with pytest.raises(ValueError, match=message):
-        encode.assemble(
+        sequences.assemble_batch(
             np.array(lengths, LENGTHS), np.zeros(num_a, np.uint16),
             np.zeros(num_b, np.uint16), 8, CLS, SEP)

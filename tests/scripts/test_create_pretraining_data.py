@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.masking.reference import MaskingOptions
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, options as pretraining_data, release
 from albert_tf.pretraining_data.release_instances import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
