@@ -23,7 +23,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import featurizing
+from albert_tf.finetuning import features as feature_files
 from albert_tf.finetuning.tasks import classification, custom, glue
 from albert_tf.finetuning.tasks.recipes import RECIPES
 
@@ -119,7 +119,6 @@ def _read(task, split):
 
 def _features(task, split, found, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.finetuning import features as feature_files
     from albert_tf.records import feature_specs
 
     paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
@@ -128,7 +127,7 @@ def _features(task, split, found, config, tokenizer):
         max_seq_length=FLAGS.max_seq_length)
 
     def create():
-        for features in featurizing.featurize_all(
+        for features in feature_files.featurize_all(
                 found.examples, function, what=split, num_workers=FLAGS.num_workers):
             yield from features
 

@@ -29,7 +29,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import featurizing
+from albert_tf.finetuning import features as feature_files
 from albert_tf.finetuning.tasks import race
 from albert_tf.finetuning.tasks.recipes import RECIPES
 
@@ -152,7 +152,6 @@ def _digest(examples) -> str:
 
 def _features(split, path, examples, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.finetuning import features as feature_files
     from albert_tf.records import feature_specs
 
     function = functools.partial(
@@ -160,7 +159,7 @@ def _features(split, path, examples, config, tokenizer):
         max_qa_length=FLAGS.max_qa_length)
 
     def create():
-        for features in featurizing.featurize_all(
+        for features in feature_files.featurize_all(
                 examples, function, what=split, num_workers=FLAGS.num_workers):
             yield from features
 

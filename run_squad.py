@@ -25,7 +25,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import featurizing, model_folder
+from albert_tf.finetuning import features, model_folder
 from albert_tf.finetuning.tasks import squad, squad_predictions, squad_scoring
 from albert_tf.finetuning.tasks.recipes import RECIPES
 
@@ -194,7 +194,6 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
 
 def _features(name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.finetuning import features
     from albert_tf.finetuning.tasks import squad_alignment
     from albert_tf.records import feature_specs
 
@@ -206,7 +205,7 @@ def _features(name: str, examples: list, config, tokenizer):
         **settings)
 
     def create():
-        yield from squad.number_features(featurizing.featurize_all(
+        yield from squad.number_features(features.featurize_all(
             examples, function, what=name, num_workers=FLAGS.num_workers))
 
     return features.load_or_create(

@@ -33,7 +33,7 @@ from absl import flags, logging
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.finetuning import featurizing
+from albert_tf.finetuning import features
 from albert_tf.finetuning.tasks import classification, glue
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from benchmarks import benchmark_flags, equal_results
@@ -98,11 +98,11 @@ class TaskData:
         function = functools.partial(
             classification.featurize, tokenizer=self._tokenizer,
             labels=self.task.labels, max_seq_length=MAX_SEQ_LENGTH)
-        return feature_table.FeatureTable.from_dicts(
+        return feature_table.FeatureTable.from_values(
             feature_specs.classification_spec(
                 self.task.num_outputs, self._tokenizer.vocab_size),
-            (features for found in featurizing.featurize_all(
-                examples, function, what=self.task.name) for features in found))
+            (values for found in features.featurize_all(
+                examples, function, what=self.task.name) for values in found))
 
     def sample(self, count: int):
         """(table, examples) of `count` dev examples at equal distances."""

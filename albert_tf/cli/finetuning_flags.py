@@ -241,8 +241,10 @@ def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.Modul
         wordpiece_tokenizer)
 
     return features.fingerprint_parts(
-        {**paths, "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file},
-        [*modules, sequences, sentencepiece_tokenizer, cleaning, tokenization, wordpiece_tokenizer],
+        {what: files.sha256(path) for what, path in {
+            **paths, "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file}.items()},
+        [*modules, sequences, sentencepiece_tokenizer, cleaning, tokenization,
+         wordpiece_tokenizer],
         **settings, do_lower_case=FLAGS.do_lower_case,
         max_seq_length=FLAGS.max_seq_length, sentencepiece=sentencepiece.__version__)
 

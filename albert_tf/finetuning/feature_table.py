@@ -2,14 +2,15 @@
 
 import functools
 import itertools
-from typing import Any, Iterable, Iterator, Mapping, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence, Union
 
 import numpy as np
 
 from albert_tf.errors import InputError
 from albert_tf.records.spec import Feature, FeatureSpec
 
-_RECORDS_PER_PARSE = 1000
+_ROWS_AT_ONCE = 1000
+_DTYPES = {"int64": np.int64, "float32": np.float32}
 _INT32 = np.iinfo(np.int32)
 
 
@@ -74,19 +75,31 @@ class FeatureTable:
         self.lengths: np.ndarray = self.columns["input_ids"].lengths
 
     @classmethod
-    def from_dicts(cls, spec: FeatureSpec,
-                   examples: Iterable[Mapping[str, Any]]) -> "FeatureTable":
-        """A table of features that are in no file.
+    def from_values(cls, spec: FeatureSpec, examples: Iterable[Mapping[str, Any]],
+                    where: str = "example",
+                    write: Callable[[bytes], Any] = lambda record: None
+                    ) -> "FeatureTable":
+        """A table of featurized examples; needs no TensorFlow.
 
         Args:
           spec: the features.
           examples: name on disk → values, as FeatureSpec.serialize takes them.
+          where: begins an error message, before the example's number from 1.
+          write: receives each example as a record.
 
         Raises:
           ValueError: if an example does not have the features of `spec`.
-          InputError: if a value is outside its limits.
         """
-        return cls.from_records(spec, map(spec.serialize, examples), "example")
+        def columns(batch):
+            records = [spec.serialize(values) for values in batch]
+            for record in records:
+                write(record)
+            rows = {f.name: [np.asarray(values[f.name], _DTYPES[f.dtype]).ravel()
+                             for values in batch] for f in spec.features}
+            return records, [(np.concatenate(found), np.array([*map(len, found)]))
+                             for found in rows.values()]
+
+        return cls._of_batches(spec, examples, where, columns)
 
     @classmethod
     def from_records(cls, spec: FeatureSpec, records: Iterable[bytes],
@@ -97,31 +110,39 @@ class FeatureTable:
           spec: the features; a record must have them all.
           records: as FeatureSpec.serialize makes them.
           where: begins an error message, before the record's number from 1.
-
-        Raises:
-          InputError: names the record that does not fit, and why.
         """
-        records = iter(records)
-        parts: dict[str, list] = {f.name: [] for f in spec.features}
-        sizes: dict[str, list] = {f.name: [] for f in spec.features}
+        return cls._of_batches(
+            spec, records, where, lambda batch: (batch, _parse(spec, batch)))
+
+    @classmethod
+    def _of_batches(cls, spec: FeatureSpec, source: Iterable, where: str,
+                    columns: Callable[[list], tuple[list[bytes], Any]]
+                    ) -> "FeatureTable":
+        """`columns` makes of so many rows their records and, for every feature,
+        (values, number of values of each row); None if they cannot be parsed."""
+        source = iter(source)
+        parts: list[list] = [[] for _ in spec.features]
+        dtypes = [np.int32 if f.dtype == "int64" else np.float32
+                  for f in spec.features]
         done = 0
-        while batch := list(itertools.islice(records, _RECORDS_PER_PARSE)):
-            for feature, (values, row_sizes) in zip(
-                    spec.features, _parse(spec, batch, where, done)):
-                parts[feature.name].append(values)
-                sizes[feature.name].append(row_sizes)
+        while batch := list(itertools.islice(source, _ROWS_AT_ONCE)):
+            records, found = columns(batch)
+            if found is None or not _fit(spec, found):
+                _explain(spec, records, where, done)
+            for part, dtype, (values, sizes) in zip(parts, dtypes, found):
+                part.append((values.astype(dtype, copy=False), sizes))
             done += len(batch)
-        columns = {}
-        for feature in spec.features:
-            dtype = np.int32 if feature.dtype == "int64" else np.float32
-            values = np.concatenate([np.zeros(0, dtype), *parts[feature.name]])
+        made = {}
+        for feature, dtype, part in zip(spec.features, dtypes, parts):
+            values = np.concatenate(
+                [np.zeros(0, dtype), *(values for values, _ in part)])
             if feature.is_variable:
-                offsets = np.cumsum(np.concatenate([
-                    np.zeros(1, np.int64), *sizes[feature.name]]))
-                columns[feature.name] = Ragged(values, offsets, feature.shape)
+                offsets = np.cumsum(np.concatenate(
+                    [np.zeros(1, np.int64), *(sizes for _, sizes in part)]))
+                made[feature.name] = Ragged(values, offsets, feature.shape)
             else:
-                columns[feature.name] = values.reshape([done, *feature.shape])
-        return cls(spec, columns)
+                made[feature.name] = values.reshape([done, *feature.shape])
+        return cls(spec, made)
 
     @functools.cached_property
     def tensors(self) -> dict[str, Any]:
@@ -141,9 +162,9 @@ class FeatureTable:
                 for column in [self.columns[f.name]]}
 
 
-def _parse(spec: FeatureSpec, batch: list[bytes], where: str, done: int
-           ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(values, number of values of each record) of every feature, checked."""
+def _parse(spec: FeatureSpec, batch: list[bytes]):
+    """(values, number of values of each record) of every feature; None if TensorFlow
+    refuses a record."""
     import tensorflow as tf
 
     parsers = {
@@ -154,19 +175,17 @@ def _parse(spec: FeatureSpec, batch: list[bytes], where: str, done: int
         with tf.device("CPU:0"):
             parsed = tf.io.parse_example(batch, parsers)
     except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
-        parsed = None
-    else:
-        columns = [(parsed[f.name].values.numpy(),
-                    np.diff(parsed[f.name].row_splits.numpy()))
-                   for f in spec.features]
-        if _fit(spec, columns):
-            return [(values.astype(np.int32) if f.dtype == "int64" else values, sizes)
-                    for f, (values, sizes) in zip(spec.features, columns)]
-    # Something is wrong: find the record and say what.
-    for number, data in enumerate(batch, done + 1):
+        return None
+    return [(parsed[f.name].values.numpy(), np.diff(parsed[f.name].row_splits.numpy()))
+            for f in spec.features]
+
+
+def _explain(spec: FeatureSpec, records: list[bytes], where: str, done: int) -> None:
+    """Raises the InputError of the first record that is wrong."""
+    for number, data in enumerate(records, done + 1):
         _check_record(spec, spec.parse_numpy(data, f"{where} {number}"),
                       f"{where} {number}")
-    raise AssertionError("TensorFlow refuses records that are well.")
+    raise AssertionError("Records that are well were refused.")
 
 
 def _in_batches(feature: Feature) -> bool:

@@ -1,4 +1,4 @@
-"""Features of fine-tuning: made once, kept in a file, loaded into memory.
+"""Examples → features: made on all cores, kept in a file, loaded into memory.
 
 Beside the TFRecords stands `<path>.fingerprint.json` with everything that they
 depend on and a digest of their content. They are reused only if both match.
@@ -7,34 +7,108 @@ depend on and a digest of their content. They are reused only if both match.
 import hashlib
 import inspect
 import json
+import sys
 import types
 import uuid
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
+import numpy as np
+import tqdm
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, parallel
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records import tfrecord
 from albert_tf.records.spec import FeatureSpec
 
 
-def fingerprint_parts(paths: Mapping[str, str], modules: Sequence[types.ModuleType],
+# Starting processes takes longer than so many examples.
+_FEW_EXAMPLES = 1000
+_LARGEST_CHUNK = 256
+
+Function = Callable[[Any], list[dict]]
+
+
+# ---- making them -----------------------------------------------------------
+
+
+def featurize_all(
+        examples: Sequence, function: Function, *, what: str, num_workers: int = 0,
+        bar_delay: float = 2.0) -> Iterator[list[dict[str, np.ndarray]]]:
+    """Applies a function to every example, in parallel where that pays.
+
+    The results do not depend on the number of processes. Where they are several,
+    a script needs its `if __name__ == "__main__"`.
+
+    Args:
+      examples: what to featurize; can be pickled.
+      function: example → its features, one dict for each record that it makes. Can
+        be pickled; each process receives it once, with what it holds (tokenizer).
+      what: the set's name, for the progress bar and messages ("train").
+      num_workers: processes; 0 takes as many as there are cores. A small set is
+        done in this process.
+      bar_delay: seconds; shorter jobs show no progress bar.
+
+    Yields:
+      The function's result of each example, as arrays, in the order of the examples.
+
+    Raises:
+      InputError: as the function raises it, for the first such example; or if
+        processes are killed again and again.
+    """
+    workers = parallel.num_processes(num_workers)
+    featurize = _Featurize(function)
+    results = (map(featurize.one, examples)
+               if workers == 1 or len(examples) < _FEW_EXAMPLES
+               else _in_parallel(examples, featurize, what, workers))
+    with tqdm.tqdm(total=len(examples), desc=f"features of {what}", unit=" examples",
+                   delay=bar_delay,
+                   mininterval=0.5 if sys.stderr.isatty() else 10) as bar:
+        for result in results:
+            yield result
+            bar.update()
+
+
+class _Featurize:
+    """The function for a chunk of examples; a class, so that it can be pickled."""
+
+    def __init__(self, function: Function):
+        self._function = function
+
+    def one(self, example: Any) -> list[dict[str, np.ndarray]]:
+        # Arrays come from other processes faster than lists.
+        return [{name: np.asarray(values) for name, values in features.items()}
+                for features in self._function(example)]
+
+    def __call__(self, chunk: Sequence) -> list[list[dict[str, np.ndarray]]]:
+        return [self.one(example) for example in chunk]
+
+
+def _in_parallel(examples: Sequence, featurize: _Featurize, what: str,
+                 workers: int) -> Iterator[list[dict]]:
+    size = max(1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
+    chunks = (examples[at:at + size] for at in range(0, len(examples), size))
+    with parallel.WorkerPool(featurize, workers) as pool:
+        for results in pool.in_order(chunks, f"features of {what}"):
+            yield from results
+
+
+# ---- keeping them ----------------------------------------------------------
+
+
+def fingerprint_parts(digests: Mapping[str, str], modules: Sequence[types.ModuleType],
                       **settings: Any) -> dict[str, Any]:
     """Everything that features depend on, as JSON values.
 
     Args:
-      paths: what a file is ("train data", "vocabulary") → its path. The content
-        counts, not the path.
+      digests: what the features are made of ("train data", "vocabulary") → a digest
+        of its content; where it lies does not matter.
       modules: the code that makes the features; its source counts.
       **settings: values of flags, versions of libraries; any JSON values.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     return _as_json({
-        "files": {what: files.sha256(path) for what, path in paths.items()},
+        "files": digests,
         "code": {module.__name__: hashlib.sha256(
             inspect.getsource(module).encode()).hexdigest() for module in modules},
         "settings": settings})
@@ -62,28 +136,22 @@ def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
 
     Returns:
       The features of all records, in the order of `create`.
-
-    Raises:
-      InputError: if `create` makes no record, or none can be written; or what
-        `create` raises.
     """
     wanted = _as_json({**parts, "records": {
         f.name: [f.dtype, f.shape, f.limit, f.parsed] for f in spec.features}})
     stored = _read_fingerprint(path)
-    if stored is not None:
-        changes = _changes(stored["parts"], wanted)
-        if not changes:
-            try:
-                table = _load(path, spec, stored)
-            except InputError as error:
-                logging.warning("The features are made anew: %s", error)
-            else:
-                logging.info("Reusing the features of %d records in %s.",
-                             table.num_rows, path)
-                return table
-        else:
-            logging.info("%s: the features are made anew, because %s.", path,
-                         "; ".join(changes))
+    changes = _changes(stored["parts"], wanted) if stored else []
+    if changes:
+        logging.info("%s: the features are made anew, because %s.", path,
+                     "; ".join(changes))
+    elif stored:
+        try:
+            table = _load(path, spec, stored)
+            logging.info("Reusing the features of %d records in %s.",
+                         table.num_rows, path)
+            return table
+        except InputError as error:
+            logging.warning("The features are made anew: %s", error)
     return _create(path, spec, wanted, create)
 
 
@@ -92,7 +160,7 @@ def fingerprint_path(path: str) -> str:
     return f"{path}.fingerprint.json"
 
 
-def _read_fingerprint(path: str) -> dict[str, Any] | None:
+def _read_fingerprint(path: str) -> Optional[dict[str, Any]]:
     """The fingerprint of an existing file, or None if there is none to rely on."""
     sidecar = fingerprint_path(path)
     if not files.exists(path):
@@ -101,12 +169,10 @@ def _read_fingerprint(path: str) -> dict[str, Any] | None:
         logging.warning("%s has no fingerprint: the features are made anew.", path)
         return None
     try:
-        with files.open_binary(sidecar) as stream:
-            stored = json.loads(stream.read())
-        if not isinstance(stored["parts"], dict):
-            raise ValueError("no parts")
-        return {key: stored[key] for key in ("parts", "num_records", "sha256")}
-    except (ValueError, KeyError, TypeError) as error:
+        stored = files.read_json(sidecar)
+        return {"parts": dict(stored["parts"]), "sha256": stored["sha256"],
+                "num_records": stored["num_records"]}
+    except (InputError, ValueError, KeyError, TypeError) as error:
         logging.warning("%s is damaged (%r): the features are made anew.", sidecar,
                         error)
         return None
@@ -158,14 +224,12 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
     staged = f"{path}.unfinished-{uuid.uuid4().hex[:12]}"
     try:
         with tfrecord.RecordWriter(staged) as writer:
-            def written() -> Iterator[bytes]:
-                for values in create():
-                    data = spec.serialize(values)
-                    writer.write(data)
-                    digest.update(data)
-                    yield data
+            def write(record: bytes) -> None:
+                writer.write(record)
+                digest.update(record)
 
-            table = FeatureTable.from_records(spec, written(), f"{path}, record")
+            table = FeatureTable.from_values(
+                spec, create(), f"{path}, record", write)
             if not table.num_rows:
                 raise InputError(f"{path}: there is no example to make features of; "
                                  "check the input.")

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning import featurizing
+from albert_tf.finetuning import features
 
 MANY = 3001
 
@@ -34,7 +34,7 @@ class Featurize:
 
 
 def ids(results):
-    return [[record["id"] for record in result] for result in results]
+    return [[record["id"].tolist() for record in result] for result in results]
 
 
 EXPECTED = [[[n]] * (n % 3) for n in range(MANY)]
@@ -42,7 +42,7 @@ EXPECTED = [[[n]] * (n % 3) for n in range(MANY)]
 
 @pytest.mark.parametrize("workers", [1, 2, 0])
 def test_results_come_in_the_order_of_the_examples(workers):
-    results = list(featurizing.featurize_all(
+    results = list(features.featurize_all(
         range(MANY), Featurize(), what="train", num_workers=workers))
     assert ids(results) == EXPECTED
 
@@ -63,7 +63,7 @@ class Meeting(Featurize):
 
 
 def test_two_processes_share_the_work(tmp_path):
-    results = list(featurizing.featurize_all(
+    results = list(features.featurize_all(
         range(MANY), Meeting(tmp_path), what="train", num_workers=2))
     assert ids(results) == EXPECTED
     processes = {record["process"][0] for r in results for record in r}
@@ -74,26 +74,26 @@ def test_results_are_the_same_with_tensorflow_loaded():
     import tensorflow as tf
 
     tf.constant(1) + 1  # its threads run now
-    assert ids(featurizing.featurize_all(
+    assert ids(features.featurize_all(
         range(MANY), Featurize(), what="train", num_workers=2)) == EXPECTED
 
 
 def test_the_function_is_not_sent_with_every_task():
     before = Featurize.pickled
-    list(featurizing.featurize_all(range(MANY), Featurize(), what="x", num_workers=2))
+    list(features.featurize_all(range(MANY), Featurize(), what="x", num_workers=2))
     assert Featurize.pickled == before + 1
 
 
 def test_a_small_set_is_made_in_this_process():
-    [[record]] = featurizing.featurize_all([1], Featurize(), what="x", num_workers=2)
-    assert record["process"] == [os.getpid()]
-    assert not list(featurizing.featurize_all([], Featurize(), what="x"))
+    [[record]] = features.featurize_all([1], Featurize(), what="x", num_workers=2)
+    assert record["process"].tolist() == [os.getpid()]
+    assert not list(features.featurize_all([], Featurize(), what="x"))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_wrong_example_is_told(workers):
     with pytest.raises(InputError) as caught:
-        list(featurizing.featurize_all(
+        list(features.featurize_all(
             range(MANY), Featurize(bad=(2900, 700, 1500)), what="train",
             num_workers=workers))
     assert str(caught.value) == "train.tsv, line 700: no label; give one."
@@ -102,7 +102,7 @@ def test_the_first_wrong_example_is_told(workers):
 def test_processes_that_are_always_killed_end_the_job_with_a_sentence():
     with pytest.raises(
             InputError, match="features of train: .*killed 4 times.*--num_workers"):
-        list(featurizing.featurize_all(
+        list(features.featurize_all(
             range(MANY), Featurize(kill=2000), what="train", num_workers=2))
 
 
@@ -121,24 +121,24 @@ class KilledOnce(Featurize):
 
 
 def test_what_a_killed_process_was_doing_is_done_again(tmp_path):
-    assert ids(featurizing.featurize_all(
+    assert ids(features.featurize_all(
         range(MANY), KilledOnce(tmp_path), what="train", num_workers=2)) == EXPECTED
     assert os.path.exists(tmp_path / "killed")
 
 
 def test_a_function_that_cannot_be_sent_fails_at_once():
     with pytest.raises((pickle.PicklingError, AttributeError)):
-        list(featurizing.featurize_all(
+        list(features.featurize_all(
             range(MANY), lambda _: [], what="train", num_workers=2))
 
 
 def test_a_negative_number_of_processes_is_refused():
     with pytest.raises(InputError, match="--num_workers=-1"):
-        list(featurizing.featurize_all([1], Featurize(), what="x", num_workers=-1))
+        list(features.featurize_all([1], Featurize(), what="x", num_workers=-1))
 
 
 def test_a_reader_that_stops_early_ends_the_processes():
-    results = featurizing.featurize_all(
+    results = features.featurize_all(
         range(MANY), Featurize(), what="x", num_workers=2)
     next(results)
     process = next(results)[0]["process"][0]
@@ -147,9 +147,8 @@ def test_a_reader_that_stops_early_ends_the_processes():
         os.kill(process, 0)
 
 
-def test_a_long_job_shows_a_bar(capsys, monkeypatch):
-    list(featurizing.featurize_all([1, 2], Featurize(), what="train"))
+def test_a_long_job_shows_a_bar(capsys):
+    list(features.featurize_all([1, 2], Featurize(), what="train"))
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(featurizing, "_BAR_DELAY", 0)
-    list(featurizing.featurize_all([1, 2], Featurize(), what="train"))
+    list(features.featurize_all([1, 2], Featurize(), what="train", bar_delay=0))
     assert "features of train: 100%" in capsys.readouterr().err

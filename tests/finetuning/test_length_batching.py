@@ -47,7 +47,7 @@ TABLES = {
 
 def make_table(kind="spans", count=61):
     spec, example = TABLES[kind]
-    return FeatureTable.from_dicts(
+    return FeatureTable.from_values(
         spec, [example(*pair) for pair in enumerate(random_lengths(count).tolist())])
 
 
@@ -271,7 +271,7 @@ def test_parsed_names_are_those_in_batches():
     spec = records.FeatureSpec((
         records.Feature("input_ids", "int64", (None,), pad_value=7),
         records.Feature("old", "int64", (1,), parsed_name="new")))
-    table = FeatureTable.from_dicts(spec, [{"input_ids": [1, 2], "old": [3]}])
+    table = FeatureTable.from_values(spec, [{"input_ids": [1, 2], "old": [3]}])
     dataset, _ = length_batching.evaluation_dataset(
         table, (4,), 0, batch_size=1, replicas=1)
     [batch] = dataset.as_numpy_iterator()
@@ -311,7 +311,7 @@ def test_a_feature_with_the_name_of_the_row_index_is_refused():
     spec = records.FeatureSpec((
         records.Feature("input_ids", "int64", (None,)),
         records.Feature("example_index", "int64", (1,))))
-    table = FeatureTable.from_dicts(spec, [{"input_ids": [1], "example_index": [1]}])
+    table = FeatureTable.from_values(spec, [{"input_ids": [1], "example_index": [1]}])
     with pytest.raises(ValueError, match="example_index"):
         length_batching.evaluation_dataset(table, (8,), 0, batch_size=1, replicas=1)
 

@@ -65,9 +65,9 @@ def make_rows(count, seed):
 
 
 # An epoch ends within step 5, and the lengths of 5 batches are sorted together.
-TRAIN = FeatureTable.from_dicts(SPEC, make_rows(43, 1))
+TRAIN = FeatureTable.from_values(SPEC, make_rows(43, 1))
 DEV_ROWS = make_rows(13, 2)
-DEV = FeatureTable.from_dicts(SPEC, DEV_ROWS)
+DEV = FeatureTable.from_values(SPEC, DEV_ROWS)
 
 
 def config(dropout=0.0):
@@ -235,7 +235,7 @@ def test_every_example_is_evaluated_once_and_in_order(
 
 
 def test_labels_do_not_matter_to_predictions(trained):
-    other = FeatureTable.from_dicts(
+    other = FeatureTable.from_values(
         SPEC, [{**row, "label_ids": [0]} for row in DEV_ROWS])
     tuner = make(trained[0], train=None, evaluation=None)
     for name, values in tuner.predict(other, "prediction").items():
@@ -243,7 +243,7 @@ def test_labels_do_not_matter_to_predictions(trained):
 
 
 def test_prediction_of_longer_sequences_than_in_training(trained):
-    short = FeatureTable.from_dicts(
+    short = FeatureTable.from_values(
         SPEC, [row for row in make_rows(60, 4) if len(row["input_ids"]) <= 8])
     tuner = make(trained[0], train=None, evaluation=short)
     expected = make(trained[0], train=None).evaluate()[1]
