@@ -15,18 +15,16 @@ need no answers:
 import dataclasses
 import functools
 import json
-import math
 import os
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Mapping, Optional
 
-import numpy as np
 from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features, model_folder
-from albert_tf.finetuning.tasks import squad, squad_predictions, squad_scoring
+from albert_tf.finetuning.tasks import squad
 from albert_tf.finetuning.tasks.recipes import RECIPES
 
 FLAGS = flags.FLAGS
@@ -91,18 +89,12 @@ _DROPPED_FILE = "dropped_questions.txt"
 _RESULTS_FILE = "eval_results.json"
 
 
-class QuestionSet(NamedTuple):
-    """The questions of a file.
-
-    Attributes:
-      articles: what stands under "data" in the file.
-      examples: of all its questions.
-      answered: whether predictions can be scored.
-    """
-
-    articles: list
-    examples: list
-    answered: bool
+def _task() -> squad.SquadTask:
+    return squad.SquadTask(
+        FLAGS.version_2_with_negative, threshold=FLAGS.null_score_diff_threshold,
+        **{name: FLAGS[name].value for name in (
+            "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
+            "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold")})
 
 
 def _task_name() -> str:
@@ -121,15 +113,6 @@ def _check_flags() -> None:
     if FLAGS.export_dir and files.exists(FLAGS.export_dir):
         raise InputError(
             f"--export_dir={FLAGS.export_dir} is there already; choose another.")
-    squad.check_window_sizes(
-        FLAGS.max_seq_length, FLAGS.doc_stride, FLAGS.max_query_length)
-    threshold = FLAGS.null_score_diff_threshold
-    if threshold is not None and not FLAGS.version_2_with_negative:
-        raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it out, "
-                         "or add --version_2_with_negative.")
-    if threshold is not None and math.isnan(threshold):
-        raise InputError("--null_score_diff_threshold is not a number; leave it out to "
-                         "have the best one found.")
 
 
 def _check_folder() -> None:
@@ -154,29 +137,12 @@ def _use_recipe() -> None:
     finetuning_flags.use_recipe(RECIPES[_task_name()], **flag_of)
 
 
-def _read(name: str) -> QuestionSet:
-    path = FLAGS[f"{name}_file"].value
-    articles = squad.load_dataset(path)
-    version_2 = FLAGS.version_2_with_negative
-    examples = squad.read_examples(
-        articles, is_training=name == "train", version_2_with_negative=version_2,
-        name=path)
-    if name == "train":
-        several = squad.count_several_answers(articles)
-        if several:
-            logging.warning("%s: %d of %d questions have several answers; training "
-                            "takes the first.", path, several, len(examples))
-        return QuestionSet(articles, examples, True)
-    answered = FLAGS.do_eval or squad.has_any_answer(articles)
-    try:
-        if answered:
-            squad.check_answered(articles, path, version_2)
-    except InputError as error:
-        if FLAGS.do_eval:
-            raise
-        logging.warning("There will be no metrics: %s", error)
-        answered = False
-    return QuestionSet(articles, examples, answered)
+def _read(task: squad.SquadTask, name: str) -> squad.QuestionSet:
+    found = task.read(FLAGS[f"{name}_file"].value, is_training=name == "train",
+                      must_score=FLAGS.do_eval)
+    for note in found.notes:
+        logging.warning("%s", note)
+    return found
 
 
 def _training_steps(num_examples: int) -> tuple[int, int]:
@@ -192,17 +158,13 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
     return steps, int(steps * FLAGS.warmup_proportion) if warmup < 0 else warmup
 
 
-def _features(name: str, examples: list, config, tokenizer):
+def _features(task: squad.SquadTask, name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.finetuning.tasks import squad_alignment
+    from albert_tf.finetuning.tasks import squad_alignment, squad_dataset
     from albert_tf.records import feature_specs
 
-    settings = {"doc_stride": FLAGS.doc_stride,
-                "max_query_length": FLAGS.max_query_length,
-                "is_training": name == "train"}
     function = functools.partial(
-        squad.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,
-        **settings)
+        task.featurize, tokenizer=tokenizer, is_training=name == "train")
 
     def create():
         yield from squad.number_features(features.featurize_all(
@@ -213,12 +175,15 @@ def _features(name: str, examples: list, config, tokenizer):
         feature_specs.span_spec(config.vocab_size, config.type_vocab_size,
                                 max_seq_length=FLAGS.max_seq_length),
         finetuning_flags.features_fingerprint(
-            {f"{name} data": FLAGS[f"{name}_file"].value}, [squad, squad_alignment],
-            **settings, version_2_with_negative=FLAGS.version_2_with_negative),
+            {f"{name} data": FLAGS[f"{name}_file"].value},
+            [squad, squad_alignment, squad_dataset], is_training=name == "train",
+            doc_stride=FLAGS.doc_stride, max_query_length=FLAGS.max_query_length,
+            version_2_with_negative=FLAGS.version_2_with_negative),
         create)
 
 
-def _report_dropped(sets: Mapping[str, QuestionSet], tables: Mapping[str, Any]) -> None:
+def _report_dropped(sets: Mapping[str, squad.QuestionSet],
+                    tables: Mapping[str, Any]) -> None:
     """Questions without features: to the log, and all to a file, "set<tab>id"."""
     path, lines = os.path.join(FLAGS.output_dir, _DROPPED_FILE), []
     if files.exists(path):  # What is known of a set that is not used now.
@@ -243,35 +208,6 @@ def _report_dropped(sets: Mapping[str, QuestionSet], tables: Mapping[str, Any]) 
         files.remove(path)
 
 
-def _predictions(examples: list, table, outputs) -> squad_predictions.Predictions:
-    """Answers from the model's outputs for each window."""
-    windows = squad_predictions.Windows(
-        *(table.columns[name] for name in squad_predictions.Windows._fields))
-    options = dict(n_best_size=FLAGS.n_best_size,
-                   max_answer_length=FLAGS.max_answer_length)
-    if not FLAGS.version_2_with_negative:
-        return squad_predictions.predict_v1(
-            examples, windows, outputs["start_log_probs"], outputs["end_log_probs"],
-            **options)
-    results = squad_predictions.TopSpans(
-        *(np.stack(outputs[name]) for name in squad_predictions.TopSpans._fields))
-    return squad_predictions.predict_v2(
-        examples, windows, results, start_n_top=FLAGS.start_n_top,
-        end_n_top=FLAGS.end_n_top, **options)
-
-
-def _scored(articles: list, found: squad_predictions.Predictions
-            ) -> tuple[dict[str, float], dict[str, str]]:
-    """Official metrics, and the answers after the threshold."""
-    if not FLAGS.version_2_with_negative:
-        return squad_scoring.score_v1(articles, found.texts), found.texts
-    metrics, texts = squad_scoring.score_v2(
-        articles, found, FLAGS.null_score_diff_threshold, FLAGS.answer_at_threshold)
-    # A yes or no is nothing to draw curves of, and --null_score_diff_threshold tells.
-    return {name: value for name, value in metrics.items()
-            if name != "null_score_diff_threshold_found"}, texts
-
-
 def _known_threshold() -> Optional[float]:
     """The threshold of null odds where there are no answers to find it by."""
     if not FLAGS.version_2_with_negative:
@@ -289,8 +225,8 @@ def _known_threshold() -> Optional[float]:
     return threshold
 
 
-def _build(config, options, warmup: int, data: Optional[QuestionSet],
-           tables: Mapping[str, Any]):
+def _build(task: squad.SquadTask, config, options, warmup: int,
+           data: Optional[squad.QuestionSet], tables: Mapping[str, Any]):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
@@ -302,20 +238,19 @@ def _build(config, options, warmup: int, data: Optional[QuestionSet],
     if FLAGS.version_2_with_negative:
         model = heads.AlbertForConditionalSpans(
             config, FLAGS.start_n_top, FLAGS.end_n_top, FLAGS.dropout_prob)
-        objective, best_metric = objectives.CONDITIONAL_SPANS, "best_f1"
+        objective = objectives.CONDITIONAL_SPANS
     else:
         model = heads.AlbertForSpans(config)
-        objective, best_metric = objectives.SPANS, "f1"
+        objective = objectives.SPANS
 
     def score(outputs):
-        return _scored(data.articles, _predictions(
-            data.examples, tables["predict"], outputs))[0]
+        return task.score(data, outputs, tables["predict"].columns)
 
     optimizer = run.make_optimizer(
         model, FLAGS.learning_rate, options.num_train_steps, warmup,
         FLAGS.optimizer) if FLAGS.do_train else None
     return run.FineTuning(
-        run.make_task(model, objective, score, best_metric), config, options,
+        run.make_task(model, objective, score, task.main_metric), config, options,
         run.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
                                 FLAGS.random_seed, FLAGS.predict_batch_size),
         tables.get("train"), tables["predict"] if FLAGS.do_eval else None, optimizer,
@@ -324,16 +259,14 @@ def _build(config, options, warmup: int, data: Optional[QuestionSet],
              *_KEPT, "learning_rate", "optimizer", "num_length_buckets")}})
 
 
-def _write(tuner, data: QuestionSet, table, outputs) -> None:
+def _write(tuner, task: squad.SquadTask, data: squad.QuestionSet, table,
+           outputs) -> None:
     """Prediction files and, where there are answers, the metrics."""
-    found = _predictions(data.examples, table, outputs)
-    if data.answered:
-        metrics, texts = _scored(data.articles, found)
-    else:
-        metrics, texts = {}, found.texts_at(
-            _known_threshold(), FLAGS.answer_at_threshold)
+    if not data.answered:
+        task = dataclasses.replace(task, threshold=_known_threshold())
     if not tuner.chief:
         return
+    metrics = task.score(data, outputs, table.columns)
     if metrics and not FLAGS.do_eval:  # Which has told them.
         step = tuner.run.current_step
         logging.info("Predictions at step %d: %s", step, ", ".join(
@@ -342,9 +275,7 @@ def _write(tuner, data: QuestionSet, table, outputs) -> None:
         with files.atomic_write(path) as stream:
             stream.write(
                 json.dumps({"step": step, **metrics}, indent=2).encode() + b"\n")
-    paths = squad_scoring.write_prediction_files(
-        FLAGS.output_dir, data.examples, found, texts,
-        data.articles if data.answered else None)
+    paths = task.write(FLAGS.output_dir, data, outputs, table.columns)
     logging.info("Wrote %s.", ", ".join(paths))
 
 
@@ -362,6 +293,7 @@ def main(argv):
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
     _check_flags()
+    task = _task()
     options = cli_flags.run_options(
         num_train_steps=FLAGS.num_train_steps, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
@@ -371,22 +303,22 @@ def main(argv):
     finetuning_flags.check_start()
     sets, warmup = {}, 0
     if FLAGS.do_train:
-        sets["train"] = _read("train")
+        sets["train"] = _read(task, "train")
         steps, warmup = _training_steps(len(sets["train"].examples))
         options = dataclasses.replace(options, num_train_steps=steps)
     if FLAGS.do_eval or FLAGS.do_predict:
-        sets["predict"] = _read("predict")
+        sets["predict"] = _read(task, "predict")
     files.make_directory(options.output_dir, "--output_dir")
     finetuning_flags.keep_task(_KEPT, task=_task_name())
     # Before anything of TensorFlow runs, as making features does: devices and workers
     # cannot be arranged later.
     strategy = cli_flags.make_strategy()
-    tables = {name: _features(name, found.examples, config, tokenizer)
+    tables = {name: _features(task, name, found.examples, config, tokenizer)
               for name, found in sets.items()}
     _report_dropped(sets, tables)
 
     with strategy.scope():
-        tuner = _build(config, options, warmup, sets.get("predict"), tables)
+        tuner = _build(task, config, options, warmup, sets.get("predict"), tables)
         outputs = None
         if FLAGS.do_train:
             tuner.train()
@@ -395,7 +327,7 @@ def main(argv):
         if FLAGS.do_predict:
             if outputs is None:
                 outputs = tuner.predict(tables["predict"], "prediction")
-            _write(tuner, sets["predict"], tables["predict"], outputs)
+            _write(tuner, task, sets["predict"], tables["predict"], outputs)
         if FLAGS.export_dir:
             _export(tuner)
 

@@ -84,12 +84,11 @@ def sequences(task: str, count: int) -> list[dict]:
 
     tokenizer = FullTokenizer(spm_model_file=FLAGS.spm_model_file)
     if task == "squad":
-        examples = squad.read_examples(
-            os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json"), is_training=False,
-            version_2_with_negative=False)
+        kind = squad.SquadTask()
+        examples = kind.read(
+            os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json")).examples
         function = functools.partial(
-            squad.featurize, tokenizer=tokenizer, max_seq_length=384, doc_stride=128,
-            max_query_length=64, is_training=False)
+            kind.featurize, tokenizer=tokenizer, is_training=False)
     else:
         kind = glue.TASKS[task]
         examples = kind.read(os.path.join(FLAGS.data_dir, "glue"), "dev").examples

@@ -1,22 +1,22 @@
-"""SQuAD 1.1 and 2.0: file → examples → windows of features, as in the TF1 release.
+"""SQuAD 1.1 and 2.0 as a task: questions → windows of features → answers, as in the
+TF1 release.
 
-    {"data": [{"paragraphs": [{"context": ..., "qas": [
-        {"id": ..., "question": ..., "is_impossible": ...,
-         "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
-
-Scoring reads the same file by itself (squad_predictions). Other data sets in this
-format, such as CMRC and DRCD in Chinese, are read too.
+squad_dataset reads the file, squad_alignment finds the characters of pieces,
+squad_predictions ranks what the model gives, squad_scoring scores it.
 """
 
-import json
-from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+import dataclasses
+import math
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks import squad_predictions, squad_scoring
 from albert_tf.finetuning.tasks.squad_alignment import (
     ParagraphAlignment, align_paragraph)
+from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
+from albert_tf.finetuning.tasks.squad_predictions import Predictions
 from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -24,275 +24,230 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 FIRST_UNIQUE_ID = 1_000_000_000
 
 
-class SquadExample(NamedTuple):
-    """One question about one paragraph.
+class Answers(NamedTuple):
+    """What a model answers to a set of questions.
 
     Attributes:
-      qas_id: the question's id.
-      question_text, paragraph_text: as in the file.
-      answer_text: the answer of a training example, "" if there is none; None in
-        prediction.
-      start_position: first character of the answer in the paragraph, -1 if there
-        is none; None in prediction.
-      is_impossible: whether the paragraph does not hold the answer; always False
-        in prediction.
+      predictions: the ranked answers of each question.
+      metrics: the official ones; empty where the true answers are not known.
+      texts: the answers after the threshold of null odds.
     """
 
-    qas_id: str
-    question_text: str
-    paragraph_text: str
-    answer_text: Optional[str]
-    start_position: Optional[int]
-    is_impossible: bool
+    predictions: Predictions
+    metrics: dict[str, float]
+    texts: dict[str, str]
 
 
-# --- Reading ---------------------------------------------------------------------
+@dataclasses.dataclass
+class QuestionSet:
+    """The questions of a file.
 
-def load_dataset(path: str) -> list[dict]:
-    """Reads a file in SQuAD's format: its list of articles, checked.
-
-    Answers are checked where there are any; a test set has none.
-
-    Raises:
-      InputError: if the file cannot be read, is not JSON or not in SQuAD's format,
-        holds no question, or one id twice; names the place.
+    Attributes:
+      dataset: the file.
+      examples: all its questions.
+      answered: whether predictions can be scored.
+      notes: what a user should know of the file, a sentence each.
+      last: a task, a model's outputs, and the answers they gave.
     """
-    data = _parse(path)
-    count = sum(1 for _ in _walk(data, path))
-    if not count:
-        raise InputError(f"{path}: there is no question in it; give another file.")
-    return data["data"]
+
+    dataset: SquadDataset
+    examples: list[SquadExample]
+    answered: bool = True
+    notes: tuple[str, ...] = ()
+    last: Optional[tuple["SquadTask", Mapping[str, Any], Answers]] = None
 
 
-def check_answered(data: list[dict], name: str, version_2_with_negative: bool) -> None:
-    """Checks that predictions for `data` can be scored.
+@dataclasses.dataclass(frozen=True)
+class SquadTask:
+    """SQuAD, and what its windows and answers depend on.
 
-    Args:
-      data: what load_dataset returns.
-      name: the file, for the error message.
-      version_2_with_negative: whether questions without answers are allowed.
+        task = SquadTask(version_2=True)
+        questions = task.read("dev-v2.0.json")
+        windows = task.featurize(
+            questions.examples[0], tokenizer=tokenizer, is_training=False)
 
-    Raises:
-      InputError: if a question lacks its answers; names it.
-    """
-    for place, _, question in _walk({"data": data}, name):
-        _check_version(place, question, version_2_with_negative)
-        answers = question.get("answers")
-        if answers is None or not (answers or version_2_with_negative):
-            raise InputError(
-                f"{place} has no answers, so its prediction cannot be scored; give a "
-                "file with answers.")
-
-
-def has_any_answer(data: list[dict]) -> bool:
-    """Whether a question has an answer or is marked as having none: not a test set."""
-    return any(question.get("answers") or "is_impossible" in question
-               for question in _questions(data))
-
-
-def count_several_answers(data: list[dict]) -> int:
-    """Questions of which read_examples takes the first of several answers."""
-    return sum(len(question.get("answers") or ()) > 1
-               and not question.get("is_impossible") for question in _questions(data))
-
-
-def read_examples(path_or_data: str | list[dict], *, is_training: bool,
-                  version_2_with_negative: bool,
-                  name: str = "The data") -> list[SquadExample]:
-    """Examples in the order of the file (the release's read_squad_examples).
-
-    Training sets have one answer to a question, evaluation sets several. Training
-    on the latter takes the first one (count_several_answers tells how often); the
-    release refuses such a file.
-
-    Args:
-      path_or_data: a file, or what load_dataset returned.
-      is_training: whether to take the answers.
-      version_2_with_negative: whether questions without an answer are allowed
-        (SQuAD 2.0). A question without the key is_impossible has an answer.
-      name: the file that the data came from, for error messages.
-
-    Raises:
-      InputError: as load_dataset; if a question is marked impossible though
-        version_2_with_negative is False; in training, if a question has no answer,
-        or one that does not stand where the file says.
-    """
-    if isinstance(path_or_data, str):
-        name, path_or_data = path_or_data, load_dataset(path_or_data)
-    examples = []
-    for place, paragraph, question in _walk({"data": path_or_data}, name):
-        _check_version(place, question, version_2_with_negative)
-        text, start, impossible = None, None, False
-        if is_training:
-            impossible = question.get("is_impossible", False)
-            text, start = ("", -1) if impossible else _training_answer(
-                place, paragraph["context"], question)
-        examples.append(SquadExample(
-            question["id"], question["question"], paragraph["context"], text, start,
-            impossible))
-    return examples
-
-
-def _parse(path: str) -> Any:
-    with files.open_binary(path) as stream:
-        content = stream.read()
-    try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {line}: not UTF-8 ({error.reason}); convert the file to "
-            "UTF-8, for example with iconv.") from error
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}: not valid JSON ({error.msg}); the file may "
-            "be incomplete: fetch it again.") from error
-
-
-def _questions(data: list[dict]) -> Iterator[dict]:
-    return (question for _, _, question in _walk({"data": data}, "The data"))
-
-
-def _walk(data: Any, name: str) -> Iterator[tuple[str, dict, dict]]:
-    """(place in words, paragraph, question) of each question, each checked."""
-    seen: set[str] = set()
-    articles = _get(data, "data", list, f"{name}: the file")
-    for a, article in enumerate(articles, 1):
-        place = f"{name}, article {a}"
-        for p, paragraph in enumerate(_get(article, "paragraphs", list, place), 1):
-            where = f"{place}, paragraph {p}"
-            _get(paragraph, "context", str, where)
-            for q, question in enumerate(_get(paragraph, "qas", list, where), 1):
-                key = _get(question, "id", str, f"{where}, question {q}")
-                here = f"{where}, question {key!r}"
-                _get(question, "question", str, here)
-                if key in seen:
-                    raise InputError(
-                        f"{here}: an earlier question has this id; give each one its "
-                        "own.")
-                seen.add(key)
-                if "is_impossible" in question:
-                    _get(question, "is_impossible", bool, here)
-                if "answers" in question:
-                    for answer in _get(question, "answers", list, here):
-                        _get(answer, "text", str, f"{here}, answer")
-                yield here, paragraph, question
-
-
-_KINDS = {list: "a list", str: "a string", bool: "true or false", int: "a number"}
-
-
-def _get(holder: Any, key: str, kind: type, place: str) -> Any:
-    value = holder.get(key) if isinstance(holder, dict) else None
-    if type(value) is kind:
-        return value
-    problem = (f"has no '{key}'" if value is None
-               else f"has a '{key}' that is not {_KINDS[kind]}")
-    raise InputError(
-        f"{place} {problem}, so this is not SQuAD's format; give a file like SQuAD's "
-        "train-v1.1.json.")
-
-
-def _check_version(place: str, question: dict, version_2_with_negative: bool) -> None:
-    if question.get("is_impossible") and not version_2_with_negative:
-        raise InputError(
-            f"{place} is marked as impossible to answer, as in SQuAD 2.0; add "
-            "--version_2_with_negative.")
-
-
-def _training_answer(place: str, context: str, question: dict) -> tuple[str, int]:
-    answers = question.get("answers") or []
-    if not answers or not answers[0]["text"]:
-        raise InputError(
-            f"{place} has no answer to train on; give a file for training, or mark a "
-            "question without an answer with \"is_impossible\": true.")
-    text = answers[0]["text"]
-    start = _get(answers[0], "answer_start", int, f"{place}, answer")
-    there = context[start:start + len(text)] if start >= 0 else ""
-    if there != text:
-        raise InputError(
-            f"{place}: the answer {text[:60]!r} does not stand at character {start} of "
-            f"its paragraph, where there is {there[:60]!r}; correct its answer_start.")
-    return text, start
-
-
-# --- Features --------------------------------------------------------------------
-
-def check_window_sizes(
-        max_seq_length: int, doc_stride: int, max_query_length: int) -> None:
-    """Checks that a window holds the longest question and some of the paragraph.
-
-    Raises:
-      InputError: if not; names the flag.
-    """
-    if max_query_length < 1:
-        raise InputError(
-            f"--max_query_length={max_query_length} is not positive; give at least 1.")
-    if doc_stride < 1:
-        raise InputError(f"--doc_stride={doc_stride} is not positive; give at least 1.")
-    least = max_query_length + NUM_SPECIAL_PAIR + 1
-    if max_seq_length < least:
-        raise InputError(
-            f"--max_seq_length={max_seq_length} leaves no room for the paragraph "
-            f"beside a question of --max_query_length={max_query_length} pieces; give "
-            f"at least {least}.")
-
-
-def featurize(example: SquadExample, *, tokenizer: FullTokenizer, max_seq_length: int,
-              doc_stride: int, max_query_length: int,
-              is_training: bool) -> list[dict[str, list[int]]]:
-    """Windows of one example (the release's convert_examples_to_features).
-
-        [CLS] question [SEP] pieces of the window [SEP]
-          0      0       0     1   ...      1       1      segment_ids
-          0      1       1     0   ...      0       1      p_mask
-
-    Args:
-      example: a question with its paragraph.
-      tokenizer: SentencePiece as in the release; also WordPiece, by its offsets.
+    Attributes:
+      version_2: whether questions may have no answer.
       max_seq_length: pieces of a window, special ones included.
       doc_stride: pieces from one window's start to the next; a window's own length
         where that is less.
       max_query_length: what is kept of the question, from its start.
-      is_training: whether to set the answer's position.
-
-    Returns:
-      A dict for each window, in their order; values are lists of ints without
-      padding. input_ids, input_mask, segment_ids, p_mask (1 where no answer can
-      be) have one entry per piece. start_positions, end_positions (positions of the
-      answer's first and last piece), is_impossible and paragraph_len (pieces of the
-      window, special ones and question included) have one. In training, a window
-      that does not hold the whole answer is impossible, with positions 0, in
-      SQuAD 1.1 too; in prediction these three are 0. tok_start_to_orig_index and
-      tok_end_to_orig_index (first and last character in the paragraph) and
-      token_is_max_context (1 where no other window shows more context around the
-      piece) have one entry per piece of the paragraph, that is from position
-      paragraph_len - 1 - their length on.
-
-      Empty if the paragraph has no alignment (see align_paragraph), or if none of
-      its pieces stands for the answer; see examples_without_features.
-
-    Raises:
-      InputError: as check_window_sizes.
+      n_best_size: answers kept; in version 1.1 also the starts and ends tried in each
+        window.
+      max_answer_length: in pieces.
+      start_n_top, end_n_top: starts that the head of version 2.0 gives, and ends for
+        each.
+      threshold: null odds from which on a question is left unanswered; None takes
+        the one of the best F1 where the true answers are known, else none.
+      answer_at_threshold: see Predictions.texts_at.
     """
-    check_window_sizes(max_seq_length, doc_stride, max_query_length)
-    paragraph = align_paragraph(example.paragraph_text, tokenizer)
-    if paragraph is None:
-        return []
-    answer = None
-    if is_training and not example.is_impossible:
-        answer = _answer_pieces(example, paragraph)
-        if answer[0] > answer[1]:
-            return []
-    question = tokenizer.encode(
-        tokenizer.prepare(example.question_text))[:max_query_length]
-    spans = _window_spans(len(paragraph.piece_ids),
-                          max_seq_length - len(question) - NUM_SPECIAL_PAIR, doc_stride)
-    return [{**_window(question, paragraph, span, answer, tokenizer),
-             "is_impossible": [int(is_training and not _holds(span, answer))],
-             "token_is_max_context": is_max_context}
-            for span, is_max_context in zip(spans, _max_context(spans))]
 
+    version_2: bool = False
+    max_seq_length: int = 384
+    doc_stride: int = 128
+    max_query_length: int = 64
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    start_n_top: int = 5
+    end_n_top: int = 5
+    threshold: Optional[float] = None
+    answer_at_threshold: bool = False
+
+    def __post_init__(self):
+        for name in ("max_query_length", "doc_stride"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name}={getattr(self, name)} is not positive; "
+                                 "give at least 1.")
+        least = self.max_query_length + NUM_SPECIAL_PAIR + 1
+        if self.max_seq_length < least:
+            raise InputError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for the "
+                f"paragraph beside a question of --max_query_length="
+                f"{self.max_query_length} pieces; give at least {least}.")
+        if self.threshold is not None and not self.version_2:
+            raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it "
+                             "out, or add --version_2_with_negative.")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise InputError("--null_score_diff_threshold is not a number; leave it "
+                             "out to have the best one found.")
+
+    @property
+    def name(self) -> str:
+        """The name of its recipe."""
+        return "squad-2.0" if self.version_2 else "squad-1.1"
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that the best checkpoint is chosen by."""
+        return "best_f1" if self.version_2 else "f1"
+
+    def read(self, path: str, *, is_training: bool = False, must_score: bool = False
+             ) -> QuestionSet:
+        """The questions of a file.
+
+        Args:
+          path: the file.
+          is_training: whether to train on it.
+          must_score: whether questions without true answers are refused.
+        """
+        dataset = SquadDataset.read(path)
+        examples = dataset.examples(is_training=is_training, version_2=self.version_2)
+        if is_training:
+            several = dataset.count_several_answers()
+            return QuestionSet(dataset, examples, notes=(
+                f"{path}: {several} of {len(examples)} questions have several answers; "
+                "training takes the first.",) * bool(several))
+        if not (must_score or dataset.has_any_answer()):
+            return QuestionSet(dataset, examples, answered=False)
+        try:
+            dataset.check_answered(self.version_2)
+        except InputError as error:
+            if must_score:
+                raise
+            return QuestionSet(dataset, examples, False,
+                               (f"There will be no metrics: {error}",))
+        return QuestionSet(dataset, examples)
+
+    def featurize(self, example: SquadExample, *, tokenizer: FullTokenizer,
+                  is_training: bool) -> list[dict[str, list[int]]]:
+        """Windows of one example (the release's convert_examples_to_features).
+
+            [CLS] question [SEP] pieces of the window [SEP]
+              0      0       0     1   ...      1       1      segment_ids
+              0      1       1     0   ...      0       1      p_mask
+
+        Args:
+          example: a question with its paragraph.
+          tokenizer: SentencePiece as in the release; also WordPiece, by its offsets.
+          is_training: whether to set the answer's position.
+
+        Returns:
+          A dict for each window, in their order; values are lists of ints without
+          padding. input_ids, input_mask, segment_ids, p_mask (1 where no answer can
+          be) have one entry per piece. start_positions, end_positions (positions of
+          the answer's first and last piece), is_impossible and paragraph_len (pieces
+          of the window, special ones and question included) have one. In training, a
+          window that does not hold the whole answer is impossible, with positions 0,
+          in SQuAD 1.1 too; in prediction these three are 0. tok_start_to_orig_index
+          and tok_end_to_orig_index (first and last character in the paragraph) and
+          token_is_max_context (1 where no other window shows more context around the
+          piece) have one entry per piece of the paragraph, that is from position
+          paragraph_len - 1 - their length on.
+
+          Empty if the paragraph has no alignment (see align_paragraph), or if none of
+          its pieces stands for the answer: such questions are not trained on, and
+          answered with "".
+        """
+        paragraph = align_paragraph(example.paragraph_text, tokenizer)
+        if paragraph is None:
+            return []
+        answer = None
+        if is_training and not example.is_impossible:
+            answer = _answer_pieces(example, paragraph)
+            if answer[0] > answer[1]:
+                return []
+        question = tokenizer.encode(
+            tokenizer.prepare(example.question_text))[:self.max_query_length]
+        room = self.max_seq_length - len(question) - NUM_SPECIAL_PAIR
+        spans = _window_spans(len(paragraph.piece_ids), room, self.doc_stride)
+        return [{**_window(question, paragraph, span, answer, tokenizer),
+                 "is_impossible": [int(is_training and not _holds(span, answer))],
+                 "token_is_max_context": is_max_context}
+                for span, is_max_context in zip(spans, _max_context(spans))]
+
+    def answers(self, questions: QuestionSet, outputs: Mapping[str, Sequence],
+                columns: Mapping[str, Sequence]) -> Answers:
+        """Ranks and scores a model's outputs, once for the same outputs.
+
+        Args:
+          questions: what was asked.
+          outputs: name → a row for each window.
+          columns: those of the windows' table of features.
+        """
+        if questions.last is not None:
+            task, given, answers = questions.last
+            if task == self and given is outputs:
+                return answers
+        found = self._ranked(questions.examples, outputs, columns)
+        metrics: dict[str, float] = {}
+        if questions.answered:
+            metrics, texts = squad_scoring.score(
+                questions.dataset, found, self.threshold, self.answer_at_threshold)
+        else:
+            texts = found.texts_at(self.threshold, self.answer_at_threshold)
+        questions.last = self, outputs, Answers(found, metrics, texts)
+        return questions.last[-1]
+
+    def _ranked(self, examples, outputs, columns) -> Predictions:
+        windows = squad_predictions.Windows(
+            *(columns[name] for name in squad_predictions.Windows._fields))
+        if not self.version_2:
+            return squad_predictions.predict_v1(
+                examples, windows, outputs["start_log_probs"], outputs["end_log_probs"],
+                n_best_size=self.n_best_size, max_answer_length=self.max_answer_length)
+        results = squad_predictions.TopSpans(
+            *(np.stack(outputs[name]) for name in squad_predictions.TopSpans._fields))
+        return squad_predictions.predict_v2(
+            examples, windows, results, start_n_top=self.start_n_top,
+            end_n_top=self.end_n_top, n_best_size=self.n_best_size,
+            max_answer_length=self.max_answer_length)
+
+    def score(self, questions: QuestionSet, outputs: Mapping[str, Sequence],
+              columns: Mapping[str, Sequence]) -> dict[str, float]:
+        """The official metrics; arguments as for `answers`."""
+        return self.answers(questions, outputs, columns).metrics
+
+    def write(self, output_dir: str, questions: QuestionSet,
+              outputs: Mapping[str, Sequence], columns: Mapping[str, Sequence]
+              ) -> list[str]:
+        """Files of predictions, see squad_scoring; arguments as for `answers`."""
+        found = self.answers(questions, outputs, columns)
+        return squad_scoring.write_prediction_files(
+            output_dir, questions.examples, found.predictions, found.texts,
+            questions.dataset if questions.answered else None)
+
+
+# --- Windows ----------------------------------------------------------------------
 
 def _answer_pieces(
         example: SquadExample, paragraph: ParagraphAlignment) -> tuple[int, int]:
@@ -346,14 +301,6 @@ def number_features(features_per_example: Iterable[Sequence[dict]]) -> Iterator[
         for feature in features:
             yield {"unique_ids": [unique_id], **feature, "example_index": [index]}
             unique_id += 1
-
-
-def examples_without_features(
-        examples: Sequence[SquadExample],
-        features_per_example: Iterable[Sequence[dict]]) -> list[SquadExample]:
-    """Examples that featurize drops: to be counted, and answered with ""."""
-    return [example for example, features
-            in zip(examples, features_per_example, strict=True) if not features]
 
 
 def _window_spans(

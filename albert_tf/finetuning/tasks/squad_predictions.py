@@ -120,13 +120,10 @@ def predict_v1(examples: Sequence[Any], windows: Windows,
       end_log_probs: the same for the end.
       n_best_size: starts and ends tried in each window, and answers kept.
       max_answer_length: in pieces.
-
-    Raises:
-      InputError: if a log-probability is not a number; names the question.
     """
     spans = spans_v1(examples, windows, start_log_probs, end_log_probs,
                      n_best_size=n_best_size, max_answer_length=max_answer_length)
-    return rank_spans(examples, windows, [spans], n_best_size, NO_SPAN_V1)
+    return rank_spans(examples, windows, spans, n_best_size, NO_SPAN_V1)
 
 
 def predict_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
@@ -136,14 +133,12 @@ def predict_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
 
     The texts are the best answers whatever the null odds: `texts_at` applies a
     threshold.
-
-    Raises:
-      InputError: if a log-probability is not a number; names the question.
     """
     spans = spans_v2(examples, windows, results, start_n_top=start_n_top,
                      end_n_top=end_n_top, max_answer_length=max_answer_length)
-    ranked = rank_spans(examples, windows, [spans], n_best_size, NO_SPAN_V2)
-    return ranked._replace(null_odds=null_odds(examples, windows, [results]))
+    ranked = rank_spans(examples, windows, spans, n_best_size, NO_SPAN_V2)
+    return ranked._replace(
+        null_odds=null_odds(examples, windows, results.cls_logits))
 
 
 def spans_v1(examples: Sequence[Any], windows: Windows,
@@ -198,53 +193,43 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
     return _join(found)
 
 
-def average_spans(span_sets: Sequence[Spans]) -> Spans:
-    """One set of spans from several of the same windows, each span once.
+def merge_repeated(spans: Spans) -> Spans:
+    """Each span once, where it first stands.
 
-    As in the release's result_dict, a span's log-probabilities are averaged over
-    the times that it was found, not over the sets.
+    As in the release's result_dict, its log-probabilities are averaged over the times
+    that it was found.
     """
-    joined = Spans(*(np.concatenate(columns) for columns in zip(*span_sets)))
-    # Back to the order of the windows; within one, the first set comes first.
-    order = np.argsort(joined.row, kind="stable")
-    joined = Spans(*(column[order] for column in joined))
     # One number per span; starts and ends are below `pieces`.
-    pieces = joined.end.max(initial=0) + 1
-    keys = (joined.row * pieces + joined.start) * pieces + joined.end
+    pieces = spans.end.max(initial=0) + 1
+    keys = (spans.row * pieces + spans.start) * pieces + spans.end
     _, first, inverse, counts = np.unique(
         keys, return_index=True, return_inverse=True, return_counts=True)
     means = [np.bincount(inverse, weights=values, minlength=len(first)) / counts
-             for values in joined[3:]]
+             for values in spans[3:]]
     order = np.argsort(first)
-    return Spans(*(column[first[order]] for column in joined[:3]),
+    return Spans(*(column[first[order]] for column in spans[:3]),
                  *(values[order] for values in means))
 
 
 def null_odds(examples: Sequence[Any], windows: Windows,
-              result_sets: Sequence[TopSpans]) -> dict[str, float]:
-    """By question, the lowest cls_logits of its windows (the most answerable),
-    averaged over the sets of results."""
-    total = np.zeros(len(examples))
-    for results in result_sets:
-        lowest = np.full(len(examples), NO_WINDOW_NULL_ODDS)
-        np.minimum.at(lowest, _column(windows.example_index),
-                      np.reshape(results.cls_logits, -1).astype(float))
-        total += lowest
-    return {example.qas_id: float(value) / len(result_sets)
-            for example, value in zip(examples, total)}
+              cls_logits: np.ndarray) -> dict[str, float]:
+    """By question, the lowest cls_logits of its windows (the most answerable)."""
+    lowest = np.full(len(examples), NO_WINDOW_NULL_ODDS)
+    np.minimum.at(lowest, _column(windows.example_index),
+                  np.reshape(cls_logits, -1).astype(float))
+    return {example.qas_id: float(value) for example, value in zip(examples, lowest)}
 
 
 def rank_spans(examples: Sequence[Any], windows: Windows,
-               span_sets: Sequence[Spans], n_best_size: int,
+               spans: Spans, n_best_size: int,
                no_span: tuple[str, float]) -> Predictions:
     """The n_best_size best different texts of each question.
 
-    Several sets of spans of the same windows are averaged.
     Probabilities are a softmax over those texts alone. A question whose windows
     hold no valid span gets `no_span`, a text and its two log-probabilities; one
     without windows gets "" and is listed (the release treats both alike).
     """
-    spans = average_spans(span_sets)
+    spans = merge_repeated(spans)
     score = spans.start_log_prob + spans.end_log_prob
     example_index = _column(windows.example_index)
     # By question, then by falling score, then in the order of the spans.

@@ -1,21 +1,19 @@
 """SQuAD: official metrics, the threshold of no answer, and prediction files.
 
-The metrics are those of tf-models-official's copies of the official scripts. A
-dataset is the list under "data" of a SQuAD file: articles with paragraphs with
-"qas".
+The metrics are those of tf-models-official's copies of the official scripts.
 """
 
 import json
-import math
 import os
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks.squad_dataset import SquadDataset
 from albert_tf.finetuning.tasks.squad_predictions import Predictions
 
 
-class ScoreV2(NamedTuple):
+class Score(NamedTuple):
     """Metrics in percent, and the answers that they belong to."""
 
     metrics: dict[str, float]
@@ -29,37 +27,13 @@ class Outcome(NamedTuple):
     f1: float
 
 
-def score_v1(articles: Sequence[Mapping[str, Any]],
-             texts: Mapping[str, str]) -> dict[str, float]:
-    """Official metrics of version 1.1, as the release's evaluate_v1.
+def score(dataset: SquadDataset, predictions: Predictions,
+          threshold: float | None = None, answer_at_threshold: bool = False) -> Score:
+    """Official metrics, of version 2.0 where the predictions have null odds.
 
     Args:
-      articles: the dataset.
-      texts: answers by question id; every question must have one.
-
-    Returns:
-      exact_match and f1, in percent.
-
-    Raises:
-      InputError: if the dataset has no question, one without true answers, or
-        one that `texts` does not answer.
-    """
-    from official.nlp.tools import squad_evaluate_v1_1
-
-    _check_questions(articles, texts, may_be_unanswerable=False)
-    scores = squad_evaluate_v1_1.evaluate(articles, texts)
-    return {"exact_match": 100.0 * scores["exact_match"],
-            "f1": 100.0 * scores["final_f1"]}
-
-
-def score_v2(articles: Sequence[Mapping[str, Any]], predictions: Predictions,
-             threshold: float | None = None,
-             answer_at_threshold: bool = False) -> ScoreV2:
-    """Official metrics of version 2.0.
-
-    Args:
-      articles: the dataset.
-      predictions: answers before any threshold, and null odds.
+      dataset: questions with true answers, or part of those that were predicted.
+      predictions: answers before any threshold.
       threshold: questions whose null odds reach it are left unanswered. None
         takes the one that gives the best F1 on this very dataset, as the
         release does.
@@ -68,90 +42,86 @@ def score_v2(articles: Sequence[Mapping[str, Any]], predictions: Predictions,
         so its f1 is as a rule slightly under best_f1.
 
     Returns:
-      Metrics of the answers after the threshold: exact, f1, total, the same of
-      the answerable (HasAns_) and unanswerable (NoAns_) questions;
-      null_score_diff_threshold and whether it was found on this dataset
-      (null_score_diff_threshold_found); best_exact, best_f1 and their
-      thresholds, whatever the threshold applied. Where leaving all questions
-      unanswered is best, the official search says 0, though some odds may be
-      below.
+      Version 1.1: exact_match and f1.
 
-    Raises:
-      InputError: as for `score_v1`, and if the threshold is not a number.
+      Version 2.0, of the answers after the threshold: exact, f1, total, the same of
+      the answerable (HasAns_) and unanswerable (NoAns_) questions;
+      null_score_diff_threshold; best_exact, best_f1 and their thresholds, whatever
+      the threshold applied. Where leaving all questions unanswered is best, the
+      official search says 0, though some odds may be below.
     """
-    best = _evaluate_v2(articles, predictions.texts, predictions.null_odds)
-    found = threshold is None
-    if found:
+    if predictions.null_odds is None:
+        scores = _evaluate(dataset, predictions.texts, version_2=False)
+        return Score({"exact_match": 100.0 * scores["exact_match"],
+                      "f1": 100.0 * scores["final_f1"]}, predictions.texts)
+    best = _evaluate(dataset, predictions.texts, True, predictions.null_odds)
+    if threshold is None:
         threshold = best["final_f1_thresh"]
-    elif math.isnan(threshold):
-        raise InputError("The threshold of the null odds is not a number: give one, "
-                         "or none to have the best one found.")
     texts = predictions.texts_at(threshold, answer_at_threshold)
     # Without odds: these answers are final. With them the official code, made for
     # probabilities, would drop answers whose odds are above 1.
-    scores = _evaluate_v2(articles, texts, None)
+    scores = _evaluate(dataset, texts, version_2=True)
     kept = {name: value for name, value in scores.items()
             if name in ("exact", "f1", "total")
             or name.startswith(("HasAns_", "NoAns_"))}
-    return ScoreV2(kept | {
+    return Score(kept | {
         "best_exact": best["final_exact"],
         "best_exact_thresh": best["final_exact_thresh"],
         "best_f1": best["final_f1"],
         "best_f1_thresh": best["final_f1_thresh"],
-        "null_score_diff_threshold": threshold,
-        "null_score_diff_threshold_found": found}, texts)
+        "null_score_diff_threshold": threshold}, texts)
 
 
-def score_v2_as_released(articles: Sequence[Mapping[str, Any]],
-                         predictions: Predictions) -> ScoreV2:
-    """The release's evaluate_v2: exact, f1, total, null_score_diff_threshold.
-
-    The threshold of best F1 is found on this dataset and applied, with the
-    release's two mistakes:
-
-    - the question whose odds equal the threshold was counted as answered in the
-      search and is then left unanswered, so the final F1 is slightly under the
-      best;
-    - the scores count a question with null odds above 1.0 as unanswered: a limit
-      for probabilities, compared with raw scores. It matters when the threshold
-      is above 1.
-
-    Raises:
-      InputError: as for `score_v1`.
-    """
-    best = _evaluate_v2(articles, predictions.texts, predictions.null_odds)
-    threshold = best["final_f1_thresh"]
-    texts = predictions.texts_at(threshold)
-    scores = _evaluate_v2(articles, texts, predictions.null_odds)
-    return ScoreV2({**{name: scores[name] for name in ("exact", "f1", "total")},
-                    "null_score_diff_threshold": threshold}, texts)
-
-
-def question_outcomes(articles: Sequence[Mapping[str, Any]],
-                      texts: Mapping[str, str],
+def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
                       version_2: bool) -> dict[str, Outcome]:
-    """Each question's own official metrics, by id; arguments as for `score_v1`."""
+    """Each question's own official metrics, by id."""
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
-    _check_questions(articles, texts, may_be_unanswerable=version_2)
+    _check(dataset, texts, version_2)
     outcomes = {}
-    for question in _questions(articles):
-        alone = [{"paragraphs": [{"qas": [question]}]}]
-        answer = {question["id"]: texts[question["id"]]}
+    for question in dataset.questions:
+        qas_id = question.content["id"]
+        alone = [{"paragraphs": [{"qas": [question.content]}]}]
+        answer = {qas_id: texts[qas_id]}
         if version_2:
             scores = squad_evaluate_v2_0.evaluate(alone, answer)
-            outcome = Outcome(scores["exact"] / 100, scores["f1"] / 100)
+            outcomes[qas_id] = Outcome(scores["exact"] / 100, scores["f1"] / 100)
         else:
             scores = squad_evaluate_v1_1.evaluate(alone, answer)
-            outcome = Outcome(float(scores["exact_match"]), float(scores["final_f1"]))
-        outcomes[question["id"]] = outcome
+            outcomes[qas_id] = Outcome(
+                float(scores["exact_match"]), float(scores["final_f1"]))
     return outcomes
+
+
+def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool,
+              null_odds: Mapping[str, float] | None = None) -> dict[str, float]:
+    from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
+
+    _check(dataset, texts, version_2)
+    if not version_2:
+        return squad_evaluate_v1_1.evaluate(dataset.articles, texts)
+    # The official code fails at a question that is not in the dataset.
+    ids = [question.content["id"] for question in dataset.questions]
+    return squad_evaluate_v2_0.evaluate(
+        dataset.articles, {qas_id: texts[qas_id] for qas_id in ids},
+        None if null_odds is None else {qas_id: null_odds[qas_id] for qas_id in ids})
+
+
+def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> None:
+    """The official scripts skip, log or fail where this raises."""
+    dataset.check_answered(version_2)
+    missing = [q.content["id"] for q in dataset.questions
+               if q.content["id"] not in texts]
+    if missing:
+        raise InputError(
+            f"Question '{missing[0]}' has no prediction ({len(missing)} of "
+            f"{len(dataset.questions)} have none): predict and score the same file.")
 
 
 def write_prediction_files(
         output_dir: str, examples: Sequence[Any], predictions: Predictions,
         texts: Mapping[str, str],
-        articles: Sequence[Mapping[str, Any]] | None = None) -> list[str]:
+        dataset: SquadDataset | None = None) -> list[str]:
     """Writes what was predicted, for the official scripts and for people.
 
     predictions.json: answer by question id, the form of a submission.
@@ -165,7 +135,7 @@ def write_prediction_files(
     Args:
       examples: with `.qas_id` and `.question_text`, as for the predictions.
       texts: the final answers, after a threshold if there is one.
-      articles: the dataset, if its questions have true answers.
+      dataset: the questions, if they have true answers.
 
     Returns:
       The paths written.
@@ -174,7 +144,7 @@ def write_prediction_files(
                 "nbest_predictions.json": _json(predictions.nbest)}
     if predictions.null_odds is not None:
         contents["null_odds.json"] = _json(predictions.null_odds)
-    contents["predictions.tsv"] = _table(examples, predictions, texts, articles)
+    contents["predictions.tsv"] = _table(examples, predictions, texts, dataset)
     paths = []
     for name, content in contents.items():
         paths.append(os.path.join(output_dir, name))
@@ -185,14 +155,14 @@ def write_prediction_files(
 
 def _table(examples: Sequence[Any], predictions: Predictions,
            texts: Mapping[str, str],
-           articles: Sequence[Mapping[str, Any]] | None) -> str:
+           dataset: SquadDataset | None) -> str:
     truth, outcomes = {}, {}
-    if articles is not None:
-        outcomes = question_outcomes(articles, texts,
+    if dataset is not None:
+        outcomes = question_outcomes(dataset, texts,
                                      version_2=predictions.null_odds is not None)
-        truth = {question["id"]: list(dict.fromkeys(
-            answer["text"] for answer in question["answers"]))
-            for question in _questions(articles)}
+        truth = {q.content["id"]: list(dict.fromkeys(
+            answer["text"] for answer in q.content["answers"]))
+            for q in dataset.questions}
     lines = ["id\tquestion\tprediction\tprobability\tanswers\texact_match"]
     for example in examples:
         qas_id = example.qas_id
@@ -210,43 +180,3 @@ def _table(examples: Sequence[Any], predictions: Predictions,
 
 def _json(content: Any) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-
-
-def _evaluate_v2(articles: Sequence[Mapping[str, Any]], texts: Mapping[str, str],
-                 null_odds: Mapping[str, float] | None) -> dict[str, float]:
-    from official.nlp.tools import squad_evaluate_v2_0
-
-    _check_questions(articles, texts, may_be_unanswerable=True)
-    # The official code fails at a question that is not in the dataset.
-    ids = [question["id"] for question in _questions(articles)]
-    texts = {qas_id: texts[qas_id] for qas_id in ids}
-    if null_odds is not None:
-        null_odds = {qas_id: null_odds[qas_id] for qas_id in ids}
-    return squad_evaluate_v2_0.evaluate(articles, texts, null_odds)
-
-
-def _questions(articles: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            yield from paragraph["qas"]
-
-
-def _check_questions(articles: Sequence[Mapping[str, Any]], texts: Mapping[str, str],
-                     may_be_unanswerable: bool) -> None:
-    """The official scripts skip, log or fail where this raises."""
-    questions = list(_questions(articles))
-    if not questions:
-        raise InputError("The dataset to score has no questions; check the file.")
-    missing = [q["id"] for q in questions if q["id"] not in texts]
-    if missing:
-        raise InputError(
-            f"Question '{missing[0]}' has no prediction ({len(missing)} of "
-            f"{len(questions)} have none): predict and score the same file.")
-    for question in questions:
-        if "answers" not in question or not (
-                question["answers"] or may_be_unanswerable):
-            raise InputError(
-                f"Question '{question['id']}' has no true answers, so the file "
-                "cannot be scored; predict without evaluation"
-                + ("." if may_be_unanswerable else
-                   ", or use version 2.0, where questions may have none."))

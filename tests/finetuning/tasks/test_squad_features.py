@@ -1,4 +1,4 @@
-"""SQuAD: examples and features against the release's, alignment, wrong inputs.
+"""SQuAD: examples and features against the release's, alignment, windows.
 
 `fixtures/squad/features.json.xz` holds the release's outputs: datasets, examples,
 _convert_index, and features as hashes per example with a few in full.
@@ -12,20 +12,22 @@ import json
 import lzma
 import pickle
 import random
-import re
 
 import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import squad, squad_alignment
+from albert_tf.finetuning.tasks.squad import SquadTask
+from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
 MODEL = str(FIXTURES / "spm" / "en4k.model")
 SETTINGS = ["train_v1_a", "train_v1_b", "dev_v1_a", "dev_v1_b", "dev_v1_c",
             "train_v2_a", "train_v2_b", "train_v2_c", "dev_v2_a", "dev_v2_b"]
-WINDOWS = {"max_seq_length": 384, "doc_stride": 128, "max_query_length": 64}
+WINDOWS = ("max_seq_length", "doc_stride", "max_query_length")
+TASK = SquadTask()
 
 
 @functools.cache
@@ -41,9 +43,8 @@ def spm(do_lower_case=True):
 
 def read(name):
     """Examples of one of golden's datasets, such as train_v1."""
-    return squad.read_examples(
-        golden()["datasets"][name]["data"], is_training=name.startswith("train"),
-        version_2_with_negative=name.endswith("v2"))
+    return SquadDataset(golden()["datasets"][name]).examples(
+        is_training=name.startswith("train"), version_2=name.endswith("v2"))
 
 
 @functools.cache
@@ -51,11 +52,10 @@ def featurize_setting(key):
     """Examples and features per example in one of golden's settings."""
     setting = golden()["settings"][key]
     examples = read(key[:-2])
+    task = SquadTask(**{name: setting[name] for name in WINDOWS})
     return examples, [
-        squad.featurize(
-            example, tokenizer=spm(setting["do_lower_case"]),
-            is_training=key.startswith("train"),
-            **{name: setting[name] for name in WINDOWS})
+        task.featurize(example, tokenizer=spm(setting["do_lower_case"]),
+                       is_training=key.startswith("train"))
         for example in examples]
 
 
@@ -112,22 +112,8 @@ def spans_text(example, feature):
     return example.paragraph_text[start:end + 1]
 
 
-def dataset(**changes):
-    """A file's content with one question, changed at one level or another."""
-    content = {"context": "The clock is old.", "qas": [{
-        "id": "q1", "question": "What is old?",
-        "answers": [{"text": "clock", "answer_start": 4}]}]}
-    for key, value in changes.items():
-        holder = content if key in content else content["qas"][0]
-        if value is None:
-            holder.pop(key)
-        else:
-            holder[key] = value
-    return {"version": "1.1", "data": [{"title": "Clocks", "paragraphs": [content]}]}
-
-
 def example_of(text, answer, question="what?"):
-    return squad.SquadExample(
+    return SquadExample(
         "q", question, text, answer, text.index(answer), False)
 
 
@@ -137,9 +123,8 @@ def example_of(text, answer, question="what?"):
 def test_examples_equal_the_release(name, tmp_path):
     path = tmp_path / "squad.json"
     path.write_text(json.dumps(golden()["datasets"][name]), encoding="utf-8")
-    examples = squad.read_examples(
-        str(path), is_training=name.startswith("train"),
-        version_2_with_negative=name.endswith("v2"))
+    examples = SquadTask(name.endswith("v2")).read(
+        str(path), is_training=name.startswith("train")).examples
     assert examples == read(name)
     assert [
         {"qas_id": example.qas_id, "question_text": example.question_text,
@@ -159,9 +144,8 @@ def test_features_equal_the_release(key):
         assert windows[int(place)] == features
     assert list(map(sha256, windows)) == expected["sha256_per_example"]
     # A paragraph of little but blanks, with one question in version 1.1.
-    dropped = squad.examples_without_features(*featurize_setting(key))
-    assert [example.qas_id for example in dropped] == (
-        ["q132", "q133"] if "v2" in key else ["q132"])
+    assert [example.qas_id for example, features in zip(*featurize_setting(key))
+            if not features] == (["q132", "q133"] if "v2" in key else ["q132"])
 
 
 @pytest.mark.shared
@@ -269,7 +253,7 @@ def test_a_match_of_less_than_four_fifths_is_none(unmatched, kept):
 ])
 def test_answers_are_found_again_from_their_positions(text, answer):
     example = example_of(text, answer)
-    feature, = squad.featurize(example, tokenizer=spm(), is_training=True, **WINDOWS)
+    feature, = TASK.featurize(example, tokenizer=spm(), is_training=True)
     assert spans_text(example, feature).strip() == answer
 
 
@@ -277,17 +261,14 @@ def test_answers_are_found_again_from_their_positions(text, answer):
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
 def test_a_paragraph_without_pieces_has_no_features(tmp_path, kind, text):
     tokenizer = spm() if kind == "sentencepiece" else chinese(tmp_path)
-    example = squad.SquadExample("q", "what?", text, None, None, False)
-    assert squad.featurize(
-        example, tokenizer=tokenizer, is_training=False, **WINDOWS) == []
+    example = SquadExample("q", "what?", text, None, None, False)
+    assert TASK.featurize(example, tokenizer=tokenizer, is_training=False) == []
 
 
 def test_an_answer_that_no_piece_stands_for_has_no_features_in_training():
     example = example_of("the old\u0301\u0302\u0301 clock", "\u0302")
-    assert squad.featurize(
-        example, tokenizer=spm(), is_training=False, **WINDOWS)
-    assert squad.featurize(
-        example, tokenizer=spm(), is_training=True, **WINDOWS) == []
+    assert TASK.featurize(example, tokenizer=spm(), is_training=False)
+    assert TASK.featurize(example, tokenizer=spm(), is_training=True) == []
 
 
 def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch):
@@ -298,7 +279,7 @@ def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch
         texts.append(text), tokenize(self, text))[1])
     examples = read("dev_v1")
     for example in examples:
-        squad.featurize(example, tokenizer=spm(), is_training=False, **WINDOWS)
+        TASK.featurize(example, tokenizer=spm(), is_training=False)
     paragraphs = {spm().prepare(example.paragraph_text) for example in examples}
     assert sum(text in paragraphs for text in texts) == len(paragraphs)
 
@@ -306,16 +287,16 @@ def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch
 # --- Windows ---------------------------------------------------------------------
 
 def test_windows_cover_the_paragraph_and_mark_each_piece_s_best_one():
-    example = squad.SquadExample(
+    example = SquadExample(
         "q", "what?", "one two three four five six seven eight nine ten " * 3,
         None, None, False)
-    windows = squad.featurize(example, tokenizer=spm(), is_training=False,
-                              max_seq_length=24, doc_stride=5, max_query_length=8)
+    windows = SquadTask(
+        max_seq_length=24, doc_stride=5, max_query_length=8).featurize(
+        example, tokenizer=spm(), is_training=False)
     assert len(windows) > 3
     best = [np.array(w["tok_start_to_orig_index"])[
         np.array(w["token_is_max_context"], bool)] for w in windows]
-    whole, = squad.featurize(
-        example, tokenizer=spm(), is_training=False, **WINDOWS)
+    whole, = TASK.featurize(example, tokenizer=spm(), is_training=False)
     # Each piece is in just one of them; only the first window has the first piece.
     assert sorted(np.concatenate(best)) == whole["tok_start_to_orig_index"]
     assert windows[0]["token_is_max_context"][0] == 1
@@ -330,8 +311,9 @@ def test_windows_cover_the_paragraph_and_mark_each_piece_s_best_one():
 def test_in_training_windows_without_the_whole_answer_are_impossible():
     text = "zero one two three four five six seven eight nine ten eleven twelve"
     example = example_of(text, "six")
-    windows = squad.featurize(example, tokenizer=spm(), is_training=True,
-                              max_seq_length=16, doc_stride=6, max_query_length=4)
+    windows = SquadTask(
+        max_seq_length=16, doc_stride=6, max_query_length=4).featurize(
+        example, tokenizer=spm(), is_training=True)
     possible = [w for w in windows if not w["is_impossible"][0]]
     assert 0 < len(possible) < len(windows)
     for window in possible:
@@ -342,8 +324,7 @@ def test_in_training_windows_without_the_whole_answer_are_impossible():
 
 
 def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
-    function = functools.partial(squad.featurize, tokenizer=spm(), is_training=True,
-                                 **WINDOWS)
+    function = functools.partial(TASK.featurize, tokenizer=spm(), is_training=True)
     examples = read("train_v2")
     forward = [function(example) for example in examples]
     other = pickle.loads(pickle.dumps(function))
@@ -353,14 +334,12 @@ def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
 
 def test_features_may_be_changed_without_changing_later_ones():
     example = read("train_v1")[0]
-    first, second = (squad.featurize(example, tokenizer=spm(), is_training=True,
-                                     **WINDOWS) for _ in range(2))
+    first, second = (TASK.featurize(example, tokenizer=spm(), is_training=True) for _ in range(2))
     before = copy.deepcopy(second)
     for values in first[0].values():
         values.clear()
     assert second == before
-    assert squad.featurize(
-        example, tokenizer=spm(), is_training=True, **WINDOWS) == before
+    assert TASK.featurize(example, tokenizer=spm(), is_training=True) == before
 
 
 def test_an_example_without_features_keeps_its_place_in_the_numbering():
@@ -389,9 +368,9 @@ def chinese(directory):
 def check_chinese(tokenizer):
     for answer in CHINESE_ANSWERS:
         example = example_of(CHINESE, answer, "书店在哪里？")
-        windows = squad.featurize(example, tokenizer=tokenizer, is_training=True,
-                                  max_seq_length=40, doc_stride=8,
-                                  max_query_length=8)
+        windows = SquadTask(
+        max_seq_length=40, doc_stride=8, max_query_length=8).featurize(
+        example, tokenizer=tokenizer, is_training=True)
         found = [spans_text(example, window) for window in windows
                  if not window["is_impossible"][0]]
         assert found and set(found) == {answer}
@@ -407,125 +386,6 @@ def test_chinese_answers_are_found_again_by_the_whole_vocabulary():
     check_chinese(FullTokenizer(str(SHARED / "data" / "chinese" / "vocab.txt")))
 
 
-# --- Wrong inputs ----------------------------------------------------------------
-
-def write(tmp_path, content):
-    path = tmp_path / "squad.json"
-    if not isinstance(content, bytes):
-        content = json.dumps(content, ensure_ascii=False).encode()
-    path.write_bytes(content)
-    return str(path)
-
-
-AT = "squad.json, article 1, paragraph 1, question"
-
-
-@pytest.mark.parametrize("content, message", [
-    (b'{"data": [\n{"paragraphs": [}]}', "squad.json, line 2: not valid JSON"),
-    (b"", "squad.json, line 1: not valid JSON"),
-    (b'{"data":\n["\xff"]}', "squad.json, line 2: not UTF-8"),
-    ([1, 2], "squad.json: the file has no 'data'"),
-    ({"data": {}}, "squad.json: the file has a 'data' that is not a list"),
-    ({"data": []}, "squad.json: there is no question in it"),
-    ({"data": [{"paragraphs": []}]}, "squad.json: there is no question in it"),
-    ({"data": [{"paragraphs": [{"context": "a", "qas": []}]}, {"title": "b"}]},
-     "squad.json, article 2 has no 'paragraphs'"),
-    (dataset(context=None), "squad.json, article 1, paragraph 1 has no 'context'"),
-    (dataset(qas=None), "squad.json, article 1, paragraph 1 has no 'qas'"),
-    (dataset(id=None), f"{AT} 1 has no 'id'"),
-    (dataset(id=7), f"{AT} 1 has a 'id' that is not a string"),
-    (dataset(question=None), f"{AT} 'q1' has no 'question'"),
-    (dataset(is_impossible="no"), f"{AT} 'q1' has a 'is_impossible' that is not true"),
-    (dataset(answers={}), f"{AT} 'q1' has a 'answers' that is not a list"),
-    (dataset(answers=[{}]), f"{AT} 'q1', answer has no 'text'"),
-    (dataset(qas=dataset()["data"][0]["paragraphs"][0]["qas"] * 2),
-     f"{AT} 'q1': an earlier question has this id"),
-])
-def test_what_is_not_squad_is_told_with_its_place(tmp_path, content, message):
-    with pytest.raises(InputError, match=re.escape(message)) as error:
-        squad.load_dataset(write(tmp_path, content))
-    assert str(error.value).endswith(".") and "\n" not in str(error.value)
-
-
-def test_a_missing_file_is_told(tmp_path):
-    with pytest.raises(InputError, match="nowhere.json: cannot be opened"):
-        squad.load_dataset(str(tmp_path / "nowhere.json"))
-
-
-def test_a_byte_order_mark_is_no_mistake(tmp_path):
-    path = write(tmp_path, b"\xef\xbb\xbf" + json.dumps(dataset()).encode())
-    assert squad.load_dataset(path) == dataset()["data"]
-
-
-@pytest.mark.parametrize("answers, message", [
-    ([], "has no answer to train on"),
-    (None, "has no answer to train on"),
-    ([{"text": "", "answer_start": 0}], "has no answer to train on"),
-    ([{"text": "clock", "answer_start": 5}],
-     "the answer 'clock' does not stand at character 5 of its paragraph, where there "
-     "is 'lock '; correct its answer_start."),
-    ([{"text": "clock", "answer_start": -13}], "does not stand at character -13"),
-    ([{"text": "clock", "answer_start": 400}], "does not stand at character 400"),
-    ([{"text": "clock"}], "answer has no 'answer_start'"),
-    ([{"text": "clock", "answer_start": "4"}], "'answer_start' that is not a number"),
-])
-def test_answers_unfit_for_training_are_told_with_the_question(
-        tmp_path, answers, message):
-    path = write(tmp_path, dataset(answers=answers))
-    with pytest.raises(InputError, match=f"{re.escape(AT)} 'q1'.*{re.escape(message)}"):
-        squad.read_examples(path, is_training=True, version_2_with_negative=False)
-    # Prediction takes no notice of answers.
-    example, = squad.read_examples(
-        path, is_training=False, version_2_with_negative=False)
-    assert example.answer_text is None and example.start_position is None
-
-
-def test_training_takes_the_first_of_several_answers():
-    answers = [{"text": "old", "answer_start": 13},
-               {"text": "clock", "answer_start": 4}]
-    data = dataset(answers=answers)["data"]
-    example, = squad.read_examples(
-        data, is_training=True, version_2_with_negative=False)
-    assert (example.answer_text, example.start_position) == ("old", 13)
-    assert squad.count_several_answers(data) == 1
-    assert squad.count_several_answers(dataset()["data"]) == 0
-    # Those of a question that is marked impossible are not looked at.
-    data = dataset(answers=answers, is_impossible=True)["data"]
-    assert squad.count_several_answers(data) == 0
-
-
-def test_a_test_set_has_no_answers():
-    assert squad.has_any_answer(dataset()["data"])
-    assert squad.has_any_answer(dataset(answers=[], is_impossible=True)["data"])
-    for answers in ([], None):
-        assert not squad.has_any_answer(dataset(answers=answers)["data"])
-
-
-@pytest.mark.parametrize("is_training", [True, False])
-def test_version_2_needs_its_flag(tmp_path, is_training):
-    path = write(tmp_path, dataset(answers=[], is_impossible=True))
-    with pytest.raises(InputError, match="'q1' .*add --version_2_with_negative"):
-        squad.read_examples(
-            path, is_training=is_training, version_2_with_negative=False)
-    example, = squad.read_examples(
-        path, is_training=is_training, version_2_with_negative=True)
-    assert example.is_impossible == is_training
-
-
-def test_version_1_can_be_read_with_the_flag_of_version_2(tmp_path):
-    example, = squad.read_examples(write(tmp_path, dataset()), is_training=True,
-                                   version_2_with_negative=True)
-    assert example.answer_text == "clock" and not example.is_impossible
-
-
-def test_scoring_needs_answers():
-    squad.check_answered(dataset()["data"], "f", False)
-    squad.check_answered(dataset(answers=[], is_impossible=True)["data"], "f", True)
-    for answers, version_2 in ([], False), (None, False), (None, True):
-        with pytest.raises(InputError, match="'q1' has no answers.*cannot be scored"):
-            squad.check_answered(dataset(answers=answers)["data"], "f", version_2)
-
-
 @pytest.mark.parametrize("sizes, message", [
     ((20, 8, 17), "--max_seq_length=20 leaves no room.*at least 21"),
     ((384, 0, 64), "--doc_stride=0 is not positive"),
@@ -533,8 +393,8 @@ def test_scoring_needs_answers():
 ])
 def test_windows_without_room_are_told(sizes, message):
     with pytest.raises(InputError, match=message):
-        squad.check_window_sizes(*sizes)
-    squad.check_window_sizes(21, 1, 17)
+        SquadTask(False, *sizes)
+    SquadTask(False, 21, 1, 17)
 
 
 # --- Real data -------------------------------------------------------------------
@@ -549,15 +409,13 @@ def test_real_data_loses_no_example_and_no_answer(
         name, version_2, is_training, num_examples, num_features):
     tokenizer = FullTokenizer(
         spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
-    examples = squad.read_examples(
-        str(SHARED / "data" / "squad" / name), is_training=is_training,
-        version_2_with_negative=version_2)
-    per_example = [squad.featurize(example, tokenizer=tokenizer,
-                                   is_training=is_training, **WINDOWS)
+    task = SquadTask(version_2)
+    examples = task.read(
+        str(SHARED / "data" / "squad" / name), is_training=is_training).examples
+    per_example = [task.featurize(example, tokenizer=tokenizer, is_training=is_training)
                    for example in examples]
-    assert len(examples) == num_examples
+    assert len(examples) == num_examples and all(per_example)
     assert sum(map(len, per_example)) == num_features
-    assert squad.examples_without_features(examples, per_example) == []
     if is_training:
         answered = [(example, [w for w in windows if not w["is_impossible"][0]])
                     for example, windows in zip(examples, per_example)

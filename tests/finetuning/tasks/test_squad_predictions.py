@@ -8,15 +8,19 @@ the release's metrics on all questions.
 
 import gzip
 import json
+import math
 import types
 
 import numpy as np
 import pytest
+from official.nlp.tools import squad_evaluate_v2_0
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import Ragged
 from albert_tf.finetuning.tasks import squad_predictions, squad_scoring
-from albert_tf.finetuning.tasks.squad_predictions import TopSpans, Windows
+from albert_tf.finetuning.tasks.squad import QuestionSet, SquadTask
+from albert_tf.finetuning.tasks.squad_dataset import SquadDataset
+from albert_tf.finetuning.tasks.squad_predictions import Spans, TopSpans, Windows
 from tests.helpers import FIXTURES, SHARED
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")
@@ -68,13 +72,21 @@ def read_golden(version):
     return examples, windows, dict(np.load(folder / f"{version}_logits.npz")), runs
 
 
+def joined(sets):
+    """Spans of several results, window by window, as the release accumulates them."""
+    spans = Spans(*(np.concatenate(columns) for columns in zip(*sets)))
+    order = np.argsort(spans.row, kind="stable")
+    return Spans(*(column[order] for column in spans))
+
+
 def predict_v1(examples, windows, arrays, run):
     sets = [squad_predictions.spans_v1(
         examples, windows, arrays[f"start_log_prob_{i}"], arrays[f"end_log_prob_{i}"],
         n_best_size=run["n_best_size"], max_answer_length=run["max_answer_length"])
         for i in run["results_used"]]
     return squad_predictions.rank_spans(
-        examples, windows, sets, run["n_best_size"], squad_predictions.NO_SPAN_V1)
+        examples, windows, joined(sets), run["n_best_size"],
+        squad_predictions.NO_SPAN_V1)
 
 
 def top_spans(arrays, i):
@@ -87,9 +99,12 @@ def predict_v2(examples, windows, arrays, run):
         examples, windows, result, max_answer_length=run["max_answer_length"], **TOP)
         for result in results]
     ranked = squad_predictions.rank_spans(
-        examples, windows, sets, run["n_best_size"], squad_predictions.NO_SPAN_V2)
-    return ranked._replace(
-        null_odds=squad_predictions.null_odds(examples, windows, results))
+        examples, windows, joined(sets), run["n_best_size"],
+        squad_predictions.NO_SPAN_V2)
+    odds = [squad_predictions.null_odds(examples, windows, result.cls_logits)
+            for result in results]
+    return ranked._replace(null_odds={
+        qas_id: sum(found[qas_id] for found in odds) / len(odds) for qas_id in odds[0]})
 
 
 def assert_same_entries(found, expected):
@@ -154,7 +169,7 @@ def test_spans_come_in_the_releases_order(version):
     else:
         spans = squad_predictions.spans_v2(
             examples, windows, top_spans(arrays, 0), max_answer_length=5, **TOP)
-    spans = squad_predictions.average_spans([spans])
+    spans = squad_predictions.merge_repeated(spans)
     expected = [
         (int(unique_id), start, end, *np.mean(scores, axis=0))
         for by_window in run["accumulated"].values()
@@ -334,65 +349,88 @@ def test_results_that_do_not_fit_the_windows_are_refused():
 
 # Metrics.
 
-def released_predictions(run):
-    return squad_predictions.Predictions(
-        run["predictions"], {}, run["null_odds"], [])
+def dataset_of(articles):
+    """The questions alone, as a dataset."""
+    return SquadDataset({"data": [{"paragraphs": [
+        {"context": "", "qas": [{"question": "", **q} for q in paragraph["qas"]]}
+        for paragraph in article["paragraphs"]]} for article in articles]})
+
+
+def released_predictions(run, null_odds=None):
+    return squad_predictions.Predictions(run["predictions"], {}, null_odds, [])
+
+
+def score_as_released(articles, predictions):
+    """The release's evaluate_v2: metrics and answers at the threshold of best F1.
+
+    With its two mistakes: the question whose odds equal the threshold was counted as
+    answered in the search and is then left unanswered, so that the final F1 is
+    slightly under the best; and a question with null odds above 1.0, a limit for
+    probabilities, counts as unanswered, which matters when the threshold is above 1.
+    """
+    best = squad_evaluate_v2_0.evaluate(
+        articles, predictions.texts, predictions.null_odds)
+    threshold = best["final_f1_thresh"]
+    texts = predictions.texts_at(threshold)
+    scores = squad_evaluate_v2_0.evaluate(articles, texts, predictions.null_odds)
+    return {**{name: scores[name] for name in ("exact", "f1", "total")},
+            "null_score_diff_threshold": threshold}, texts
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_metrics_of_version_1_equal_the_releases(name):
     run = SCORES["v1"]["runs"][name]
-    assert squad_scoring.score_v1(SCORES["v1"]["articles"], run["predictions"]) == (
-        pytest.approx(run["evaluate_v1"], rel=0, abs=1e-9))
+    assert squad_scoring.score(
+        dataset_of(SCORES["v1"]["articles"]), released_predictions(run)).metrics == (
+            pytest.approx(run["evaluate_v1"], rel=0, abs=1e-9))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_metrics_of_version_2_equal_the_releases(name):
     run, articles = SCORES["v2"]["runs"][name], SCORES["v2"]["articles"]
-    released = squad_scoring.score_v2_as_released(articles, released_predictions(run))
-    assert released.metrics == pytest.approx(run["evaluate_v2"], rel=0, abs=1e-9)
-    assert released.texts == run["final_predictions"]
-    score = squad_scoring.score_v2(articles, released_predictions(run))
+    predictions = released_predictions(run, run["null_odds"])
+    metrics, texts = score_as_released(articles, predictions)
+    assert metrics == pytest.approx(run["evaluate_v2"], rel=0, abs=1e-9)
+    assert texts == run["final_predictions"]
+    score = squad_scoring.score(dataset_of(articles), predictions)
     for best in "f1", "exact":
         assert run[f"find_best_thresh_{best}"] == pytest.approx(
             [score.metrics[f"best_{best}"], score.metrics[f"best_{best}_thresh"]],
             rel=0, abs=1e-9)
     # No odds of these are above 1, where the release's scores go another way.
-    assert score.texts == released.texts
-    assert score.metrics["f1"] == released.metrics["f1"]
+    assert score.texts == texts
+    assert score.metrics["f1"] == metrics["f1"]
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_each_question_s_metrics_equal_the_releases(name):
     run = SCORES["v2"]["runs"][name]
     outcomes = squad_scoring.question_outcomes(
-        SCORES["v2"]["articles"], run["predictions"], version_2=True)
+        dataset_of(SCORES["v2"]["articles"]), run["predictions"], version_2=True)
     assert {i: o.exact for i, o in outcomes.items()} == run["exact_raw"]
     assert {i: o.f1 for i, o in outcomes.items()} == pytest.approx(
         run["f1_raw"], rel=0, abs=1e-9)
 
 
 def question(qas_id, *answers):
-    return {"id": qas_id, "question": f"{qas_id}?",
-            "answers": [{"text": answer} for answer in answers]}
+    return {"id": qas_id, "answers": [{"text": answer} for answer in answers]}
 
 
 def dataset(*questions):
-    return [{"paragraphs": [{"qas": list(questions)}]}]
+    return dataset_of([{"paragraphs": [{"qas": questions}]}])
 
 
 @pytest.mark.parametrize("pair", SCORES["pairs"], ids=lambda p: f"{p['a']}~{p['b']}")
 def test_two_texts_are_compared_as_the_release_does(pair):
-    articles, texts = dataset(question("q", pair["b"])), {"q": pair["a"]}
+    asked, texts = dataset(question("q", pair["b"])), {"q": pair["a"]}
     for version in 1, 2:
-        outcome = squad_scoring.question_outcomes(articles, texts, version == 2)["q"]
+        outcome = squad_scoring.question_outcomes(asked, texts, version == 2)["q"]
         assert outcome.exact == pair[f"em_v{version}"]
         assert outcome.f1 == pytest.approx(pair[f"f1_v{version}"], abs=1e-9)
 
 
-ARTICLES = dataset(question("a", "red", "red", "a red"), question("b", "blue"),
-                   question("c"),
-                   question("d"))
+DATASET = dataset(question("a", "red", "red", "a red"), question("b", "blue"),
+                  question("c"), question("d"))
 ANSWERS = squad_predictions.Predictions(
     {"a": "red", "b": "blue", "c": "green", "d": "pink"},
     {i: [{"text": i, "probability": 0.5}] for i in "abcd"},
@@ -400,55 +438,77 @@ ANSWERS = squad_predictions.Predictions(
 
 
 def test_the_best_threshold_leaves_its_own_question_out_unless_told():
-    score = squad_scoring.score_v2(ARTICLES, ANSWERS)
+    score = squad_scoring.score(DATASET, ANSWERS)
     assert score.metrics["best_f1"] == 100 and score.metrics["best_f1_thresh"] == 3
     assert score.metrics["f1"] == 75 and score.texts["b"] == ""
-    mended = squad_scoring.score_v2(ARTICLES, ANSWERS, answer_at_threshold=True)
+    mended = squad_scoring.score(DATASET, ANSWERS, answer_at_threshold=True)
     assert mended.metrics["f1"] == 100 and mended.texts["b"] == "blue"
     for found in score, mended:
         assert found.metrics["null_score_diff_threshold"] == 3
-        assert found.metrics["null_score_diff_threshold_found"] is True
 
 
 def test_a_threshold_given_is_applied_and_recorded():
-    score = squad_scoring.score_v2(ARTICLES, ANSWERS, threshold=4.5)
+    score = squad_scoring.score(DATASET, ANSWERS, threshold=4.5)
     assert score.texts == {"a": "red", "b": "blue", "c": "green", "d": ""}
     assert score.metrics["null_score_diff_threshold"] == 4.5
-    assert score.metrics["null_score_diff_threshold_found"] is False
     assert score.metrics["exact"] == 75
     assert score.metrics["HasAns_exact"] == 100 and score.metrics["NoAns_exact"] == 50
     assert score.metrics["best_f1"] == 100
     with pytest.raises(ValueError, match="no null odds"):
         ANSWERS._replace(null_odds=None).texts_at(0.0)
-    with pytest.raises(InputError, match="threshold .* not a number"):
-        squad_scoring.score_v2(ARTICLES, ANSWERS, threshold=float("nan"))
+
+
+@pytest.mark.parametrize("version_2, threshold, message", [
+    (True, math.nan, "threshold.* is not a number"),
+    (False, 0.0, "is for SQuAD 2.0")])
+def test_a_threshold_that_cannot_be_applied_is_told(version_2, threshold, message):
+    with pytest.raises(InputError, match=message):
+        SquadTask(version_2, threshold=threshold)
 
 
 def test_the_release_takes_null_odds_above_1_for_no_answer():
-    released = squad_scoring.score_v2_as_released(ARTICLES, ANSWERS)
-    assert released.texts["a"] == "red"
-    assert released.metrics["exact"] == 50
+    metrics, texts = score_as_released(DATASET.articles, ANSWERS)
+    assert texts["a"] == "red" and metrics["exact"] == 50
 
 
 def test_questions_that_cannot_be_scored_are_told():
+    final = ANSWERS._replace(null_odds=None)
     with pytest.raises(InputError, match=r"'b' has no prediction \(3 of 4"):
-        squad_scoring.score_v2(ARTICLES, ANSWERS._replace(texts={"a": "red"}))
+        squad_scoring.score(DATASET, ANSWERS._replace(texts={"a": "red"}))
     with pytest.raises(InputError, match="'b' has no prediction"):
-        squad_scoring.score_v1(dataset(question("a", "x"), question("b", "x")),
-                               {"a": "x"})
-    with pytest.raises(InputError, match="'c' has no true answers.*version 2.0"):
-        squad_scoring.score_v1(ARTICLES, ANSWERS.texts)
-    with pytest.raises(InputError, match="'t' has no true answers"):
-        squad_scoring.score_v2(dataset({"id": "t"}), ANSWERS._replace(texts={"t": ""}))
-    with pytest.raises(InputError, match="no questions"):
-        squad_scoring.score_v1(dataset(), {})
+        squad_scoring.score(dataset(question("a", "x"), question("b", "x")),
+                            final._replace(texts={"a": "x"}))
+    with pytest.raises(InputError, match="'c' has no answers.*version_2"):
+        squad_scoring.score(DATASET, final)
+    with pytest.raises(InputError, match="'t' has no answers"):
+        squad_scoring.score(dataset({"id": "t"}), ANSWERS._replace(texts={"t": ""}))
 
 
 def test_a_dataset_may_be_part_of_what_was_predicted():
-    score = squad_scoring.score_v2(ARTICLES[:1], ANSWERS._replace(
+    score = squad_scoring.score(DATASET, ANSWERS._replace(
         texts=ANSWERS.texts | {"more": "x"},
         null_odds=ANSWERS.null_odds | {"more": 1.0}))
     assert score.metrics["total"] == 4
+
+
+def test_outputs_are_ranked_and_scored_once(monkeypatch):
+    examples, windows, arrays, runs = read_subset("v1")
+    outputs = {f"{end}_log_probs": arrays[f"{end}_log_prob_0"]
+               for end in ("start", "end")}
+    given = QuestionSet(dataset_of(SCORES["v1"]["articles"]), examples, answered=False)
+    ranked = []
+    monkeypatch.setattr(
+        squad_predictions, "predict_v1",
+        lambda *args, predict=squad_predictions.predict_v1, **options: (
+            ranked.append(1), predict(*args, **options))[1])
+    task, columns = SquadTask(), windows._asdict()
+    first = task.answers(given, outputs, columns)
+    assert task.answers(given, outputs, columns) is first and len(ranked) == 1
+    assert first.texts == runs["one"]["predictions"] | {"q132": ""}
+    # Other outputs, or a task with other settings, give other answers.
+    assert task.answers(given, dict(outputs), columns) == first
+    SquadTask(n_best_size=3).answers(given, outputs, columns)
+    assert len(ranked) == 3
 
 
 # Files.
@@ -458,7 +518,7 @@ def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
                 for i in "abcd"]
     texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
     paths = squad_scoring.write_prediction_files(
-        str(tmp_path / "out"), examples, ANSWERS, texts, ARTICLES)
+        str(tmp_path / "out"), examples, ANSWERS, texts, DATASET)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths) == [
             "nbest_predictions.json", "null_odds.json", "predictions.json",

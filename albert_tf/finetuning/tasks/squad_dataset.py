@@ -1,0 +1,180 @@
+"""SQuAD 1.1 and 2.0: a file, read and checked once for all that is done with it.
+
+    {"data": [{"paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "is_impossible": ...,
+         "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
+
+Other data sets in this format, such as CMRC and DRCD in Chinese, are read too.
+"""
+
+from typing import Any, Iterator, NamedTuple, Optional
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+
+class SquadExample(NamedTuple):
+    """One question about one paragraph.
+
+    Attributes:
+      qas_id: the question's id.
+      question_text, paragraph_text: as in the file.
+      answer_text: the answer of a training example, "" if there is none; None in
+        prediction.
+      start_position: first character of the answer in the paragraph, -1 if there
+        is none; None in prediction.
+      is_impossible: whether the paragraph does not hold the answer; always False
+        in prediction.
+    """
+
+    qas_id: str
+    question_text: str
+    paragraph_text: str
+    answer_text: Optional[str]
+    start_position: Optional[int]
+    is_impossible: bool
+
+
+class Question(NamedTuple):
+    """A question as it stands in the file."""
+
+    where: str  # "dev.json, article 1, paragraph 2, question 'q3'"
+    paragraph: str
+    content: dict[str, Any]
+
+
+class SquadDataset:
+    """The questions of a file. Answers are checked where there are any.
+
+        dataset = SquadDataset.read("dev-v1.1.json")
+        examples = dataset.examples(is_training=False, version_2=False)
+
+    Args:
+      content: what the file holds.
+      name: the file, for error messages.
+
+    Attributes:
+      articles: the list under "data", which the official metrics take.
+      questions: in the order of the file.
+    """
+
+    def __init__(self, content: Any, name: str = "The data"):
+        self.questions = list(_walk(content, name))
+        if not self.questions:
+            raise InputError(f"{name}: there is no question in it; give another file.")
+        self.articles: list[dict] = content["data"]
+
+    @classmethod
+    def read(cls, path: str) -> "SquadDataset":
+        return cls(files.read_json(
+            path, "the file may be incomplete: fetch it again"), path)
+
+    def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:
+        """Examples in the order of the file (the release's read_squad_examples).
+
+        Training sets have one answer to a question, evaluation sets several.
+        Training on the latter takes the first one (count_several_answers says how
+        often); the release refuses such a file.
+
+        Args:
+          is_training: whether to take the answers, which then must stand where the
+            file says.
+          version_2: whether questions without an answer are allowed (SQuAD 2.0). A
+            question without the key is_impossible has an answer.
+        """
+        examples = []
+        for question in self.questions:
+            _check_version(question, version_2)
+            content, answer = question.content, (None, None)
+            impossible = is_training and content.get("is_impossible", False)
+            if is_training:
+                answer = ("", -1) if impossible else _training_answer(question)
+            examples.append(SquadExample(content["id"], content["question"],
+                                         question.paragraph, *answer, impossible))
+        return examples
+
+    def count_several_answers(self) -> int:
+        """Questions of which training takes the first of several answers."""
+        return sum(len(q.content.get("answers") or ()) > 1
+                   and not q.content.get("is_impossible") for q in self.questions)
+
+    def has_any_answer(self) -> bool:
+        """Whether a question has an answer or is marked as having none.
+
+        A test set has no such question.
+        """
+        return any(q.content.get("answers") or "is_impossible" in q.content
+                   for q in self.questions)
+
+    def check_answered(self, version_2: bool) -> None:
+        """Checks that predictions of every question can be scored."""
+        for question in self.questions:
+            _check_version(question, version_2)
+            answers = question.content.get("answers")
+            if answers is None or not (answers or version_2):
+                raise InputError(
+                    f"{question.where} has no answers, so its prediction cannot be "
+                    "scored; give a file with answers"
+                    + ("." if answers is None else ", or add "
+                       "--version_2_with_negative if it really has none."))
+
+
+def _walk(content: Any, name: str) -> Iterator[Question]:
+    """All questions, each checked."""
+    seen: set[str] = set()
+    for a, article in enumerate(_get(content, "data", list, f"{name}: the file"), 1):
+        place = f"{name}, article {a}"
+        for p, paragraph in enumerate(_get(article, "paragraphs", list, place), 1):
+            where = f"{place}, paragraph {p}"
+            context = _get(paragraph, "context", str, where)
+            for q, question in enumerate(_get(paragraph, "qas", list, where), 1):
+                key = _get(question, "id", str, f"{where}, question {q}")
+                here = f"{where}, question {key!r}"
+                _get(question, "question", str, here)
+                if key in seen:
+                    raise InputError(f"{here}: an earlier question has this id; give "
+                                     "each one its own.")
+                seen.add(key)
+                if "is_impossible" in question:
+                    _get(question, "is_impossible", bool, here)
+                if "answers" in question:
+                    for answer in _get(question, "answers", list, here):
+                        _get(answer, "text", str, f"{here}, answer")
+                yield Question(here, context, question)
+
+
+_KINDS = {list: "a list", str: "a string", bool: "true or false", int: "a number"}
+
+
+def _get(holder: Any, key: str, kind: type, place: str) -> Any:
+    value = holder.get(key) if isinstance(holder, dict) else None
+    if type(value) is kind:
+        return value
+    problem = (f"has no '{key}'" if value is None
+               else f"has a '{key}' that is not {_KINDS[kind]}")
+    raise InputError(f"{place} {problem}, so this is not SQuAD's format; give a file "
+                     "like SQuAD's train-v1.1.json.")
+
+
+def _check_version(question: Question, version_2: bool) -> None:
+    if question.content.get("is_impossible") and not version_2:
+        raise InputError(f"{question.where} is marked as impossible to answer, as in "
+                         "SQuAD 2.0; add --version_2_with_negative.")
+
+
+def _training_answer(question: Question) -> tuple[str, int]:
+    """Text and first character of the answer, which must stand there."""
+    answers = question.content.get("answers") or []
+    if not answers or not answers[0]["text"]:
+        raise InputError(
+            f"{question.where} has no answer to train on; give a file for training, or "
+            "mark a question without an answer with \"is_impossible\": true.")
+    text = answers[0]["text"]
+    start = _get(answers[0], "answer_start", int, f"{question.where}, answer")
+    there = question.paragraph[start:start + len(text)] if start >= 0 else ""
+    if there != text:
+        raise InputError(
+            f"{question.where}: the answer {text[:60]!r} does not stand at character "
+            f"{start} of its paragraph, where there is {there[:60]!r}; correct its "
+            "answer_start.")
+    return text, start
