@@ -18,15 +18,14 @@ import collections
 import contextlib
 import json
 import os
-import sys
 import time
 
 from absl import flags, logging
-import tqdm
 
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
+from albert_tf.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
@@ -146,22 +145,19 @@ def main(argv):
                            FLAGS.keep_titles)
     summary = prepare.Summary()
     started = time.time()
-    python = FLAGS.input_format == "python"
-    local = not python and not any(map(files.is_remote, paths))
-    total = sum(map(os.path.getsize, paths)) if local else None
     with contextlib.ExitStack() as stack:
         training = stack.enter_context(files.atomic_write(FLAGS.output_file))
         heldout = FLAGS.heldout_file and stack.enter_context(
             files.atomic_write(FLAGS.heldout_file))
-        bar = stack.enter_context(tqdm.tqdm(
-            total=total, unit=" files" if python else "B",
-            unit_scale=not python, desc="prepare_corpus",
-            mininterval=0.5 if sys.stderr.isatty() else 10))
-        documents = (
-            (readers.Document(name, readers.paragraphs_of([text], "keep"))
-             for name, text in python_prose.documents(on_file=bar.update))
-            if python else
-            readers.read_documents(paths, layout, summary.dropped, bar.update))
+        if FLAGS.input_format == "python":
+            progress = Progress("reading", "files", None)
+            documents = (
+                readers.Document(name, readers.paragraphs_of([text], "keep"))
+                for name, text in python_prose.documents(on_file=progress.add))
+        else:
+            on_bytes = Progress.of_bytes("reading", files.total_size(paths))
+            documents = readers.read_documents(
+                paths, layout, summary.dropped, on_bytes)
         prepare.prepare(documents, options, training, heldout, summary)
     report(summary, time.time() - started)
 

@@ -10,14 +10,13 @@ preprocessing of the tokenizer first: give the same --do_lower_case to the other
 scripts.
 """
 
-import sys
 import time
 
 from absl import flags, logging
-import tqdm
 
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags
+from albert_tf.progress import Progress
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
@@ -48,12 +47,12 @@ flags.DEFINE_integer(
 flags.DEFINE_bool("verbose", False, "Show the trainer's own log.")
 
 
-def read(paths, bar):
+def read(paths):
     """Lines of the files; says when the reading is over and the training starts."""
+    on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     for path in paths:
-        for _, line in files.read_lines(path):
+        for _, line in files.read_lines(path, on_bytes):
             yield line
-    bar.close()
     logging.info("All text is read; training starts.")
 
 
@@ -68,10 +67,8 @@ def main(argv):
     started = time.time()
     # Both files are opened first: a folder that cannot be written shows now.
     with files.atomic_write(f"{prefix}.model") as model_file, \
-            files.atomic_write(f"{prefix}.vocab") as vocab_file, \
-            tqdm.tqdm(unit=" lines", desc="reading",
-                      mininterval=0.5 if sys.stderr.isatty() else 10) as bar:
-        result = train_sentencepiece.train(read(paths, bar), options, bar.update)
+            files.atomic_write(f"{prefix}.vocab") as vocab_file:
+        result = train_sentencepiece.train(read(paths), options)
         model_file.write(result.model)
         vocab_file.write(result.vocab)
     print(f"{options.vocab_size:,} pieces from {result.sentences:,} sentences with "

@@ -118,9 +118,7 @@ class AlbertConfig:
           InputError: if the file cannot be read, is not a JSON object, or holds
             values that cannot be; names the file.
         """
-        values = files.read_json(path)
-        if not isinstance(values, dict):
-            raise InputError(f"{path}: not a JSON object with the config's keys.")
+        values = files.read_object(path)
         if "vocab_size" not in values:
             raise InputError(
                 f"{path}: no vocab_size; is this an ALBERT config file?")

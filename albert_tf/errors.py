@@ -1,17 +1,28 @@
-"""The exceptions for what a user can mend."""
+"""The exceptions that end a script with a sentence and no traceback.
+
+One rule holds in the whole package, and is said here alone: whatever a user can mend
+raises `InputError` with one sentence that names the file, line, flag or value and says
+what to do. Functions have no "Raises" section for it. Anything else that is raised, an
+AssertionError or a KeyError, is a mistake of this package.
+"""
 
 
 class InputError(ValueError):
     """A wrong flag, file, line or value.
 
-    The message is one sentence for the person at the terminal: it names the
-    file, line, flag or value and says what to do. Scripts print it without a
-    traceback and exit with status 1.
+        raise InputError(f"{path}, line {number}: no label; give one of 0 and 1.")
+
+    Scripts print the sentence without a traceback and exit with status 1 (`cli.flags`).
     """
 
 
 class Interruption(InputError):
-    """Room or memory gave out; what is finished is good, and a run may go on with it.
+    """Disk space or memory ran out: finished work is kept, and the run can resume."""
 
-    As an InputError it ends a script with its sentence.
-    """
+
+class Stopped(Exception):
+    """A signal asked the run to end; its state has been saved."""
+
+    def __init__(self, signal_number: int):
+        super().__init__(signal_number)
+        self.signal_number = signal_number

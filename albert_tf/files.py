@@ -7,6 +7,7 @@ work on local files never loads TensorFlow.
 
 import bz2
 import contextlib
+import errno
 import glob
 import gzip
 import hashlib
@@ -16,7 +17,7 @@ import lzma
 import os
 import shutil
 import zlib
-from typing import Any, BinaryIO, Iterable, Iterator
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
 
 from albert_tf.errors import InputError, Interruption
 
@@ -54,11 +55,7 @@ def _remote_errors(what: str) -> Iterator[None]:
 
 
 def open_binary(path: str, mode: str = "rb") -> BinaryIO:
-    """Opens a local or remote file; the caller closes it.
-
-    Raises:
-      InputError: if the file cannot be opened.
-    """
+    """Opens a local or remote file; the caller closes it."""
     try:
         return _gfile().GFile(path, mode) if is_remote(path) else open(path, mode)
     except OSError as error:
@@ -81,9 +78,6 @@ def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     Returns:
       A stream whose reading raises one of READ_ERRORS if the file is damaged;
       `stream` itself for other names.
-
-    Raises:
-      InputError: for a .zst file if the package zstandard is missing.
     """
     if path.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream)
@@ -149,12 +143,12 @@ def exists(path: str) -> bool:
     return _gfile().exists(path) if is_remote(path) else os.path.exists(path)
 
 
-def size(path: str) -> int:
-    """Size of a file in bytes.
+def is_folder(path: str) -> bool:
+    return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
-    Raises:
-      InputError: if it cannot be told.
-    """
+
+def size(path: str) -> int:
+    """Size of a file in bytes."""
     if is_remote(path):
         with _remote_errors(path):
             return _gfile().stat(path).length
@@ -165,12 +159,14 @@ def size(path: str) -> int:
             f"{path}: cannot be read: {error.strerror or error}.") from error
 
 
-def sha256(path: str) -> str:
-    """The SHA-256 of a file's content, in hexadecimal.
+def total_size(paths: Iterable[str]) -> Optional[int]:
+    """Bytes of some files together; None if one is remote, where asking takes time."""
+    paths = list(paths)
+    return None if any(map(is_remote, paths)) else sum(map(size, paths))
 
-    Raises:
-      InputError: if it cannot be read.
-    """
+
+def sha256(path: str) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with open_binary(path) as stream:
         while chunk := stream.read(_DIGEST_STEP):
@@ -184,6 +180,20 @@ def rename(source: str, target: str) -> None:
         _gfile().rename(source, target, overwrite=True)
     else:
         os.replace(source, target)
+
+
+def move(source: str, target: str) -> None:
+    """Renames a file, or copies it whole where it goes to another disk."""
+    try:
+        if is_remote(source) == is_remote(target):
+            return rename(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise Interruption(
+                f"{target}: cannot be written: {error.strerror or error}; make room "
+                "or change its permissions, and start again.") from error
+    copy(source, target)
+    remove(source)
 
 
 def copy(source: str, target: str) -> None:
@@ -221,9 +231,6 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
     Returns:
       The paths in the order of the patterns, sorted within each pattern, each
       path once.
-
-    Raises:
-      InputError: if a pattern matches no file, or none is given.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
@@ -251,46 +258,52 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
     return list(paths)
 
 
-def read_lines(path: str) -> Iterator[tuple[int, str]]:
+def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
+               keep_ends: bool = False) -> Iterator[tuple[int, str]]:
     """Lines of a UTF-8 text file with their numbers, starting at 1.
 
-    A byte-order mark at the start is dropped, and so is each line's end
-    ("\\n" or "\\r\\n"). A file whose name ends in one of COMPRESSED is
-    decompressed.
+    A byte-order mark at the start is dropped. A file whose name ends in one of
+    COMPRESSED is decompressed.
 
-    Raises:
-      InputError: if a line is not UTF-8; names the file and the line; or if a
-        compressed file is damaged.
+    Args:
+      path: the file.
+      on_bytes: called with the number of bytes of the file (compressed, if it is)
+        that were read since the last call.
+      keep_ends: whether lines keep their ends, "\\n" or "\\r\\n".
     """
-    number = 0
+    number, told = 0, 0
     with open_binary(path) as stream:
         try:
             for number, raw in enumerate(decompressed(path, stream), 1):
                 line = raw.decode("utf-8")
                 if number == 1:
                     line = line.removeprefix("\ufeff")
-                yield number, line.rstrip("\r\n")
+                yield number, line if keep_ends else line.rstrip("\r\n")
+                if number % 256 == 0:
+                    before, told = told, stream.tell()
+                    on_bytes(told - before)
         except UnicodeDecodeError as error:
             raise not_utf8(path, number, error.start + 1, error.reason) from error
         except READ_ERRORS as error:
             raise damaged(path, number, error) from error
+        on_bytes(stream.tell() - told)
 
 
 def read_json(path: str, advice: str = "") -> Any:
-    """The value that a JSON file holds.
-
-    Args:
-      path: the file.
-      advice: what to do where it is damaged, for the end of the message.
-
-    Raises:
-      InputError: if the file cannot be read or is not JSON; names file and line.
-    """
+    """The value in a JSON file; `advice` says what to do where it is damaged."""
     try:
         return json.loads("\n".join(line for _, line in read_lines(path)))
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not JSON ({error.msg})"
                          f"{advice and '; '}{advice}.") from error
+
+
+def read_object(path: str, advice: str = "") -> dict[str, Any]:
+    """The JSON object in a file; `advice` says what to do where it is damaged."""
+    value = read_json(path, advice)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a JSON object{advice and '; '}{advice}.")
+    return value
 
 
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
@@ -308,30 +321,46 @@ def damaged(path: str, line: int, error: Exception) -> InputError:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str) -> Iterator[BinaryIO]:
-    """Opens `path` for writing bytes under a temporary name, renamed at the end.
+def staged(*paths: str) -> Iterator[list[str]]:
+    """Temporary names for files or folders, which get their own names all at the end.
 
-    If the block raises, the temporary file is removed and whatever stood at
-    `path` stays as it was.
+        with files.staged(path, f"{path}.json") as (records, summary):
+            ...  # write both
 
-    Raises:
-      InputError: if the file cannot be created or written.
+    They are renamed in the order of `paths`. If the block raises, what it wrote is
+    removed, and whatever stood at `paths` stays as it was.
     """
-    temporary = f"{path}.incomplete-{os.getpid()}"
-    make_directory(os.path.dirname(path) or ".", path)
-    stream = open_binary(temporary, "wb")
+    for path in paths:
+        make_directory(os.path.dirname(path.rstrip("/")) or ".", path)
+    # Processes of several hosts may share a folder and have the same id.
+    mark = f"incomplete-{int.from_bytes(os.urandom(6), 'big')}"
+    temporary = [f"{path.rstrip('/')}.{mark}" for path in paths]
+    path = paths[0]
     try:
-        yield stream
+        yield temporary
+        for path, whole in zip(paths, temporary):
+            rename(whole, path)
+    except OSError as error:
+        raise Interruption(
+            f"{path}: cannot be written: {error.strerror or error}.") from error
+    finally:
+        for whole in temporary:
+            (remove_folder if is_folder(whole) else remove)(whole)
+
+
+@contextlib.contextmanager
+def atomic_write(path: str) -> Iterator[BinaryIO]:
+    """Opens `path` for writing bytes as `staged` does: it appears whole or not at all."""
+    with staged(path) as (temporary,):
+        stream = open_binary(temporary, "wb")
+        try:
+            yield stream
+        except BaseException:
+            # Closing may fail as well, and the first error is the one to show.
+            with contextlib.suppress(OSError):
+                stream.close()
+            raise
         stream.close()
-        rename(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            stream.close()
-        remove(temporary)
-        if isinstance(error, OSError):
-            raise Interruption(
-                f"{path}: cannot be written: {error.strerror or error}.") from error
-        raise
 
 
 def make_directory(path: str, what: str) -> None:
@@ -340,9 +369,6 @@ def make_directory(path: str, what: str) -> None:
     Args:
       path: the directory.
       what: what wants it, for the error message ("--output_dir").
-
-    Raises:
-      InputError: if it cannot be made or written.
     """
     if is_remote(path):
         with _remote_errors(f"{what}: the folder {path}"):

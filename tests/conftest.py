@@ -1,8 +1,10 @@
 """Two CPU devices for every test; markers `shared` (needs ../shared) and `slow`."""
 
+import logging
 import os
 
 import pytest
+from absl import logging as absl_logging
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -25,6 +27,24 @@ LONG_FILES = (
     "test_run_race", "test_quickstart", "test_in_training", "test_local",
     "test_compiled_steps", "test_read_positions", "test_loss_scaling",
     "test_recompute", "test_server", "test_optimization")
+
+
+@pytest.fixture(autouse=True)
+def absl_log():
+    """Lines from INFO on reach caplog, whatever a test or a library did to the logger.
+
+    Setting absl's verbosity back is not enough: it begins as -1 beside a logger that
+    takes the root's level, and once it is set, to -1 too, the logger has its own.
+    """
+    logger = logging.getLogger("absl")
+    verbosity, level, propagate = (
+        absl_logging.get_verbosity(), logger.level, logger.propagate)
+    absl_logging.set_verbosity(absl_logging.INFO)
+    logger.propagate = True
+    yield
+    absl_logging.set_verbosity(verbosity)
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 def pytest_collection_modifyitems(items):

@@ -14,9 +14,8 @@ from typing import Any, Callable, Sequence
 from absl import app, flags, logging
 
 from albert_tf.config import AlbertConfig, DTYPES, NAMED, SHARING
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Stopped
 from albert_tf.training.options import RunOptions, StepOptions
-from albert_tf.training.stop_signals import Stopped
 
 FLAGS = flags.FLAGS
 

@@ -7,18 +7,17 @@ depend on and a digest of their content. They are reused only if both match.
 import hashlib
 import inspect
 import json
-import sys
 import types
 import uuid
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
-import tqdm
 from absl import logging
 
 from albert_tf import files, parallel
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.progress import Progress
 from albert_tf.records import tfrecord
 from albert_tf.records.spec import FeatureSpec
 
@@ -34,8 +33,8 @@ Function = Callable[[Any], list[dict]]
 
 
 def featurize_all(
-        examples: Sequence, function: Function, *, what: str, num_workers: int = 0,
-        bar_delay: float = 2.0) -> Iterator[list[dict[str, np.ndarray]]]:
+        examples: Sequence, function: Function, *, what: str, num_workers: int = 0
+) -> Iterator[list[dict[str, np.ndarray]]]:
     """Applies a function to every example, in parallel where that pays.
 
     The results do not depend on the number of processes. Where they are several,
@@ -45,10 +44,9 @@ def featurize_all(
       examples: what to featurize; can be pickled.
       function: example → its features, one dict for each record that it makes. Can
         be pickled; each process receives it once, with what it holds (tokenizer).
-      what: the set's name, for the progress bar and messages ("train").
+      what: the set's name, for messages ("train").
       num_workers: processes; 0 takes as many as there are cores. A small set is
         done in this process.
-      bar_delay: seconds; shorter jobs show no progress bar.
 
     Yields:
       The function's result of each example, as arrays, in the order of the examples.
@@ -62,12 +60,10 @@ def featurize_all(
     results = (map(featurize.one, examples)
                if workers == 1 or len(examples) < _FEW_EXAMPLES
                else _in_parallel(examples, featurize, what, workers))
-    with tqdm.tqdm(total=len(examples), desc=f"features of {what}", unit=" examples",
-                   delay=bar_delay,
-                   mininterval=0.5 if sys.stderr.isatty() else 10) as bar:
-        for result in results:
-            yield result
-            bar.update()
+    progress = Progress(f"features of {what}", "examples", len(examples))
+    for result in results:
+        yield result
+        progress.add(1)
 
 
 class _Featurize:

@@ -200,7 +200,7 @@ class LocalRun:
                 (("tokenize", span) for span in spans), "tokenizing")):
             corpus.merge(CorpusCounts.from_json(info["counts"]))
             done += span.num_bytes
-            progress.update(done / 1e6, f", {corpus.documents:,} documents")
+            progress.update(done / 1e6, f"{corpus.documents:,} documents")
         return corpus
 
     def _plan(self) -> tuple[InstanceCounts, np.ndarray]:
@@ -213,7 +213,7 @@ class LocalRun:
             counts.merge(InstanceCounts.from_json(info["counts"]))
             for run in info["runs"]:
                 cells += shuffle.cells_of_run(self._folder, run)
-            progress.update(part + 1, f", {int(cells.sum()):,} instances")
+            progress.update(part + 1, f"{int(cells.sum()):,} instances")
         return counts, cells
 
     def _write(self, units: list[Unit], num_instances: int,
@@ -229,8 +229,8 @@ class LocalRun:
                 counts.merge(_counts_of(info))
             else:
                 todo.append(unit)
-        progress = Progress("writing", "instances", num_instances)
         done = num_instances - sum(u.end_rank - u.first_rank for u in todo)
+        progress = Progress("writing", "instances", num_instances, done)
         for unit, info in zip(todo, self._pool.in_order(
                 (("write", (unit, num_instances)) for unit in todo), "writing")):
             shards.append(unit)

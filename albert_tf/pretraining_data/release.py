@@ -59,9 +59,7 @@ def read_documents(
     Raises:
       InputError: if a line is not UTF-8.
     """
-    local = not any(map(files.is_remote, paths))
-    total = sum(map(os.path.getsize, paths)) if local else None
-    progress = Progress("tokenizing", "bytes", total)
+    progress = Progress("tokenizing", "bytes", files.total_size(paths))
     documents, counts, known = [[]], CorpusCounts(), {}
     num_bytes = 0
     for lines in _batches_of_lines(paths):
@@ -140,7 +138,7 @@ def make_records(
                 spec.serialize(features_of(instance, tokenizer, options.instances))
                 for instance in walk.instances]
             done += 1
-            progress.update(done, f", {len(records):,} instances so far")
+            progress.update(done, f"{len(records):,} instances so far")
     random.python.shuffle(records)
     return records, counts
 

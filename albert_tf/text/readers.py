@@ -9,7 +9,7 @@ import html
 import itertools
 import json
 import re
-from typing import BinaryIO, Callable, Iterable, Iterator, NamedTuple
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -69,35 +69,15 @@ def read_documents(
       InputError: names the file, and the line where there is one.
     """
     for path in paths:
-        with files.open_binary(path) as raw:
-            lines = _lines(path, raw, on_bytes)
-            kind = layout.input_format
-            if kind == "auto":
-                kind, lines = _recognise(path, lines)
-            if kind == "wikiextractor":
-                yield from _wikiextractor(path, lines, layout, counts)
-            elif kind == "jsonl":
-                yield from _json_lines(path, lines, layout)
-            else:
-                yield from _plain_text(path, lines, layout)
-
-
-def _lines(path: str, raw: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[Line]:
-    """Like `files.read_lines`, decompressing and telling how far it is."""
-    number, told = 0, 0
-    try:
-        for number, line in enumerate(files.decompressed(path, raw), 1):
-            text = line.decode("utf-8")
-            yield number, (text.removeprefix("\ufeff") if number == 1 else text)
-            if number % 256 == 0:
-                position = raw.tell()
-                on_bytes(position - told)
-                told = position
-    except UnicodeDecodeError as error:
-        raise files.not_utf8(path, number, error.start + 1, error.reason) from error
-    except files.READ_ERRORS as error:
-        raise files.damaged(path, number, error) from error
-    on_bytes(raw.tell() - told)
+        lines, kind = files.read_lines(path, on_bytes, True), layout.input_format
+        if kind == "auto":
+            kind, lines = _recognise(path, lines)
+        if kind == "wikiextractor":
+            yield from _wikiextractor(path, lines, layout, counts)
+        elif kind == "jsonl":
+            yield from _json_lines(path, lines, layout)
+        else:
+            yield from _plain_text(path, lines, layout)
 
 
 def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:

@@ -2,7 +2,7 @@
 
 import io
 import re
-from typing import Callable, Iterable, Iterator, NamedTuple
+from typing import Iterable, Iterator, NamedTuple
 
 import sentencepiece
 
@@ -57,8 +57,7 @@ class Vocabulary(NamedTuple):
     characters: int
 
 
-def train(lines: Iterable[str], options: Options = Options(),
-          on_lines: Callable[[int], None] = lambda count: None) -> Vocabulary:
+def train(lines: Iterable[str], options: Options = Options()) -> Vocabulary:
     """Trains a unigram model on lines of text; blank lines are skipped.
 
     The text goes through the preprocessing that the tokenizer applies. Equal
@@ -67,13 +66,12 @@ def train(lines: Iterable[str], options: Options = Options(),
     Args:
       lines: the text, a sentence to a line.
       options: the settings.
-      on_lines: is told the number of lines read since the last call.
 
     Raises:
       InputError: if there is no text, or it does not allow `vocab_size` pieces.
     """
     check(options)
-    source = _Source(lines, options.do_lower_case, on_lines)
+    source = _Source(lines, options.do_lower_case)
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -125,18 +123,15 @@ class _Source:
     The trainer may lose an exception that is raised inside its iterator.
     """
 
-    def __init__(self, lines: Iterable[str], lower: bool,
-                 on_lines: Callable[[int], None]):
-        self._lines, self._lower, self._on_lines = lines, lower, on_lines
+    def __init__(self, lines: Iterable[str], lower: bool):
+        self._lines, self._lower = lines, lower
         self.count = 0
         self.characters = 0
         self.error: BaseException | None = None
 
     def sentences(self) -> Iterator[str]:
         try:
-            for number, line in enumerate(self._lines, 1):
-                if number % 1000 == 0:
-                    self._on_lines(1000)
+            for line in self._lines:
                 # NUL ends a sentence inside the trainer.
                 text = preprocess_text(line.replace("\0", " "), lower=self._lower)
                 if text:

@@ -9,5 +9,5 @@ __getattr__, __dir__ = lazily(__name__, {
     "RunOptions": "options",
     "StepOptions": "options",
     "Batches": "distribution",
-    "Stopped": "stop_signals",
+    "Stopped": "loop",
 })

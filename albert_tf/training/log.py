@@ -1,69 +1,16 @@
-"""What a run says of itself: a progress line, metrics as JSON lines, curves as PNG."""
+"""What a run says of itself: metrics as JSON lines, curves as PNG."""
 
-import datetime
 import json
 import os
-import time
 from typing import Any, Mapping, Optional
 
 from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.progress import duration
 
 METRICS_FILE = "metrics.jsonl"
 CURVES_FILE = "curves.png"
-
-
-class Progress:
-    """A line every few seconds: step, metrics, rates, estimated end.
-
-    Args:
-      total_steps: the step at which training ends.
-      batch_size: sequences per step, all replicas together.
-      first_step: the step at which this process starts.
-      every_seconds: shortest time between two lines.
-    """
-
-    def __init__(self, total_steps: int, batch_size: int, first_step: int = 0,
-                 every_seconds: float = 10.0):
-        self._total = total_steps
-        self._batch_size = batch_size
-        self._every = every_seconds
-        self._marks = [(time.monotonic(), first_step)]
-        self.begun = False
-
-    def begin(self, step: int) -> None:
-        """Starts the clock, after the first step, which takes long to be traced."""
-        self.begun = True
-        self._marks = [(time.monotonic(), step)]
-
-    def due(self) -> bool:
-        """Whether the time for the next line has come."""
-        return time.monotonic() - self._marks[-1][0] >= self._every
-
-    def skip(self) -> None:
-        """Leaves the time since the last line out of the rate (evaluation, saving)."""
-        self._marks = [(time.monotonic(), self._marks[-1][1])]
-
-    def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs the line for `step` steps done."""
-        now = time.monotonic()
-        self._marks.append((now, step))
-        # The rate is that of the last ten lines: steady, yet not that of an
-        # hour ago.
-        self._marks = self._marks[-10:]
-        begin, first = self._marks[0]
-        rate = (step - first) / max(now - begin, 1e-9)
-        parts = [f"step {step}/{self._total} ({step / self._total:.1%})"]
-        parts += [f"{name} {value:.4g}" for name, value in metrics.items()]
-        parts.append(f"{rate:.3g} steps/s, {rate * self._batch_size:.4g} sequences/s")
-        if rate > 0 and step < self._total:
-            left = (self._total - step) / rate
-            end = datetime.datetime.now() + datetime.timedelta(seconds=left)
-            parts.append(f"ends in {duration(left)}, at {end:%Y-%m-%d %H:%M}")
-        logging.info("%s", " | ".join(parts))
 
 
 class MetricsLog:

@@ -19,17 +19,18 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints import tf1 as checkpoints
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.albert import compute_as
+from albert_tf.progress import Progress
 from albert_tf.training import distribution, run_folder
 from albert_tf.training.evaluation_steps import Evaluator
 from albert_tf.training.log import (
-    CURVES_FILE, METRICS_FILE, MetricsLog, Progress, draw_curves, has_row, read_metrics)
+    CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, has_row, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.start import Start
 from albert_tf.training.steps import Predictions, Task, Trainer
-from albert_tf.training.stop_signals import StopSignals, Stopped
+from albert_tf.training.stop_signals import StopSignals
 
 __all__ = ["DivergenceError", "Run", "RunOptions", "Stopped"]
 
@@ -188,8 +189,8 @@ class Run:
             logging.info("Step %d of %d is reached: nothing to train.",
                          first, options.num_train_steps)
             return None
-        self._progress = Progress(
-            options.num_train_steps, options.train_batch_size, first)
+        self._progress = Progress("training", "steps", options.num_train_steps, first,
+                                  {"sequences": options.train_batch_size})
         trainer = Trainer(
             self.task, self.optimizer, self.batches.train(first), options.step,
             self._on_step, self.batches.shape_of_step, self.scaling)
@@ -276,7 +277,7 @@ class Run:
             self._save()
             if evaluator is not None:
                 metrics = controller.evaluate(steps=evaluator.num_steps)
-            self._progress.skip()
+            self._progress.restart(self.current_step)
         return metrics
 
     def _stalled(self) -> bool:
@@ -296,16 +297,17 @@ class Run:
             # Before anything is saved.
             self._check_finite()
             raise Stopped(self.signals.received)
-        if not self._progress.begun:
-            self._progress.begin(self.current_step)
+        if not self._progress.restarted:
+            # The first step takes long to be traced.
+            self._progress.restart(self.current_step)
         if self._progress.due():
             self._check_finite()
             self._report(self._trainer.current_metrics())
 
     def _report(self, metrics: Mapping[str, float]) -> None:
-        shown = {name: value for name, value in metrics.items()
-                 if "loss" in name or name == "skipped_steps"}
-        self._progress.report(self.current_step, shown)
+        self._progress.report(self.current_step, ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items()
+            if "loss" in name or name == "skipped_steps"))
 
     def _after_loop(self, log: Optional[MetricsLog], output: Mapping[str, Any]) -> None:
         # Before anything is saved or written.

@@ -4,14 +4,6 @@ import signal
 from typing import Optional
 
 
-class Stopped(Exception):
-    """A signal asked the run to end; its state has been saved."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(signal_number)
-        self.signal_number = signal_number
-
-
 class StopSignals:
     """Within its `with` block a signal is noted instead of ending the program.
 

@@ -209,7 +209,6 @@ def head_may_be_new(name):
     # Its own scope is cls/squad, beside the heads of pretraining.
     lambda: heads.AlbertForSpans(TINY)])
 def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
-    caplog.set_level(python_logging.INFO, logger="absl")
     tensors = numbered_tensors(pretrainer())
     path = write(tmp_path, tensors)
     model = make_head()

@@ -1,13 +1,11 @@
 """Files of features: what is written is read, and only what fits is reused."""
 
 import json
-import logging as python_logging
 import sys
 import types
 
 import numpy as np
 import pytest
-from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -52,16 +50,6 @@ class Source:
 @pytest.fixture(name="path")
 def _path(tmp_path):
     return str(tmp_path / "train.tfrecord")
-
-
-@pytest.fixture(name="log")
-def _log(caplog):
-    logging.set_verbosity(logging.INFO)
-    logger = python_logging.getLogger("absl")
-    propagate, logger.propagate = logger.propagate, True
-    caplog.set_level(python_logging.INFO)
-    yield caplog
-    logger.propagate = propagate
 
 
 def parts(**settings):
@@ -161,13 +149,13 @@ def test_choices_of_unequal_lengths_are_refused():
 
 # --- files
 
-def test_features_are_made_once(path, log):
+def test_features_are_made_once(path, caplog):
     source = Source()
     check(features.load_or_create(path, SPEC, parts(), source), examples())
     check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1
-    assert f"Reusing the features of 5 records in {path}." in log.text
-    assert "WARNING" not in log.text
+    assert f"Reusing the features of 5 records in {path}." in caplog.text
+    assert "WARNING" not in caplog.text
 
 
 @pytest.mark.parametrize("change, message", [
@@ -177,21 +165,21 @@ def test_features_are_made_once(path, log):
     ({"files": {"train data": "xy"}}, "the content of train data changed"),
     ({"code": {"glue": "xy"}}, "the code of glue changed"),
 ])
-def test_a_change_makes_them_anew_and_is_told(path, log, change, message):
+def test_a_change_makes_them_anew_and_is_told(path, caplog, change, message):
     features.load_or_create(path, SPEC, parts(), Source())
     source = Source(examples(7))
     table = features.load_or_create(path, SPEC, parts() | change, source)
     check(table, examples(7))
     assert source.calls == 1
-    assert f"made anew, because {message}." in log.text
+    assert f"made anew, because {message}." in caplog.text
 
 
-def test_another_specification_makes_them_anew(path, log):
+def test_another_specification_makes_them_anew(path, caplog):
     features.load_or_create(path, SPEC, parts(), Source())
     source = Source()
     features.load_or_create(
         path, feature_specs.classification_spec(4, 100), parts(), source)
-    assert source.calls == 1 and "label_ids was" in log.text
+    assert source.calls == 1 and "label_ids was" in caplog.text
 
 
 def flip(path):
@@ -207,7 +195,7 @@ def flip(path):
     ("no sidecar", "has no fingerprint"), ("sidecar of text", "json is damaged"),
     ("sidecar without parts", "json is damaged"), ("sidecar flipped", "json"),
 ])
-def test_a_damaged_file_is_made_anew_with_a_warning(tmp_path, path, log, what, message):
+def test_a_damaged_file_is_made_anew_with_a_warning(tmp_path, path, caplog, what, message):
     features.load_or_create(path, SPEC, parts(), Source())
     data = tmp_path / "train.tfrecord"
     sidecar = tmp_path / "train.tfrecord.fingerprint.json"
@@ -229,7 +217,7 @@ def test_a_damaged_file_is_made_anew_with_a_warning(tmp_path, path, log, what, m
         sidecar.write_text("abc" if what == "sidecar of text" else "[]")
     source = Source()
     check(features.load_or_create(path, SPEC, parts(), source), examples())
-    assert source.calls == 1 and message in log.text
+    assert source.calls == 1 and message in caplog.text
     check(features.load_or_create(path, SPEC, parts(), source), examples())
     assert source.calls == 1
 

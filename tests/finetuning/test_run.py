@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from absl import logging
 
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning import run as finetuning
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.modeling.heads import AlbertForSequenceClassification
@@ -22,7 +21,6 @@ from albert_tf.records import feature_specs
 from albert_tf.training import loop, objectives
 from albert_tf.training.loop import Run
 from albert_tf.training.options import RunOptions, StepOptions
-from albert_tf.training.stop_signals import Stopped
 from tests import tiny_run
 
 LENGTH = 24  # the longest
@@ -36,12 +34,6 @@ def _without_curves():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "draw_curves", lambda *args: None)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _log(caplog):
-    logging.set_verbosity(logging.INFO)
-    caplog.set_level("INFO", logger="absl")
 
 
 @pytest.fixture(name="eager")

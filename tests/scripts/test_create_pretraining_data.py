@@ -137,7 +137,7 @@ def test_poor_data_warns(tmp_path, tokenizer, caplog, text, more, warned, create
 
 
 def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatch):
-    monkeypatch.setattr("albert_tf.progress._SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("albert_tf.progress.SECONDS_BETWEEN_LINES", 0)
     with caplog.at_level(logging.INFO):
         release.create(options_of(tmp_path), tokenizer)
     size = len(TEXT)

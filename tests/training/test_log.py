@@ -1,106 +1,12 @@
-"""The progress line, the metrics log and the curves."""
+"""The metrics log and the curves."""
 
-import datetime
-import itertools
 import re
 
 import pytest
-from absl import logging
 
-from albert_tf import progress
 from albert_tf.errors import InputError
 from albert_tf.training import log as run_log
-from albert_tf.training.log import MetricsLog, Progress
-
-
-@pytest.fixture(autouse=True)
-def _log(caplog):
-    logging.set_verbosity(logging.INFO)
-    caplog.set_level("INFO", logger="absl")
-
-
-@pytest.fixture(name="clock")
-def _clock(monkeypatch):
-    """A clock that stands still until told otherwise."""
-
-    class Clock:
-        now = 1000.0
-
-    monkeypatch.setattr(run_log.time, "monotonic", lambda: Clock.now)
-    return Clock
-
-
-# ---- progress --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seconds, text", [
-    (0.4, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (250, "4 min 10 s"),
-    (7380, "2 h 3 min"), (183600, "2 d 3 h")])
-def test_duration(seconds, text):
-    assert progress.duration(seconds) == text
-
-
-def test_line_has_rates_and_the_end(clock, caplog):
-    progress = Progress(total_steps=1000, batch_size=32, first_step=100)
-    clock.now += 10
-    progress.report(150, {"masked_lm_loss": 6.54321})
-    line = caplog.messages[-1]
-    assert line.startswith("step 150/1000 (15.0%) | masked_lm_loss 6.543 | "
-                           "5 steps/s, 160 sequences/s | ends in 2 min 50 s, at ")
-    end = datetime.datetime.strptime(line[-16:], "%Y-%m-%d %H:%M")
-    expected = datetime.datetime.now() + datetime.timedelta(seconds=170)
-    assert abs((end - expected).total_seconds()) <= 120
-
-
-def test_rate_is_that_of_the_last_lines(clock, caplog):
-    progress = Progress(total_steps=10**6, batch_size=1)
-    steps = itertools.accumulate([10] * 20 + [50] * 10)
-    for step in steps:
-        clock.now += 10
-        progress.report(step, {})
-    assert "| 5 steps/s" in caplog.messages[-1]
-
-
-def test_skipped_time_does_not_count(clock, caplog):
-    progress = Progress(total_steps=1000, batch_size=1)
-    clock.now += 10
-    progress.report(20, {})
-    clock.now += 500  # an evaluation
-    progress.skip()
-    clock.now += 10
-    progress.report(40, {})
-    assert "| 2 steps/s" in caplog.messages[-1]
-
-
-def test_first_step_does_not_count(clock, caplog):
-    progress = Progress(total_steps=1000, batch_size=1, first_step=100)
-    clock.now += 50  # tracing
-    assert not progress.begun
-    progress.begin(101)
-    assert progress.begun
-    clock.now += 10
-    progress.report(121, {})
-    assert "| 2 steps/s" in caplog.messages[-1]
-
-
-def test_last_line_has_no_end(clock, caplog):
-    progress = Progress(total_steps=20, batch_size=1)
-    clock.now += 10
-    progress.report(20, {})
-    assert caplog.messages[-1] == "step 20/20 (100.0%) | 2 steps/s, 2 sequences/s"
-
-
-def test_lines_come_every_few_seconds(clock):
-    progress = Progress(total_steps=20, batch_size=1, every_seconds=10)
-    clock.now += 9
-    assert not progress.due()
-    clock.now += 1
-    assert progress.due()
-    progress.report(1, {})
-    assert not progress.due()
-
-
-# ---- metrics ---------------------------------------------------------------
+from albert_tf.training.log import MetricsLog
 
 
 def write_log(folder, steps):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
-from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints.files import read_tensors
@@ -23,12 +22,6 @@ from tests import tiny_run
 
 STEPS = 12
 CONFIG = dict(num_hidden_layers=1, hidden_dropout_prob=0.1)
-
-
-@pytest.fixture(autouse=True)
-def _log(caplog):
-    logging.set_verbosity(logging.INFO)
-    caplog.set_level("INFO", logger="absl")
 
 
 @pytest.fixture(autouse=True)
