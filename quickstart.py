@@ -20,7 +20,7 @@ from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
-from albert_tf.records import spec as records
+from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training import baselines, log
 
@@ -118,7 +118,7 @@ def pretrain(folder: str) -> None:
 
 def report(folder: str, config: AlbertConfig, begin: float) -> None:
     """Prints the table, draws the curves with the baselines, says what is where."""
-    spec = records.pretraining_spec(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ)
+    spec = pretraining_spec(MAX_SEQ_LENGTH, MAX_PREDICTIONS_PER_SEQ)
     tokenizer = FullTokenizer(spm_model_file=f"{folder}/spm.model")
     guess = baselines.count_baselines(
         [f"{folder}/train.tfrecord"], [f"{folder}/heldout.tfrecord"], spec,

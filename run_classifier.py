@@ -119,7 +119,7 @@ def _read(task, split):
 
 def _features(task, split, found, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.records import feature_specs
+    from albert_tf.records.spec import classification_spec
 
     paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
     function = functools.partial(
@@ -133,7 +133,7 @@ def _features(task, split, found, config, tokenizer):
 
     return feature_files.load_or_create(
         finetuning_flags.features_path(split),
-        feature_specs.classification_spec(
+        classification_spec(
             task.num_outputs, config.vocab_size, config.type_vocab_size),
         finetuning_flags.features_fingerprint(
             paths, [classification],

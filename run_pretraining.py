@@ -21,7 +21,6 @@ from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.masking.options import MaskingOptions, SpecialIds
-from albert_tf.records import record_summaries, record_vocabulary
 
 FLAGS = flags.FLAGS
 
@@ -130,13 +129,14 @@ def _masking_options() -> Optional[MaskingOptions]:
 
 def _data(config) -> _Data:
     """Checks all files."""
-    from albert_tf.records import checks, spec as records
+    from albert_tf.records import checks
+    from albert_tf.records.spec import pretraining_spec
 
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise InputError(
             f"--max_seq_length {FLAGS.max_seq_length} is over the config's "
             f"max_position_embeddings {config.max_position_embeddings}.")
-    spec = records.pretraining_spec(
+    spec = pretraining_spec(
         FLAGS.max_seq_length, FLAGS.max_predictions_per_seq, config.vocab_size,
         config.type_vocab_size)
     if FLAGS.dynamic_masking:
@@ -148,18 +148,18 @@ def _data(config) -> _Data:
     paths = {name: files.expand_patterns(FLAGS[name].value or "", f"--{name}")
              for name in flags_used}
     all_paths = [path for found in paths.values() for path in found]
-    summaries = record_summaries.summaries_of(all_paths)
-    vocabulary = record_vocabulary.check_vocabulary(summaries, config.vocab_size)
+    summaries = checks.summaries_of(all_paths)
+    vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
         model_folder.check_records(FLAGS.output_dir, vocabulary)
-    objective = record_summaries.sentence_objective(
+    objective = checks.sentence_objective(
         summaries, FLAGS.sentence_objective)
-    checks.check(all_paths, spec, FLAGS.dynamic_masking)
+    checks.check_masks(all_paths, spec, FLAGS.dynamic_masking)
     special_ids = SpecialIds(**checks.special_ids(
         all_paths, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
         {name: FLAGS[name].value for name in _ID_FLAGS}
     )) if FLAGS.dynamic_masking else None
-    infos = {name: records.check_files(found, spec) for name, found in paths.items()}
+    infos = {name: checks.check_files(found, spec) for name, found in paths.items()}
     train, evaluation = infos.get("input_file"), infos.get("eval_input_file")
     if FLAGS.do_eval and evaluation is None:
         logging.warning(

@@ -152,7 +152,7 @@ def _digest(examples) -> str:
 
 def _features(split, path, examples, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.records import feature_specs
+    from albert_tf.records.spec import choice_spec
 
     function = functools.partial(
         race.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,
@@ -168,7 +168,7 @@ def _features(split, path, examples, config, tokenizer):
     # RACE comes as 28,000 files; one digest tells of all.
     parts["files"][f"{split} data"] = _digest(examples)
     return feature_files.load_or_create(
-        path, feature_specs.choice_spec(
+        path, choice_spec(
             race.NUM_CHOICES, config.vocab_size, config.type_vocab_size),
         parts, create)
 

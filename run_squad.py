@@ -161,7 +161,7 @@ def _training_steps(num_examples: int) -> tuple[int, int]:
 def _features(task: squad.SquadTask, name: str, examples: list, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
     from albert_tf.finetuning.tasks import squad_alignment, squad_dataset
-    from albert_tf.records import feature_specs
+    from albert_tf.records.spec import span_spec
 
     function = functools.partial(
         task.featurize, tokenizer=tokenizer, is_training=name == "train")
@@ -172,8 +172,8 @@ def _features(task: squad.SquadTask, name: str, examples: list, config, tokenize
 
     return features.load_or_create(
         FLAGS[f"{name}_feature_file"].value or finetuning_flags.features_path(name),
-        feature_specs.span_spec(config.vocab_size, config.type_vocab_size,
-                                max_seq_length=FLAGS.max_seq_length),
+        span_spec(config.vocab_size, config.type_vocab_size,
+                  max_seq_length=FLAGS.max_seq_length),
         finetuning_flags.features_fingerprint(
             {f"{name} data": FLAGS[f"{name}_file"].value},
             [squad, squad_alignment, squad_dataset], is_training=name == "train",

@@ -25,7 +25,8 @@ from absl import flags
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.masking.options import MaskingOptions, SpecialIds
-from albert_tf.records.checks import unmasked_spec
+from albert_tf.records.checks import check_files, unmasked_spec
+from albert_tf.records.spec import pretraining_spec
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
 
@@ -66,16 +67,15 @@ def make_records(folder: str, length: int, masked: bool) -> str:
 def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
     """The batches of run_pretraining.py."""
     from albert_tf.masking import in_training
-    from albert_tf.records import spec as records
     from albert_tf.training import input_pipeline
 
-    spec = records.pretraining_spec(
+    spec = pretraining_spec(
         length, PREDICTIONS[length], config.vocab_size, config.type_vocab_size)
     if masked:
-        infos, random_map = records.check_files([path], spec), None
+        infos, random_map = check_files([path], spec), None
     else:
         spec = unmasked_spec(spec)
-        infos = records.check_files([path], spec)
+        infos = check_files([path], spec)
         random_map = in_training.DynamicMasking(
             MaskingOptions(PREDICTIONS[length]), SPECIAL_IDS, length,
             config.vocab_size)

@@ -93,13 +93,13 @@ class TaskData:
 
     def _table(self, examples):
         from albert_tf.finetuning import feature_table
-        from albert_tf.records import feature_specs
+        from albert_tf.records.spec import classification_spec
 
         function = functools.partial(
             classification.featurize, tokenizer=self._tokenizer,
             labels=self.task.labels, max_seq_length=MAX_SEQ_LENGTH)
         return feature_table.FeatureTable.from_values(
-            feature_specs.classification_spec(
+            classification_spec(
                 self.task.num_outputs, self._tokenizer.vocab_size),
             (values for found in features.featurize_all(
                 examples, function, what=self.task.name) for values in found))

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling import pretraining_heads
-from albert_tf.records import spec
+from albert_tf.records.spec import pretraining_spec
+from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import losses, optimization, steps as training_steps
 from albert_tf.training.distribution import Batches
 
@@ -15,7 +16,7 @@ VOCAB_SIZE = 30
 LENGTH = 8
 PREDICTIONS = 3
 MASK_ID = 4
-SPEC = spec.pretraining_spec(LENGTH, PREDICTIONS, VOCAB_SIZE, 2)
+SPEC = pretraining_spec(LENGTH, PREDICTIONS, VOCAB_SIZE, 2)
 
 
 _group_keys = itertools.count(1000, 1000)
@@ -70,7 +71,7 @@ def examples(count: int, seed: int = 0, masked: int | None = None) -> list[dict]
 
 def write_records(path, count: int, seed: int = 0) -> str:
     """Writes a file of `count` records; returns its path."""
-    with spec.RecordWriter(str(path)) as writer:
+    with RecordWriter(str(path)) as writer:
         for values in examples(count, seed):
             writer.write(SPEC.serialize(values))
     return str(path)

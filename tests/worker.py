@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.modeling import pretraining_heads
-from albert_tf.records import spec
+from albert_tf.records.checks import check_files
 from albert_tf.training import input_pipeline, loop
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
@@ -26,7 +26,7 @@ def main(path, output_dir):
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * 2)
         strategy = tiny_run.strategy(2)
-    infos = spec.check_files([path], tiny_run.SPEC)
+    infos = check_files([path], tiny_run.SPEC)
 
     with strategy.scope():
         model = pretraining_heads.AlbertForPreTraining(tiny_run.config())

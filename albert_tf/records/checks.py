@@ -1,32 +1,95 @@
-"""Whether records are masked already, and what masking them while training needs.
+"""What is checked of records before a long run, without TensorFlow.
 
-Nothing here loads TensorFlow: it is checked before any long work.
+Every file is scanned and its first records looked at: whether they fit the
+specification, are masked or not, have the special ids. The summaries that
+create_pretraining_data.py leaves beside its records say which vocabulary and which
+sentence objective they were made for; records without one, such as the release's, are
+as good: ids out of range show when they are read.
 """
 
 import concurrent.futures
 import contextlib
 import dataclasses
+import glob
 import itertools
-from typing import Any, Mapping, Optional, Sequence
+import os
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
+from absl import logging
+
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.records.spec import FeatureSpec
-from albert_tf.records.tfrecord import read_records
+from albert_tf.records.tfrecord import FileInfo, read_records, scan
 
 _THREADS = 8
 # A short sequence may have no mask where its words are longer than its budget; so
 # many of them have none only where nothing was masked.
 _FIRST_RECORDS = 20
+_SUMMARIES = "summary-*.json"
+
+
+def _first_records(
+        path: str, spec: FeatureSpec, count: Optional[int]) -> Iterator[dict]:
+    with contextlib.closing(read_records(path)) as found:
+        for number, record in enumerate(itertools.islice(found, count), 1):
+            yield spec.parse_numpy(record, f"{path}, record {number}")
+
+
+def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
+    """Scans files and parses the first record of each; one FileInfo per path."""
+    def check(path):
+        # The first record first: a file of the wrong kind shows at once.
+        list(_first_records(path, spec, 1))
+        return scan(path)
+
+    with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
+        return list(pool.map(check, paths))
+
+
+def explain_read_error(
+        paths: Sequence[str], spec: FeatureSpec, error: Exception
+) -> InputError | None:
+    """Finds the record behind an error that tf.data raised while training.
+
+    TensorFlow's message names no file. Reads `paths` whole, until the first record
+    that is damaged or does not fit `spec`.
+
+    Args:
+      paths: the files that were being read.
+      spec: the features that were being parsed.
+      error: a tf.errors.OpError, or the UnicodeDecodeError that TensorFlow raises
+        where its message quotes the bytes of a record that is not an example.
+
+    Returns:
+      An error that names file and record, to `raise ... from error`; None if `error`
+      is not about reading records, or the files read well now.
+    """
+    import tensorflow as tf
+
+    # InvalidArgumentError has many other causes; parse_example says one of these.
+    parsing = (isinstance(error, tf.errors.InvalidArgumentError) and any(
+        sign in str(error) for sign in ("Key: ", "Feature: ", "parse example")))
+    if not parsing and not isinstance(error, (
+            tf.errors.DataLossError, tf.errors.NotFoundError, UnicodeDecodeError)):
+        return None
+    for path in paths:
+        try:
+            for _ in _first_records(path, spec, None):
+                continue
+        except InputError as found:
+            return found
+    return None
+
+
+# Masked, or to be masked while training.
 
 
 def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
-    """What is read of records that are masked while training.
+    """A pretraining_spec for records that are masked while training.
 
-    token_boundary tells where words start. The prediction slots, empty, are of no
-    matter, nor is their number.
-
-    Args:
-      spec: from records.pretraining_spec.
+    token_boundary says where words start. The prediction slots are empty and not
+    read, however many there are.
     """
     def change(feature):
         if feature.name == "token_boundary":
@@ -38,41 +101,24 @@ def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
     return FeatureSpec(tuple(change(feature) for feature in spec.features))
 
 
-def check(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) -> None:
-    """Checks that records are masked, or are not where they will be in training.
+def check_masks(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) -> None:
+    """Checks that records are masked, or are not where they will be in training."""
+    def is_masked(path):
+        return any(record["masked_lm_weights"].any()
+                   for record in _first_records(path, spec, _FIRST_RECORDS)
+                   if "masked_lm_weights" in record)
 
-    Looks at the first records of each file.
-
-    Args:
-      paths: record files.
-      spec: what is read of them.
-      dynamic_masking: whether masks are made while training.
-
-    Raises:
-      InputError: names the first file that is not so, or is damaged.
-    """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        masked = pool.map(lambda path: _is_masked(path, spec), paths)
-        for path, found in zip(paths, masked):
-            if found and dynamic_masking:
+        for path, masked in zip(paths, pool.map(is_masked, paths)):
+            if masked and dynamic_masking:
                 raise InputError(
                     f"{path}: the records are masked already; leave out "
                     "--dynamic_masking, or create them with --masked_lm_prob=0.")
-            if not found and not dynamic_masking:
+            if not masked and not dynamic_masking:
                 raise InputError(
                     f"{path}: the records are not masked, so there is nothing to "
                     "predict; give --dynamic_masking, or create them with "
                     "--masked_lm_prob above 0.")
-
-
-def _is_masked(path: str, spec: FeatureSpec) -> bool:
-    with contextlib.closing(read_records(path)) as found:
-        for number, record in enumerate(itertools.islice(found, _FIRST_RECORDS), 1):
-            arrays = spec.parse_numpy(record, f"{path}, record {number}")
-            weights = arrays.get("masked_lm_weights")
-            if weights is not None and weights.any():
-                return True
-    return False
 
 
 def special_ids(
@@ -81,16 +127,15 @@ def special_ids(
         given: Mapping[str, Optional[int]]) -> dict[str, int]:
     """Ids by name (cls, sep, mask): those given, else those in the records' summary.
 
+    They must be below `vocab_size`, differ, and stand where the first record of each
+    file has [CLS] and [SEP].
+
     Args:
       paths: record files.
       spec: what is read of them.
-      vocab_size: ids must be below it.
-      summary: `special_ids` of record_vocabulary.check_vocabulary, where it tells.
+      vocab_size: of the model's config.
+      summary: `special_ids` of `check_vocabulary`, if known.
       given: values of the flags cls_id, sep_id and mask_id, or None.
-
-    Raises:
-      InputError: if an id is not known or out of range, two are the same, or [CLS]
-        and [SEP] do not stand where the first record of a file has them.
     """
     ids = {name: given[f"{name}_id"] if given[f"{name}_id"] is not None
            else (summary or {}).get(name) for name in ("cls", "sep", "mask")}
@@ -103,21 +148,126 @@ def special_ids(
             "lines less 1 in a WordPiece vocabulary.")
     for name, value in ids.items():
         if not (isinstance(value, int) and 0 <= value < vocab_size):
-            raise InputError(
-                f"--{name}_id is {value}, which is not in 0..{vocab_size - 1}, as "
-                f"vocab_size {vocab_size} says.")
+            raise InputError(f"--{name}_id is {value}, which is not in "
+                             f"0..{vocab_size - 1}, as vocab_size {vocab_size} says.")
     if len(set(ids.values())) < len(ids):
-        raise InputError(
-            f"--cls_id, --sep_id and --mask_id are "
-            f"{ids['cls']}, {ids['sep']} and {ids['mask']}; they must differ.")
+        raise InputError("--cls_id, --sep_id and --mask_id are {cls}, {sep} and {mask};"
+                         " they must differ.".format(**ids))
     for path in paths:
-        with contextlib.closing(read_records(path)) as found:
-            arrays = spec.parse_numpy(next(found), f"{path}, record 1")
-        pieces = arrays["input_ids"][arrays["input_mask"] > 0]
+        [arrays] = _first_records(path, spec, 1)
+        sequence = arrays["input_ids"][arrays["input_mask"] > 0]
         for at, where, name in ((0, "begins", "cls"), (-1, "ends", "sep")):
-            if len(pieces) and pieces[at] != ids[name]:
+            if len(sequence) and sequence[at] != ids[name]:
                 raise InputError(
-                    f"{path}, record 1: the sequence {where} with id {pieces[at]}, but "
-                    f"--{name}_id is {ids[name]}; give the ids of the "
-                    "vocabulary that the records were made with.")
+                    f"{path}, record 1: the sequence {where} with id {sequence[at]}, "
+                    f"but --{name}_id is {ids[name]}; give the ids of the vocabulary "
+                    "that the records were made with.")
     return ids
+
+
+# The summaries beside the records.
+
+
+class RecordSummary(NamedTuple):
+    """A summary that speaks of record files."""
+
+    path: str
+    content: dict[str, Any]
+    records: list[str]  # those of the record files asked for, not empty
+
+    def get(self, *keys: str) -> Optional[Any]:
+        """The value at a path of keys, or None."""
+        return _get(self.content, *keys)
+
+
+def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
+    """The summaries of record files; damaged ones are left out with a warning."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folders.setdefault(os.path.dirname(path), []).append(path)
+    summaries = []
+    for folder, inside in folders.items():
+        plain = folder if files.is_remote(folder) else glob.escape(folder)
+        try:
+            found = files.expand_patterns(
+                [os.path.join(plain, _SUMMARIES)], "summaries")
+        except InputError:
+            continue  # there is none
+        for path in found:
+            try:
+                content = files.read_json(path)
+            except InputError as error:
+                logging.warning("%s is left out: %s", path, error)
+                continue
+            outputs = _get(content, "settings", "output_files")
+            names = {os.path.basename(str(output)) for output in outputs or ()}
+            records = [record for record in inside if os.path.basename(record) in names]
+            if records:
+                summaries.append(RecordSummary(path, content, records))
+    return summaries
+
+
+def _get(content: Any, *keys: str) -> Optional[Any]:
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def sentence_objective(
+        summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
+    """What the label of records says: "order", "next" or "none".
+
+    The paper compares models trained on each (Table 5). It is `given` by the user,
+    else in the summaries, else "order"; all must agree.
+    """
+    known, source = given, f"--sentence_objective={given}"
+    for summary in summaries:
+        instances = summary.get("settings", "instances")
+        if not isinstance(instances, dict):
+            continue
+        # Older summaries know two objectives.
+        found = instances.get("sentence_objective") or (
+            "next" if instances.get("random_next_sentence") else "order")
+        if known is None:
+            known, source = found, f"{summary.records[0]} with {found}"
+        elif found != known:
+            raise InputError(
+                f"{summary.records[0]} was made with the sentence objective {found}, "
+                f"as {summary.path} says, but {source}"
+                + (f" is given; give --sentence_objective={found}, or other records."
+                   if given else "; train and evaluate on records of one objective."))
+    return known or "order"
+
+
+def check_vocabulary(
+        summaries: Iterable[RecordSummary], vocab_size: int
+) -> Optional[dict[str, Any]]:
+    """Compares the vocabularies that records were made with to the model's.
+
+    Returns:
+      `file`, `sha256`, `size` and, where known, `special_ids` of the vocabulary, or
+      None where no summary names one.
+    """
+    known, known_from = None, ""
+    for summary in summaries:
+        first = summary.records[0]
+        size = summary.get("vocabulary", "size")
+        if isinstance(size, int) and size != vocab_size:
+            raise InputError(
+                f"{first} was made with a vocabulary of {size} pieces, as "
+                f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
+                f"set it to {size} (--config_overrides=vocab_size={size}), or make the "
+                "records with the model's vocabulary.")
+        digest = summary.get("vocabulary", "sha256")
+        if not isinstance(digest, str):
+            continue
+        if known and known["sha256"] != digest:
+            raise InputError(
+                f"{known_from} and {first} were made with vocabularies of different "
+                "content, as the summaries beside them say; make them with one.")
+        special = summary.get("vocabulary", "special_ids") or (
+            known or {}).get("special_ids")
+        known_from, known = first, {
+            "file": str(summary.get("vocabulary", "file")), "sha256": digest,
+            "size": vocab_size, **({"special_ids": special} if special else {})}
+    return known

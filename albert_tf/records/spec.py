@@ -1,30 +1,25 @@
-"""Records: one feature specification that writes, checks and parses examples.
+"""What a record holds: one specification of features writes, checks and parses it.
 
-A record is a serialized tf.train.Example. Writing and checking need no
-TensorFlow, because data creation runs in many processes that should start fast;
-only `FeatureSpec.parse` and `explain_read_error` load it, when called. The
-files that hold the records are read and written in `record_files`.
+A record is a serialized tf.train.Example. `FeatureSpec.serialize` makes one at a time
+by protobuf, for fine-tuning and --reproduce_release; `encode.serialize` makes the same
+bytes from arrays of many. Both stay: protobuf takes a Python object for each value,
+which is several times too slow for data creation, and arrays of one record are as much
+slower than protobuf.
+
+TensorFlow is loaded by `FeatureSpec.parse` alone: data creation runs in many processes
+that should start fast.
 """
 
-import concurrent.futures
-import contextlib
 import dataclasses
 import math
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 from google.protobuf import message
 
 from albert_tf.errors import InputError
-from albert_tf.records.example_message import Example
-from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
+from albert_tf.records.tfrecord import Example
 
-__all__ = [
-    "Feature", "FeatureSpec", "FileInfo", "RecordWriter", "check_files",
-    "explain_read_error", "pretraining_spec", "read_records", "scan",
-]
-
-_SCAN_THREADS = 8
 _DTYPES = {"int64": np.dtype(np.int64), "float32": np.dtype(np.float32)}
 _LISTS = {"int64": "int64_list", "float32": "float_list"}
 
@@ -32,6 +27,8 @@ _LISTS = {"int64": "int64_list", "float32": "float_list"}
 @dataclasses.dataclass(frozen=True)
 class Feature:
     """One feature of a record.
+
+        Feature("input_ids", "int64", (None,), limit=30000, limited_by="vocab_size")
 
     Attributes:
       name: its name on disk.
@@ -62,9 +59,8 @@ class Feature:
             raise ValueError(f"feature {self.name}: only the last dimension of "
                              f"{self.shape} may be None.")
         if self.dtype not in _DTYPES:
-            raise ValueError(
-                f"feature {self.name}: dtype {self.dtype!r} is not one of "
-                f"{', '.join(_DTYPES)}.")
+            raise ValueError(f"feature {self.name}: dtype {self.dtype!r} is not one of "
+                             f"{', '.join(_DTYPES)}.")
 
     @property
     def is_variable(self) -> bool:
@@ -76,8 +72,8 @@ class Feature:
         """Values of an example; a variable feature has a multiple of this."""
         return math.prod(d for d in self.shape if d is not None)
 
-    def fits(self, num_values: int) -> bool:
-        """Whether an example may have so many values."""
+    def fits(self, num_values: int | np.ndarray) -> bool | np.ndarray:
+        """Whether an example, or each of many, may have so many values."""
         if self.is_variable:
             return num_values % self.num_values == 0
         return num_values == self.num_values
@@ -89,10 +85,24 @@ class Feature:
             raise ValueError(f"feature {self.name} has {num_values} values instead of "
                              f"{multiple}{self.num_values}.")
 
+    def fits_shape(self, shape: Sequence[int]) -> bool:
+        """Whether values of all dimensions may have this shape."""
+        return len(shape) == len(self.shape) and all(
+            d in (None, n) for d, n in zip(self.shape, shape))
+
+    def within_limit(self, values: np.ndarray) -> bool:
+        """Whether the values of one example or of many are all in 0..limit-1."""
+        return not self.limit or bool(
+            values.min(initial=0) >= 0 and values.max(initial=0) < self.limit)
+
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """The features of a record, in one place for writing and for parsing."""
+    """The features of a record, in one place for writing and for parsing.
+
+        spec = FeatureSpec((Feature("ids", "int64", (2,)),))
+        spec.parse_numpy(spec.serialize({"ids": [5, 6]}))  # {"ids": array([5, 6])}
+    """
 
     features: tuple[Feature, ...]
 
@@ -107,7 +117,7 @@ class FeatureSpec:
         expected = {f.name for f in self.features}
         if values.keys() != expected:
             raise ValueError(
-                f"features do not match the specification: unknown "
+                "features do not match the specification: unknown "
                 f"{sorted(values.keys() - expected)}, missing "
                 f"{sorted(expected - values.keys())}.")
 
@@ -120,8 +130,8 @@ class FeatureSpec:
             several dimensions also take rows of equal length.
 
         Raises:
-          ValueError: for an unknown or missing feature, a wrong number of
-            values, or values of the wrong type.
+          ValueError: for features, numbers or types that are not those of the
+            specification.
         """
         self.check_names(values)
         example = Example()
@@ -133,28 +143,24 @@ class FeatureSpec:
                 kind = getattr(entries[feature.name], _LISTS[feature.dtype])
                 kind.value.extend(given)
             except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"feature {feature.name} does not hold {feature.dtype} values: "
-                    f"{error}.") from error
+                raise ValueError(f"feature {feature.name} does not hold "
+                                 f"{feature.dtype} values: {error}.") from error
         # Sorted by name: equal examples give equal bytes.
         return example.SerializeToString(deterministic=True)
 
     def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
         """Features of one record as NumPy arrays, by their names on disk.
 
+        An InputError names everything in which the record does not fit.
+
         Args:
           serialized: one tf.train.Example.
           where: file and record, to begin an error message with.
 
         Returns:
-          name → int64 or float32 array of the feature's shape. Features that
-          are not in the specification are ignored; one with parsed=False is
-          left out where the record lacks it.
-
-        Raises:
-          InputError: if the bytes are no tf.train.Example, or a feature is
-            missing, of the wrong type, of the wrong length or has a value outside
-            its limits; names them all.
+          name → int64 or float32 array of the feature's shape. Features that are not
+          in the specification are ignored; one with parsed=False is left out where
+          the record lacks it.
         """
         try:
             found = Example.FromString(serialized).features.feature
@@ -185,7 +191,7 @@ class FeatureSpec:
         problems += mistyped + [
             _length_problem(names, *key) for key, names in lengths.items()]
         problems += [_limit_problem(f, arrays[f.name]) for f in self.features
-                     if f.name in arrays and not _within(f, arrays[f.name])]
+                     if f.name in arrays and not f.within_limit(arrays[f.name])]
         if problems:
             raise InputError(f"{where}: {'; '.join(problems)}.")
         return arrays
@@ -193,49 +199,47 @@ class FeatureSpec:
     def parse(self, serialized):
         """Features as tensors, by their names in the model; loads TensorFlow.
 
+        Variable features are for finetuning.feature_table.
+
         Args:
           serialized: string tensor, [] for one record or [B] for a batch.
 
         Returns:
-          name → tensor of the feature's shape, behind [B] for a batch; int64
-          becomes int32, which is what accelerators take. While running, a record
-          that does not fit raises tf.errors.InvalidArgumentError, which
-          `explain_read_error` turns into a message.
-
-        Raises:
-          ValueError: if a feature is of variable length; feature_files reads those.
+          name → tensor of the feature's shape, behind [B] for a batch; int64 becomes
+          int32, which is what accelerators take. While running, a record that does
+          not fit raises tf.errors.InvalidArgumentError, which
+          `checks.explain_read_error` turns into a sentence.
         """
         import tensorflow as tf
 
-        variable = [f.name for f in self.features if f.parsed and f.is_variable]
+        features = [f for f in self.features if f.parsed]
+        variable = [f.name for f in features if f.is_variable]
         if variable:
-            raise ValueError(f"feature_files reads {', '.join(variable)}, not parse.")
+            raise ValueError(f"feature_table reads {', '.join(variable)}, not parse.")
         serialized = tf.convert_to_tensor(serialized)
-        parsers = {
-            f.name: tf.io.FixedLenFeature(f.shape, tf.dtypes.as_dtype(f.dtype))
-            for f in self.features if f.parsed}
         parse = (tf.io.parse_single_example if serialized.shape.rank == 0
                  else tf.io.parse_example)
-        tensors = parse(serialized, parsers)
-        # A device may read past the end of an embedding table in silence.
+        tensors = parse(serialized, {
+            f.name: tf.io.FixedLenFeature(f.shape, tf.dtypes.as_dtype(f.dtype))
+            for f in features})
+        # A device may read past the end of an embedding table without an error.
         checks = [tf.debugging.Assert(
             tf.reduce_all((tensors[f.name] >= 0) & (tensors[f.name] < f.limit)),
             [f"Feature: {f.name} has a value outside 0..{f.limit - 1}"])
-            for f in self.features if f.parsed and f.limit]
+            for f in features if f.limit]
         with tf.control_dependencies([check for check in checks if check is not None]):
             tensors = {name: tf.identity(value) for name, value in tensors.items()}
         return {
             f.parsed_name or f.name: (tf.cast(tensors[f.name], tf.int32)
                                       if f.dtype == "int64" else tensors[f.name])
-            for f in self.features if f.parsed}
+            for f in features}
 
 
 def _flat(feature: Feature, given: Any) -> Sequence:
     """An example's values of a feature, one after the other."""
     if len(feature.shape) > 1 and len(given) and not np.isscalar(given[0]):
         given = np.array(given, object)  # floats are not taken for integers
-        if given.ndim != len(feature.shape) or any(
-                d not in (None, n) for d, n in zip(feature.shape, given.shape)):
+        if not feature.fits_shape(given.shape):
             raise ValueError(
                 f"feature {feature.name} has the shape {given.shape} instead of "
                 f"{feature.shape}, in rows of one length.")
@@ -244,119 +248,116 @@ def _flat(feature: Feature, given: Any) -> Sequence:
 
 
 def _length_problem(names, found, set_by, expected, multiple) -> str:
+    text = f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {found} values"
     if multiple:
-        return (f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {found} "
-                f"values, which is not a multiple of {expected}")
-    says = f"{set_by} says" if set_by else "there should be"
+        return f"{text}, which is not a multiple of {expected}"
     advice = (f" (set {set_by} to {found}, or create the data again)"
               if set_by and found else "")
-    return (f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {found} "
-            f"values where {says} {expected}{advice}")
-
-
-def _within(feature: Feature, values: np.ndarray) -> bool:
-    return not feature.limit or (values.min(initial=0) >= 0
-                                 and values.max(initial=0) < feature.limit)
+    says = f"{set_by} says" if set_by else "there should be"
+    return f"{text} where {says} {expected}{advice}"
 
 
 def _limit_problem(feature: Feature, values: np.ndarray) -> str:
     worst = values.max() if values.max() >= feature.limit else values.min()
     says = (f", as {feature.limited_by} {feature.limit} says"
             if feature.limited_by else "")
-    return (f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}"
-            + says
-            + ("; create the data with the model's vocabulary, or change the config"
-               if feature.limited_by == "vocab_size" else ""))
+    if feature.limited_by == "vocab_size":
+        says += "; create the data with the model's vocabulary, or change the config"
+    return f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}{says}"
+
+
+def _inputs(shape: tuple, set_by: str, vocab_size: int, type_vocab_size: int
+            ) -> tuple[Feature, ...]:
+    """What every model reads."""
+    return (Feature("input_ids", "int64", shape, set_by, limit=vocab_size,
+                    limited_by="vocab_size"),
+            Feature("input_mask", "int64", shape, set_by, limit=2),
+            Feature("segment_ids", "int64", shape, set_by, limit=type_vocab_size,
+                    limited_by="type_vocab_size"))
+
+
+# The specifications, with the release's names. A vocab_size or type_vocab_size of 0
+# does not check ids. Fine-tuning stores sequences without padding: None is the number
+# of pieces of the example, and batches are padded to a common length later.
 
 
 def pretraining_spec(
         max_seq_length: int, max_predictions_per_seq: int, vocab_size: int = 0,
         type_vocab_size: int = 0) -> FeatureSpec:
-    """Records of pretraining, as the release's create_pretraining_data writes them.
+    """Records of pretraining: sequences [S], predictions [P].
 
-    Its do_permutation writes twice as many prediction slots as it was asked for;
-    give that doubled number here.
-
-    Args:
-      max_seq_length: S.
-      max_predictions_per_seq: P.
-      vocab_size: ids must be below it; 0 does not check.
-      type_vocab_size: segment ids must be below it; 0 does not check.
+    The release's do_permutation writes twice as many prediction slots as it was asked
+    for; give that doubled number here.
     """
-    vocabulary = dict(limit=vocab_size, limited_by="vocab_size")
-
-    def tokens(name, **kwargs):  # [S]
-        return Feature(name, "int64", (max_seq_length,), "max_seq_length", **kwargs)
-
-    def predictions(name, dtype, **kwargs):  # [P]
+    def predictions(name, dtype, **kwargs):
         return Feature(name, dtype, (max_predictions_per_seq,),
                        "max_predictions_per_seq", **kwargs)
 
     return FeatureSpec((
-        tokens("input_ids", **vocabulary),
-        tokens("input_mask", limit=2),
-        tokens("segment_ids", limit=type_vocab_size, limited_by="type_vocab_size"),
-        # Only masking at training time would read it.
-        tokens("token_boundary", parsed=False),
+        *_inputs((max_seq_length,), "max_seq_length", vocab_size, type_vocab_size),
+        # Where words start: read by masking while training alone (unmasked_spec).
+        Feature("token_boundary", "int64", (max_seq_length,), "max_seq_length",
+                parsed=False),
         predictions("masked_lm_positions", "int64", limit=max_seq_length),
-        predictions("masked_lm_ids", "int64", **vocabulary),
+        predictions("masked_lm_ids", "int64", limit=vocab_size,
+                    limited_by="vocab_size"),
         predictions("masked_lm_weights", "float32"),
-        # The name on disk comes from BERT; what it holds is ALBERT's label:
-        # 1 = the segments were swapped. From here on it is called that.
+        # The name on disk comes from BERT, which asked whether the second segment
+        # follows at all: that shows in its topic. ALBERT asks which comes first
+        # (section 3.1). 1 = the segments were swapped.
         Feature("next_sentence_labels", "int64", (1,),
                 parsed_name="sentence_order_labels", limit=2),
     ))
 
 
-def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
-    """Scans files and parses the first record of each, before any long work.
+def classification_spec(
+        num_labels: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
+    """One sequence [None], one label [1], 0 where unknown (the release's classifier).
 
-    Returns:
-      One FileInfo per path, in order.
-
-    Raises:
-      InputError: names the first file that is damaged or does not fit `spec`.
+    One label is regression, whose label is a float.
     """
-    def check(path):
-        # The first record first: a file of the wrong kind is told at once.
-        with contextlib.closing(read_records(path)) as records:
-            spec.parse_numpy(next(records), f"{path}, record 1")
-        return scan(path)
-
-    with concurrent.futures.ThreadPoolExecutor(_SCAN_THREADS) as pool:
-        return list(pool.map(check, paths))
+    label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
+             Feature("label_ids", "int64", (1,), limit=num_labels,
+                     limited_by="num_labels"))
+    return FeatureSpec((*_inputs((None,), "", vocab_size, type_vocab_size), label))
 
 
-def explain_read_error(
-        paths: Sequence[str], spec: FeatureSpec, error: Exception
-) -> InputError | None:
-    """Finds the record behind an error that tf.data raised while training.
-
-    TensorFlow's message names no file. Reads `paths` whole, until the first
-    record that is damaged or does not fit `spec`.
-
-    Args:
-      paths: the files that were being read.
-      spec: the features that were being parsed.
-      error: a tf.errors.OpError, or the UnicodeDecodeError that TensorFlow raises
-        where its message quotes the bytes of a record that is not an example.
-
-    Returns:
-      An error that names file and record, to `raise ... from error`; None if
-      `error` is not about reading records, or the files read well now.
+def choice_spec(
+        num_choices: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
+    """A sequence per choice [C, None], padded to the longest, of which one is right:
+    its number [1], 0 where unknown (RACE).
     """
-    import tensorflow as tf
+    return FeatureSpec((
+        *_inputs((num_choices, None), "", vocab_size, type_vocab_size),
+        Feature("label_ids", "int64", (1,), limit=num_choices,
+                limited_by="num_choices")))
 
-    # InvalidArgumentError has many other causes; parse_example says one of these.
-    parsing = (isinstance(error, tf.errors.InvalidArgumentError) and any(
-        sign in str(error) for sign in ("Key: ", "Feature: ", "parse example")))
-    if not parsing and not isinstance(error, (
-            tf.errors.DataLossError, tf.errors.NotFoundError, UnicodeDecodeError)):
-        return None
-    for path in paths:
-        try:
-            for number, data in enumerate(read_records(path), 1):
-                spec.parse_numpy(data, f"{path}, record {number}")
-        except InputError as found:
-            return found
-    return None
+
+def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
+              max_seq_length: int = 0) -> FeatureSpec:
+    """A window of a paragraph with a question, and a span as the answer (SQuAD).
+
+    What is not parsed turns predictions into text; those sequences are each of a
+    length of its own. Positions are below max_seq_length, unless it is 0.
+    """
+    def single(name, **kwargs):
+        return Feature(name, "int64", (1,), **kwargs)
+
+    def sequence(name, **kwargs):
+        return Feature(name, "int64", (None,), **kwargs)
+
+    position = {"limit": max_seq_length, "limited_by": "max_seq_length"}
+    return FeatureSpec((
+        single("unique_ids"),
+        *_inputs((None,), "", vocab_size, type_vocab_size),
+        # 1 where no answer can be.
+        sequence("p_mask", limit=2, pad_value=1),
+        single("start_positions", **position),
+        single("end_positions", **position),
+        single("is_impossible", limit=2),
+        single("example_index", parsed=False),
+        single("paragraph_len", parsed=False),
+        sequence("tok_start_to_orig_index", parsed=False),
+        sequence("tok_end_to_orig_index", parsed=False),
+        sequence("token_is_max_context", parsed=False, limit=2),
+    ))

@@ -1,4 +1,4 @@
-"""TFRecord files: writing, reading and a fast structural check, without TensorFlow.
+"""A record's bytes on disk: TFRecord files and tf.train.Example, without TensorFlow.
 
 A file is a sequence of frames, one per record:
 
@@ -17,6 +17,7 @@ import struct
 from typing import BinaryIO, Iterator
 
 import google_crc32c
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -24,7 +25,6 @@ from albert_tf.errors import InputError
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_SCAN_CHUNK = 4 << 20  # bytes per read
 
 
 def _masked_crc(data: bytes) -> int:
@@ -46,12 +46,6 @@ class RecordWriter:
             writer.write(spec.serialize(values))
 
     If the block raises, no file is left at `path` (an older one stays).
-
-    Attributes:
-      num_records: how many were written.
-
-    Raises:
-      InputError: if the file cannot be written.
     """
 
     def __init__(self, path: str):
@@ -106,12 +100,7 @@ def _empty(path: str) -> InputError:
 
 
 def read_records(path: str) -> Iterator[bytes]:
-    """Records of a TFRecord file, both checksums of each verified.
-
-    Raises:
-      InputError: if the file is empty, truncated, damaged or something else;
-        names the file and the record, counted from 1.
-    """
+    """Records of a TFRecord file, both checksums of each verified."""
     with files.open_binary(path) as stream:
         number = 1
         while header := stream.read(_HEADER.size):
@@ -140,19 +129,17 @@ class FileInfo:
     num_bytes: int
 
 
-def scan(path: str) -> FileInfo:
+def scan(path: str, chunk_size: int = 4 << 20) -> FileInfo:
     """Walks over a file's headers: counts records, finds truncation and damage.
 
-    Header checksums are verified, contents are not looked at.
-
-    Raises:
-      InputError: as `read_records`, except for damage inside a content.
+    Header checksums are verified, contents are not looked at. `chunk_size` bytes are
+    read at a time.
     """
     frame_sizes = {}  # header → bytes of its frame; few differ, each is verified once
     num_records = num_bytes = 0
     rest, at = b"", 0  # bytes carried over; where in the buffer a header starts
     with files.open_binary(path) as stream:
-        while chunk := stream.read(_SCAN_CHUNK):
+        while chunk := stream.read(chunk_size):
             num_bytes += len(chunk)
             buffer = rest + chunk if rest else chunk
             last = len(buffer) - _HEADER.size
@@ -172,3 +159,45 @@ def scan(path: str) -> FileInfo:
     if not num_records:
         raise _empty(path)
     return FileInfo(path, num_records, num_bytes)
+
+
+def _example_class() -> type[message.Message]:
+    """tf.train.Example in a descriptor pool of its own: TensorFlow registers the same
+    names in the default pool once it is imported.
+    """
+    field = descriptor_pb2.FieldDescriptorProto
+    proto = descriptor_pb2.FileDescriptorProto(
+        name="albert_tf/example.proto", package="tensorflow", syntax="proto3")
+
+    def add(parent, name, kind, repeated=False, type_name=None, oneof=None):
+        parent.field.add(
+            name=name, number=len(parent.field) + 1, type=kind, type_name=type_name,
+            label=field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL,
+            oneof_index=oneof)
+
+    for name, kind in (("BytesList", field.TYPE_BYTES),
+                       ("FloatList", field.TYPE_FLOAT),
+                       ("Int64List", field.TYPE_INT64)):
+        add(proto.message_type.add(name=name), "value", kind, repeated=True)
+    feature = proto.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for name in ("bytes", "float", "int64"):
+        add(feature, f"{name}_list", field.TYPE_MESSAGE, oneof=0,
+            type_name=f".tensorflow.{name.capitalize()}List")
+    features = proto.message_type.add(name="Features")
+    entry = features.nested_type.add(name="FeatureEntry")
+    entry.options.map_entry = True
+    add(entry, "key", field.TYPE_STRING)
+    add(entry, "value", field.TYPE_MESSAGE, type_name=".tensorflow.Feature")
+    add(features, "feature", field.TYPE_MESSAGE, repeated=True,
+        type_name=".tensorflow.Features.FeatureEntry")
+    add(proto.message_type.add(name="Example"), "features", field.TYPE_MESSAGE,
+        type_name=".tensorflow.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(proto.SerializeToString())
+    return message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("tensorflow.Example"))
+
+
+# As tf.train.Example: the features of one record by their names.
+Example: type[message.Message] = _example_class()

@@ -14,7 +14,8 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf.errors import InputError
-from albert_tf.records.spec import FeatureSpec, explain_read_error
+from albert_tf.records.checks import explain_read_error
+from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.distribution import Batches, Pipeline
 
@@ -190,7 +191,7 @@ def training_dataset(
 
     Raises:
       InputError: if there are fewer records than shards. (Damage that shows while
-        reading: see records.explain_read_error.)
+        reading: see records.checks.explain_read_error.)
     """
     if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:
         raise ValueError(

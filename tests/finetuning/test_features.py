@@ -7,14 +7,13 @@ import types
 import numpy as np
 import pytest
 
-from albert_tf import files
+from albert_tf import files, records
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
-from albert_tf.records import feature_specs, spec as records
 
-SPEC = feature_specs.classification_spec(3, vocab_size=100)
-CHOICES = feature_specs.choice_spec(4, vocab_size=100)
-SPANS = feature_specs.span_spec(100, max_seq_length=16)
+SPEC = records.classification_spec(3, vocab_size=100)
+CHOICES = records.choice_spec(4, vocab_size=100)
+SPANS = records.span_spec(100, max_seq_length=16)
 
 
 def example(number, length):
@@ -98,7 +97,7 @@ def test_features_that_are_for_predictions_only_have_lengths_of_their_own():
 
 
 def test_labels_of_a_regression_are_floats():
-    spec = feature_specs.classification_spec(1, 100)
+    spec = records.classification_spec(1, 100)
     table = features.FeatureTable.from_values(
         spec, [example(0, 2) | {"label_ids": [2.5]}])
     assert table.columns["label_ids"].tolist() == [[2.5]]
@@ -130,7 +129,7 @@ def test_values_of_more_than_32_bits_are_refused():
 
 
 @pytest.mark.parametrize("spec, message", [
-    (feature_specs.classification_spec(1, 100), "label_ids holds int64_list instead"),
+    (records.classification_spec(1, 100), "label_ids holds int64_list instead"),
     (records.FeatureSpec((*SPEC.features, records.Feature("more", "int64", (1,)))),
      "it has no feature more"),
     (records.FeatureSpec((*SPEC.features, records.Feature(
@@ -178,7 +177,7 @@ def test_another_specification_makes_them_anew(path, caplog):
     features.load_or_create(path, SPEC, parts(), Source())
     source = Source()
     features.load_or_create(
-        path, feature_specs.classification_spec(4, 100), parts(), source)
+        path, records.classification_spec(4, 100), parts(), source)
     assert source.calls == 1 and "label_ids was" in caplog.text
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import records
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import BatchPlan
-from albert_tf.records import feature_specs, spec as records
 
 SHAPES = (8, 16, 24)
 
@@ -36,9 +36,9 @@ def choice(number, length):
 
 
 TABLES = {
-    "spans": (feature_specs.span_spec(100), single),
-    "choices": (feature_specs.choice_spec(4, 100), choice),
-    "regression": (feature_specs.classification_spec(1, 100), lambda number, length: {
+    "spans": (records.span_spec(100), single),
+    "choices": (records.choice_spec(4, 100), choice),
+    "regression": (records.classification_spec(1, 100), lambda number, length: {
         name: single(number, length)[name]
         for name in ("input_ids", "input_mask", "segment_ids")
     } | {"label_ids": [number / 2]}),

@@ -6,7 +6,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
-from albert_tf.records import record_summaries, record_vocabulary
+from albert_tf.records import checks
 from albert_tf.tokenization import tokenizer
 
 SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",
@@ -137,8 +137,8 @@ def records_of(folder, **vocabulary):
 
 
 def check_vocabulary(paths, vocab_size):
-    return record_vocabulary.check_vocabulary(
-        record_summaries.summaries_of(paths), vocab_size)
+    return checks.check_vocabulary(
+        checks.summaries_of(paths), vocab_size)
 
 
 def test_vocabulary_of_records(tmp_path):

@@ -17,7 +17,7 @@ from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning import run as finetuning
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.modeling.heads import AlbertForSequenceClassification
-from albert_tf.records import feature_specs
+from albert_tf.records.spec import classification_spec
 from albert_tf.training import loop, objectives
 from albert_tf.training.loop import Run
 from albert_tf.training.options import RunOptions, StepOptions
@@ -25,7 +25,7 @@ from tests import tiny_run
 
 LENGTH = 24  # the longest
 STEPS = 10
-SPEC = feature_specs.classification_spec(3, tiny_run.VOCAB_SIZE)
+SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,11 +13,12 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
+from albert_tf import records
 from albert_tf.errors import InputError
 from albert_tf.masking import reference
 from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
-from albert_tf.records import checks, record_summaries, spec as records
+from albert_tf.records import checks
 from albert_tf.training import input_pipeline
 from tests.scripts import test_run_pretraining as runs
 from tests import tiny_run
@@ -428,9 +429,9 @@ def test_a_record_without_a_mask_among_others_is_no_unmasked_file(tmp_path):
     rows = [unmasked_record(sequence(random, 9)) for _ in range(3)]
     path = write(tmp_path / "a", rows)
     with pytest.raises(InputError, match="not masked, so there is nothing to predict"):
-        checks.check([path], SPEC, dynamic_masking=False)
+        checks.check_masks([path], SPEC, dynamic_masking=False)
     rows[2]["masked_lm_weights"][0] = 1
-    checks.check([write(tmp_path / "a", rows)], SPEC, dynamic_masking=False)
+    checks.check_masks([write(tmp_path / "a", rows)], SPEC, dynamic_masking=False)
 
 
 # ---- runs ------------------------------------------------------------------
@@ -591,11 +592,11 @@ def summary(folder, **instances):
     folder.mkdir(exist_ok=True)
     (folder / "summary-a.json").write_text(json.dumps({
         "settings": {"output_files": ["a"], "instances": instances}}))
-    return record_summaries.summaries_of([str(folder / "a")])
+    return checks.summaries_of([str(folder / "a")])
 
 
 def test_sentence_objective_is_what_the_records_were_made_for(tmp_path):
-    objective = record_summaries.sentence_objective
+    objective = checks.sentence_objective
     assert objective([]) == "order" and objective([], "none") == "none"
     old = summary(tmp_path / "1", random_next_sentence=False)
     assert objective(old) == "order"

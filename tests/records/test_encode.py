@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from albert_tf.records import encode, sequences, spec as records, tfrecord
+from albert_tf import records
+from albert_tf.records import encode, sequences, tfrecord
 from albert_tf.records.spec import Feature, FeatureSpec
 
 CLS, SEP, PAD = 2, 3, 0

@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import pytest
 
-from albert_tf import files
+from albert_tf import files, records
 from albert_tf.errors import InputError
-from albert_tf.records import spec as records
+from albert_tf.records.tfrecord import scan
 from tests.helpers import FIXTURES
 
 S, P = 6, 2
@@ -182,7 +182,7 @@ def test_wrong_records_of_variable_length_are_told():
 
 
 def test_variable_features_are_not_for_parse():
-    with pytest.raises(ValueError, match="feature_files reads ids, not parse"):
+    with pytest.raises(ValueError, match="feature_table reads ids, not parse"):
         VARIABLE.parse(VARIABLE.serialize({"ids": [1], "choices": []}))
 
 
@@ -234,7 +234,7 @@ def test_we_read_tensorflows_files(tmp_path):
         for content in contents:
             writer.write(content)
     assert list(records.read_records(path)) == contents
-    assert records.scan(path).num_records == 3
+    assert scan(path).num_records == 3
 
 
 def test_the_releases_records(golden):
@@ -265,13 +265,12 @@ def test_a_block_that_raises_leaves_the_old_file(path):
         writer.write(b"late")
 
 
-def test_scan_counts(path, monkeypatch):
+def test_scan_counts(path):
     expected = records.FileInfo(str(path), 5, path.stat().st_size)
-    assert records.scan(str(path)) == expected
+    assert scan(str(path)) == expected
     # Headers and contents that lie across the ends of reads of any size.
     for chunk in (1, 7, 12, 13, frame_size(path), frame_size(path) + 3):
-        monkeypatch.setattr("albert_tf.records.tfrecord._SCAN_CHUNK", chunk)
-        assert records.scan(str(path)) == expected
+        assert scan(str(path), chunk) == expected
 
 
 def test_files_with_a_scheme():
@@ -299,13 +298,12 @@ def outcome(function, *arguments):
 @pytest.mark.parametrize("record", [1, 2, 5])
 @pytest.mark.parametrize("cut", ["in header", "in content", "in checksum"])
 @pytest.mark.parametrize("chunk", [5, 1 << 20])
-def test_truncation(path, record, cut, chunk, monkeypatch):
-    monkeypatch.setattr("albert_tf.records.tfrecord._SCAN_CHUNK", chunk)
+def test_truncation(path, record, cut, chunk):
     frame = frame_size(path)
     end = (record - 1) * frame + {
         "in header": 5, "in content": 20, "in checksum": frame - 1}[cut]
     path.write_bytes(path.read_bytes()[:end])
-    for function in (records.scan, records.read_records):
+    for function in (lambda path: scan(path, chunk), records.read_records):
         message = outcome(function, str(path))
         assert message.startswith(f"{path}, record {record}: cut off")
         assert " 1 bytes" in message or cut != "in checksum"
@@ -313,7 +311,7 @@ def test_truncation(path, record, cut, chunk, monkeypatch):
 
 def test_damaged_header(path):
     flip(path, 2 * frame_size(path) + 1)
-    for function in (records.scan, records.read_records):
+    for function in (scan, records.read_records):
         message = outcome(function, str(path))
         assert message.startswith(f"{path}, record 3: damaged")
         assert "header" in message
@@ -321,7 +319,7 @@ def test_damaged_header(path):
 
 def test_damaged_content(path):
     flip(path, 3 * frame_size(path) + 40)
-    assert records.scan(str(path)).num_records == 5  # looks at headers only
+    assert scan(str(path)).num_records == 5  # looks at headers only
     message = outcome(records.read_records, str(path))
     assert message.startswith(f"{path}, record 4: damaged")
     assert "content" in message
@@ -336,7 +334,7 @@ def test_damaged_content(path):
 def test_other_files(tmp_path, content, message):
     path = tmp_path / "other.txt"
     path.write_bytes(content)
-    for function in (records.scan, records.read_records):
+    for function in (scan, records.read_records):
         with pytest.raises(InputError, match=f"{path}.*{message}"):
             list(function(str(path)))
     with pytest.raises(InputError, match=f"{path}.*{message}"):
@@ -345,7 +343,7 @@ def test_other_files(tmp_path, content, message):
 
 def test_missing_file(tmp_path):
     with pytest.raises(InputError, match="nowhere.tfrecord: cannot be opened"):
-        records.scan(str(tmp_path / "nowhere.tfrecord"))
+        scan(str(tmp_path / "nowhere.tfrecord"))
 
 
 # --- files that do not fit

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import records
 from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.modeling import pretraining_heads
-from albert_tf.records import spec as records
 from albert_tf.training import log as run_log
 from tests import tiny_run
 

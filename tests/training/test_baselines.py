@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from albert_tf import records
 from albert_tf.errors import InputError
-from albert_tf.records import spec as records
 from albert_tf.training import baselines
 from tests import tiny_run
 

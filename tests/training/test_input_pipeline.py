@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf import records
 from albert_tf.errors import InputError
-from albert_tf.records import spec as records
 from albert_tf.training import input_pipeline
 from tests.helpers import FIXTURES
 

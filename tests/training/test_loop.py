@@ -14,7 +14,7 @@ from albert_tf.checkpoints.files import read_tensors
 from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.modeling import pretraining_heads
-from albert_tf.records import spec
+from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
@@ -43,7 +43,7 @@ def _data(tmp_path_factory):
     """50 records to train on, 13 to evaluate on: an epoch ends within step 7."""
     folder = tmp_path_factory.mktemp("data")
     return tuple(
-        spec.check_files([tiny_run.write_records(folder / f"{name}.tfrecord", n, n)],
+        check_files([tiny_run.write_records(folder / f"{name}.tfrecord", n, n)],
                             tiny_run.SPEC) for name, n in (("train", 50), ("dev", 13)))
 
 

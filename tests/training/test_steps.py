@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from albert_tf import records
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling import pretraining_heads
-from albert_tf.records import spec as records
 from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.evaluation_steps import Evaluator
 from albert_tf.training.options import StepOptions
