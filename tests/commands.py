@@ -1,12 +1,20 @@
-"""Runs a script many times in one process, since loading TensorFlow takes seconds.
+"""Runs a script's commands, each by its name, in one process: TensorFlow loads once.
 
-    python -m tests.commands run_pretraining < commands.json > results.json
+    @pytest.fixture(scope="module", name="results")
+    def _results(data):
+        with run_commands("run_squad", {"trained": [...], "wrong": [...]},
+                          light={"wrong"}) as results:
+            yield results
 
-Takes a list of lists of arguments and gives, for each, a dict: `status`, what the
-script wrote to `stderr`, its `log`, and whether TensorFlow was `loaded` by then.
-["copy", folder, new folder] copies a folder as it is then; ["stop", file, seconds,
-arguments...] sends SIGTERM so long after the file was written next. No curves are
-drawn, which takes a second each time; tests of others see to them.
+`results["trained"]` is a dict: the `status`, what the script wrote to `stderr`, its
+`log`, whether TensorFlow was `loaded`, and the text `files` in its --output_dir right
+after it. `results.ok("trained")` is the same, and fails with the script's words unless
+the status is 0. A command runs when it is asked for, so `-k` runs no more than it
+needs; with it run, in the order of the dict, all those that share its folders, so that
+a test finds these as all of them left them, whichever test comes first. One that
+crashes fails its own tests alone.
+
+No curves are drawn, which takes a second each time; tests of others see to them.
 """
 
 import contextlib
@@ -15,20 +23,136 @@ import io
 import json
 import logging
 import os
+import pathlib
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
 
-from absl import flags
-from absl.testing import flagsaver
+ROOT = pathlib.Path(__file__).parent.parent
+WRITTEN = ("--output_dir=", "--export_dir=", "--cached_dir=")
 
-from albert_tf.cli import flags as cli_flags
-from albert_tf.training import log as run_log
 
-run_log.draw_curves = lambda *args: None
+class Commands:
+    """What each of a script's commands gave.
+
+    Args:
+      script: its name, without ".py".
+      commands: name → arguments. ["copy", folder, new folder] copies a folder as it is
+        then; ["stop", file, seconds, arguments...] sends SIGTERM so long after the
+        file was written next.
+      light: names of commands that should not load TensorFlow; they run in a process
+        that has not.
+      before: name → function that is called right before the command.
+    """
+
+    def __init__(self, script, commands, light=(), before=None):
+        self._script, self._commands = script, commands
+        self._light, self._before = frozenset(light), before or {}
+        self._results, self._processes = {}, {}
+        self._errors = tempfile.TemporaryFile()
+
+    def __getitem__(self, name):
+        if name not in self._results:
+            for other in self._with_shared_folders(name):
+                self._before.get(other, lambda: None)()
+                self._results[other] = self._run(other)
+        return self._results[name]
+
+    def __iter__(self):
+        return iter(self._commands)
+
+    def ok(self, name, status=0):
+        result = self[name]
+        assert result["status"] == status, result["stderr"] or result["log"]
+        return result
+
+    def run_all(self):
+        for name in self:
+            self[name]
+
+    def close(self):
+        for process in self._processes.values():
+            process.kill()  # An orderly end of TensorFlow takes seconds.
+            process.communicate()
+
+    def _with_shared_folders(self, name):
+        """Names of the commands that name a folder which one of them writes."""
+        words = {other: _paths(arguments) for other, arguments in self._commands.items()}
+        written = {other: _written_by(arguments)
+                   for other, arguments in self._commands.items()}
+        found, new = set(), {name}
+        while new:
+            found |= new
+            new = {other for other in words.keys() - found for one in found
+                   if _touch(written[one], words[other])
+                   or _touch(written[other], words[one])}
+        return [other for other in self._commands if other in found]
+
+    def _run(self, name):
+        arguments = list(map(str, self._commands[name]))
+        if arguments[:1] == ["copy"]:
+            shutil.copytree(*arguments[1:])
+            return dict(status=0, stderr="", log="", loaded=False, files={})
+        light = name in self._light
+        result = self._asked(light, arguments)
+        if light and result["loaded"]:
+            # The next one is judged by itself.
+            self._processes.pop(light).kill()
+        return {**result, "files": _text_files(arguments)}
+
+    def _asked(self, light, arguments):
+        if light not in self._processes:
+            self._processes[light] = subprocess.Popen(
+                [sys.executable, "-m", "tests.commands", self._script], cwd=ROOT,
+                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=self._errors, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
+        process = self._processes[light]
+        process.stdin.write(json.dumps(arguments) + "\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        if answer:
+            return json.loads(answer)
+        del self._processes[light]
+        self._errors.seek(0)
+        return dict(status=f"crash ({process.wait()})", log="", loaded=not light,
+                    stderr=self._errors.read().decode(errors="replace")[-3000:])
+
+
+def run_commands(script, commands, light=(), before=None):
+    return contextlib.closing(Commands(script, commands, light, before))
+
+
+def _paths(arguments):
+    return [path for word in arguments
+            for path in str(word).rpartition("=")[2].split(",") if "/" in path]
+
+
+def _written_by(arguments):
+    if arguments[:1] == ["copy"]:
+        return [str(arguments[2])]
+    return [word.partition("=")[2] for word in map(str, arguments)
+            if word.startswith(WRITTEN)]
+
+
+def _touch(folders, paths):
+    return any(path == folder or path.startswith(folder + "/")
+               for folder in folders for path in paths)
+
+
+def _text_files(arguments):
+    folder = dict(word.split("=", 1) for word in arguments if "=" in word).get(
+        "--output_dir", "none")
+    return {path.name: path.read_text(encoding="utf-8")
+            for path in pathlib.Path(folder).glob("*")
+            if path.suffix in (".json", ".tsv", ".txt")}
+
+
+# ---- in the process that runs the commands ----------------------------------
 
 
 def _written(path):
@@ -42,16 +166,19 @@ def _stop(path, seconds, before):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def run(module, arguments):
-    if arguments[:1] == ["copy"]:
-        shutil.copytree(*arguments[1:])
-        return dict(status=0, stderr="", log="", loaded=True)
+def _run(module, arguments):
+    # Not when run_commands is imported, for tests alone.
+    from absl import flags
+    from absl.testing import flagsaver
+
+    from albert_tf.cli import flags as cli_flags
+
     if arguments[:1] == ["stop"]:
         _, path, seconds, *arguments = arguments
         # Where no run takes the signal, this process must not end.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        threading.Thread(
-            target=_stop, args=(path, seconds, _written(path)), daemon=True).start()
+        threading.Thread(target=_stop, args=(path, float(seconds), _written(path)),
+                         daemon=True).start()
     log, stderr, status = io.StringIO(), io.StringIO(), 0
     handler = logging.StreamHandler(log)
     logging.getLogger("absl").addHandler(handler)
@@ -73,11 +200,14 @@ def run(module, arguments):
 
 
 def main():
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # What a script prints is not an answer.
     module = importlib.import_module(sys.argv[1])
-    commands = json.load(sys.stdin)
-    with contextlib.redirect_stdout(io.StringIO()):
-        results = [run(module, arguments) for arguments in commands]
-    json.dump(results, sys.stdout)
+    from albert_tf.training import log as run_log
+
+    run_log.draw_curves = lambda *args: None
+    for line in sys.stdin:
+        print(json.dumps(_run(module, json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

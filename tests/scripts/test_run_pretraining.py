@@ -20,6 +20,7 @@ from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.modeling import pretraining_heads
 from albert_tf.training import log as run_log
 from tests import tiny_run
+from tests.commands import run_commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = "run_pretraining.py"
@@ -152,13 +153,12 @@ def stop(process, folder, number, delay):
 
 def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
     """SIGKILL, then SIGTERM, each at a random moment, with ends of epochs between."""
-    log = results["stopped"]["log"]
-    assert results["stopped"]["status"] == 128 + signal.SIGTERM, log
+    results.ok("unbroken")
+    log = results.ok("stopped", 128 + signal.SIGTERM)["log"]
     assert re.search("Going on at step (20|40) from", log)
     step = int(re.search("Stopped by signal 15 at step (\\d+)", log)[1])
     assert f"Checkpoint of step {step} saved" in log
-    log = results["resumed"]["log"]
-    assert results["resumed"]["status"] == 0, log
+    log = results.ok("resumed")["log"]
     assert f"Going on at step {step} from" in log
     assert_same_end(data / "broken", data / "unbroken")
     assert not [p.name for p in (data / "broken").iterdir()
@@ -167,7 +167,7 @@ def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
 
 def test_evaluation_alone_gives_the_numbers_of_training(results, data):
     for name in ("unbroken", "evaluation", "some of the evaluation"):
-        assert results[name]["status"] == 0, results[name]["stderr"]
+        results.ok(name)
     last = evaluations(data / "unbroken")[-1]
     assert last["step"] == STEPS
     shown = re.search("Evaluation at step 60: (.*)", results["evaluation"]["log"])[1]
@@ -183,7 +183,7 @@ def test_evaluation_says_what_it_leaves_out(results):
 
 
 def test_options_are_kept(results, data):
-    del results
+    results.ok("unbroken")
     options = json.loads((data / "unbroken" / "options.json").read_text())
     assert options["input_files"] == {str(data / "train.tfrecord"): 50}
     assert options["optimizer"] == "lamb" and options["num_warmup_steps"] == 5
@@ -339,25 +339,26 @@ def _results(data):
     print("seed of the moments:", seed)
     moments = random.Random(seed)
     commands = {}
-    for name in (*EARLY, *LATE, *WORKING):
+    for name in (*WORKING, *EARLY, *LATE):
         flags = WORKING.get(name) or {**EARLY, **LATE}[name][0]
         flags = {"input_file": "{data}/train.tfrecord",
                  "albert_config_file": "{data}/config.json",
                  "output_dir": f"{{data}}/{name}", **flags}
         commands[name] = [argument.replace("{data}", str(data))
                           for argument in arguments(**flags)]
-    process = start(commands["stopped"])
-    stop(process, data / "broken", signal.SIGKILL, moments.uniform(0, 0.5))
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
     # A run within a process that has loaded TensorFlow is fast.
-    commands["stopped"][:0] = [
-        "stop", str(data / "broken" / "checkpoint"), moments.uniform(0, 0.05)]
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.commands", SCRIPT[:-3]], cwd=ROOT, text=True,
-        input=json.dumps(list(commands.values())), stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, check=True)
-    return dict(zip(commands, json.loads(process.stdout)))
+    commands["stopped"], kill = [
+        "stop", data / "broken" / "checkpoint", moments.uniform(0, 0.05),
+        *commands["stopped"]], commands["stopped"]
+
+    def killed():
+        process = start(kill)
+        stop(process, data / "broken", signal.SIGKILL, moments.uniform(0, 0.5))
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+
+    with run_commands(SCRIPT[:-3], commands, EARLY, {"stopped": killed}) as results:
+        yield results
 
 
 @pytest.mark.parametrize("name", [*EARLY, *LATE])
@@ -372,17 +373,17 @@ def test_wrong_input_gives_one_sentence(name, results, data):
 
 
 def test_partial_start_is_reported(results):
-    result = results["partial init"]
-    assert result["status"] == 0, result["stderr"]
-    assert "of another shape, keep their values: bert/encoder/" in result["log"]
+    log = results.ok("partial init")["log"]
+    assert "of another shape, keep their values: bert/encoder/" in log
 
 
 def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     kept = {"file": "a.txt", "sha256": "12", "size": 30}
-    assert results["partial init"]["status"] == 0
+    results.ok("partial init")
     path = data / "partial init" / "vocabulary.json"
     assert json.loads(path.read_text()) == kept
     # Where no summary tells, nothing is claimed.
+    results.ok("unbroken")
     assert not (data / "unbroken" / "vocabulary.json").exists()
     result = results["records of another vocabulary"]
     assert result["status"] == 1

@@ -1,12 +1,9 @@
 """run_race.py as a user starts it: whole runs, prediction alone, wrong inputs."""
 
 import json
-import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.training import log as run_log
+from tests.commands import run_commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = "run_race.py"
@@ -200,22 +198,20 @@ WORKING = {
 @pytest.fixture(scope="module", name="results")
 def _results(data):
     """What each command gave."""
-    names = [*EARLY, *LATE, *WORKING]
-    commands = [arguments(data, name, **(
-        WORKING[name] if name in WORKING else {**EARLY, **LATE}[name][0]))
-        for name in names]
+    flags = {**{name: case[0] for name, case in {**EARLY, **LATE}.items()}, **WORKING}
+    commands = {name: arguments(data, name, **flags[name]) for name in flags}
     # Here rather than in a process of its own, which would load TensorFlow.
-    stop = commands[names.index("stop")]
-    stop[:0] = ["stop", str(data / "stopped" / "checkpoint"), 0]
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.commands", SCRIPT[:-3]], cwd=ROOT, text=True,
-        input=json.dumps(commands), stdout=subprocess.PIPE, check=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"})
-    found = dict(zip(names, json.loads(process.stdout)))
+    commands["stop"][:0] = ["stop", data / "stopped" / "checkpoint", 0]
+    with run_commands(SCRIPT[:-3], commands, light=EARLY) as results:
+        yield results
+
+
+@pytest.fixture(scope="module", name="worked")
+def _worked(results):
+    """Every command that works has run."""
     for name in WORKING:
-        expected = 128 + signal.SIGTERM if name == "stop" else 0
-        assert found[name]["status"] == expected, (name, found[name]["stderr"])
-    return found
+        results.ok(name, 128 + signal.SIGTERM if name == "stop" else 0)
+    return results
 
 
 def evaluations(folder):
@@ -257,8 +253,8 @@ def share(given, right, level=""):
 # ---- a whole run -----------------------------------------------------------
 
 
-def test_every_checkpoint_is_evaluated_and_the_best_is_told(results, data):
-    assert "train: 40 questions on 20 passages" in results["unbroken"]["log"]
+def test_every_checkpoint_is_evaluated_and_the_best_is_told(worked, data):
+    assert "train: 40 questions on 20 passages" in worked["unbroken"]["log"]
     folder = data / "unbroken"
     rows = evaluations(folder)
     assert [row["step"] for row in rows] == [4, 8, 12]
@@ -267,8 +263,8 @@ def test_every_checkpoint_is_evaluated_and_the_best_is_told(results, data):
     assert best["accuracy"] == max(row["accuracy"] for row in rows)
 
 
-def test_predictions_are_written_and_scored(results, data):
-    del results
+def test_predictions_are_written_and_scored(worked, data):
+    del worked
     folder = data / "unbroken"
     for split, results_file, predictions in (
             ("dev", "eval_results.json", folder / "eval_predictions"),
@@ -282,11 +278,11 @@ def test_predictions_are_written_and_scored(results, data):
             assert found[name] == pytest.approx(share(given, right, level)), name
 
 
-def test_stopped_run_goes_on_to_the_end_of_the_unbroken_one(results, data):
+def test_stopped_run_goes_on_to_the_end_of_the_unbroken_one(worked, data):
     step = int(re.search(
-        r"Stopped by signal 15 at step (\d+)", results["stop"]["log"])[1])
+        r"Stopped by signal 15 at step (\d+)", worked["stop"]["log"])[1])
     assert 4 <= step < STEPS
-    log = results["stopped"]["log"]
+    log = worked["stopped"]["log"]
     assert f"Going on at step {step} from" in log
     assert log.count("Reusing the features of") == 2
 
@@ -308,37 +304,37 @@ def test_stopped_run_goes_on_to_the_end_of_the_unbroken_one(results, data):
 # ---- prediction ------------------------------------------------------------
 
 
-def test_prediction_alone_needs_the_folder_and_the_data(results, data):
-    del results
+def test_prediction_alone_needs_the_folder_and_the_data(worked, data):
+    del worked
     assert_same_predictions(data / "stopped", data / "unbroken")
     assert (answers(data / "stopped", "predict_results.json")
             == answers(data / "unbroken", "predict_results.json"))
 
 
 @pytest.mark.parametrize("name", ["large batches", "one length"])
-def test_predictions_depend_on_no_batch_and_no_padding(name, results, data):
-    del results
+def test_predictions_depend_on_no_batch_and_no_padding(name, worked, data):
+    del worked
     assert_same_predictions(data / name, data / "unbroken")
 
 
-def test_the_lengths_are_what_the_log_says(results):
+def test_the_lengths_are_what_the_log_says(worked):
     def lengths(name):
         found = re.search("prediction: 10 sequences .* padded to (.*) pieces",
-                          results[name]["log"])
+                          worked[name]["log"])
         return [int(length) for length in found[1].split(", ")]
 
     assert lengths("one length") == [32]
     assert len(lengths("large batches")) == 2
 
 
-def test_features_lie_where_the_flags_say(results, data):
-    del results
+def test_features_lie_where_the_flags_say(worked, data):
+    del worked
     assert (data / "new" / "b" / "features").is_file()
     assert (data / "one length" / "test.tf_record").is_file()
 
 
-def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(results, data):
-    del results
+def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(worked, data):
+    del worked
     found, expected = (answers(data / name, "eval_results.json")
                        for name in ("evaluate alone", "unbroken"))
     assert {**found, "step": 0} == pytest.approx({**expected, "step": 0}, rel=1e-5)
@@ -346,9 +342,9 @@ def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(results, data
                             data / "unbroken" / "eval_predictions")
 
 
-def test_test_set_without_answers_is_predicted_and_not_scored(results, data):
+def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
     folder = data / "no answers"
-    assert "has no answers, so it is not scored" in results["no answers"]["log"]
+    assert "has no answers, so it is not scored" in worked["no answers"]["log"]
     assert answers(folder) == answers(data / "unbroken")
     assert "answer" not in table(folder)[0]
     assert not (folder / "predict_results.json").exists()
@@ -357,9 +353,9 @@ def test_test_set_without_answers_is_predicted_and_not_scored(results, data):
 # ---- levels and recipes ----------------------------------------------------
 
 
-def test_one_level_alone_is_trained_and_kept_with_the_model(results, data):
+def test_one_level_alone_is_trained_and_kept_with_the_model(worked, data):
     folder = data / "middle"
-    assert "train: 20 questions on 10 passages" in results["middle"]["log"]
+    assert "train: 20 questions on 10 passages" in worked["middle"]["log"]
     assert {row["level"] for row in table(folder)} == {"middle"}
     assert answers(folder, "predict_results.json")["questions"] == 6
     # The other level all the same, where it is asked for.
@@ -368,13 +364,13 @@ def test_one_level_alone_is_trained_and_kept_with_the_model(results, data):
     assert "high_accuracy" in found and "middle_accuracy" not in found
 
 
-def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(results, data):
+def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(worked, data):
     for name, rate, dropout in (("middle", 2e-5, 0.1), ("without dropout", 1e-5, 0.0)):
         folder = data / name
         assert answers(folder, "options.json")["learning_rate"] == rate
         assert answers(folder, "options.json")["train_batch_size"] == 4
         assert answers(folder, "albert_config.json")["hidden_dropout_prob"] == dropout
-    del results
+    del worked
 
 
 # ---- wrong inputs ----------------------------------------------------------
@@ -392,5 +388,5 @@ def test_wrong_input_gives_one_sentence(name, results, data):
 
 
 def test_a_file_of_something_else_is_not_written_over(results, data):
-    del results
+    results.run_all()
     assert answers(data / "race" / "train" / "high", "1.txt")["id"] == "high1.txt"

@@ -13,6 +13,7 @@ import pytest
 
 from albert_tf.serving import server
 from tests import tiny_run
+from tests.commands import run_commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = "run_squad.py"
@@ -225,41 +226,18 @@ def arguments(data, name, flags):
             for flag, value in values.items() if value is not None]
 
 
-# Before the tests' own modules, which load TensorFlow.
-DRIVER = """
-import contextlib, io, json, pathlib, sys
-import run_squad
-from tests import commands
-
-def files_of(arguments):
-    folder = dict(a[2:].split("=", 1) for a in arguments).get("output_dir", "none")
-    return {path.name: path.read_text() for path in pathlib.Path(folder).glob("*")
-            if path.suffix in (".json", ".tsv", ".txt")}
-
-with contextlib.redirect_stdout(io.StringIO()):
-    results = {
-        name: {**commands.run(run_squad, arguments), "files": files_of(arguments)}
-        for name, arguments in json.load(sys.stdin).items()}
-json.dump(results, sys.stdout)
-"""
-
-
 @pytest.fixture(scope="module", name="results")
 def _results(data):
     """What each command gave, with the text files in its folder right after it."""
     commands = {name: arguments(data, name, flags) for name, flags in {
         **{name: flags for name, (flags, _) in WRONG.items()}, **WORKING}.items()}
-    process = subprocess.run(
-        [sys.executable, "-c", DRIVER], cwd=ROOT, text=True, input=json.dumps(commands),
-        capture_output=True, check=False)
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
+    with run_commands(SCRIPT[:-3], commands, light=WRONG) as results:
+        yield results
 
 
 def files_after(results, name):
-    assert results[name]["status"] == 0, results[name]["stderr"]
     return {file: json.loads(text) if file.endswith(".json") else text
-            for file, text in results[name]["files"].items()}
+            for file, text in results.ok(name)["files"].items()}
 
 
 @pytest.mark.parametrize("name", WRONG)
