@@ -17,7 +17,6 @@ import functools
 import math
 import os
 
-import numpy as np
 from absl import flags, logging
 
 from albert_tf import files
@@ -123,8 +122,7 @@ def _features(task, split, found, config, tokenizer):
 
     paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
     function = functools.partial(
-        classification.featurize, tokenizer=tokenizer, labels=task.labels,
-        max_seq_length=FLAGS.max_seq_length)
+        task.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length)
 
     def create():
         for features in feature_files.featurize_all(
@@ -143,10 +141,6 @@ def _features(task, split, found, config, tokenizer):
         create)
 
 
-def _outputs(task, predictions) -> np.ndarray:
-    return np.stack(predictions["logits" if task.is_regression else "probabilities"])
-
-
 def _build(task, config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
@@ -158,12 +152,9 @@ def _build(task, config, options, sets, tables):
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = heads.AlbertForSequenceClassification(
         config, task.num_outputs, FLAGS.dropout_prob)
-    labels = classification.labels_of(
-        task, sets["dev"].examples) if "dev" in sets else None
 
     def score(predictions):
-        return classification.score(
-            task, classification.decisions(task, _outputs(task, predictions)), labels)
+        return task.score(sets["dev"].examples, predictions)
 
     objective = (objectives.REGRESSION if task.is_regression
                  else objectives.CLASSIFICATION)
@@ -185,13 +176,10 @@ def _write(tuner, task, split, found, predictions):
     """Files of predictions and, for the evaluation set, the report."""
     if not tuner.chief:
         return
-    outputs = _outputs(task, predictions)
     folder = os.path.join(FLAGS.output_dir, _OUTPUT_OF_SPLIT[split])
-    paths = classification.write_predictions(folder, task, found.examples, outputs)
+    paths = task.write(folder, found.examples, predictions)
     if split == "dev":
-        report = classification.report(
-            task, classification.decisions(task, outputs),
-            classification.labels_of(task, found.examples))
+        report = task.report(found.examples, predictions)
         paths.append(os.path.join(FLAGS.output_dir, "eval_report.txt"))
         with files.atomic_write(paths[-1]) as stream:
             stream.write(report.encode())

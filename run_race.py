@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 
-import numpy as np
 from absl import flags, logging
 
 from albert_tf import files
@@ -104,16 +103,8 @@ def _splits() -> list[str]:
     return splits
 
 
-def _read(split: str) -> list[race.RaceExample]:
-    examples = race.read_examples(
-        FLAGS.data_dir, split, high_only=FLAGS.high_only, middle_only=FLAGS.middle_only)
-    if split != "test":
-        for example in examples:
-            if example.label is None:
-                raise InputError(
-                    f"{example.where}: there are no answers, so the set can be "
-                    "predicted but not "
-                    f"{'trained on' if split == 'train' else 'scored'}.")
+def _read(task: race.RaceTask, split: str) -> list[race.RaceExample]:
+    examples = task.read(FLAGS.data_dir, split).examples
     logging.info("%s: %d questions on %d passages.", split, len(examples),
                  len({example.example_id for example in examples}))
     return examples
@@ -150,13 +141,12 @@ def _digest(examples) -> str:
     return digest.hexdigest()
 
 
-def _features(split, path, examples, config, tokenizer):
+def _features(task, split, path, examples, config, tokenizer):
     """A FeatureTable, made or taken from a file that fits."""
     from albert_tf.records.spec import choice_spec
 
     function = functools.partial(
-        race.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length,
-        max_qa_length=FLAGS.max_qa_length)
+        task.featurize, tokenizer=tokenizer)
 
     def create():
         for features in feature_files.featurize_all(
@@ -173,7 +163,7 @@ def _features(split, path, examples, config, tokenizer):
         parts, create)
 
 
-def _build(config, options, sets, tables):
+def _build(task, config, options, sets, tables):
     """The FineTuning object; in the strategy's scope."""
     import tf_keras
 
@@ -185,13 +175,13 @@ def _build(config, options, sets, tables):
     model = heads.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
 
     def score(predictions):
-        return race.score(sets["dev"], _chosen(predictions))
+        return task.score(sets["dev"], predictions)
 
     optimizer = run.make_optimizer(
         model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
         FLAGS.optimizer) if FLAGS.do_train else None
     return run.FineTuning(
-        run.make_task(model, objectives.CHOICE, score, "accuracy"),
+        run.make_task(model, objectives.CHOICE, score, task.main_metric),
         config, options,
         run.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
                                 FLAGS.random_seed, FLAGS.predict_batch_size),
@@ -201,30 +191,24 @@ def _build(config, options, sets, tables):
             "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS)})
 
 
-def _chosen(predictions) -> np.ndarray:
-    return np.stack(predictions["probabilities"]).argmax(axis=1)
-
-
-def _write(tuner, split, examples, predictions):
+def _write(tuner, task, split, examples, predictions):
     """Files of predictions and, of the test set, the accuracy where it is known."""
     if not tuner.chief:
         return
-    paths = race.write_predictions(
-        os.path.join(FLAGS.output_dir, _OUTPUT_OF_SPLIT[split]), examples,
-        np.stack(predictions["probabilities"]))
+    paths = task.write(os.path.join(FLAGS.output_dir, _OUTPUT_OF_SPLIT[split]),
+                       examples, predictions)
     if split == "test":
         results = os.path.join(FLAGS.output_dir, _PREDICT_RESULTS)
-        known = [i for i, example in enumerate(examples) if example.label is not None]
+        known = sum(example.label is not None for example in examples)
         if known:
-            metrics = race.score([examples[i] for i in known],
-                                 _chosen(predictions)[known])
+            metrics = task.score(examples, predictions)
             logging.info(
-                "Test, %d of %d questions with an answer: %s", len(known),
+                "Test, %d of %d questions with an answer: %s", known,
                 len(examples), ", ".join(
                     f"{name} {value:.6g}" for name, value in metrics.items()))
             with files.atomic_write(results) as stream:
                 stream.write(json.dumps(
-                    {"questions": len(known), **metrics}, indent=2).encode() + b"\n")
+                    {"questions": known, **metrics}, indent=2).encode() + b"\n")
             paths.append(results)
         else:
             logging.info("The test set has no answers, so it is not scored.")
@@ -242,29 +226,31 @@ def main(argv):
         num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
         early_stopping=FLAGS.early_stopping)
     config = finetuning_flags.model_config()
-    race.check_lengths(FLAGS.max_seq_length, FLAGS.max_qa_length)
+    task = race.RaceTask(FLAGS.max_seq_length, FLAGS.max_qa_length, FLAGS.high_only,
+                         FLAGS.middle_only)
     tokenizer = finetuning_flags.tokenizer(config)
     finetuning_flags.check_start()
-    sets = {split: _read(split) for split in splits}
+    sets = {split: _read(task, split) for split in splits}
     files.make_directory(options.output_dir, "--output_dir")
     paths = _features_paths(splits)
     finetuning_flags.keep_task(_KEPT + _LEVELS, task="race", labels=list(race.LETTERS))
     # Before the features, which start TensorFlow.
     strategy = cli_flags.make_strategy()
 
-    tables = {split: _features(split, paths[split], sets[split], config, tokenizer)
+    tables = {split: _features(
+        task, split, paths[split], sets[split], config, tokenizer)
               for split in splits}
 
     with strategy.scope():
-        tuner = _build(config, options, sets, tables)
+        tuner = _build(task, config, options, sets, tables)
         if FLAGS.do_train:
             tuner.train()
         if FLAGS.do_eval:
             _, predictions = tuner.evaluate()
-            _write(tuner, "dev", sets["dev"], predictions)
+            _write(tuner, task, "dev", sets["dev"], predictions)
         if FLAGS.do_predict:
             predictions = tuner.predict(tables["test"], "prediction")
-            _write(tuner, "test", sets["test"], predictions)
+            _write(tuner, task, "test", sets["test"], predictions)
 
 
 if __name__ == "__main__":

@@ -36,15 +36,13 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     from albert_tf.modeling import heads
     from albert_tf.training import evaluation_steps, objectives
 
-    labels = classification.labels_of(task, examples)
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
     config = config.replace(initializer_range=config.hidden_size ** -0.5)
     model = heads.AlbertForSequenceClassification(config, task.num_outputs)
 
     def score(predictions):
-        return classification.score(task, classification.decisions(
-            task, np.stack(predictions["probabilities"])), labels)
+        return task.score(examples, predictions)
 
     made = run.make_task(
         model, objectives.CLASSIFICATION, score, task.main_metric)

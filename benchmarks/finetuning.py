@@ -34,7 +34,7 @@ from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
-from albert_tf.finetuning.tasks import classification, glue
+from albert_tf.finetuning.tasks import glue
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from benchmarks import benchmark_flags, equal_results
 from benchmarks.benchmark_flags import DATA
@@ -96,8 +96,8 @@ class TaskData:
         from albert_tf.records.spec import classification_spec
 
         function = functools.partial(
-            classification.featurize, tokenizer=self._tokenizer,
-            labels=self.task.labels, max_seq_length=MAX_SEQ_LENGTH)
+            self.task.featurize, tokenizer=self._tokenizer,
+            max_seq_length=MAX_SEQ_LENGTH)
         return feature_table.FeatureTable.from_values(
             classification_spec(
                 self.task.num_outputs, self._tokenizer.vocab_size),

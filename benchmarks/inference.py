@@ -79,7 +79,7 @@ LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.05}
 
 def sequences(task: str, count: int) -> list[dict]:
     """Features of `count` sequences at equal distances, in the order of the file."""
-    from albert_tf.finetuning.tasks import classification, glue, squad
+    from albert_tf.finetuning.tasks import glue, squad
     from albert_tf.tokenization.tokenizer import FullTokenizer
 
     tokenizer = FullTokenizer(spm_model_file=FLAGS.spm_model_file)
@@ -92,8 +92,8 @@ def sequences(task: str, count: int) -> list[dict]:
     else:
         kind = glue.TASKS[task]
         examples = kind.read(os.path.join(FLAGS.data_dir, "glue"), "dev").examples
-        function = functools.partial(classification.featurize, tokenizer=tokenizer,
-                                     labels=kind.labels, max_seq_length=512)
+        function = functools.partial(
+            kind.featurize, tokenizer=tokenizer, max_seq_length=512)
     chosen = np.linspace(0, len(examples) - 1, min(count, len(examples))).astype(int)
     return [window for i in chosen for window in function(examples[i])][:count]
 

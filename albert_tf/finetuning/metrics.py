@@ -1,146 +1,102 @@
-"""Metrics of predictions: accuracy, F1, Matthews, Pearson, Spearman, squared error.
+"""Metrics of a whole set's predictions, by name.
 
-Each takes the predictions and the labels of a whole set, NumPy arrays of shape
-[N], and returns a float. Where a metric is undefined, it is 0.0, never NaN: a
-correlation when the predictions (or the labels) are all equal, F1 when there is no
-positive example and none is predicted. A model that always says the same then
-scores as one that knows nothing.
+Where a metric is undefined it is 0.0, never NaN: a correlation when the predictions (or
+the labels) are all equal, F1 when there is no positive example and none is predicted. A
+model that always says the same then scores as one that knows nothing.
 """
+
+from typing import Callable, Sequence
 
 import numpy as np
 
 from albert_tf.errors import InputError
 
 
-def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Share of predictions that are right.
-
-    Args:
-      predictions: class ids [N].
-      labels: class ids [N].
-
-    Raises:
-      InputError: if there is no example.
-    """
-    predictions, labels = _checked(predictions, labels)
-    return float(np.mean(predictions == labels))
-
-
-def f1(predictions: np.ndarray, labels: np.ndarray, positive: int = 1) -> float:
-    """F1 of one class: 2·precision·recall / (precision + recall).
-
-    Args:
-      predictions: class ids [N].
-      labels: class ids [N].
-      positive: the class that counts; 1 for GLUE's MRPC and QQP.
-
-    Raises:
-      InputError: if there is no example.
-    """
+def _f1(predictions, labels, **options) -> float:
     from sklearn.metrics import f1_score
 
-    predictions, labels = _checked(predictions, labels)
-    return float(f1_score(labels == positive, predictions == positive,
-                          zero_division=0.0))
+    return f1_score(labels, predictions, zero_division=0.0, **options)
 
 
-def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Mean of the F1 of all classes that occur among labels or predictions.
-
-    Args:
-      predictions: class ids [N].
-      labels: class ids [N].
-
-    Raises:
-      InputError: if there is no example.
-    """
-    from sklearn.metrics import f1_score
-
-    predictions, labels = _checked(predictions, labels)
-    return float(f1_score(labels, predictions, average="macro", zero_division=0.0))
-
-
-def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews' correlation, for two classes or more.
-
-    Args:
-      predictions: class ids [N].
-      labels: class ids [N].
-
-    Raises:
-      InputError: if there is no example.
-    """
+def _matthews(predictions, labels) -> float:
     from sklearn.metrics import matthews_corrcoef
 
-    predictions, labels = _checked(predictions, labels)
-    if _constant(predictions) or _constant(labels):
-        return 0.0
-    return float(matthews_corrcoef(labels, predictions))
+    return matthews_corrcoef(labels, predictions)
 
 
-def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson's correlation of two series of numbers [N].
-
-    Raises:
-      InputError: if there is no example, or a number is not finite.
-    """
+def _pearson(predictions, labels) -> float:
     from scipy.stats import pearsonr
 
-    return _correlation(pearsonr, predictions, labels)
+    return pearsonr(predictions, labels).statistic
 
 
-def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman's rank correlation of two series of numbers [N].
-
-    Raises:
-      InputError: if there is no example, or a number is not finite.
-    """
+def _spearman(predictions, labels) -> float:
     from scipy.stats import spearmanr
 
-    return _correlation(spearmanr, predictions, labels)
+    return spearmanr(predictions, labels).statistic
 
 
-def mean_squared_error(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Mean of the squared differences of two series of numbers [N].
+METRICS = {
+    # Of class ids; f1 is that of one class against the others.
+    "accuracy": lambda predictions, labels: np.mean(predictions == labels),
+    "f1": _f1,
+    # Mean of the F1 of all classes that occur among labels or predictions.
+    "macro_f1": lambda *columns: _f1(*columns, average="macro"),
+    "matthews": _matthews,
+    # Of numbers.
+    "pearson": _pearson,
+    "spearman": _spearman,
+    "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
+}
+_OF_NUMBERS = ("pearson", "spearman", "mse")
+_CORRELATIONS = ("matthews", "pearson", "spearman")
+# GLUE's score of a task with two metrics is their mean.
+_MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
+          "pearson_spearman_mean": ("pearson", "spearman")}
 
-    Raises:
-      InputError: if there is no example, or a number is not finite.
+
+def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 1
+            ) -> float:
+    """One metric, at least one example being there.
+
+    Args:
+      name: of METRICS, or the mean of two, such as accuracy_f1_mean.
+      predictions: class ids [N], or numbers [N].
+      labels: likewise.
+      positive: the class whose F1 is f1; 1 for GLUE's MRPC and QQP.
     """
-    predictions, labels = _checked_numbers(predictions, labels)
-    return float(np.mean((predictions - labels) ** 2))
-
-
-def _correlation(function, predictions, labels) -> float:
-    predictions, labels = _checked_numbers(predictions, labels)
-    if _constant(predictions) or _constant(labels):
-        return 0.0
-    return float(function(predictions, labels).statistic)
-
-
-def _constant(values: np.ndarray) -> bool:
-    return bool(np.all(values == values[0]))
-
-
-def _checked(predictions, labels) -> tuple[np.ndarray, np.ndarray]:
-    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    if name in _MEANS:
+        return sum(compute(part, predictions, labels, positive)
+                   for part in _MEANS[name]) / len(_MEANS[name])
+    # float64: sums over a set in float32 lose digits.
+    dtype = np.float64 if name in _OF_NUMBERS else None
+    predictions, labels = np.asarray(predictions, dtype), np.asarray(labels, dtype)
     if predictions.shape != labels.shape or predictions.ndim != 1:
-        raise ValueError(
-            f"predictions of shape {predictions.shape} and labels of shape "
-            f"{labels.shape}: both must be [N]")
+        raise ValueError(f"predictions of shape {predictions.shape} and labels of "
+                         f"shape {labels.shape}: both must be [N]")
     if not predictions.size:
         raise InputError("there is no example to score: the set is empty.")
-    return predictions, labels
+    if name in _OF_NUMBERS:
+        check_finite(predictions, "prediction {}".format)
+        check_finite(labels, "label {}".format)
+    if name in _CORRELATIONS and any(
+            np.all(values == values[0]) for values in (predictions, labels)):
+        return 0.0
+    if name == "f1":
+        predictions, labels = predictions == positive, labels == positive
+    return float(METRICS[name](predictions, labels))
 
 
-def _checked_numbers(predictions, labels) -> tuple[np.ndarray, np.ndarray]:
-    # float64: sums over a set in float32 lose digits.
-    predictions, labels = _checked(np.asarray(predictions, np.float64),
-                                   np.asarray(labels, np.float64))
-    for values, what in ((predictions, "prediction"), (labels, "label")):
-        wrong = np.flatnonzero(~np.isfinite(values))
-        if wrong.size:
-            raise InputError(
-                f"{what} {wrong[0]} is {values[wrong[0]]}, not a number to score; "
-                "a model that gives such values has diverged: lower "
-                "--learning_rate.")
-    return predictions, labels
+def check_finite(outputs: np.ndarray, describe: Callable[[int], str]) -> None:
+    """Refuses a model's outputs [N, ...] if one is not finite; `describe` names it."""
+    wrong = np.flatnonzero(
+        ~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=-1))
+    if wrong.size:
+        raise diverged(describe(wrong[0]))
+
+
+def diverged(what: str) -> InputError:
+    """The error for an output that is not a number."""
+    return InputError(
+        f"{what} is not a number: the model has diverged; take an earlier checkpoint "
+        "or train with a lower --learning_rate.")

@@ -153,7 +153,7 @@ WRONG = {
         "empty.json: there is no question in it"),
     "broken": (
         dict(do_train="true", train_file="{data}/broken.json"),
-        "broken.json, line 2: not valid JSON"),
+        "broken.json, line 2: not JSON"),
     "no id": (
         dict(do_train="true", do_predict="true", predict_file="{data}/no_id.json"),
         "no_id.json, article 1, paragraph 2, question 1 has no 'id'"),

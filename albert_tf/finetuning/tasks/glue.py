@@ -14,7 +14,8 @@ from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import tables
 from albert_tf.finetuning.tasks.classification import (
-    ClassificationTask, Example, ExampleSet, parse_label)
+    ClassificationTask, Example, parse_label)
+from albert_tf.finetuning.tasks.common import ExampleSet
 
 
 class _Columns(NamedTuple):

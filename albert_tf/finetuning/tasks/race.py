@@ -8,6 +8,7 @@ A folder of a level may hold one file `all.txt` instead, with a passage a line,
 which the release asks for.
 """
 
+import dataclasses
 import functools
 import glob
 import json
@@ -18,6 +19,9 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
+from albert_tf.finetuning.tasks.common import (
+    ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
 from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -53,56 +57,176 @@ class RaceExample(NamedTuple):
     where: str
 
 
-# --- reading ---------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True)
+class RaceTask:
+    """RACE, and what its examples and features depend on.
 
+        task = RaceTask(high_only=True)
+        examples = task.read("RACE", "dev").examples
+        [features] = task.featurize(examples[0], tokenizer=tokenizer)
 
-def read_examples(data_dir: str, split: str, *, high_only: bool = False,
-                  middle_only: bool = False) -> list[RaceExample]:
-    """Reads the questions of a split (`RaceProcessor.read_examples`).
-
-    Args:
-      data_dir: the folder RACE as downloaded, or the one that holds it.
-      split: "train", "dev" or "test".
+    Attributes:
+      max_seq_length: the longest sequence, in pieces.
+      max_qa_length: pieces that are kept of question and option, the last ones.
       high_only: without the middle-school passages.
       middle_only: without the high-school passages.
-
-    Returns:
-      Middle before high; a level's passages in the order of all.txt's lines, or of
-      the numbers in the files' names; a passage's questions in its order.
-
-    Raises:
-      InputError: if a folder is missing, there is no question, or a file is not as
-        described above; names the file, the line and the question.
     """
-    if high_only and middle_only:
-        raise InputError(
-            "--high_only and --middle_only exclude each other: give one of them, or "
-            "neither to use both levels.")
-    levels = [level for level in LEVELS
-              if not (high_only and level == "middle"
-                      or middle_only and level == "high")]
-    split_dir = _split_dir(data_dir, split)
-    examples, seen = [], {}
-    for level in levels:
-        folder = os.path.join(split_dir, level)
-        if not files.exists(folder):
-            (other,) = set(LEVELS) - {level}
-            raise InputError(
-                f"{folder}: there is no such folder; check --data_dir"
-                + (f", or give --{other}_only to use the other level alone."
-                   if len(levels) > 1 else "."))
-        for passage, default_id, where in _passages(folder, level):
-            found = _examples(passage, default_id, level, where)
-            example_id = found[0].example_id
-            if example_id in seen:
-                raise InputError(
-                    f"{where}: the id '{example_id}' is also that of the passage in "
-                    f"{seen[example_id]}; give each its own, since predictions are "
-                    "written by id.")
-            seen[example_id] = where
-            examples += found
-    return examples
 
+    max_seq_length: int = 512
+    max_qa_length: int = 128
+    high_only: bool = False
+    middle_only: bool = False
+
+    name = "race"
+    main_metric = "accuracy"
+
+    def __post_init__(self):
+        if self.max_seq_length <= NUM_SPECIAL_PAIR:
+            raise InputError(
+                f"--max_seq_length={self.max_seq_length} leaves no room for text: "
+                f"[CLS] and two [SEP] take {NUM_SPECIAL_PAIR}.")
+        if self.max_qa_length < 1:
+            raise InputError(
+                f"--max_qa_length={self.max_qa_length} leaves no room for question "
+                "and option; give 1 or more.")
+        if self.high_only and self.middle_only:
+            raise InputError(
+                "--high_only and --middle_only exclude each other: give one of them, "
+                "or neither to use both levels.")
+
+    def read(self, data_dir: str, split: str) -> ExampleSet:
+        """Reads the questions of a split (`RaceProcessor.read_examples`).
+
+        Args:
+          data_dir: the folder RACE as downloaded, or the one that holds it.
+          split: "train", "dev" or "test", which alone may lack answers.
+
+        Returns:
+          Middle before high; a level's passages in the order of all.txt's lines, or
+          of the numbers in the files' names; a passage's questions in its order.
+        """
+        levels = [level for level in LEVELS
+                  if not (self.high_only and level == "middle"
+                          or self.middle_only and level == "high")]
+        split_dir = _split_dir(data_dir, split)
+        examples, seen = [], {}
+        for level in levels:
+            folder = os.path.join(split_dir, level)
+            if not files.exists(folder):
+                (other,) = set(LEVELS) - {level}
+                raise InputError(
+                    f"{folder}: there is no such folder; check --data_dir"
+                    + (f", or give --{other}_only to use the other level alone."
+                       if len(levels) > 1 else "."))
+            for passage, default_id, where in _passages(folder, level):
+                found = _examples(passage, default_id, level, where)
+                example_id = found[0].example_id
+                if example_id in seen:
+                    raise InputError(
+                        f"{where}: the id '{example_id}' is also that of the passage "
+                        f"in {seen[example_id]}; give each its own, since predictions "
+                        "are written by id.")
+                seen[example_id] = where
+                examples += found
+        if split != "test":
+            check_labelled(examples, "trained on" if split == "train" else "scored",
+                           "there are no answers")
+        return ExampleSet(examples)
+
+    def featurize(self, example: RaceExample, *, tokenizer: FullTokenizer
+                  ) -> list[dict[str, list]]:
+        """The four sequences of a question (`convert_single_example`).
+
+        Each is [CLS] article [SEP] question and option [SEP]. Of question and option
+        the last max_qa_length pieces are kept, and the article gets what is left of
+        max_seq_length. The release fails where the former alone are too long; here
+        they are cut too, and the article is left out.
+
+        Returns:
+          One dict, a list because other tasks make several of an example: input_ids,
+          input_mask, segment_ids [4, length of the longest choice], and label_ids
+          [1], 0 where the answer is unknown.
+        """
+        article = _article_pieces(example.article, tokenizer)
+        question = tokenizer.prepare(example.question)
+        texts = [question.replace(_GAP, option) if _GAP in question
+                 else f"{question} {option}"
+                 for option in map(tokenizer.prepare, example.options)]
+        room = self.max_seq_length - NUM_SPECIAL_PAIR
+        choices = []
+        for ending in tokenizer.encode_batch(texts):
+            ending = ending[-min(self.max_qa_length, room):]
+            choices.append(assemble(article[:room - len(ending)], ending,
+                                    tokenizer.cls_id, tokenizer.sep_id))
+        length = max(len(choice.tokens) for choice in choices)
+        padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
+        return [{**{name: [choice[name] for choice in padded] for name in padded[0]},
+                 "label_ids": [example.label or 0]}]
+
+    def score(self, examples: Sequence[RaceExample], outputs: Outputs
+              ) -> dict[str, float]:
+        """Shares of right answers to the questions whose answer is given.
+
+        Returns:
+          `accuracy`, and `middle_accuracy` and `high_accuracy` for levels that occur.
+        """
+        chosen = _probabilities(examples, outputs).argmax(axis=1)
+        known = [(example, choice) for example, choice in zip(examples, chosen)
+                 if example.label is not None]
+        if not known:
+            raise InputError("There is no question with an answer to score.")
+        hits = np.array([choice == example.label for example, choice in known])
+        levels = np.array([example.level for example, _ in known])
+        return {"accuracy": float(hits.mean()),
+                **{f"{level}_accuracy": float(hits[levels == level].mean())
+                   for level in LEVELS if level in levels}}
+
+    def write(self, output_dir: str, examples: Sequence[RaceExample],
+              outputs: Outputs) -> list[str]:
+        """Writes what the model chose, and returns the paths.
+
+          predictions.json  id of the passage → letters of its questions, as RACE's
+                            files have their answers
+          predictions.tsv   for people: the question, the letter, its probability, the
+                            option, the true letter where it is known; tabs and line
+                            ends within a text are written as blanks
+        """
+        known = any(example.label is not None for example in examples)
+        answers: dict[str, list[str]] = {}
+        table = [["id", "question_number", "level", "question", "prediction",
+                  "probability", "option", *["answer"] * known]]
+        for example, row in zip(examples, _probabilities(examples, outputs)):
+            chosen = int(np.argmax(row))
+            answers.setdefault(example.example_id, []).append(LETTERS[chosen])
+            label = "" if example.label is None else LETTERS[example.label]
+            table.append([
+                example.example_id, str(example.number + 1), example.level,
+                example.question, LETTERS[chosen], f"{row[chosen]:.4f}",
+                example.options[chosen], *[label] * known])
+        return write_files(output_dir, {"predictions.json": as_json(answers, indent=1),
+                                        "predictions.tsv": as_table(table)})
+
+
+def _probabilities(examples: Sequence[RaceExample], outputs: Outputs) -> np.ndarray:
+    """[N, 4], checked."""
+    rows = np.stack(outputs["probabilities"])
+    if rows.shape != (len(examples), NUM_CHOICES):
+        raise ValueError(f"probabilities of shape {rows.shape} for {len(examples)} "
+                         f"examples of {NUM_CHOICES} options")
+    metrics.check_finite(rows, lambda i: (
+        f"the model's output for question {examples[i].number + 1} of "
+        f"{examples[i].example_id}"))
+    return rows
+
+
+# The questions of a passage follow each other: it is tokenized once for them all.
+@functools.lru_cache(maxsize=4)
+def _article_pieces(text: str, tokenizer: FullTokenizer) -> list[int]:
+    """Ids of an article, not to be changed."""
+    return tokenizer.encode(tokenizer.prepare(text))
+
+
+# --- reading ---------------------------------------------------------------------
 
 def _split_dir(data_dir: str, split: str) -> str:
     """<data_dir>/<split>, or <data_dir>/RACE/<split> as the release has it."""
@@ -213,163 +337,3 @@ def _label(answer: Any, where: str) -> int:
         raise InputError(f"{where}: the answer {json.dumps(answer)} is not one of "
                          f"{', '.join(LETTERS)}.")
     return LETTERS.index(letter)
-
-
-# --- features --------------------------------------------------------------------
-
-
-def check_lengths(max_seq_length: int, max_qa_length: int) -> None:
-    """Raises InputError if there is no room for a question."""
-    if max_seq_length <= NUM_SPECIAL_PAIR:
-        raise InputError(
-            f"--max_seq_length={max_seq_length} leaves no room for text: [CLS] and "
-            f"two [SEP] take {NUM_SPECIAL_PAIR}.")
-    if max_qa_length < 1:
-        raise InputError(
-            f"--max_qa_length={max_qa_length} leaves no room for question and "
-            "option; give 1 or more.")
-
-
-def featurize(example: RaceExample, *, tokenizer: FullTokenizer, max_seq_length: int,
-              max_qa_length: int) -> list[dict[str, list]]:
-    """The four sequences of a question (`convert_single_example`).
-
-    Each is [CLS] article [SEP] question and option [SEP]. Of question and option
-    the last max_qa_length pieces are kept, and the article gets what is left of
-    max_seq_length. The release fails where the former alone are too long; here
-    they are cut too, and the article is left out.
-
-    Args:
-      example: the question.
-      tokenizer: the tokenizer.
-      max_seq_length: longest sequence.
-      max_qa_length: largest number of pieces of question and option.
-
-    Returns:
-      One dict, a list because other tasks make several of an example: input_ids,
-      input_mask, segment_ids [4, length of the longest choice], and label_ids [1],
-      0 where the answer is unknown.
-
-    Raises:
-      InputError: if the lengths leave no room.
-    """
-    check_lengths(max_seq_length, max_qa_length)
-    article = _article_pieces(example.article, tokenizer)
-    question = tokenizer.prepare(example.question)
-    texts = [question.replace(_GAP, option) if _GAP in question
-             else f"{question} {option}"
-             for option in map(tokenizer.prepare, example.options)]
-    room = max_seq_length - NUM_SPECIAL_PAIR
-    choices = []
-    for ending in tokenizer.encode_batch(texts):
-        ending = ending[-min(max_qa_length, room):]
-        choices.append(assemble(article[:room - len(ending)], ending,
-                                tokenizer.cls_id, tokenizer.sep_id))
-    length = max(len(choice.tokens) for choice in choices)
-    padded = [pad_inputs(*choice, length, tokenizer.pad_id) for choice in choices]
-    return [{**{name: [choice[name] for choice in padded] for name in padded[0]},
-             "label_ids": [example.label or 0]}]
-
-
-# The questions of a passage follow each other: it is tokenized once for them all.
-@functools.lru_cache(maxsize=4)
-def _article_pieces(text: str, tokenizer: FullTokenizer) -> list[int]:
-    """Ids of an article, not to be changed."""
-    return tokenizer.encode(tokenizer.prepare(text))
-
-
-# --- scores and files ------------------------------------------------------------
-
-
-def labels_of(examples: Sequence[RaceExample]) -> np.ndarray:
-    """Numbers of the right options, int64 [N].
-
-    Raises:
-      InputError: if an example has none.
-    """
-    for example in examples:
-        if example.label is None:
-            raise InputError(
-                f"{example.where}: there are no answers, so this set can be predicted "
-                "but not scored.")
-    return np.array([example.label for example in examples], np.int64)
-
-
-def score(examples: Sequence[RaceExample], predictions: np.ndarray) -> dict[str, float]:
-    """Shares of right answers.
-
-    Args:
-      examples: N questions.
-      predictions: numbers of the chosen options [N], in the examples' order.
-
-    Returns:
-      `accuracy`, and `middle_accuracy` and `high_accuracy` for levels that occur.
-
-    Raises:
-      InputError: if an example has no label, or there is none.
-    """
-    if not examples:
-        raise InputError("There is no question to score.")
-    hits = np.asarray(predictions) == labels_of(examples)
-    levels = np.array([example.level for example in examples])
-    return {"accuracy": float(hits.mean()),
-            **{f"{level}_accuracy": float(hits[levels == level].mean())
-               for level in LEVELS if level in levels}}
-
-
-def write_predictions(output_dir: str, examples: Sequence[RaceExample],
-                      probabilities: np.ndarray) -> list[str]:
-    """Writes what the model chose.
-
-      predictions.json  id of the passage → letters of its questions, as RACE's
-                        files have their answers
-      predictions.tsv   for people: the question, the letter, its probability, the
-                        option, the true letter where it is known; tabs and line
-                        ends within a text are written as blanks
-
-    Args:
-      output_dir: where to.
-      examples: N questions.
-      probabilities: [N, 4], in the examples' order.
-
-    Returns:
-      The paths.
-
-    Raises:
-      InputError: if a probability is not finite or a file cannot be written.
-    """
-    probabilities = np.asarray(probabilities)
-    if probabilities.shape != (len(examples), NUM_CHOICES):
-        raise ValueError(f"probabilities of shape {probabilities.shape} for "
-                         f"{len(examples)} examples of {NUM_CHOICES} options")
-    wrong = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
-    if wrong.size:
-        example = examples[wrong[0]]
-        raise InputError(
-            f"the model's output for question {example.number + 1} of "
-            f"{example.example_id} is not a number: it has diverged; take an earlier "
-            "checkpoint or train with a lower --learning_rate.")
-    known = any(example.label is not None for example in examples)
-    answers: dict[str, list[str]] = {}
-    table = [["id", "question_number", "level", "question", "prediction",
-              "probability", "option", *["answer"] * known]]
-    for example, row in zip(examples, probabilities):
-        chosen = int(np.argmax(row))
-        answers.setdefault(example.example_id, []).append(LETTERS[chosen])
-        cells = [example.example_id, str(example.number + 1), example.level,
-                 example.question, LETTERS[chosen], f"{row[chosen]:.4f}",
-                 example.options[chosen]]
-        if known:
-            cells.append("" if example.label is None else LETTERS[example.label])
-        table.append([" ".join(cell.split()) for cell in cells])
-    contents = {
-        "predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n",
-        "predictions.tsv": "".join("\t".join(row) + "\n" for row in table),
-    }
-    paths = []
-    for name, content in contents.items():
-        path = os.path.join(output_dir, name)
-        with files.atomic_write(path) as stream:
-            stream.write(content.encode())
-        paths.append(path)
-    return paths

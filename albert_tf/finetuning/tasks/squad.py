@@ -7,12 +7,13 @@ squad_predictions ranks what the model gives, squad_scoring scores it.
 
 import dataclasses
 import math
-from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import squad_predictions, squad_scoring
+from albert_tf.finetuning.tasks.common import Outputs
 from albert_tf.finetuning.tasks.squad_alignment import (
     ParagraphAlignment, align_paragraph)
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
@@ -54,7 +55,7 @@ class QuestionSet:
     examples: list[SquadExample]
     answered: bool = True
     notes: tuple[str, ...] = ()
-    last: Optional[tuple["SquadTask", Mapping[str, Any], Answers]] = None
+    last: Optional[tuple["SquadTask", Outputs, Answers]] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +196,7 @@ class SquadTask:
                  "token_is_max_context": is_max_context}
                 for span, is_max_context in zip(spans, _max_context(spans))]
 
-    def answers(self, questions: QuestionSet, outputs: Mapping[str, Sequence],
+    def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
         """Ranks and scores a model's outputs, once for the same outputs.
 
@@ -232,14 +233,13 @@ class SquadTask:
             end_n_top=self.end_n_top, n_best_size=self.n_best_size,
             max_answer_length=self.max_answer_length)
 
-    def score(self, questions: QuestionSet, outputs: Mapping[str, Sequence],
+    def score(self, questions: QuestionSet, outputs: Outputs,
               columns: Mapping[str, Sequence]) -> dict[str, float]:
         """The official metrics; arguments as for `answers`."""
         return self.answers(questions, outputs, columns).metrics
 
-    def write(self, output_dir: str, questions: QuestionSet,
-              outputs: Mapping[str, Sequence], columns: Mapping[str, Sequence]
-              ) -> list[str]:
+    def write(self, output_dir: str, questions: QuestionSet, outputs: Outputs,
+              columns: Mapping[str, Sequence]) -> list[str]:
         """Files of predictions, see squad_scoring; arguments as for `answers`."""
         found = self.answers(questions, outputs, columns)
         return squad_scoring.write_prediction_files(

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf.errors import InputError
+from albert_tf.finetuning.metrics import diverged
 
 # Null odds of a question without windows: larger than any model gives, so that
 # every threshold that makes sense leaves it unanswered.
@@ -338,7 +338,4 @@ def _check_numbers(values: np.ndarray, examples: Sequence[Any], windows: Windows
                    row: int) -> None:
     if np.isnan(values).any():
         qas_id = examples[_column(windows.example_index)[row]].qas_id
-        raise InputError(
-            f"Question '{qas_id}': the model gives values that are not numbers; "
-            "its training has diverged, so take an earlier checkpoint or train "
-            "with a lower --learning_rate.")
+        raise diverged(f"the model's output for question '{qas_id}'")

@@ -3,12 +3,10 @@
 The metrics are those of tf-models-official's copies of the official scripts.
 """
 
-import json
-import os
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks.common import as_json, as_table, write_files
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset
 from albert_tf.finetuning.tasks.squad_predictions import Predictions
 
@@ -140,43 +138,31 @@ def write_prediction_files(
     Returns:
       The paths written.
     """
-    contents = {"predictions.json": _json(texts),
-                "nbest_predictions.json": _json(predictions.nbest)}
+    contents = {"predictions.json": as_json(texts),
+                "nbest_predictions.json": as_json(predictions.nbest)}
     if predictions.null_odds is not None:
-        contents["null_odds.json"] = _json(predictions.null_odds)
-    contents["predictions.tsv"] = _table(examples, predictions, texts, dataset)
-    paths = []
-    for name, content in contents.items():
-        paths.append(os.path.join(output_dir, name))
-        with files.atomic_write(paths[-1]) as stream:
-            stream.write(content.encode("utf-8"))
-    return paths
+        contents["null_odds.json"] = as_json(predictions.null_odds)
+    contents["predictions.tsv"] = as_table(
+        _readable(examples, predictions, texts, dataset))
+    return write_files(output_dir, contents)
 
 
-def _table(examples: Sequence[Any], predictions: Predictions,
-           texts: Mapping[str, str],
-           dataset: SquadDataset | None) -> str:
+def _readable(examples: Sequence[Any], predictions: Predictions,
+              texts: Mapping[str, str], dataset: SquadDataset | None
+              ) -> Iterator[tuple[str, ...]]:
     truth, outcomes = {}, {}
     if dataset is not None:
         outcomes = question_outcomes(dataset, texts,
                                      version_2=predictions.null_odds is not None)
-        truth = {q.content["id"]: list(dict.fromkeys(
-            answer["text"] for answer in q.content["answers"]))
+        truth = {q.content["id"]: dict.fromkeys(
+            answer["text"] for answer in q.content["answers"])
             for q in dataset.questions}
-    lines = ["id\tquestion\tprediction\tprobability\tanswers\texact_match"]
+    yield "id", "question", "prediction", "probability", "answers", "exact_match"
     for example in examples:
         qas_id = example.qas_id
-        # Where a threshold took the answer away, the row still tells how likely
-        # the best one was.
+        # Where a threshold took the answer away, the row still has the probability
+        # of the best one.
         best = predictions.nbest[qas_id][0]
-        cells = [qas_id, example.question_text, texts[qas_id],
-                 f"{best['probability']:.4f}", " | ".join(truth.get(qas_id, [])),
-                 {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact]
-                 if qas_id in outcomes else ""]
-        # A tab or an end of line inside a cell would break the table.
-        lines.append("\t".join(" ".join(cell.split()) for cell in cells))
-    return "\n".join(lines) + "\n"
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        exact = {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else ""
+        yield (qas_id, example.question_text, texts[qas_id],
+               f"{best['probability']:.4f}", " | ".join(truth.get(qas_id, ())), exact)

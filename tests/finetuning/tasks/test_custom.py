@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks import classification, custom, tables
+from albert_tf.finetuning.tasks import custom, tables
 from tests.helpers import SHARED
 
 DataFile = custom.DataFile
@@ -189,8 +189,7 @@ def test_labels_are_those_of_the_training_file_sorted(tmp_path):
 def test_labels_given_keep_their_order(tmp_path):
     task = build(tmp_path, TRAIN, labels=["yes", "no", "maybe"])
     assert task.labels == ("yes", "no", "maybe")
-    assert classification.labels_of(
-        task, task.read("", "train").examples).tolist() == [1, 0, 2]
+    assert task.label_ids(task.read("", "train").examples).tolist() == [1, 0, 2]
 
 
 def test_a_label_of_the_dev_set_must_be_one_of_the_training_set(tmp_path):
@@ -260,8 +259,7 @@ def test_metrics_fit_the_number_of_labels(tmp_path):
     two = build(tmp_path, "text\tlabel\na\tgood\nb\tbad\n")
     assert two.metric_names == ("accuracy", "macro_f1", "f1", "matthews")
     # F1 is that of the second label, "good": one of two found.
-    scores = classification.score(
-        two, np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]))
+    scores = two.metrics_of(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]))
     assert np.isclose(scores["f1"], 2 / 3)
     assert np.isclose(scores["macro_f1"], (2 / 3 + 4 / 5) / 2)
     number = build(tmp_path, "text\tlabel\na\t1\nb\t2.5\n", regression=True)

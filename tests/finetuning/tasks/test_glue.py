@@ -62,8 +62,7 @@ def test_examples_and_features_are_the_releases(glue_dir, key):
     length = int(length)
     task = glue.TASKS[name]
     convert = functools.partial(
-        classification.featurize, tokenizer=tokenizer(kind), labels=task.labels,
-        max_seq_length=length)
+        task.featurize, tokenizer=tokenizer(kind), max_seq_length=length)
     examples = task.read(str(glue_dir), split).examples
     assert len(examples) == len(GOLDEN[key])
     for example, expected in zip(examples, GOLDEN[key]):
@@ -103,19 +102,10 @@ def test_pairs_are_cut_as_in_the_release(case):
     assert (len(first), len(second)) == (case["out_a"], case["out_b"])
 
 
-def test_featurizing_a_batch_gives_the_same_features(glue_dir):
-    options = {"tokenizer": tokenizer("spm"), "labels": ("0", "1"),
-               "max_seq_length": 16}
-    examples = read("mrpc", glue_dir, "train").examples
-    assert classification.featurize_batch(examples, **options) == [
-        classification.featurize(example, **options) for example in examples]
-
-
 def test_featurizing_goes_to_other_processes():
     convert = functools.partial(
-        classification.featurize, tokenizer=tokenizer("spm"), labels=("no", "yes"),
-        max_seq_length=8)
-    example = classification.Example("1", "The ferry", label="yes")
+        glue.TASKS["qqp"].featurize, tokenizer=tokenizer("spm"), max_seq_length=8)
+    example = classification.Example("1", "The ferry", label="1")
     again, copy = pickle.loads(pickle.dumps((convert, example)))
     assert again(copy) == convert(example)
     assert pickle.loads(pickle.dumps(glue.TASKS["qqp"])).labels == ("0", "1")
@@ -123,7 +113,7 @@ def test_featurizing_goes_to_other_processes():
 
 def test_a_second_text_of_no_pieces_is_no_second_text():
     convert = functools.partial(
-        classification.featurize, tokenizer=tokenizer("spm"), labels=())
+        glue.TASKS["sts-b"].featurize, tokenizer=tokenizer("spm"))
     long = "The ferry leaves at nine."
     for second, length in ((" ", 8), ("cut away, as one piece has room", 4)):
         [features] = convert(classification.Example("1", long, second),
@@ -136,8 +126,8 @@ def test_a_second_text_of_no_pieces_is_no_second_text():
 
 def test_a_length_without_room_for_text_is_refused():
     with pytest.raises(InputError, match="--max_seq_length=3 leaves no room"):
-        classification.featurize(
-            classification.Example("1", "x"), tokenizer=tokenizer("spm"), labels=(),
+        glue.TASKS["sst-2"].featurize(
+            classification.Example("1", "x"), tokenizer=tokenizer("spm"),
             max_seq_length=3)
 
 
@@ -239,12 +229,12 @@ def test_metrics_are_those_of_the_board():
 
 
 def test_two_metrics_are_also_reported_as_their_mean():
-    scores = classification.score(
-        glue.TASKS["mrpc"], np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
+    scores = glue.TASKS["mrpc"].metrics_of(
+        np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
     assert scores["accuracy"] == 0.75 and np.isclose(scores["f1"], 2 / 3)
     assert np.isclose(scores["accuracy_f1_mean"], (0.75 + 2 / 3) / 2)
     values = np.array([1.0, 4.0, 9.0])
-    scores = classification.score(glue.TASKS["sts-b"], values, np.sqrt(values))
+    scores = glue.TASKS["sts-b"].metrics_of(values, np.sqrt(values))
     assert list(scores) == list(glue.TASKS["sts-b"].metric_names)
     assert np.isclose(scores["spearman"], 1) and scores["mse"] > 1
     assert np.isclose(scores["pearson_spearman_mean"], (1 + scores["pearson"]) / 2)
@@ -252,39 +242,43 @@ def test_two_metrics_are_also_reported_as_their_mean():
 
 @pytest.mark.parametrize("name", glue.TASKS)
 def test_every_task_scores_itself_perfect(name):
-    task = glue.TASKS[name]
-    labels = np.array([0, 1, 1, 0, 1, 1])
-    scores = classification.score(task, labels, labels)
+    task, ids = glue.TASKS[name], [0, 1, 1, 0, 1, 1]
+    examples = [classification.Example("", "", label=task.labels[i] if task.labels
+                                       else i) for i in ids]
+    outputs = {"logits": [np.float32([i]) for i in ids],
+               "probabilities": np.eye(task.num_outputs)[ids] if task.labels else None}
+    scores = task.score(examples, outputs)
     assert scores.pop("mse", 0) == 0
     assert np.allclose(list(scores.values()), 1)
 
 
 def test_labels_become_class_ids_or_numbers(glue_dir):
     task = glue.TASKS["rte"]
-    labels = classification.labels_of(task, read("rte", glue_dir, "dev").examples)
+    labels = task.label_ids(read("rte", glue_dir, "dev").examples)
     assert labels.tolist() == [0, 1] * 5 and labels.dtype == np.int64
-    scores = classification.labels_of(
-        glue.TASKS["sts-b"], read("sts-b", glue_dir, "dev").examples)
+    scores = glue.TASKS["sts-b"].label_ids(read("sts-b", glue_dir, "dev").examples)
     assert scores.dtype == np.float32 and scores[0] == 5
     with pytest.raises(InputError, match="test.tsv, line 2: there is no label"):
-        classification.labels_of(task, read("rte", glue_dir, "test").examples)
+        task.label_ids(read("rte", glue_dir, "test").examples)
 
 
 def test_the_report_names_every_label():
     task = glue.TASKS["mnli"]
-    text = classification.report(task, np.array([0, 1, 1]), np.array([0, 1, 0]))
+    examples = [classification.Example("", "", label=task.labels[i]) for i in (0, 1, 0)]
+    text = task.report(examples, {"probabilities": np.eye(3)[[0, 1, 1]]})
     assert "mnli: 3 examples" in text and "accuracy  0.6667" in text
     for label in task.labels:  # Also "neutral", which does not occur.
         assert label in text
-    assert "spearman" in classification.report(
-        glue.TASKS["sts-b"], np.array([1.0, 2.0]), np.array([2.0, 3.0]))
+    examples = [classification.Example("", "", label=value) for value in (2.0, 3.0)]
+    assert "spearman" in glue.TASKS["sts-b"].report(
+        examples, {"logits": np.array([1.0, 2.0])})
 
 
 # --- files of predictions
 
 def predict(tmp_path, name, examples, outputs):
-    task = glue.TASKS[name]
-    paths = classification.write_predictions(str(tmp_path), task, examples, outputs)
+    key = "logits" if glue.TASKS[name].is_regression else "probabilities"
+    paths = glue.TASKS[name].write(str(tmp_path), examples, {key: outputs})
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths)
     return {path.name: [line.split("\t") for line in
@@ -370,8 +364,7 @@ def test_real_data_is_read_whole(name, counts):
         assert len(found.examples) == count and not found.notes
         assert all(e.text_a.strip() for e in found.examples)
         if split != "test":
-            assert len(set(classification.labels_of(
-                glue.TASKS[name], found.examples))) == (
+            assert len(set(glue.TASKS[name].label_ids(found.examples))) == (
                     len(glue.TASKS[name].labels) or len(
                         {e.label for e in found.examples}))
 
@@ -382,8 +375,9 @@ def test_real_data_is_read_whole(name, counts):
 def test_real_sequences_are_short(name, average):
     task = glue.TASKS[name]
     examples = read(name, SHARED / "data" / "glue", "train").examples
-    features = classification.featurize_batch(
-        examples, labels=task.labels, max_seq_length=512, tokenizer=FullTokenizer(
-            spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model")))
-    mean = np.mean([len(f["input_ids"]) for [f] in features])
+    tokens = FullTokenizer(
+        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
+    mean = np.mean([len(task.featurize(
+        example, tokenizer=tokens, max_seq_length=512)[0]["input_ids"])
+        for example in examples])
     assert round(mean) == average, mean

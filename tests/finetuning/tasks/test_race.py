@@ -8,6 +8,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import race
+from albert_tf.finetuning.tasks.race import RaceTask
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 
@@ -30,9 +31,8 @@ def tokenizer():
 
 
 def features_of(example, max_seq_length=32, max_qa_length=16):
-    (features,) = race.featurize(example, tokenizer=tokenizer(),
-                                 max_seq_length=max_seq_length,
-                                 max_qa_length=max_qa_length)
+    (features,) = RaceTask(max_seq_length, max_qa_length).featurize(
+        example, tokenizer=tokenizer())
     return features
 
 
@@ -53,8 +53,12 @@ def write(folder, *passages, split="dev", level="high", names=None):
     return str(folder)
 
 
+def read(folder, split, **options):
+    return RaceTask(**options).read(str(folder), split).examples
+
+
 def read_high(folder, **options):
-    return race.read_examples(str(folder), "dev", high_only=True, **options)
+    return read(folder, "dev", high_only=True, **options)
 
 
 # ---- equal to the release --------------------------------------------------
@@ -68,8 +72,7 @@ def read_high(folder, **options):
 def test_examples_and_features_are_the_releases(key):
     split, levels, lengths = key.split("/")
     max_seq_length, max_qa_length = map(int, lengths.split("_"))
-    examples = race.read_examples(
-        str(FOLDER), split, high_only="high1" in levels,
+    examples = read(FOLDER, split, high_only="high1" in levels,
         middle_only="middle1" in levels)
     assert len(examples) == len(golden()[key])
     for example, row in zip(examples, golden()[key]):
@@ -149,15 +152,20 @@ def test_the_folder_race_and_the_one_around_it_are_both_taken(tmp_path):
 
 
 def test_a_test_set_without_answers_is_predicted_but_not_scored(tmp_path):
-    examples = read_high(write(tmp_path, passage(answers=None)))
+    folder = write(tmp_path, passage(answers=None), split="test")
+    examples = read(folder, "test", high_only=True)
     assert [example.label for example in examples] == [None, None]
     assert features_of(examples[0])["label_ids"] == [0]
-    with pytest.raises(InputError, match="1.txt: there are no answers, so this set"):
-        race.score(examples, np.array([0, 0]))
+    with pytest.raises(InputError, match="no question with an answer"):
+        RaceTask().score(examples, {"probabilities": np.eye(4)[[0, 0]]})
+    for split, use in ("train", "trained on"), ("dev", "scored"):
+        folder = write(tmp_path, passage(answers=None), split=split)
+        with pytest.raises(InputError, match=f"1.txt: there are no answers, .*{use}"):
+            read(folder, split, high_only=True)
 
 
 def test_examples_go_to_other_processes():
-    examples = race.read_examples(str(FOLDER), "dev")
+    examples = read(FOLDER, "dev")
     assert pickle.loads(pickle.dumps(examples)) == examples
 
 
@@ -213,13 +221,13 @@ def test_the_line_of_a_wrong_passage_in_all_txt_is_named(tmp_path):
 
 def test_missing_folders_are_named(tmp_path):
     with pytest.raises(InputError, match="--data_dir=.*: there is neither a folder"):
-        race.read_examples(str(tmp_path), "dev")
+        read(tmp_path, "dev")
     write(tmp_path, PASSAGE)
     with pytest.raises(InputError, match="dev/middle: there is no such folder; check "
                        "--data_dir, or give --high_only"):
-        race.read_examples(str(tmp_path), "dev")
+        read(tmp_path, "dev")
     with pytest.raises(InputError, match=r"no such folder; check --data_dir\."):
-        race.read_examples(str(tmp_path), "dev", middle_only=True)
+        read(tmp_path, "dev", middle_only=True)
 
 
 def test_an_empty_set_is_refused(tmp_path):
@@ -247,37 +255,42 @@ def test_both_levels_only_is_refused():
 @pytest.mark.parametrize("lengths, flag", [
     ((3, 12), "--max_seq_length=3"), ((32, 0), "--max_qa_length=0")])
 def test_lengths_without_room_are_refused(lengths, flag):
-    example = race.read_examples(str(FOLDER), "dev")[0]
     with pytest.raises(InputError, match=f"{flag} leaves no room"):
-        features_of(example, *lengths)
+        RaceTask(*lengths)
 
 
 # ---- scores and files ------------------------------------------------------
 
 
 def test_accuracy_is_that_of_all_and_of_each_level():
-    examples = race.read_examples(str(FOLDER), "dev")
+    examples = read(FOLDER, "dev")
     middle = sum(example.level == "middle" for example in examples)
-    right = race.labels_of(examples)
+    right = np.array([example.label for example in examples])
     guesses = right.copy()
     guesses[0] = (guesses[0] + 1) % 4
     assert examples[0].level == "middle"
-    assert race.score(examples, right) == {
+
+    def score(chosen, examples=examples):
+        return RaceTask().score(examples, {"probabilities": np.eye(4)[chosen]})
+
+    assert score(right) == {
         "accuracy": 1.0, "middle_accuracy": 1.0, "high_accuracy": 1.0}
-    assert race.score(examples, guesses) == pytest.approx({
+    assert score(guesses) == pytest.approx({
         "accuracy": 1 - 1 / len(examples), "middle_accuracy": 1 - 1 / middle,
         "high_accuracy": 1.0})
-    assert set(race.score(examples[middle:], right[middle:])) == {
+    assert set(score(right[middle:], examples[middle:])) == {
         "accuracy", "high_accuracy"}
-    with pytest.raises(InputError, match="no question to score"):
-        race.score([], np.array([]))
+    # Questions without an answer do not count.
+    assert score(guesses, [examples[0]._replace(label=None), *examples[1:]]) == {
+        "accuracy": 1.0, "middle_accuracy": 1.0, "high_accuracy": 1.0}
 
 
 def test_predictions_are_written_as_letters_and_for_people(tmp_path):
     examples = read_high(write(tmp_path / "data", passage(
         questions=["What\tran?", "It was _ ."])))
     probabilities = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]], "f")
-    paths = race.write_predictions(str(tmp_path / "out"), examples, probabilities)
+    paths = RaceTask().write(
+        str(tmp_path / "out"), examples, {"probabilities": probabilities})
     letters, table = [open(path, encoding="utf-8").read() for path in paths]
     assert json.loads(letters) == {"high7.txt": ["A", "D"]}
     assert [line.split("\t") for line in table.splitlines()] == [
@@ -291,17 +304,19 @@ def test_predictions_are_written_as_letters_and_for_people(tmp_path):
 
 
 def test_predictions_without_true_answers_have_no_column_of_them(tmp_path):
-    examples = read_high(write(tmp_path / "data", passage(answers=None)))
-    paths = race.write_predictions(str(tmp_path), examples, np.full((2, 4), 0.25))
+    folder = write(tmp_path / "data", passage(answers=None), split="test")
+    examples = read(folder, "test", high_only=True)
+    paths = RaceTask().write(
+        str(tmp_path), examples, {"probabilities": np.full((2, 4), 0.25)})
     assert open(paths[1], encoding="utf-8").readline().split("\t")[-1] == "option\n"
 
 
 def test_a_diverged_model_is_told(tmp_path):
-    examples = race.read_examples(str(FOLDER), "dev")
+    examples = read(FOLDER, "dev")
     probabilities = np.full((len(examples), 4), 0.25)
     probabilities[1, 2] = np.nan
     with pytest.raises(InputError, match="question 2 of devmiddle0.txt is not a num"):
-        race.write_predictions(str(tmp_path), examples, probabilities)
+        RaceTask().write(str(tmp_path), examples, {"probabilities": probabilities})
     assert not list(tmp_path.iterdir())
 
 
@@ -313,7 +328,7 @@ def test_real_passages_are_read_and_featurized(tmp_path):
     data = SHARED / "data" / "race"
     counts = {}
     for split in ("train", "dev"):
-        examples = race.read_examples(str(data), split)
+        examples = read(data, split)
         counts[split] = len({example.example_id for example in examples})
         assert {example.level for example in examples} == {"middle", "high"}
         for example in examples[::40]:
@@ -327,6 +342,6 @@ def test_real_passages_are_read_and_featurized(tmp_path):
             (data / "dev" / level).iterdir(), key=lambda path: int(path.stem))
         lines = [json.dumps(json.loads(path.read_text("utf-8"))) for path in paths]
         write(tmp_path, "\n".join(lines), level=level, names=["all.txt"])
-    whole = race.read_examples(str(tmp_path), "dev")
+    whole = read(tmp_path, "dev")
     assert [example._replace(where="") for example in whole] == [
         example._replace(where="") for example in examples]

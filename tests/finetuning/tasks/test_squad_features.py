@@ -334,7 +334,8 @@ def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
 
 def test_features_may_be_changed_without_changing_later_ones():
     example = read("train_v1")[0]
-    first, second = (TASK.featurize(example, tokenizer=spm(), is_training=True) for _ in range(2))
+    first, second = (TASK.featurize(example, tokenizer=spm(), is_training=True)
+                     for _ in range(2))
     before = copy.deepcopy(second)
     for values in first[0].values():
         values.clear()

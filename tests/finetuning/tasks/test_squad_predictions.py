@@ -326,9 +326,9 @@ def test_no_windows_at_all_is_no_failure():
 
 def test_values_that_are_not_numbers_are_told_with_their_question():
     windows = paragraph_windows((0, 2, {0, 1}))
-    with pytest.raises(InputError, match="Question 'q': .* not numbers.*learning_rate"):
+    with pytest.raises(InputError, match="question 'q' is not a number.*learning_rate"):
         best_of(windows, [log_probs(-1, np.nan)], [log_probs(-1, -2)])
-    with pytest.raises(InputError, match="Question 'q': .* not numbers"):
+    with pytest.raises(InputError, match="question 'q' is not a number"):
         squad_predictions.predict_v2(
             EXAMPLES, windows, TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
                                         np.array([np.nan])),
