@@ -12,12 +12,13 @@ from typing import Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks import squad_predictions, squad_scoring
+from albert_tf.finetuning.tasks import squad_scoring
 from albert_tf.finetuning.tasks.common import Outputs
 from albert_tf.finetuning.tasks.squad_alignment import (
     ParagraphAlignment, align_paragraph)
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
-from albert_tf.finetuning.tasks.squad_predictions import Predictions
+from albert_tf.finetuning.tasks.squad_predictions import (
+    Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -209,7 +210,7 @@ class SquadTask:
             task, given, answers = questions.last
             if task == self and given is outputs:
                 return answers
-        found = self._ranked(questions.examples, outputs, columns)
+        found = self.rank(questions.examples, outputs, columns)
         metrics: dict[str, float] = {}
         if questions.answered:
             metrics, texts = squad_scoring.score(
@@ -219,19 +220,22 @@ class SquadTask:
         questions.last = self, outputs, Answers(found, metrics, texts)
         return questions.last[-1]
 
-    def _ranked(self, examples, outputs, columns) -> Predictions:
-        windows = squad_predictions.Windows(
-            *(columns[name] for name in squad_predictions.Windows._fields))
+    def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
+             columns: Mapping[str, Sequence]) -> Predictions:
+        """The best answers to each question; arguments as for `answers`."""
+        windows = Windows(*(columns[name] for name in Windows._fields))
         if not self.version_2:
-            return squad_predictions.predict_v1(
+            spans, odds = spans_v1(
                 examples, windows, outputs["start_log_probs"], outputs["end_log_probs"],
-                n_best_size=self.n_best_size, max_answer_length=self.max_answer_length)
-        results = squad_predictions.TopSpans(
-            *(np.stack(outputs[name]) for name in squad_predictions.TopSpans._fields))
-        return squad_predictions.predict_v2(
-            examples, windows, results, start_n_top=self.start_n_top,
-            end_n_top=self.end_n_top, n_best_size=self.n_best_size,
-            max_answer_length=self.max_answer_length)
+                n_best_size=self.n_best_size,
+                max_answer_length=self.max_answer_length), None
+        else:
+            results = TopSpans(*(np.stack(outputs[name]) for name in TopSpans._fields))
+            spans = spans_v2(
+                examples, windows, results, start_n_top=self.start_n_top,
+                end_n_top=self.end_n_top, max_answer_length=self.max_answer_length)
+            odds = null_odds(examples, windows, results.cls_logits)
+        return rank_spans(examples, windows, spans, self.n_best_size, odds)
 
     def score(self, questions: QuestionSet, outputs: Outputs,
               columns: Mapping[str, Sequence]) -> dict[str, float]:

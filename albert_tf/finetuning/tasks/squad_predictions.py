@@ -103,11 +103,14 @@ class Predictions(NamedTuple):
                 else "" for qas_id, text in self.texts.items()}
 
 
-def predict_v1(examples: Sequence[Any], windows: Windows,
-               start_log_probs: Sequence[np.ndarray],
-               end_log_probs: Sequence[np.ndarray], *, n_best_size: int,
-               max_answer_length: int) -> Predictions:
-    """Answers to questions of version 1.1.
+def spans_v1(examples: Sequence[Any], windows: Windows,
+             start_log_probs: Sequence[np.ndarray],
+             end_log_probs: Sequence[np.ndarray], *, n_best_size: int,
+             max_answer_length: int) -> Spans:
+    """Spans among the n_best_size best starts and ends of each window.
+
+    Positions of the question take part in the choice of the best, as in the
+    release, and fall out afterwards.
 
     Args:
       examples: with `.qas_id` and `.paragraph_text`.
@@ -118,37 +121,8 @@ def predict_v1(examples: Sequence[Any], windows: Windows,
         padding are absent, or -inf, or as low as the head's mask makes them:
         the answers are the same.
       end_log_probs: the same for the end.
-      n_best_size: starts and ends tried in each window, and answers kept.
+      n_best_size: starts and ends tried in each window.
       max_answer_length: in pieces.
-    """
-    spans = spans_v1(examples, windows, start_log_probs, end_log_probs,
-                     n_best_size=n_best_size, max_answer_length=max_answer_length)
-    return rank_spans(examples, windows, spans, n_best_size, NO_SPAN_V1)
-
-
-def predict_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
-               start_n_top: int, end_n_top: int, n_best_size: int,
-               max_answer_length: int) -> Predictions:
-    """Answers and null odds of version 2.0; arguments as for `predict_v1`.
-
-    The texts are the best answers whatever the null odds: `texts_at` applies a
-    threshold.
-    """
-    spans = spans_v2(examples, windows, results, start_n_top=start_n_top,
-                     end_n_top=end_n_top, max_answer_length=max_answer_length)
-    ranked = rank_spans(examples, windows, spans, n_best_size, NO_SPAN_V2)
-    return ranked._replace(
-        null_odds=null_odds(examples, windows, results.cls_logits))
-
-
-def spans_v1(examples: Sequence[Any], windows: Windows,
-             start_log_probs: Sequence[np.ndarray],
-             end_log_probs: Sequence[np.ndarray], *, n_best_size: int,
-             max_answer_length: int) -> Spans:
-    """Spans among the n_best_size best starts and ends of each window.
-
-    Positions of the question take part in the choice of the best, as in the
-    release, and fall out afterwards.
     """
     _check_rows(windows, len(examples), start_log_probs, end_log_probs)
     lengths = _column(windows.paragraph_len)
@@ -159,10 +133,10 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
         if given < lengths[row]:
             raise ValueError(f"window {row}: {given} log-probabilities for "
                              f"{lengths[row]} positions")
-        for values in starts, ends:
-            _check_numbers(values, examples, windows, row)
-        start_index = _best(starts, n_best_size)
-        end_index = _best(ends, n_best_size)
+        _check_numbers(examples, windows, row, starts, ends)
+        # Of equal values the first comes first.
+        start_index, end_index = (np.argsort(-values, kind="stable")[:n_best_size]
+                                  for values in (starts, ends))
         found.append(_valid_spans(
             windows, row, lengths[row], start_index[:, None], end_index[None, :],
             starts[start_index][:, None], ends[end_index][None, :],
@@ -175,21 +149,22 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
     """Spans among the head's own choice: end_n_top ends for each of its starts."""
     _check_rows(windows, len(examples), *results)
     rows, lengths = len(windows.unique_ids), _column(windows.paragraph_len)
-    # Positions and log-probabilities, [N, k, 1] and [N, k, m].
-    starts = [np.reshape(np.asarray(values, dtype), (rows, start_n_top, 1))
-              for values, dtype in ((results.start_top_index, int),
-                                    (results.start_top_log_probs, float))]
-    ends = [np.reshape(np.asarray(values, dtype), (rows, start_n_top, end_n_top))
-            for values, dtype in ((results.end_top_index, int),
-                                  (results.end_top_log_probs, float))]
+    # [N, k, 1] and [N, k, m].
+    starts, start_log_probs = (
+        np.reshape(np.asarray(values, dtype), (rows, start_n_top, 1))
+        for values, dtype in ((results.start_top_index, int),
+                              (results.start_top_log_probs, float)))
+    ends, end_log_probs = (
+        np.reshape(np.asarray(values, dtype), (rows, start_n_top, end_n_top))
+        for values, dtype in ((results.end_top_index, int),
+                              (results.end_top_log_probs, float)))
     found = []
     for row in range(rows):
-        for values in (starts[1][row], ends[1][row],
-                       np.atleast_1d(results.cls_logits[row])):
-            _check_numbers(values, examples, windows, row)
+        _check_numbers(examples, windows, row, start_log_probs[row],
+                       end_log_probs[row], results.cls_logits[row])
         found.append(_valid_spans(
-            windows, row, lengths[row], starts[0][row], ends[0][row],
-            starts[1][row], ends[1][row], max_answer_length))
+            windows, row, lengths[row], starts[row], ends[row],
+            start_log_probs[row], end_log_probs[row], max_answer_length))
     return _join(found)
 
 
@@ -220,14 +195,16 @@ def null_odds(examples: Sequence[Any], windows: Windows,
     return {example.qas_id: float(value) for example, value in zip(examples, lowest)}
 
 
-def rank_spans(examples: Sequence[Any], windows: Windows,
-               spans: Spans, n_best_size: int,
-               no_span: tuple[str, float]) -> Predictions:
+def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
+               n_best_size: int, odds: dict[str, float] | None = None) -> Predictions:
     """The n_best_size best different texts of each question.
 
-    Probabilities are a softmax over those texts alone. A question whose windows
-    hold no valid span gets `no_span`, a text and its two log-probabilities; one
-    without windows gets "" and is listed (the release treats both alike).
+    The texts are the best answers whatever the null odds: `texts_at` applies a
+    threshold. Probabilities are a softmax over those texts alone. A question without
+    windows gets "" and is listed (the release treats it as one without valid spans).
+
+    Args:
+      odds: null_odds of version 2.0, None for version 1.1.
     """
     spans = merge_repeated(spans)
     score = spans.start_log_prob + spans.end_log_prob
@@ -242,14 +219,14 @@ def rank_spans(examples: Sequence[Any], windows: Windows,
         entries = _best_texts(example.paragraph_text, windows, spans,
                               order[bounds[index]:bounds[index + 1]], n_best_size)
         if not entries:
-            text, log_prob = no_span
+            text, log_prob = NO_SPAN_V1 if odds is None else NO_SPAN_V2
             if index not in with_windows:
                 without_windows.append(example.qas_id)
                 text = ""
             entries = [(text, log_prob, log_prob)]
         nbest[example.qas_id] = _with_probabilities(entries)
         texts[example.qas_id] = entries[0][0]
-    return Predictions(texts, nbest, None, without_windows)
+    return Predictions(texts, nbest, odds, without_windows)
 
 
 def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarray,
@@ -275,11 +252,6 @@ def _with_probabilities(
     return [{"text": text, "probability": weight / sum(weights),
              "start_log_prob": start, "end_log_prob": end}
             for (text, start, end), weight in zip(entries, weights)]
-
-
-def _best(values: np.ndarray, count: int) -> np.ndarray:
-    """Positions of the largest values; of equal ones the first comes first."""
-    return np.argsort(-values, kind="stable")[:count]
 
 
 def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
@@ -334,8 +306,8 @@ def _check_rows(windows: Windows, examples: int, *columns: Sequence) -> None:
                          f"but there are {examples} examples")
 
 
-def _check_numbers(values: np.ndarray, examples: Sequence[Any], windows: Windows,
-                   row: int) -> None:
-    if np.isnan(values).any():
+def _check_numbers(examples: Sequence[Any], windows: Windows, row: int,
+                   *columns: np.ndarray) -> None:
+    if any(np.isnan(values).any() for values in columns):
         qas_id = examples[_column(windows.example_index)[row]].qas_id
         raise diverged(f"the model's output for question '{qas_id}'")

@@ -17,14 +17,15 @@ from official.nlp.tools import squad_evaluate_v2_0
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import Ragged
-from albert_tf.finetuning.tasks import squad_predictions, squad_scoring
+from albert_tf.finetuning.tasks import squad_scoring
 from albert_tf.finetuning.tasks.squad import QuestionSet, SquadTask
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset
-from albert_tf.finetuning.tasks.squad_predictions import Spans, TopSpans, Windows
+from albert_tf.finetuning.tasks.squad_predictions import (
+    Predictions, Spans, TopSpans, Windows, merge_repeated, null_odds, rank_spans,
+    spans_v1, spans_v2)
 from tests.helpers import FIXTURES, SHARED
 
 RUNS = ("one", "two_accumulated", "nbest3_len5")
-TOP = {"start_n_top": 5, "end_n_top": 4}
 
 
 def read_json(path):
@@ -72,89 +73,61 @@ def read_golden(version):
     return examples, windows, dict(np.load(folder / f"{version}_logits.npz")), runs
 
 
-def joined(sets):
-    """Spans of several results, window by window, as the release accumulates them."""
-    spans = Spans(*(np.concatenate(columns) for columns in zip(*sets)))
-    order = np.argsort(spans.row, kind="stable")
-    return Spans(*(column[order] for column in spans))
-
-
-def predict_v1(examples, windows, arrays, run):
-    sets = [squad_predictions.spans_v1(
-        examples, windows, arrays[f"start_log_prob_{i}"], arrays[f"end_log_prob_{i}"],
-        n_best_size=run["n_best_size"], max_answer_length=run["max_answer_length"])
-        for i in run["results_used"]]
-    return squad_predictions.rank_spans(
-        examples, windows, joined(sets), run["n_best_size"],
-        squad_predictions.NO_SPAN_V1)
-
-
 def top_spans(arrays, i):
     return TopSpans(*(arrays[f"{name}_{i}"] for name in TopSpans._fields))
 
 
-def predict_v2(examples, windows, arrays, run):
-    results = [top_spans(arrays, i) for i in run["results_used"]]
-    sets = [squad_predictions.spans_v2(
-        examples, windows, result, max_answer_length=run["max_answer_length"], **TOP)
-        for result in results]
-    ranked = squad_predictions.rank_spans(
-        examples, windows, joined(sets), run["n_best_size"],
-        squad_predictions.NO_SPAN_V2)
-    odds = [squad_predictions.null_odds(examples, windows, result.cls_logits)
-            for result in results]
-    return ranked._replace(null_odds={
-        qas_id: sum(found[qas_id] for found in odds) / len(odds) for qas_id in odds[0]})
+def spans_of(version, examples, windows, arrays, i, run):
+    longest = run["max_answer_length"]
+    if version == "v1":
+        return spans_v1(examples, windows, arrays[f"start_log_prob_{i}"],
+                        arrays[f"end_log_prob_{i}"], n_best_size=run["n_best_size"],
+                        max_answer_length=longest)
+    return spans_v2(examples, windows, top_spans(arrays, i), start_n_top=5, end_n_top=4,
+                    max_answer_length=longest)
 
 
-def assert_same_entries(found, expected):
-    assert [e["text"] for e in found] == [e["text"] for e in expected]
-    for name in ("probability", "start_log_prob", "end_log_prob"):
-        np.testing.assert_allclose([e[name] for e in found],
-                                   [e[name] for e in expected], rtol=0, atol=1e-9)
-
-
-def check_v1(read, name):
-    examples, windows, arrays, runs = read("v1")
-    found = predict_v1(examples, windows, arrays, runs[name])
-    # The one difference: the release answers "empty" without windows too.
-    assert found.without_windows == ["q132"]
-    assert found.texts["q132"] == found.nbest["q132"][0]["text"] == ""
-    assert runs[name]["predictions"].pop("q132") == "empty"
-    assert list(found.nbest) == list(runs[name]["nbest"])
-    for qas_id, text in runs[name]["predictions"].items():
-        assert found.texts[qas_id] == text
-        assert_same_entries(found.nbest[qas_id], runs[name]["nbest"][qas_id])
-
-
-def check_v2(read, name):
-    examples, windows, arrays, runs = read("v2")
-    found = predict_v2(examples, windows, arrays, runs[name])
-    assert found.without_windows == ["q132", "q133"]
-    assert list(found.nbest) == list(runs[name]["nbest"])
-    for qas_id, entries in runs[name]["nbest"].items():
-        assert_same_entries(found.nbest[qas_id], entries)
-    assert found.null_odds == pytest.approx(runs[name]["null_odds"], abs=1e-9, rel=0)
-    for threshold, texts in runs[name]["thresholds"].items():
-        given = None if threshold == "None" else float(threshold)
-        assert found.texts_at(given) == texts
+def predict(version, examples, windows, arrays, run):
+    """Answers from all results that the run used, which the release accumulates."""
+    used = run["results_used"]
+    spans = Spans(*(np.concatenate(columns) for columns in zip(*(
+        spans_of(version, examples, windows, arrays, i, run) for i in used))))
+    order = np.argsort(spans.row, kind="stable")  # Window by window.
+    odds = [null_odds(examples, windows, arrays[f"cls_logits_{i}"])
+            for i in used] if version == "v2" else None
+    return rank_spans(
+        examples, windows, Spans(*(column[order] for column in spans)),
+        run["n_best_size"], odds and {
+            qas_id: sum(found[qas_id] for found in odds) / len(odds)
+            for qas_id in odds[0]})
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_answers_of_version_1_equal_the_releases(name):
-    check_v1(read_subset, name)
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_answers_of_version_2_equal_the_releases(name):
-    check_v2(read_subset, name)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", RUNS)
-def test_all_golden_answers_equal_the_releases(name):
-    check_v1(read_golden, name)
-    check_v2(read_golden, name)
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("read", [
+    read_subset, pytest.param(read_golden, marks=pytest.mark.shared)])
+def test_answers_equal_the_releases(read, version, name):
+    examples, windows, arrays, runs = read(version)
+    run, found = runs[name], predict(version, examples, windows, arrays, runs[name])
+    assert list(found.nbest) == list(run["nbest"])
+    if version == "v1":
+        # The one difference: the release answers "empty" without windows too.
+        assert found.without_windows == ["q132"]
+        assert found.texts["q132"] == found.nbest["q132"][0]["text"] == ""
+        assert run["predictions"].pop("q132") == run["nbest"].pop("q132")[0]["text"]
+        assert found.texts == {"q132": "", **run["predictions"]}
+    else:
+        assert found.without_windows == ["q132", "q133"]
+        assert found.null_odds == pytest.approx(run["null_odds"], abs=1e-9, rel=0)
+        for threshold, texts in run["thresholds"].items():
+            given = None if threshold == "None" else float(threshold)
+            assert found.texts_at(given) == texts
+    for qas_id, expected in run["nbest"].items():
+        entries = found.nbest[qas_id]
+        assert [e["text"] for e in entries] == [e["text"] for e in expected]
+        for key in ("probability", "start_log_prob", "end_log_prob"):
+            np.testing.assert_allclose([e[key] for e in entries],
+                                       [e[key] for e in expected], rtol=0, atol=1e-9)
 
 
 @pytest.mark.shared
@@ -162,14 +135,7 @@ def test_all_golden_answers_equal_the_releases(name):
 def test_spans_come_in_the_releases_order(version):
     examples, windows, arrays, runs = read_golden(version)
     run = runs["nbest3_len5"]
-    if version == "v1":
-        spans = squad_predictions.spans_v1(
-            examples, windows, arrays["start_log_prob_0"], arrays["end_log_prob_0"],
-            n_best_size=3, max_answer_length=5)
-    else:
-        spans = squad_predictions.spans_v2(
-            examples, windows, top_spans(arrays, 0), max_answer_length=5, **TOP)
-    spans = squad_predictions.merge_repeated(spans)
+    spans = merge_repeated(spans_of(version, examples, windows, arrays, 0, run))
     expected = [
         (int(unique_id), start, end, *np.mean(scores, axis=0))
         for by_window in run["accumulated"].values()
@@ -210,11 +176,26 @@ def log_probs(*pieces, question=-9.0, length=None):
     return np.array(row + [-np.inf] * ((length or len(row)) - len(row)), np.float32)
 
 
-def best_of(windows, starts, ends, n_best_size=20, max_answer_length=30):
-    found = squad_predictions.predict_v1(
-        EXAMPLES, windows, starts, ends, n_best_size=n_best_size,
-        max_answer_length=max_answer_length)
-    return [entry["text"] for entry in found.nbest["q"]]
+def ranked(windows, starts, ends, examples=EXAMPLES, **options):
+    return SquadTask(**options).rank(
+        examples, {"start_log_probs": starts, "end_log_probs": ends},
+        windows._asdict())
+
+
+def ranked_v2(windows, results, examples=EXAMPLES, top=(1, 1)):
+    return SquadTask(True, start_n_top=top[0], end_n_top=top[1]).rank(
+        examples, results._asdict(), windows._asdict())
+
+
+def one_span(cls_logit):
+    """The piece at position 3, from a head that gives one start and one end."""
+    return TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
+                    np.array([cls_logit]))
+
+
+def best_of(windows, starts, ends, **options):
+    return [entry["text"] for entry
+            in ranked(windows, starts, ends, **options).nbest["q"]]
 
 
 def test_a_span_counts_in_the_window_that_holds_most_of_its_start_s_context():
@@ -262,9 +243,7 @@ def test_padding_does_not_change_the_answers(padding):
         padded = rows if length is None else [
             np.concatenate([row, np.full(length - len(row), padding, np.float32)])
             for row in rows]
-        return squad_predictions.predict_v1(
-            examples, windows, padded[::2], padded[1::2], n_best_size=100,
-            max_answer_length=30)
+        return ranked(windows, padded[::2], padded[1::2], examples, n_best_size=100)
 
     bare = predictions(None)
     assert bare == predictions(64) == predictions(384)
@@ -276,17 +255,15 @@ def test_padding_in_the_top_spans_does_not_change_the_answers():
     windows = paragraph_windows((0, 3, {0, 1, 2}))
     index = np.array([[3, 4, 5]])
 
-    def predict(extra_index, extra_score):
-        return squad_predictions.predict_v2(
-            EXAMPLES, windows, TopSpans(
-                np.append([[-1.0, -2.0, -3.0]], [[extra_score]], axis=1),
-                np.append(index, [[extra_index]], axis=1),
-                np.full((1, 4, 1), -1.0), np.array([[[3], [5], [5], [63]]]),
-                np.array([0.5])),
-            start_n_top=4, end_n_top=1, n_best_size=20, max_answer_length=30)
+    def answers(extra_index, extra_score):
+        return ranked_v2(windows, TopSpans(
+            np.append([[-1.0, -2.0, -3.0]], [[extra_score]], axis=1),
+            np.append(index, [[extra_index]], axis=1),
+            np.full((1, 4, 1), -1.0), np.array([[[3], [5], [5], [63]]]),
+            np.array([0.5])), top=(4, 1))
 
-    assert predict(7, -1e30) == predict(300, -np.inf)
-    assert [e["text"] for e in predict(7, -1e30).nbest["q"]] == [
+    assert answers(7, -1e30) == answers(300, -np.inf)
+    assert [e["text"] for e in answers(7, -1e30).nbest["q"]] == [
         "red", "green blue", "blue"]
 
 
@@ -295,8 +272,8 @@ def test_columns_of_a_feature_table_serve_as_windows():
     ragged = [Ragged(np.concatenate(rows).astype(np.int32),
                      np.cumsum([0, *map(len, rows)]), (None,)) for rows in windows[3:]]
     columns = [np.asarray(c, np.int32)[:, None] for c in windows[:3]]
-    assert (predict_v1(examples, Windows(*columns, *ragged), arrays, runs["one"])
-            == predict_v1(examples, windows, arrays, runs["one"]))
+    assert (predict("v1", examples, Windows(*columns, *ragged), arrays, runs["one"])
+            == predict("v1", examples, windows, arrays, runs["one"]))
 
 
 def test_questions_without_windows_are_answered_and_listed():
@@ -305,22 +282,17 @@ def test_questions_without_windows_are_answered_and_listed():
     examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH)
                 for i in "abc"]
     row = [log_probs(-3, -4)]
-    first = squad_predictions.predict_v1(examples, windows, row, row, n_best_size=20,
-                                         max_answer_length=30)
+    first = ranked(windows, row, row, examples)
     assert first.texts == {"a": "", "b": "red", "c": ""}
     assert first.without_windows == ["a", "c"]
-    second = squad_predictions.predict_v2(
-        examples, windows, TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
-                                    np.array([9.0])),
-        start_n_top=1, end_n_top=1, n_best_size=20, max_answer_length=30)
+    second = ranked_v2(windows, one_span(9.0), examples)
     assert second.texts == {"a": "", "b": "red", "c": ""}
     assert second.null_odds["b"] == 9.0 < second.null_odds["a"]
     assert second.texts_at(10.0) == second.texts
 
 
 def test_no_windows_at_all_is_no_failure():
-    found = squad_predictions.predict_v1(
-        EXAMPLES, paragraph_windows(), [], [], n_best_size=20, max_answer_length=30)
+    found = ranked(paragraph_windows(), [], [])
     assert found.texts == {"q": ""} and found.without_windows == ["q"]
 
 
@@ -329,10 +301,7 @@ def test_values_that_are_not_numbers_are_told_with_their_question():
     with pytest.raises(InputError, match="question 'q' is not a number.*learning_rate"):
         best_of(windows, [log_probs(-1, np.nan)], [log_probs(-1, -2)])
     with pytest.raises(InputError, match="question 'q' is not a number"):
-        squad_predictions.predict_v2(
-            EXAMPLES, windows, TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
-                                        np.array([np.nan])),
-            start_n_top=1, end_n_top=1, n_best_size=20, max_answer_length=30)
+        ranked_v2(windows, one_span(np.nan))
 
 
 def test_results_that_do_not_fit_the_windows_are_refused():
@@ -357,7 +326,7 @@ def dataset_of(articles):
 
 
 def released_predictions(run, null_odds=None):
-    return squad_predictions.Predictions(run["predictions"], {}, null_odds, [])
+    return Predictions(run["predictions"], {}, null_odds, [])
 
 
 def score_as_released(articles, predictions):
@@ -431,7 +400,7 @@ def test_two_texts_are_compared_as_the_release_does(pair):
 
 DATASET = dataset(question("a", "red", "red", "a red"), question("b", "blue"),
                   question("c"), question("d"))
-ANSWERS = squad_predictions.Predictions(
+ANSWERS = Predictions(
     {"a": "red", "b": "blue", "c": "green", "d": "pink"},
     {i: [{"text": i, "probability": 0.5}] for i in "abcd"},
     {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0}, [])
@@ -491,24 +460,20 @@ def test_a_dataset_may_be_part_of_what_was_predicted():
     assert score.metrics["total"] == 4
 
 
-def test_outputs_are_ranked_and_scored_once(monkeypatch):
+def test_outputs_are_ranked_and_scored_once():
     examples, windows, arrays, runs = read_subset("v1")
     outputs = {f"{end}_log_probs": arrays[f"{end}_log_prob_0"]
                for end in ("start", "end")}
-    given = QuestionSet(dataset_of(SCORES["v1"]["articles"]), examples, answered=False)
-    ranked = []
-    monkeypatch.setattr(
-        squad_predictions, "predict_v1",
-        lambda *args, predict=squad_predictions.predict_v1, **options: (
-            ranked.append(1), predict(*args, **options))[1])
+    given = QuestionSet(None, examples, answered=False)
     task, columns = SquadTask(), windows._asdict()
     first = task.answers(given, outputs, columns)
-    assert task.answers(given, outputs, columns) is first and len(ranked) == 1
     assert first.texts == runs["one"]["predictions"] | {"q132": ""}
-    # Other outputs, or a task with other settings, give other answers.
-    assert task.answers(given, dict(outputs), columns) == first
-    SquadTask(n_best_size=3).answers(given, outputs, columns)
-    assert len(ranked) == 3
+    assert task.answers(given, outputs, columns) is first
+    # Other outputs, or a task with other settings, are ranked anew.
+    second = task.answers(given, dict(outputs), columns)
+    assert second == first and second is not first
+    third = SquadTask(n_best_size=3).answers(given, outputs, columns)
+    assert len(third.predictions.nbest["q001"]) == 3
 
 
 # Files.
@@ -540,7 +505,7 @@ def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
 
 def test_files_without_true_answers(tmp_path):
     examples = [types.SimpleNamespace(qas_id="a", question_text="Which?")]
-    first = squad_predictions.Predictions(
+    first = Predictions(
         {"a": "red"}, {"a": [{"text": "red", "probability": 1.0}]}, None, [])
     squad_scoring.write_prediction_files(str(tmp_path), examples, first, first.texts)
     assert not (tmp_path / "null_odds.json").exists()
