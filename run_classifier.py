@@ -146,11 +146,11 @@ def _build(task, config, options, sets, tables):
     import tf_keras
 
     from albert_tf.finetuning import run
-    from albert_tf.modeling import heads
+    from albert_tf.modeling import models
     from albert_tf.training import objectives
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = heads.AlbertForSequenceClassification(
+    model = models.AlbertForSequenceClassification(
         config, task.num_outputs, FLAGS.dropout_prob)
 
     def score(predictions):
@@ -199,7 +199,8 @@ def _export(tuner, task, metrics):
         return
     tuner.load()
     if tuner.chief:
-        export.export_classifier(tuner.model, FLAGS.export_dir, task.labels)
+        export.export_classifier(
+            tuner.model, FLAGS.export_dir, task.labels, FLAGS.dtype)
 
 
 def main(argv):

@@ -212,11 +212,11 @@ def _build(config, options, sentence_objective: str):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf.modeling import pretraining_heads
+    from albert_tf.modeling import models
     from albert_tf.training import losses, optimization, steps
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = pretraining_heads.AlbertForPreTraining(config)
+    model = models.AlbertForPreTraining(config)
     sentence_loss = sentence_objective != "none"
     if not sentence_loss:
         model.freeze_sentence_layers()

@@ -168,11 +168,11 @@ def _build(task, config, options, sets, tables):
     import tf_keras
 
     from albert_tf.finetuning import run
-    from albert_tf.modeling import heads
+    from albert_tf.modeling import models
     from albert_tf.training import objectives
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = heads.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
+    model = models.AlbertForMultipleChoice(config, FLAGS.dropout_prob)
 
     def score(predictions):
         return task.score(sets["dev"], predictions)

@@ -231,16 +231,16 @@ def _build(task: squad.SquadTask, config, options, warmup: int,
     import tf_keras
 
     from albert_tf.finetuning import run
-    from albert_tf.modeling import heads
+    from albert_tf.modeling import models
     from albert_tf.training import objectives
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     if FLAGS.version_2_with_negative:
-        model = heads.AlbertForConditionalSpans(
+        model = models.AlbertForConditionalSpans(
             config, FLAGS.start_n_top, FLAGS.end_n_top, FLAGS.dropout_prob)
         objective = objectives.CONDITIONAL_SPANS
     else:
-        model = heads.AlbertForSpans(config)
+        model = models.AlbertForSpans(config)
         objective = objectives.SPANS
 
     def score(outputs):
@@ -284,7 +284,7 @@ def _export(tuner) -> None:
 
     tuner.load()
     if tuner.chief:
-        export.export_spans(tuner.model, FLAGS.export_dir)
+        export.export_spans(tuner.model, FLAGS.export_dir, FLAGS.dtype)
 
 
 def main(argv):

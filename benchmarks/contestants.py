@@ -42,7 +42,7 @@ def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
         "sentence_order_labels": random.integers(0, 2, [size], np.int32)}
 
 
-def _trainer_step(model, task, batch, **options):
+def _trainer_step(model, task, batch, computation=None, **options):
     """A step of the training loop on one batch, over and over."""
     import tensorflow as tf
 
@@ -55,7 +55,7 @@ def _trainer_step(model, task, batch, **options):
     strategy = tf.distribute.get_strategy()
     trainer = steps.Trainer(
         task, optimizer, [strategy.experimental_distribute_dataset(data)],
-        StepOptions(**options))
+        StepOptions(**options), computation=computation)
     trainer.create_metrics()
     return lambda: trainer.train(tf.constant(1))
 
@@ -71,22 +71,22 @@ def _our_task(model):
 
 def ours(config, size, length, dtype, recompute=False, **options):
     """`options` are further ones of StepOptions."""
-    from albert_tf.modeling import pretraining_heads
-    from albert_tf.modeling.albert import compute_as
+    from albert_tf.modeling import models
+    from albert_tf.modeling.encoder import Computation
 
-    model = pretraining_heads.AlbertForPreTraining(config)
-    compute_as(model, dtype, recompute)
-    return _trainer_step(
-        model, _our_task(model), random_batch(config, size, length), **options)
+    model = models.AlbertForPreTraining(config)
+    return _trainer_step(model, _our_task(model), random_batch(config, size, length),
+                         Computation(dtype, recompute), **options)
 
 
 def plain(config, size, length, dtype, recompute=False):
     from albert_tf.modeling.kernels import fast
+    from albert_tf.modeling.kernels.plain import PLAIN
 
     step = ours(config, size, length, dtype, recompute)
 
     def with_plain_parts():
-        chosen, fast.parts_for = fast.parts_for, lambda hidden: fast.PLAIN
+        chosen, fast.parts_for = fast.parts_for, lambda *_: PLAIN
         try:
             step()
         finally:
@@ -99,7 +99,7 @@ def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf.modeling import pretraining_heads
+    from albert_tf.modeling import heads
     from albert_tf.modeling.kernels import packing
 
     encoder = peers.tf_models_encoder(config, dtype)
@@ -110,11 +110,12 @@ def tf_models(config, size, length, dtype):
         def __init__(self):
             super().__init__()
             self.encoder = encoder
-            self.predictions = pretraining_heads.MaskedLanguageModelHead(config)
-            self.seq_relationship = pretraining_heads.SentenceOrderHead(config)
+            self.predictions = heads.MaskedLanguageModelHead(config)
+            self.seq_relationship = heads.OutputLayer(
+                "cls/seq_relationship", config.hidden_size, 2)
 
-        def call(self, features, training=False, seed=None):
-            del seed
+        def call(self, features, training=False, seed=None, computation=None):
+            del seed, computation
             outputs = self.encoder(
                 {"input_word_ids": features["input_ids"],
                  "input_mask": features["input_mask"],

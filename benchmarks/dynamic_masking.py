@@ -106,11 +106,11 @@ def step_rate(dataset, batch_size: int, config) -> float:
     """Sequences a second and core of ALBERT's training step on the CPU."""
     import tensorflow as tf
 
-    from albert_tf.modeling import pretraining_heads
+    from albert_tf.modeling import models
     from albert_tf.training import losses, optimization, steps
     from albert_tf.training.options import StepOptions
 
-    model = pretraining_heads.AlbertForPreTraining(config)
+    model = models.AlbertForPreTraining(config)
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
     task = steps.Task(

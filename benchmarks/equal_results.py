@@ -33,13 +33,13 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
       JSON values; "equal" says whether the results are.
     """
     from albert_tf.finetuning import length_batching, run
-    from albert_tf.modeling import heads
+    from albert_tf.modeling import models
     from albert_tf.training import evaluation_steps, objectives
 
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
     config = config.replace(initializer_range=config.hidden_size ** -0.5)
-    model = heads.AlbertForSequenceClassification(config, task.num_outputs)
+    model = models.AlbertForSequenceClassification(config, task.num_outputs)
 
     def score(predictions):
         return task.score(examples, predictions)

@@ -160,12 +160,12 @@ class Stopwatch:
 
     def __init__(self, data, config: AlbertConfig):
         from albert_tf.finetuning import length_batching, run
-        from albert_tf.modeling import heads
+        from albert_tf.modeling import models
         from albert_tf.training import evaluation_steps, objectives
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
-        self._model = heads.AlbertForSequenceClassification(
+        self._model = models.AlbertForSequenceClassification(
             config, num_outputs)
         self._task = run.make_task(
             self._model, objectives.CLASSIFICATION, None, "accuracy")

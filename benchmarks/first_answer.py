@@ -25,9 +25,9 @@ def checkpoint(folder):
     import tensorflow as tf
 
     from albert_tf.checkpoints import tf1 as checkpoints
-    from albert_tf.modeling import heads
+    from albert_tf.modeling import models
 
-    model = heads.AlbertForSequenceClassification(
+    model = models.AlbertForSequenceClassification(
         checkpoints.read_config(folder), 2)
     checkpoints.restore_tf1(model, folder)
     tf.function(model)({

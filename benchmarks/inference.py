@@ -278,8 +278,8 @@ def _save_checkpoint(config, folder):
     from albert_tf.checkpoints import tf1
 
     os.makedirs(folder)
-    tf1.export_tf1(predictors.our_model(config, "classification", "float32"),
-                          os.path.join(folder, "model.ckpt-best"))
+    tf1.export_tf1(predictors.our_model(config, "classification"),
+                   os.path.join(folder, "model.ckpt-best"))
     tf1.write_config(folder, config)
 
 

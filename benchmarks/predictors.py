@@ -32,25 +32,24 @@ def padded(features, dtype=np.int32) -> dict[str, np.ndarray]:
 _our_models = {}
 
 
-def our_model(config, task, dtype):
+def our_model(config, task):
     """Shared by the ways of serving, so that their scores can be compared."""
-    key = config.to_json(), task, dtype
+    key = config.to_json(), task
     if key not in _our_models:
-        _our_models[key] = _make_our_model(*key[1:], config)
+        _our_models[key] = _make_our_model(config, task)
     return _our_models[key]
 
 
-def _make_our_model(task, dtype, config):
+def _make_our_model(config, task):
     import tensorflow as tf
 
-    from albert_tf.modeling import albert, heads as finetuning_heads
+    from albert_tf.modeling import models
 
-    model = (finetuning_heads.AlbertForSpans(config) if task == "spans" else
-             finetuning_heads.AlbertForSequenceClassification(config, 2))
+    model = (models.AlbertForSpans(config) if task == "spans" else
+             models.AlbertForSequenceClassification(config, 2))
     # As a trained head's: scores that spread by 1, not by hundredths.
     model.output_layer.output_weights.assign(tf.random.stateless_normal(
         model.output_layer.output_weights.shape, [1, 2]))
-    albert.compute_as(model, dtype, recompute=False)
     return model
 
 
@@ -60,11 +59,11 @@ def export(config, task, dtype, folder) -> str:
 
     path = os.path.join(folder, f"ours-{task}-{dtype}")
     if not os.path.exists(path):
-        model = our_model(config, task, dtype)
+        model = our_model(config, task)
         if task == "spans":
-            model_export.export_spans(model, path)
+            model_export.export_spans(model, path, dtype)
         else:
-            model_export.export_classifier(model, path, ("0", "1"))
+            model_export.export_classifier(model, path, ("0", "1"), dtype)
     return path
 
 
@@ -89,12 +88,14 @@ def plain(config, task, dtype, folder):
     del folder
     import tensorflow as tf
 
-    model = our_model(config, task, dtype)
+    from albert_tf.modeling.encoder import Computation
+
+    model = our_model(config, task)
 
     @tf.function(input_signature=[{
         name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}])
     def call(batch):
-        return scores(task, model(batch))
+        return scores(task, model(batch, computation=Computation(dtype)))
 
     return lambda features: call(
         {name: tf.constant(value) for name, value in padded(features).items()}).numpy()

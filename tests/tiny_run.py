@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling import models
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import losses, optimization, steps as training_steps
@@ -106,7 +106,7 @@ def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
     return {
         name: (name.endswith("gamma") + scale * random.standard_normal(value.shape)
                ).astype(np.float32)
-        for name, value in tf1_tensors(pretraining_heads.AlbertForPreTraining(shape_of)).items()}
+        for name, value in tf1_tensors(models.AlbertForPreTraining(shape_of)).items()}
 
 
 def task(model, metrics=losses.pretraining_metrics,

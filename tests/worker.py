@@ -11,7 +11,7 @@ import sys
 import tensorflow as tf
 
 from albert_tf.checkpoints.tf1 import load_tf1_tensors
-from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import input_pipeline, loop
 from albert_tf.training.options import RunOptions, StepOptions
@@ -29,7 +29,7 @@ def main(path, output_dir):
     infos = check_files([path], tiny_run.SPEC)
 
     with strategy.scope():
-        model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
+        model = models.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, tiny_run.weights(tiny_run.config()))
         optimizer = tiny_run.optimizer(model)
         loop.Run(

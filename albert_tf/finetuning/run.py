@@ -45,7 +45,7 @@ def make_task(model: tf_keras.Model, objective: Objective,
     """A task for the loop; only its encoder must be in the checkpoint it starts from.
 
     Args:
-      model: a model of finetuning_heads.
+      model: one of modeling.models.
       objective: its losses and predictions.
       score: predictions of the evaluation set → metrics.
       best_metric: the metric that the best checkpoint is chosen by.

@@ -6,6 +6,10 @@ from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
     "AlbertModel": "albert",
-    "compute_as": "albert",
-    "AlbertForPreTraining": "pretraining_heads",
+    "Computation": "encoder",
+    "AlbertForConditionalSpans": "models",
+    "AlbertForMultipleChoice": "models",
+    "AlbertForPreTraining": "models",
+    "AlbertForSequenceClassification": "models",
+    "AlbertForSpans": "models",
 })

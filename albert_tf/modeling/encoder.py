@@ -1,24 +1,60 @@
-"""The two blocks of a layer: self-attention and feed-forward network.
+"""The encoder: the layers of ALBERT, and the blocks that they share.
 
-A block hands out its variables as the layers that share it use them
-(`layer_weights`), and computes a layer with weights that were handed out.
+A layer is self-attention and a feed-forward network; several layers may use one block
+of each. A block hands out its variables as its layers use them (`layer_weights`), and
+computes a layer with weights that were handed out.
 
-Shapes below: B batch, S sequence, H hidden, A heads, D = H / A; rows as in
-token_rows.
+Shapes below: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
+[..., H] as the layout (see kernels.packing) holds a batch.
 """
 
-from typing import NamedTuple, Optional
+import collections
+import copy
+import dataclasses
+from typing import Mapping, NamedTuple, Optional
 
 import tensorflow as tf
 
-from albert_tf.config import AlbertConfig
-from albert_tf.modeling.kernels import fast, shared_kernels
-from albert_tf.modeling.kernels.packing import ALL_ROWS, AllRows
+from albert_tf.config import AlbertConfig, DTYPES
+from albert_tf.errors import InputError
+from albert_tf.modeling.kernels import fast, recompute
+from albert_tf.modeling.kernels.packing import PADDED, Padded
 from albert_tf.modeling.layers import (
     Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """How a model computes; what it computes is the same.
+
+    Handed in with each call, and no part of the model: one model may train in bfloat16,
+    be evaluated in float32 and be exported.
+
+    Attributes:
+      dtype: of the layers' products and activations, one of config.DTYPES. Variables,
+        statistics and what is computed outside of the layers are float32. Training in
+        float16 needs loss scaling, and products of queries and keys must stay below
+        65504, its largest number.
+      recompute: whether the backward pass computes each layer once more instead of
+        keeping what is in it.
+      skip_padding: whether the layers may leave out positions of padding. XLA cannot
+        compile that.
+      constants: scope of a block → its weights as `layer_weights` makes them, where
+        they were computed before, for serving. None computes them.
+    """
+
+    dtype: str = "float32"
+    recompute: bool = False
+    skip_padding: bool = False
+    constants: Optional[Mapping[str, NamedTuple]] = None
+
+    def __post_init__(self):
+        if self.dtype not in DTYPES:
+            raise InputError(
+                f"dtype is '{self.dtype}'; choose one of {', '.join(DTYPES)}.")
 
 
 class AttentionWeights(NamedTuple):
@@ -62,15 +98,15 @@ class AttentionBlock(NamedLayer):
             *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
                                         self.layer_norm.beta)))
         qkv_kernels, output_kernels = (
-            shared_kernels.copies(tf.convert_to_tensor(kernel), dtype, uses)
+            recompute.copies(tf.convert_to_tensor(kernel), dtype, uses)
             for kernel in (qkv_kernel, self.output_dense.kernel))
         return [AttentionWeights(qkv, small[0], output, *small[1:])
                 for qkv, output in zip(qkv_kernels, output_kernels)]
 
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
              weights: Optional[AttentionWeights] = None,
-             rows: AllRows = ALL_ROWS, positions=None):
-        """Rows of [B, S, H] and [B, 1, 1, S] → such rows, or [B, Q, H].
+             layout: Padded = PADDED, positions=None):
+        """[..., H] and [B, 1, 1, S] → [..., H], or [B, Q, H].
 
         The weights are the own by default. The latter are the outputs at `positions`
         int [B, Q]; all positions are attended to, whichever the outputs are of.
@@ -78,27 +114,27 @@ class AttentionBlock(NamedLayer):
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         kernel, bias = weights.qkv_kernel, weights.qkv_bias
         if positions is None:
-            queries, query_rows = hidden, rows
-            query, key, value = self._heads(hidden, rows, kernel, bias)
+            queries, of_queries = hidden, layout
+            query, key, value = self._heads(hidden, layout, kernel, bias)
         else:
-            queries, query_rows = rows.at(hidden, positions), ALL_ROWS
+            queries, of_queries = layout.at(hidden, positions), PADDED
             sizes = [hidden.shape[-1], 2 * hidden.shape[-1]]
             kernels, biases = tf.split(kernel, sizes, axis=1), tf.split(bias, sizes)
-            query, = self._heads(queries, query_rows, kernels[0], biases[0])
-            key, value = self._heads(hidden, rows, kernels[1], biases[1])
-        parts = query_rows.parts(queries)
+            query, = self._heads(queries, of_queries, kernels[0], biases[0])
+            key, value = self._heads(hidden, layout, kernels[1], biases[1])
+        parts = of_queries.parts(queries)
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
             tf.concat([tf.shape(query)[:-1], tf.shape(key)[2:3]], axis=0),
             self.probs_dropout_prob))  # [B, A, Q, D]
         return parts.add_and_normalize(
-            product(query_rows.from_heads(context), weights.output_kernel),
+            product(of_queries.from_heads(context), weights.output_kernel),
             weights.output_bias, queries, weights.gamma, weights.beta,
             seeds.draw(tf.shape(queries), self.hidden_dropout_prob))
 
-    def _heads(self, hidden, rows, kernel, bias):
-        """Rows of H columns × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
+    def _heads(self, hidden, layout, kernel, bias):
+        """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
         outputs = fast.add_bias(product(hidden, kernel), bias)
-        return rows.to_heads(
+        return layout.to_heads(
             outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
 
 
@@ -135,7 +171,7 @@ class FeedForwardBlock(NamedLayer):
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[FeedForwardWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
         first, second = (
-            shared_kernels.copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
+            recompute.copies(tf.convert_to_tensor(dense.kernel), dtype, uses)
             for dense in (self.intermediate, self.output_dense))
         bias, *rest = map(tf.convert_to_tensor, (
             self.intermediate.bias, self.output_dense.bias, self.layer_norm.gamma,
@@ -145,13 +181,100 @@ class FeedForwardBlock(NamedLayer):
 
     def call(self, hidden, seeds: DropoutSeeds,
              weights: Optional[FeedForwardWeights] = None,
-             rows: AllRows = ALL_ROWS):
-        """Rows of [B, S, H] → such rows; weights are the own by default."""
+             layout: Padded = PADDED):
+        """[..., H] → [..., H]; weights are the own by default."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
-        parts = rows.parts(hidden)
+        parts = layout.parts(hidden)
         inner = parts.add_activation(
             product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
         return parts.add_and_normalize(
             product(inner, weights.output_kernel), weights.output_bias, hidden,
             weights.gamma, weights.beta,
             seeds.draw(tf.shape(hidden), self.dropout_prob))
+
+
+class Encoder(NamedLayer):
+    """Projection E → H where they differ, then the layers.
+
+    Release: `transformer_model`. Which parameters a layer uses is the config's
+    `attention_index` and `ffn_index`.
+    """
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__("bert/encoder")
+        self.config = config
+        self.projection = None
+        if config.embedding_size != config.hidden_size:
+            self.projection = Dense(
+                f"{self.scope}/embedding_hidden_mapping_in",
+                config.embedding_size, config.hidden_size, kernel_initializer(config))
+        layers = range(config.num_hidden_layers)
+        self.attention = self._blocks(
+            AttentionBlock, {config.attention_index(layer) for layer in layers})
+        self.ffn = self._blocks(
+            FeedForwardBlock, {config.ffn_index(layer) for layer in layers})
+
+    def _blocks(self, block, indices):
+        """Blocks by (index, inner); Keras tracks dictionaries with string keys."""
+        return {f"{index}_{inner}": block(self.config, index, inner)
+                for index in sorted(indices)
+                for inner in range(self.config.inner_group_num)}
+
+    @property
+    def blocks(self) -> tuple[NamedLayer, ...]:
+        """Each block once."""
+        return (*self.attention.values(), *self.ffn.values())
+
+    def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
+             computation: Computation = Computation(), layout: Padded = PADDED,
+             positions=None):
+        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H].
+
+        With positions int [B, Q] the last of them is [B, Q, H], at those alone.
+        """
+        hidden = layout.unpad(embedding_output)
+        if self.projection is not None:
+            hidden = self.projection(hidden)
+        layers = [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
+                   self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
+                  for layer in range(self.config.num_hidden_layers)
+                  for inner in range(self.config.inner_group_num)]
+        uses = collections.Counter(block.scope for pair in layers for block in pair)
+        weights = {
+            block.scope: iter(_weights(
+                block, computation.constants, hidden.dtype, uses[block.scope]))
+            for block in self.blocks}
+        outputs = []
+        for number, (attention, ffn) in enumerate(layers, start=1):
+            read = positions if number == len(layers) else None
+            layer = _layer(attention, ffn, attention_bias, seeds, layout, read)
+            own = (*next(weights[attention.scope]), *next(weights[ffn.scope]))
+            hidden = (recompute.recomputed(layer, hidden, *own)
+                      if computation.recompute else layer(hidden, *own))
+            outputs.append(layout.pad(hidden) if read is None else hidden)
+        return outputs
+
+
+def _weights(block, constants, dtype, uses):
+    """Of a block, for each of its layers."""
+    if constants is None:
+        return block.layer_weights(dtype, uses)
+    found = constants[block.scope]
+    return [type(found)(*map(tf.convert_to_tensor, found))] * uses
+
+
+def _layer(attention, ffn, attention_bias, seeds, layout, positions):
+    """One layer: (hidden, *weights of both blocks) → hidden."""
+    start = copy.copy(seeds)
+    first = len(AttentionWeights._fields)
+
+    def layer(hidden, *weights):
+        own = start.after(hidden)  # The same units are dropped each time.
+        hidden = attention(hidden, attention_bias, own,
+                           AttentionWeights(*weights[:first]), layout, positions)
+        hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]),
+                     layout if positions is None else PADDED)
+        seeds.follow(own)
+        return hidden
+
+    return layer

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels import fast, plain
 from albert_tf.modeling.kernels.recompute import after
 
 
@@ -65,7 +65,7 @@ class Dense(NamedLayer):
     def call(self, inputs):
         output = product(inputs, tf.cast(self.kernel, inputs.dtype))
         output = fast.add_bias(output, tf.convert_to_tensor(self.bias))
-        return fast.activation(self.hidden_act)(output)
+        return plain.activation(self.hidden_act)(output)
 
 
 class LayerNorm(NamedLayer):
@@ -77,7 +77,7 @@ class LayerNorm(NamedLayer):
         self.gamma = self.make_weight("gamma", [size], "ones")
 
     def call(self, inputs):
-        return fast.normalize(inputs, self.gamma, self.beta)
+        return plain.normalize(inputs, self.gamma, self.beta)
 
 
 def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:
@@ -102,6 +102,14 @@ def _not_negative(seed: tf.Tensor) -> tf.Tensor:
     return tf.bitwise.bitwise_and(seed, tf.int32.max)
 
 
+def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
+    """`seed` int32 [2], or a new one."""
+    if seed is not None:
+        return seed
+    return tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
+                             dtype=tf.int32)
+
+
 class DropoutSeeds:
     """Gives each dropout of one forward pass a seed of its own.
 
@@ -113,7 +121,7 @@ class DropoutSeeds:
         self._seed = None if seed is None else _not_negative(seed)
         self._count = 0
 
-    def draw(self, shape, rate: float) -> Optional[fast.Dropped]:
+    def draw(self, shape, rate: float) -> Optional[plain.Dropped]:
         """Which of the units of a tensor stay; None if all do."""
         if self._seed is None or rate == 0.0:
             return None
@@ -124,7 +132,7 @@ class DropoutSeeds:
             keep = _keep_by_bytes(shape, seed, rate)
         else:
             keep = tf.random.stateless_uniform(shape, seed) >= rate
-        return fast.Dropped(keep, rate)
+        return plain.Dropped(keep, rate)
 
     def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
         """A copy that goes on from here, and draws when `tensor` is there.
@@ -143,4 +151,4 @@ class DropoutSeeds:
 
     def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes a share `rate` of `inputs` and scales up the rest."""
-        return fast.drop(inputs, self.draw(tf.shape(inputs), rate))
+        return plain.drop(inputs, self.draw(tf.shape(inputs), rate))

@@ -6,6 +6,7 @@ import numpy as np
 import orbit
 import tensorflow as tf
 
+from albert_tf.modeling.encoder import Computation
 from albert_tf.training.steps import (
     MeanMetrics, Predictions, Task, metric_sums, own_function, replica_spec, shape_key)
 
@@ -22,14 +23,17 @@ class Evaluator(orbit.AbstractEvaluator):
       task: what to evaluate.
       datasets: (distributed dataset, batches that each replica takes) for each
         static shape of a batch; padded with examples of weight 0.
+      computation: how the model computes.
 
     Attributes:
       predictions: what was kept of each example in the last evaluation.
     """
 
-    def __init__(self, task: Task, datasets: Batches = ()):
+    def __init__(self, task: Task, datasets: Batches = (),
+                 computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
         self.task = task
+        self.computation = computation
         self.metrics = MeanMetrics()
         self.predictions: Predictions = {}
         self._datasets = datasets
@@ -47,8 +51,7 @@ class Evaluator(orbit.AbstractEvaluator):
         """Makes the metrics' variables, whose names tracing one batch tells."""
         spec = replica_spec((datasets or self._datasets)[0][0].element_spec)
         outputs = tf.function(
-            lambda features: self._metric_sums(
-                self.task.model(features, training=False), features)
+            lambda features: self._metric_sums(self._outputs(features), features)
         ).get_concrete_function(spec).structured_outputs
         self.metrics.create(outputs)
         self._has_metrics = True
@@ -93,6 +96,9 @@ class Evaluator(orbit.AbstractEvaluator):
         """All replicas' examples, those of other hosts too."""
         return self.strategy.gather(value, axis=0).numpy()
 
+    def _outputs(self, features):
+        return self.task.model(features, training=False, computation=self.computation)
+
     def _metric_sums(self, outputs, features):
         denominators = self.task.denominators(features)
         losses = self.task.losses(outputs, features, denominators)
@@ -100,7 +106,7 @@ class Evaluator(orbit.AbstractEvaluator):
 
     def _metric_step(self, iterator):
         def replica_step(features):
-            outputs = self.task.model(features, training=False)
+            outputs = self._outputs(features)
             self.metrics.update(self._metric_sums(outputs, features))
             if self.task.predictions is None:
                 return {}

@@ -20,7 +20,7 @@ from albert_tf import files
 from albert_tf.checkpoints import tf1 as checkpoints
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped
-from albert_tf.modeling.albert import compute_as
+from albert_tf.modeling.encoder import Computation
 from albert_tf.progress import Progress
 from albert_tf.training import distribution, run_folder
 from albert_tf.training.evaluation_steps import Evaluator
@@ -75,8 +75,8 @@ class Run:
         # XLA wants all sizes known.
         compiled = options.step.jit_compile or isinstance(
             self.strategy, tf.distribute.TPUStrategy)
-        compute_as(task.model, options.step.dtype, options.step.recompute,
-                   skip_padding=not compiled)
+        self.computation = Computation(
+            options.step.dtype, options.step.recompute, skip_padding=not compiled)
         self._all_options = {
             **options.kept(), "num_replicas": replicas, **(task_options or {})}
         self.step = optimizer.iterations if optimizer is not None else tf.Variable(
@@ -107,7 +107,8 @@ class Run:
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Evaluates the batches' evaluation set; without one it only predicts."""
-        evaluator = Evaluator(self.task, self.batches.evaluation())
+        evaluator = Evaluator(
+            self.task, self.batches.evaluation(), self.computation)
         if self._evaluates:
             evaluator.create_metrics()
         return evaluator
@@ -193,7 +194,8 @@ class Run:
                                   {"sequences": options.train_batch_size})
         trainer = Trainer(
             self.task, self.optimizer, self.batches.train(first), options.step,
-            self._on_step, self.batches.shape_of_step, self.scaling)
+            self._on_step, self.batches.shape_of_step, self.scaling,
+            self.computation)
         trainer.create_metrics()
         self._trainer = trainer
         evaluator = self.evaluator if self._evaluates else None

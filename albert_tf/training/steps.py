@@ -15,6 +15,7 @@ import orbit
 import tensorflow as tf
 import tf_keras
 
+from albert_tf.modeling.encoder import Computation
 from albert_tf.training import optimization
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
@@ -31,7 +32,7 @@ class Task:
     """What the loop must know of a task.
 
     Attributes:
-      model: called as model(features, training=..., seed=...).
+      model: called as model(features, training=..., seed=..., computation=...).
       denominators: features → what the losses of the whole batch are divided by;
         handed to `losses`, so that a batch may be computed in parts.
       losses: (outputs, features, denominators) → dict with a scalar
@@ -123,6 +124,7 @@ class Trainer(orbit.StandardTrainer):
       on_step: called without arguments after every step where the loop runs on
         the host.
       shape_of_step: step → which of the datasets its batch comes from.
+      computation: how the model computes.
       scaling: for float16. A step whose loss or gradient is not finite then leaves
         weights and moments as they were, and does not count in the metrics; its
         number and its batch are used up like those of any other, so that the
@@ -133,7 +135,8 @@ class Trainer(orbit.StandardTrainer):
                  datasets: Sequence[Any], options: StepOptions,
                  on_step: Optional[Callable[[], None]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
-                 scaling: Optional[LossScaling] = None):
+                 scaling: Optional[LossScaling] = None,
+                 computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
         on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         # On TPUs a loop runs on the device; elsewhere on the host, where
@@ -144,6 +147,7 @@ class Trainer(orbit.StandardTrainer):
         self.optimizer = optimizer
         self.options = options
         self.scaling = scaling
+        self.computation = computation
         self.metrics = MeanMetrics()
         self.runs_on_device = on_tpu
         self._on_step = on_step
@@ -228,7 +232,8 @@ class Trainer(orbit.StandardTrainer):
 
     def _forward(self, features, denominators, seed):
         """Loss of a part of a batch and the sums of its metrics."""
-        outputs = self.task.model(features, training=True, seed=seed)
+        outputs = self.task.model(
+            features, training=True, seed=seed, computation=self.computation)
         losses = self.task.losses(outputs, features, denominators)
         metrics = self.task.metrics(outputs, features, losses)
         return losses["total_loss"], metric_sums(metrics)

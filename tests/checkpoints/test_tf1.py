@@ -11,9 +11,9 @@ import tf_keras
 from albert_tf.checkpoints import files as checkpoint_files, tf1
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling import heads
+from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.modeling.models import AlbertForPreTraining
 from tests.golden.model import ALL_CASES, fixture_case
 from tests.helpers import FIXTURES, SHARED
 
@@ -205,9 +205,9 @@ def head_may_be_new(name):
 
 
 @pytest.mark.parametrize("make_head", [
-    lambda: heads.AlbertForSequenceClassification(TINY, 3),
+    lambda: models.AlbertForSequenceClassification(TINY, 3),
     # Its own scope is cls/squad, beside the heads of pretraining.
-    lambda: heads.AlbertForSpans(TINY)])
+    lambda: models.AlbertForSpans(TINY)])
 def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
     tensors = numbered_tensors(pretrainer())
     path = write(tmp_path, tensors)
@@ -227,7 +227,7 @@ def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
 
 def test_head_of_another_shape_is_new(tmp_path):
     def classifier(num_labels):
-        return heads.AlbertForSequenceClassification(TINY, num_labels)
+        return models.AlbertForSequenceClassification(TINY, num_labels)
 
     tensors = numbered_tensors(classifier(3))
     path = write(tmp_path, tensors)
@@ -248,7 +248,7 @@ def test_head_of_another_shape_is_new(tmp_path):
 def test_encoder_is_never_new(tmp_path):
     tensors = numbered_tensors(pretrainer())
     lost = f"{GROUP.format(0)}/attention_1/self/key/kernel"
-    model = heads.AlbertForSequenceClassification(TINY, 3)
+    model = models.AlbertForSequenceClassification(TINY, 3)
     check_refused(
         model, write(tmp_path, {n: v for n, v in tensors.items() if n != lost}),
         "lacks: 1", lost, may_be_new=head_may_be_new)

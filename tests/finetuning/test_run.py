@@ -16,7 +16,7 @@ from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning import run as finetuning
 from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.modeling.heads import AlbertForSequenceClassification
+from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import loop, objectives
 from albert_tf.training.loop import Run

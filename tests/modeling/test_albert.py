@@ -9,9 +9,9 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels import fast
-from albert_tf.modeling.kernels.fast import Dropped, activation
+from albert_tf.modeling.kernels.plain import Dropped, activation
 from albert_tf.modeling.layers import DropoutSeeds
-from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.modeling.models import AlbertForPreTraining
 from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 
 TINY = AlbertConfig(

@@ -7,7 +7,7 @@ import tensorflow as tf
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import (
+from albert_tf.modeling.models import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
     AlbertForSpans)
 from albert_tf.modeling.kernels import fast

@@ -96,7 +96,7 @@ def test_tables_3_and_4_of_the_paper():
 
 def variables_of(config):
     """Parameters of the real models: encoder, with the pooler, with the heads."""
-    from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+    from albert_tf.modeling.models import AlbertForPreTraining
 
     model = AlbertForPreTraining(config)
     sizes = {v.name: int(np.prod(v.shape)) for v in model.trainable_variables}

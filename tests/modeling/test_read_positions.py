@@ -6,12 +6,12 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
-from albert_tf.modeling.albert import AlbertModel, compute_as
-from albert_tf.modeling.heads import (
-    AlbertForMultipleChoice, AlbertForSequenceClassification)
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused
 from albert_tf.modeling.kernels.packing import at_positions
-from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.modeling.models import (
+    AlbertForMultipleChoice, AlbertForPreTraining, AlbertForSequenceClassification)
 from tests import tiny_run
 
 IDS = np.random.default_rng(0).integers(5, tiny_run.VOCAB_SIZE, [3, 7]).astype(np.int32)
@@ -41,15 +41,12 @@ def with_weights(make, config):
     return model
 
 
-def outputs_and_gradients(model, positions, dtype="float32", recompute=False,
-                          compiled=False):
+def outputs_and_gradients(model, positions, compiled=False, **how):
     """Sequence output at POSITIONS, pooled output, and gradients of both."""
-    compute_as(model, dtype, recompute)
-
     def run():
         with tf.GradientTape() as tape:
             out = model(INPUTS, training=True, seed=tf.constant([1, 2]),
-                        positions=positions)
+                        positions=positions, computation=Computation(**how))
             rows = out["sequence_output"]
             if positions is None:
                 rows = at_positions(rows, tf.constant(POSITIONS))

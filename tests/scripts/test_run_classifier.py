@@ -19,7 +19,7 @@ import tensorflow as tf
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import export_tf1, tf1_tensors
 from albert_tf.finetuning import model_folder
-from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
+from albert_tf.modeling import models
 from albert_tf.tokenization import tokenizer
 from tests import tiny_run
 from tests.commands import run_commands
@@ -99,7 +99,7 @@ def write_models(folder):
 
     config = tiny_run.config(**CONFIG)
     batch = tiny_run.features(tiny_run.examples(4, 1))
-    model = pretraining_heads.AlbertForPreTraining(config)
+    model = models.AlbertForPreTraining(config)
     loop.Run(
         tiny_run.task(model), config,
         RunOptions(str(folder / "pretrained"), num_train_steps=1, train_batch_size=4),
@@ -435,7 +435,7 @@ def test_exported_model_gives_the_probabilities_of_the_model(worked, data):
     exported = tf.saved_model.load(str(data / "exported"))
     assert (data / "exported" / "assets" / "labels.txt").read_text() == (
         "entailment\nnot_entailment\n")
-    model = finetuning_heads.AlbertForSequenceClassification(
+    model = models.AlbertForSequenceClassification(
         tiny_run.config(**CONFIG), 2)
     tf.train.Checkpoint(model=model).read(
         str(data / "rte" / "model.ckpt-2")).expect_partial()

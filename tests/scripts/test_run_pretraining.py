@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from albert_tf import records
 from albert_tf.checkpoints.tf1 import export_tf1
-from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling import models
 from albert_tf.training import log as run_log
 from tests import tiny_run
 from tests.commands import run_commands
@@ -97,7 +97,7 @@ def _data(tmp_path_factory):
             "settings": {"output_files": ["train.tfrecord"]},
             "vocabulary": {"file": "a.txt", "sha256": digest, "size": 30}}))
 
-    export_tf1(pretraining_heads.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
+    export_tf1(models.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
                str(folder / "other_shape" / "model.ckpt"))
     return folder
 

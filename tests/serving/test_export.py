@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import AlbertForSequenceClassification
+from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.serving.export import export_classifier
 from tests import tiny_run
 

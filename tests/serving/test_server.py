@@ -10,7 +10,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.errors import InputError
-from albert_tf.modeling import albert, heads
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import export as model_export
 from albert_tf.serving.export import export_classifier, export_spans
 from albert_tf.serving.server import Server
@@ -18,30 +19,29 @@ from tests import tiny_run
 
 LONGEST = 12
 MODELS = {
-    "classifier": lambda config: heads.AlbertForSequenceClassification(
+    "classifier": lambda config: models.AlbertForSequenceClassification(
         config, 3),
-    "spans": heads.AlbertForSpans,
-    "spans that may be padding": lambda config: heads.AlbertForSpans(
+    "spans": models.AlbertForSpans,
+    "spans that may be padding": lambda config: models.AlbertForSpans(
         config, mask_padding=False),
-    "conditional spans": lambda config: heads.AlbertForConditionalSpans(
+    "conditional spans": lambda config: models.AlbertForConditionalSpans(
         config, start_n_top=3, end_n_top=2)}
 
 
-def make(name, dtype="float32", **changes):
+def make(name, **changes):
     config = tiny_run.config(max_position_embeddings=LONGEST, **changes)
     tf_keras.utils.set_random_seed(1)
     model = MODELS[name](config)
     for weight in model.weights:  # So that scores differ, and biases count.
         weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
-    albert.compute_as(model, dtype, recompute=False)
     return model
 
 
-def export(model, folder):
-    if isinstance(model, heads.AlbertForSequenceClassification):
-        export_classifier(model, folder, ["no", "maybe", "好"])
+def export(model, folder, dtype="float32"):
+    if isinstance(model, models.AlbertForSequenceClassification):
+        export_classifier(model, folder, ["no", "maybe", "好"], dtype)
     else:
-        export_spans(model, folder)
+        export_spans(model, folder, dtype)
     return folder
 
 
@@ -113,7 +113,7 @@ def test_models_of_other_shapes(changes, tmp_path):
 
 
 def test_bfloat16_is_kept_by_the_export(tmp_path):
-    folders = {dtype: export(make("classifier", dtype), str(tmp_path / dtype))
+    folders = {dtype: export(make("classifier"), str(tmp_path / dtype), dtype)
                for dtype in ("float32", "bfloat16")}
     found = {dtype: np.stack(Server(folder).predict(FEATURES)["logits"])
              for dtype, folder in folders.items()}
@@ -127,11 +127,13 @@ def test_bfloat16_is_kept_by_the_export(tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gelu_can_become_part_of_a_product(dtype):
     """TensorFlow joins a product, a bias and gelu where nothing stands between them."""
-    model = make("spans", dtype)
+    model = make("spans")
     features = {name: tf.constant(values)[tf.newaxis]
                 for name, values in FEATURES[0].items()}
-    with model_export._ready_to_serve(model):
-        graph = tf.function(model).get_concrete_function(features).graph
+    computation = Computation(
+        dtype, skip_padding=True, constants=model_export._constants(model, dtype))
+    graph = tf.function(lambda features: model(features, computation=computation)
+                        ).get_concrete_function(features).graph
     gelus = [op for op in graph.get_operations() if op.type == "Pow"]
     assert len(gelus) == model.bert.config.num_hidden_layers
     for gelu in gelus:
@@ -144,7 +146,6 @@ def test_export_leaves_the_model_as_it_was(served):
     model, server = served("classifier")
     assert [weight.name for weight in model.weights] == [
         weight.name for weight in make("classifier").weights]
-    assert not model.bert.skip_padding
     before, features = model.get_weights(), FEATURES[1]
     model.set_weights([2.0 * weight for weight in before])
     # Nothing is left of what was computed for the export.

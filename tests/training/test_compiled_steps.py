@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.finetuning import run as finetuning
-from albert_tf.modeling import heads as finetuning_heads, pretraining_heads
-from albert_tf.modeling.albert import compute_as
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast
 from albert_tf.training import objectives, optimization
 from albert_tf.training.loss_scaling import LossScaling
@@ -29,19 +29,19 @@ STEPS, BATCH = 3, 4
 # Model and objective of a task; all dropout is off, since XLA makes other floats of
 # the same random bits.
 TASKS = {
-    "pretraining": (pretraining_heads.AlbertForPreTraining, None),
+    "pretraining": (models.AlbertForPreTraining, None),
     "classification": (functools.partial(
-        finetuning_heads.AlbertForSequenceClassification, num_labels=3,
+        models.AlbertForSequenceClassification, num_labels=3,
         dropout_prob=0.0), objectives.CLASSIFICATION),
     "regression": (functools.partial(
-        finetuning_heads.AlbertForSequenceClassification, num_labels=1,
+        models.AlbertForSequenceClassification, num_labels=1,
         dropout_prob=0.0), objectives.REGRESSION),
     "choice": (functools.partial(
-        finetuning_heads.AlbertForMultipleChoice, dropout_prob=0.0),
+        models.AlbertForMultipleChoice, dropout_prob=0.0),
         objectives.CHOICE),
-    "spans": (finetuning_heads.AlbertForSpans, objectives.SPANS),
+    "spans": (models.AlbertForSpans, objectives.SPANS),
     "conditional_spans": (functools.partial(
-        finetuning_heads.AlbertForConditionalSpans, dropout_prob=0.0),
+        models.AlbertForConditionalSpans, dropout_prob=0.0),
         objectives.CONDITIONAL_SPANS),
 }
 
@@ -122,7 +122,6 @@ class Steps:
                 name: (name.endswith("gamma")
                        + 0.3 * random.standard_normal(value.shape)).astype("f")
                 for name, value in sorted(tf1_tensors(self.model).items())})
-            compute_as(self.model, chosen["dtype"], chosen["recompute"])
             self.optimizer = optimization.create_optimizer(
                 0.01, 100, 0, optimizer=chosen["optimizer"])
             # Both optimizers divide a gradient by its own size, which would magnify
@@ -140,7 +139,8 @@ class Steps:
                     recompute=chosen["recompute"],
                     gradient_accumulation_steps=chosen["gradient_accumulation_steps"],
                     count_duplicate_rows=chosen["count_duplicate_rows"]),
-                scaling=LossScaling() if chosen["dtype"] == "float16" else None)
+                scaling=LossScaling() if chosen["dtype"] == "float16" else None,
+                computation=Computation(chosen["dtype"], chosen["recompute"]))
             trainer.create_metrics()
             self.rows = [trainer.train(tf.constant(1)) for _ in range(STEPS)]
 
@@ -243,15 +243,16 @@ def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
 
     monkeypatch.setattr(fast, "MIN_SIZE", 0)
     monkeypatch.setattr(fast, "island", no_island)
-    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
-    compute_as(model, "bfloat16", True)
+    model = models.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
     batch = {name: tf.constant(value)
              for name, value in features("pretraining").items()}
 
     @tf.function
     def run():
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(batch, training=True)["mlm_logits"])
+            outputs = model(batch, training=True,
+                            computation=Computation("bfloat16", recompute=True))
+            loss = tf.reduce_sum(outputs["mlm_logits"])
         return tape.gradient(loss, model.trainable_variables,
                              unconnected_gradients="zero")
 

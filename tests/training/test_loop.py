@@ -13,7 +13,7 @@ from albert_tf import files
 from albert_tf.checkpoints.files import read_tensors
 from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.errors import InputError
-from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
@@ -63,7 +63,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
 
     # Also resets the state of Keras, which the tests before may have moved.
     tf_keras.utils.set_random_seed(1)
-    model = pretraining_heads.AlbertForPreTraining(config)
+    model = models.AlbertForPreTraining(config)
     optimizer = None
     if train:
         optimizer = optimization.create_optimizer(rate, STEPS, 0)
@@ -452,7 +452,7 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
 
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
     del eager
-    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    model = models.AlbertForPreTraining(tiny_run.config(**CONFIG))
     model.bert.pooler.weights[0].assign(
         tf.fill(model.bert.pooler.weights[0].shape, np.nan))
     export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
@@ -469,7 +469,7 @@ def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
     """Not at the first step that is not finite, but when the scale is at its least."""
     del eager
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
-    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    model = models.AlbertForPreTraining(tiny_run.config(**CONFIG))
     model.bert.pooler.weights[0].assign(
         tf.fill(model.bert.pooler.weights[0].shape, np.nan))
     export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))

@@ -8,7 +8,7 @@ import tf_keras
 from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
-from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.modeling.models import AlbertForPreTraining
 from albert_tf.training import losses
 from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 from tests.helpers import SHARED

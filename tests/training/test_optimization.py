@@ -11,7 +11,7 @@ import tf_keras
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.modeling.models import AlbertForPreTraining
 from albert_tf.training import losses, optimization, parameter_groups
 from albert_tf.training.learning_rate import WarmupPolynomialDecay
 from albert_tf.training.optimization import create_optimizer

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.modeling import pretraining_heads
-from albert_tf.modeling.albert import compute_as
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused
 from albert_tf.training.loss_scaling import INITIAL_SCALE, LossScaling
 from tests import tiny_run
@@ -27,8 +27,7 @@ def _fast(monkeypatch):
 
 
 def training(dtype="float32", recompute=False, **options):
-    made = Training(**options)
-    compute_as(made.model, dtype, recompute)
+    made = Training(computation=Computation(dtype, recompute), **options)
     if dtype == "float16":
         with made.strategy.scope():
             made.trainer.scaling = LossScaling()
@@ -93,15 +92,15 @@ def test_half_the_bits_train_to_the_same_loss(
     ("bfloat16", False), ("bfloat16", True), ("float16", True)])
 def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeypatch):
     monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast_parts else 1 << 60)
-    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**DROPOUT))
-    compute_as(model, dtype, False)
+    model = models.AlbertForPreTraining(tiny_run.config(**DROPOUT))
     batch = {name: tf.constant(value)
              for name, value in even_batches(1)[0].items()}
 
     @tf.function
     def run():
         with tf.GradientTape() as tape:
-            outputs = model(batch, training=True, seed=tf.constant([1, 2]))
+            outputs = model(batch, training=True, seed=tf.constant([1, 2]),
+                            computation=Computation(dtype))
             loss = tf.reduce_sum(outputs["mlm_logits"])
         return outputs, tape.gradient(loss, model.trainable_variables,
                                       unconnected_gradients="zero")
@@ -120,9 +119,8 @@ def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeyp
 
 
 def test_unknown_type_is_named():
-    model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
     with pytest.raises(InputError, match="dtype is 'float8'; choose one of float32"):
-        compute_as(model, "float8", False)
+        Computation("float8")
 
 
 # ---- float16: the loss scale -----------------------------------------------

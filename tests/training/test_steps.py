@@ -12,7 +12,8 @@ import tf_keras
 from albert_tf import records
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import pretraining_heads
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
 from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.evaluation_steps import Evaluator
 from albert_tf.training.options import StepOptions
@@ -43,18 +44,19 @@ class Training:
     """A model at given weights, and a Trainer that takes batches over and over."""
 
     def __init__(self, replicas=1, config=None, seed=0, name="lamb", epsilon=1e-6,
-                 **options):
+                 computation=Computation(), **options):
         config = tiny_run.config(**(config or {}))
         self.weights = tiny_run.weights(config, seed)
         self.replicas = replicas
         self.strategy = tiny_run.strategy(replicas)
         with self.strategy.scope():
-            self.model = pretraining_heads.AlbertForPreTraining(config)
+            self.model = models.AlbertForPreTraining(config)
             self.optimizer = tiny_run.optimizer(self.model, name=name)
             self.optimizer.epsilon = epsilon
             dataset = self._distributed(even_batches())
             self.trainer = Trainer(tiny_run.task_with_loss(self.model), self.optimizer,
-                                   [dataset], StepOptions(**options))
+                                   [dataset], StepOptions(**options),
+                                   computation=computation)
             self.trainer.create_metrics()
 
     def _distributed(self, batches):
@@ -156,7 +158,7 @@ def test_batches_are_those_of_the_release(golden_records):
 
 def check_golden_run(run, start, final, infos, spec):
     """Trains as the release did; returns the optimizer."""
-    model = pretraining_heads.AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
+    model = models.AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
     load_tf1_tensors(model, start)
     optimizer = optimization.create_optimizer(
         run["learning_rate"], run["num_train_steps"], run["num_warmup_steps"],
@@ -228,7 +230,7 @@ def test_replicas_clip_before_they_average():
     two = training(replicas=2, clip_norm=0.5)
     row = two.run([batch], 1)[0]
 
-    model = pretraining_heads.AlbertForPreTraining(tiny_run.config(**ONE_LAYER))
+    model = models.AlbertForPreTraining(tiny_run.config(**ONE_LAYER))
     load_tf1_tensors(model, two.weights)
     task = tiny_run.task_with_loss(model)
     losses, norms, clipped = [], [], []
@@ -349,7 +351,7 @@ class _Weighted(tf_keras.Model):
         super().__init__()
         self.weight = self.add_weight(name="weight", shape=[], initializer="ones")
 
-    def call(self, features, training=False, seed=None):
+    def call(self, features, training=False, seed=None, computation=None):
         return self.weight * features["values"]
 
 
@@ -448,7 +450,7 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
     strategy = tiny_run.strategy(replicas)
     weights = tiny_run.weights(tiny_run.config())
     with strategy.scope():
-        model = pretraining_heads.AlbertForPreTraining(tiny_run.config())
+        model = models.AlbertForPreTraining(tiny_run.config())
         load_tf1_tensors(model, weights)
         data = input_pipeline.evaluation_dataset(
             infos, tiny_run.SPEC, batch_size, batches_multiple_of=replicas)
@@ -458,7 +460,7 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
         evaluator.create_metrics()
         metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
 
-    plain = pretraining_heads.AlbertForPreTraining(tiny_run.config())
+    plain = models.AlbertForPreTraining(tiny_run.config())
     load_tf1_tensors(plain, weights)
     batch = tiny_run.features(tiny_run.examples(13, 5))
     outputs = plain(batch, training=False)

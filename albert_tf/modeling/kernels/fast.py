@@ -1,32 +1,22 @@
-"""The element-wise parts of a layer, plain and fast.
+"""The parts of a layer (see plain), faster on CPUs.
 
-Between two matrix products a layer does little arithmetic but moves much memory:
-each operation of its own reads and writes all activations, and automatic
-differentiation keeps what each of them needs. Here stand three parts of a layer,
+Between two matrix products a layer does little arithmetic but moves much memory: each
+operation of its own reads and writes all activations, and automatic differentiation
+keeps what each of them needs. FAST has a gradient by hand that keeps only what it
+needs, and XLA to compile what stands between two products into single loops. The
+products stay outside, since XLA's own are slower on a CPU than oneDNN's. SERVED is for
+exported models on CPUs, whose batches have any shape and which nobody differentiates.
 
-    attend              softmax(q · kᵀ / sqrt(D) + mask), dropout, · v
-    add_activation      add bias, activation
-    add_and_normalize   add bias, dropout, add residual, LayerNorm
-
-each twice: PLAIN, as one would write it, and FAST, with a gradient by hand that
-keeps only what it needs, and XLA to compile what stands between two products into
-single loops. The products stay outside, since XLA's own are slower on a CPU than
-oneDNN's. SERVED is for exported models on CPUs, whose batches have any shape and which
-nobody differentiates. `parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where
-XLA compiles whole steps.
-
-Activations may be float32, bfloat16 or float16; biases, gains and all arithmetic
-within a part are float32 (float64 for float64 activations).
-Shapes: B batch, S sequence, H width, A heads, D = H / A; `...` any axes before the
-last.
+`parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where XLA compiles whole
+steps.
 """
 
 import math
-from typing import Callable, NamedTuple, Optional
 
 import tensorflow as tf
 
-LAYER_NORM_EPSILON = 1e-12
+from albert_tf.modeling.kernels import plain
+from albert_tf.modeling.kernels.plain import Dropped, Parts, drop, wide
 
 # Compiling a loop for each shape takes tens of milliseconds, so that it does not pay
 # for batches of fewer numbers than this (B · S · H).
@@ -36,42 +26,36 @@ _GELU_SLOPE = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715
 
 
-class Dropped(NamedTuple):
-    """Units that dropout leaves.
+# ---- the choice ------------------------------------------------------------
 
-    Attributes:
-      keep: bool, of the shape of what is dropped from.
-      rate: share that is dropped; the rest is divided by 1 - rate.
+
+def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
+    """The parts that suit the device and the shape, [B, S, H] or [N, H], of a batch.
+
+    Unknown shapes get the plain ones: XLA would compile for every shape that comes.
+
+    Args:
+      shape: where N is unknown, but takes few values, the largest.
+      served: whether it is for an exported model.
     """
-
-    keep: tf.Tensor
-    rate: float
-
-
-def drop(inputs: tf.Tensor, dropped: Optional[Dropped]) -> tf.Tensor:
-    """`inputs` with dropout; None drops nothing."""
-    if dropped is None:
-        return inputs
-    scale = tf.cast(1.0 / (1.0 - dropped.rate), inputs.dtype)
-    return tf.where(dropped.keep, inputs * scale, tf.zeros([], inputs.dtype))
+    if not on_cpu():
+        return plain.PLAIN
+    if served:
+        return SERVED
+    size = shape.num_elements()
+    return FAST if size is not None and size >= MIN_SIZE else plain.PLAIN
 
 
-def wide(inputs: tf.Tensor) -> tf.Tensor:
-    """In the type that is computed in."""
-    return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
+def on_cpu() -> bool:
+    """Whether the current strategy computes on CPUs."""
+    strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        return not (tf.config.list_logical_devices("GPU")
+                    or tf.config.list_logical_devices("TPU"))
+    return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
 
 
-# ---- plain -----------------------------------------------------------------
-
-
-def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function of a `hidden_act`; gelu in its tanh form."""
-    return {
-        "gelu": lambda x: tf.nn.gelu(x, approximate=True),
-        "relu": tf.nn.relu,
-        "tanh": tf.tanh,
-        "linear": tf.identity,
-    }[name]
+# ---- bias ------------------------------------------------------------------
 
 
 def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
@@ -87,30 +71,21 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
     return add(inputs, bias)
 
 
-def _plain_attend(query, key, value, mask, dropped):
-    scores = wide(tf.matmul(query, key, transpose_b=True)) * _score_scale(query)
-    probs = drop(tf.nn.softmax(scores + mask), dropped)
-    return tf.matmul(tf.cast(probs, value.dtype), value)
+def _sum_rows(*tensors):
+    """[..., H] → [H] of each, in the type of biases.
 
-
-def _score_scale(query):
-    return query.shape[-1] ** -0.5
-
-
-def _plain_add_activation(inputs, bias, name):
-    return tf.cast(activation(name)(wide(inputs) + bias), inputs.dtype)
-
-
-def _plain_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
-    total = wide(residual) + drop(wide(inputs) + bias, dropped)
-    return tf.cast(normalize(total, gamma, beta), inputs.dtype)
-
-
-def normalize(inputs, gamma, beta):
-    """LayerNorm over the last axis."""
-    mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
-    return tf.nn.batch_normalization(
-        inputs, mean, variance, beta, gamma, LAYER_NORM_EPSILON)
+    Apart from the part that made them, in which XLA would compute each number once to
+    store it and once more to sum it. TensorFlow's own sums would add up bfloat16 in
+    bfloat16, where 256 + 1 is 256; oneDNN's product with ones adds up in float32, and
+    rounds once, as in the gradients of kernels.
+    """
+    flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
+    if flat[0].dtype == tf.bfloat16 and on_cpu():
+        ones = tf.ones([1, tf.shape(flat[0])[0]], tf.bfloat16)
+        return [wide(tf.matmul(ones, rows)[0]) for rows in flat]
+    if flat[0].dtype.size == 2:
+        return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
+    return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
 
 
 # ---- compiled between products ---------------------------------------------
@@ -148,23 +123,6 @@ def _keep_and_rate(dropped):
     return (None, 0.0) if dropped is None else dropped
 
 
-def _sum_rows(*tensors):
-    """[..., H] → [H] of each, in the type of biases.
-
-    Apart from the part that made them, in which XLA would compute each number once to
-    store it and once more to sum it. TensorFlow's own sums would add up bfloat16 in
-    bfloat16, where 256 + 1 is 256; oneDNN's product with ones adds up in float32, and
-    rounds once, as in the gradients of kernels.
-    """
-    flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
-    if flat[0].dtype == tf.bfloat16 and on_cpu():
-        ones = tf.ones([1, tf.shape(flat[0])[0]], tf.bfloat16)
-        return [wide(tf.matmul(ones, rows)[0]) for rows in flat]
-    if flat[0].dtype.size == 2:
-        return [tf.reduce_sum(wide(rows), axis=0) for rows in flat]
-    return [tf.raw_ops.BiasAddGrad(out_backprop=rows) for rows in flat]
-
-
 def _row_sums(inputs):
     """[..., H] → [..., 1], as a product: XLA sums rows of floats in small windows,
     which takes longer."""
@@ -192,7 +150,7 @@ def _fast_attend(query, key, value, mask, dropped):
     mask is constant.
     """
     keep, rate = _keep_and_rate(dropped)
-    factor = _score_scale(query)
+    factor = plain.score_scale(query)
 
     @tf.custom_gradient
     def attend(query, key, value, mask):
@@ -216,7 +174,7 @@ def _fast_attend(query, key, value, mask, dropped):
 def _probabilities(query, key, mask):
     # TensorFlow makes this one operation of oneDNN's: scale and mask cost nothing.
     scores = (tf.matmul(query, key, transpose_b=True)
-              * tf.constant(_score_scale(query), query.dtype)
+              * tf.constant(plain.score_scale(query), query.dtype)
               + tf.cast(mask, query.dtype))
     # Its own softmax, since XLA's is slower here: it finds the largest score of a row
     # one by one. Of bfloat16 it computes in float32, of float16 it does not.
@@ -248,7 +206,7 @@ def _fast_add_activation(inputs, bias, name):
     """Keeps the inputs alone; the derivative is computed from them again."""
     @tf.custom_gradient
     def add_activation(inputs, bias):
-        outputs = island(_plain_add_activation, inputs, bias, name=name)
+        outputs = island(plain.add_activation, inputs, bias, name=name)
 
         def gradient(upstream):
             d_inputs = island(_activation_gradient, upstream, inputs, bias, name=name)
@@ -315,7 +273,7 @@ def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
     total = wide(residual) + drop(wide(inputs) + bias, _dropped(keep, rate))
     centred = total - _row_means(total)
     variance = _row_means(tf.square(centred))
-    scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+    scale = tf.math.rsqrt(variance + plain.LAYER_NORM_EPSILON)
     normal = centred * scale
     return (tf.cast(normal * gamma + beta, inputs.dtype),
             tf.cast(normal, inputs.dtype), scale)
@@ -346,52 +304,9 @@ def _served_add_activation(inputs, bias, name):
     computes them in float32. Where it does not (a model that was exported on a CPU and
     is served on another device), gelu is computed in the type of the inputs."""
     if inputs.dtype == tf.float16 or name != "gelu":
-        return _plain_add_activation(inputs, bias, name)
-    return activation(name)(tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)))
+        return plain.add_activation(inputs, bias, name)
+    return plain.activation(name)(tf.nn.bias_add(inputs, tf.cast(bias, inputs.dtype)))
 
 
-# ---- the choice ------------------------------------------------------------
-
-
-class Parts(NamedTuple):
-    """The parts of a layer.
-
-    Attributes:
-      attend: (query, key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
-        of [B, A, S, S] or None) → context [B, A, S, D].
-      add_activation: (inputs [..., H], bias [H], name) → [..., H].
-      add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],
-        beta [H], Dropped of the inputs or None) → [..., H].
-    """
-
-    attend: Callable[..., tf.Tensor]
-    add_activation: Callable[..., tf.Tensor]
-    add_and_normalize: Callable[..., tf.Tensor]
-
-
-PLAIN = Parts(_plain_attend, _plain_add_activation, _plain_add_and_normalize)
 FAST = Parts(_fast_attend, _fast_add_activation, _fast_add_and_normalize)
-SERVED = Parts(_served_attend, _served_add_activation, _plain_add_and_normalize)
-
-
-def on_cpu() -> bool:
-    """Whether the current strategy computes on CPUs."""
-    strategy = tf.distribute.get_strategy()
-    if not tf.distribute.has_strategy():
-        return not (tf.config.list_logical_devices("GPU")
-                    or tf.config.list_logical_devices("TPU"))
-    return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
-
-
-def parts_for(hidden: tf.Tensor, most_rows: Optional[int] = None) -> Parts:
-    """The parts that suit the device and size of `hidden` [B, S, H], or of [N, H].
-
-    Unknown shapes get the plain ones: XLA would compile for every shape that comes.
-    Who gives `most_rows` promises that an unknown N is at most that and takes few
-    values.
-    """
-    shape = hidden.shape
-    if most_rows is not None:
-        shape = tf.TensorShape([most_rows, *shape[1:]])
-    size = shape.num_elements()
-    return FAST if size is not None and size >= MIN_SIZE and on_cpu() else PLAIN
+SERVED = Parts(_served_attend, _served_add_activation, plain.add_and_normalize)

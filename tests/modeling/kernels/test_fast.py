@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.modeling.kernels import fast as fused, shared_kernels
+from albert_tf.modeling.kernels import fast as fused, plain as plain_parts, recompute
 from albert_tf.modeling.layers import DropoutSeeds
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 3, 4
@@ -37,7 +37,7 @@ def arguments(part, dropped):
 
 
 def dropped_of(shape):
-    return fused.Dropped(tf.constant(numbers(9, *shape) > -0.5), 0.3)
+    return plain_parts.Dropped(tf.constant(numbers(9, *shape) > -0.5), 0.3)
 
 
 CASES = [("attend", False), ("attend", True),
@@ -72,7 +72,7 @@ def value_and_gradients(parts, part, dropped, dtype, compiled=False):
 @pytest.mark.parametrize("part, dropped", CASES)
 def test_fast_is_plain(part, dropped, dtype, tolerance, compiled):
     dtype = tf.as_dtype(dtype)
-    plain = value_and_gradients(fused.PLAIN, part, dropped, dtype, compiled)
+    plain = value_and_gradients(plain_parts.PLAIN, part, dropped, dtype, compiled)
     fast = value_and_gradients(fused.FAST, part, dropped, dtype, compiled)
     for ours, theirs in zip(tf.nest.flatten(fast[:2]), tf.nest.flatten(plain[:2])):
         assert ours.dtype == theirs.dtype
@@ -88,7 +88,7 @@ def test_served_is_plain(part, dtype, tolerance):
     dtype = tf.as_dtype(dtype)
     (served, *_), (plain, *_) = (
         value_and_gradients(parts, part, False, dtype)[0]
-        for parts in (fused.SERVED, fused.PLAIN))
+        for parts in (fused.SERVED, plain_parts.PLAIN))
     assert served.dtype == plain.dtype
     served, plain = (tf.cast(x, tf.float64).numpy() for x in (served, plain))
     np.testing.assert_allclose(
@@ -133,7 +133,7 @@ def test_softmax_of_float16_is_computed_in_float32():
     mask = tf.zeros([1, 1, 1, 512])
     np.testing.assert_allclose(
         fused.FAST.attend(query, key, value, mask, None),
-        fused.PLAIN.attend(query, key, value, mask, None), rtol=0, atol=5e-4)
+        plain_parts.PLAIN.attend(query, key, value, mask, None), rtol=0, atol=5e-4)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.999])
@@ -173,7 +173,7 @@ def test_units_dropped_on_cpus_depend_on_the_seed_alone():
 def test_gradients_of_biases_are_summed_in_float32(dtype):
     """In bfloat16 a sum of ones would end at 256."""
     rows, bias = tf.ones([4000, 16], dtype), tf.zeros([16])
-    for parts in (fused.PLAIN, fused.FAST):
+    for parts in (plain_parts.PLAIN, fused.FAST):
         with tf.GradientTape(persistent=True) as tape:
             tape.watch(bias)
             outputs = (fused.add_bias(rows, bias),
@@ -186,7 +186,7 @@ def test_gradients_of_biases_are_summed_in_float32(dtype):
     ("float32", 5, 1 << 27), ("bfloat16", 5, 1 << 27), ("bfloat16", 5, 400),
     ("float32", 1, 1)])
 def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch):
-    monkeypatch.setattr(shared_kernels, "_SUMMED_BYTES", limit)
+    monkeypatch.setattr(recompute, "_SUMMED_BYTES", limit)
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
     kernel = tf.constant(numbers(0, 8, 10), tf.float32)
     # In bfloat16 their sum would lose most of the last ones.
@@ -196,7 +196,7 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
     def run():
         with tf.GradientTape() as tape:
             tape.watch(kernel)
-            found = shared_kernels.copies(kernel, tf.as_dtype(dtype), uses)
+            found = recompute.copies(kernel, tf.as_dtype(dtype), uses)
             total = tf.add_n([factor * tf.reduce_sum(tf.cast(copy, tf.float32))
                               for copy, factor in zip(found, factors)])
         return found, tape.gradient(total, kernel)
@@ -209,19 +209,19 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
 
 def test_choice(monkeypatch):
     large = tf.zeros([2, 16, fused.MIN_SIZE // 32])
-    assert fused.parts_for(large) is fused.FAST
-    assert fused.parts_for(large[:1]) is fused.PLAIN
+    assert fused.parts_for(large.shape) is fused.FAST
+    assert fused.parts_for(large[:1].shape) is plain_parts.PLAIN
     for device in ("GPU", "TPU"):
         monkeypatch.setattr(tf.config, "list_logical_devices",
                             lambda kind, there=device: [kind] if kind == there else [])
-        assert fused.parts_for(large) is fused.PLAIN
+        assert fused.parts_for(large.shape) is plain_parts.PLAIN
     # A strategy that computes on the CPU does so where there is a GPU too.
     with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
-        assert fused.parts_for(large) is fused.FAST
+        assert fused.parts_for(large.shape) is fused.FAST
 
     @tf.function(input_signature=[tf.TensorSpec([None, 16, fused.MIN_SIZE])])
     def unknown(hidden):
-        assert fused.parts_for(hidden) is fused.PLAIN
+        assert fused.parts_for(hidden.shape) is plain_parts.PLAIN
         return hidden
 
     unknown.get_concrete_function()

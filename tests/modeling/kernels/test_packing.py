@@ -5,11 +5,12 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.modeling import layers
-from albert_tf.modeling.albert import AlbertModel, compute_as
-from albert_tf.modeling.heads import (
-    AlbertForConditionalSpans, AlbertForSequenceClassification, AlbertForSpans)
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, packing
-from albert_tf.modeling.pretraining_heads import AlbertForPreTraining
+from albert_tf.modeling.models import (
+    AlbertForConditionalSpans, AlbertForPreTraining, AlbertForSequenceClassification,
+    AlbertForSpans)
 from albert_tf.training import loop
 from albert_tf.training.distribution import Batches
 from albert_tf.training.options import RunOptions, StepOptions
@@ -44,18 +45,17 @@ def there(features):
     return (mask | ~mask.any(axis=1, keepdims=True))[..., np.newaxis] != 0
 
 
-def outputs_and_gradients(model, features, skip_padding, dtype="float32",
-                          recompute=False):
+def outputs_and_gradients(model, features, skip_padding, **how):
     """What may be read of the outputs, and the gradients of a loss of it."""
+    how = {"computation": Computation(skip_padding=skip_padding, **how)}
     if isinstance(model, AlbertModel):
-        model.padding_is_read = False
-    compute_as(model, dtype, recompute, skip_padding)
+        how["padding_is_read"] = False
     real = there(features)
 
     @tf.function
     def run(features):
         with tf.GradientTape() as tape:
-            found = model(features, training=True, seed=tf.constant([1, 2]))
+            found = model(features, training=True, seed=tf.constant([1, 2]), **how)
             if "sequence_output" in found:
                 found = {"rows": tf.where(real, found["sequence_output"], 0),
                          "pooled_output": found["pooled_output"]}
@@ -88,21 +88,21 @@ def _fast(monkeypatch):
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_what_is_packed_comes_back(lengths):
     features = inputs(lengths)
-    rows = packing.PackedRows(tf.constant(features["input_mask"]))
+    rows = packing.Packed(tf.constant(features["input_mask"]))
     hidden = tf.random.stateless_normal([4, LENGTH, 6], [1, 2])
-    packed = rows.pack(hidden)
+    packed = rows.unpad(hidden)
     real = there(features)
     assert packed.shape[0] >= min(real.sum() + 1, real.size)
     assert packed.shape[0] in (real.size, *range(2, real.size, 2))  # 28 / 16, up
     np.testing.assert_array_equal(
-        np.where(real, rows.unpack(packed), 0), np.where(real, hidden, 0))
+        np.where(real, rows.pad(packed), 0), np.where(real, hidden, 0))
     first, second, third = rows.to_heads(tf.concat([packed] * 3, axis=1), 3, 2)
     np.testing.assert_array_equal(first, third)
     np.testing.assert_array_equal(
-        first, tf.transpose(tf.reshape(rows.unpack(packed), [4, LENGTH, 3, 2]),
+        first, tf.transpose(tf.reshape(rows.pad(packed), [4, LENGTH, 3, 2]),
                             [0, 2, 1, 3]))
     np.testing.assert_array_equal(
-        rows.unpack(rows.from_heads(second)), rows.unpack(packed))
+        rows.pad(rows.from_heads(second)), rows.pad(packed))
     positions = features["masked_lm_positions"]
     np.testing.assert_array_equal(
         rows.at(packed, tf.constant(positions)),
@@ -113,8 +113,8 @@ def test_few_sizes_whatever_the_padding():
     sizes, sequences = set(), np.arange(64)
     for count in range(0, 64 * 9 + 1, 8):
         mask = (np.arange(9) < np.clip(count - 9 * sequences, 1, 9)[:, np.newaxis])
-        rows = packing.PackedRows(tf.constant(mask.astype(np.int32)))
-        sizes.add(int(rows.pack(tf.zeros([64, 9, 1])).shape[0]))
+        rows = packing.Packed(tf.constant(mask.astype(np.int32)))
+        sizes.add(int(rows.unpad(tf.zeros([64, 9, 1])).shape[0]))
     assert max(sizes) == 64 * 9 and len(sizes) <= 16
 
 
@@ -122,22 +122,22 @@ def test_gradients_of_what_is_read_are_those_of_all_rows():
     """Where the upstream gradient of padding is 0, as the layers have it."""
     features = inputs(LENGTHS["ragged"])
     real = tf.constant(there(features), tf.float32)
-    packed = packing.PackedRows(tf.constant(features["input_mask"]))
+    packed = packing.Packed(tf.constant(features["input_mask"]))
 
     def gradient(rows):
         hidden = tf.random.stateless_normal([4, LENGTH, 12], [1, 2])
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            mine = rows.pack(hidden)
+            mine = rows.unpad(hidden)
             heads = tf.stack(rows.to_heads(tf.square(mine), 3, 2))  # [2, B, A, S, D]
             context = rows.from_heads(heads[0] * heads[1] * tf.reshape(
                 real, [1, 4, 1, LENGTH, 1])[0])
             read = rows.at(mine, tf.constant(features["masked_lm_positions"]))
-            loss = tf.reduce_sum(rows.unpack(context)[..., :3] * real) + tf.reduce_sum(
+            loss = tf.reduce_sum(rows.pad(context)[..., :3] * real) + tf.reduce_sum(
                 read * weights(read))
         return tape.gradient(loss, hidden)
 
-    assert_close(gradient(packed), gradient(packing.AllRows()))
+    assert_close(gradient(packed), gradient(packing.PADDED))
 
 
 # ---- models ----------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_one_trace_takes_every_mask(fast):
     model = with_weights(AlbertForPreTraining, {})
     outputs = {}
     for skip_padding in (False, True):
-        compute_as(model, "float32", False, skip_padding)
-        step = tf.function(lambda features: model(features))
+        computation = Computation(skip_padding=skip_padding)
+        step = tf.function(lambda features: model(features, computation=computation))
         outputs[skip_padding] = [
             step({name: tf.constant(value) for name, value in inputs(lengths).items()})
             for lengths in LENGTHS.values()]
@@ -204,9 +204,9 @@ def test_layers_compute_rows_of_pieces_alone(fast):
         def draw(self, shape, rate):
             drawn.append(list(np.array(shape)))
 
-    rows = packing.PackedRows(tf.constant(features["input_mask"]))
+    rows = packing.Packed(tf.constant(features["input_mask"]))
     bias = tf.zeros([4, 1, 1, LENGTH])
-    model.encoder(tf.zeros([4, LENGTH, 4]), bias, Recorder(None), rows)
+    model.encoder(tf.zeros([4, LENGTH, 4]), bias, Recorder(None), Computation(), rows)
     attention = [4, 2, LENGTH, LENGTH]
     assert drawn == 2 * [attention, [6, 8], [6, 8]]
 
@@ -228,9 +228,10 @@ def test_a_model_that_may_read_padding_finds_it_there():
     """Such as a user's own head, which was written without knowing of this."""
     model = with_weights(AlbertModel, {})
     features = inputs(LENGTHS["ragged"])
-    expected = model(features)["sequence_output"]
-    compute_as(model, "float32", False, skip_padding=True)
-    np.testing.assert_array_equal(model(features)["sequence_output"], expected)
+    expected, found = (
+        model(features, computation=Computation(skip_padding=skip))["sequence_output"]
+        for skip in (False, True))
+    np.testing.assert_array_equal(found, expected)
 
 
 # ---- steps -----------------------------------------------------------------
@@ -240,17 +241,18 @@ def test_a_model_that_may_read_padding_finds_it_there():
     dict(gradient_accumulation_steps=2),
     pytest.param(dict(replicas=2, clip_norm=100.0), marks=SLOW)])
 def test_steps_are_those_with_padding(options, fast):
-    one, other = (Training(config=ONE_LAYER, **options) for _ in range(2))
-    compute_as(other.model, "float32", False, skip_padding=True)
+    one, other = (
+        Training(config=ONE_LAYER, computation=Computation(skip_padding=skip), **options)
+        for skip in (False, True))
     assert_same_training(one, other, even_batches())
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
     model = AlbertForPreTraining(tiny_run.config())
-    loop.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
+    run = loop.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
         str(tmp_path), 1, 8, step=StepOptions(jit_compile=jit_compile)), Batches(8, 8))
-    assert model.bert.skip_padding is not jit_compile
+    assert run.computation == Computation(skip_padding=not jit_compile)
 
 
 def test_an_exported_model_takes_any_size():
@@ -258,10 +260,10 @@ def test_an_exported_model_takes_any_size():
     model = AlbertForSequenceClassification(tiny_run.config(), 2)
     features = inputs(LENGTHS["ragged"])
     names = ("input_ids", "input_mask", "segment_ids")
-    step = tf.function(lambda features: model(features)["logits"], input_signature=[
+    step = tf.function(lambda features: model(
+        features, computation=Computation(skip_padding=True))["logits"], input_signature=[
         {name: tf.TensorSpec([None, None], tf.int32) for name in names}])
     expected = model(features)["logits"]
-    compute_as(model, "float32", False, skip_padding=True)
     found = step({name: features[name][:, :6] for name in names})
     assert found.shape == [4, 2]
     assert_close(step({name: features[name] for name in names}), expected)

@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from albert_tf.modeling import pretraining_heads
-from albert_tf.modeling.albert import compute_as
-from albert_tf.modeling.kernels import fast as fused, shared_kernels
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.kernels import fast as fused, recompute as recomputing
 from albert_tf.training import losses
 from tests import tiny_run
 
@@ -21,8 +21,7 @@ def gradients_of(layers: int, recompute: bool):
         hidden_size=WIDTH, num_attention_heads=HEADS, intermediate_size=4 * WIDTH,
         num_hidden_layers=layers, max_position_embeddings=LENGTH,
         hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = pretraining_heads.AlbertForPreTraining(config)
-    compute_as(model, "float32", recompute)
+    model = models.AlbertForPreTraining(config)
     batch = {
         "input_ids": tf.ones([2, LENGTH], tf.int32),
         "masked_lm_positions": tf.ones([2, 1], tf.int32),
@@ -33,7 +32,8 @@ def gradients_of(layers: int, recompute: bool):
     @tf.function
     def gradients(seed):
         with tf.GradientTape() as tape:
-            outputs = model(batch, training=True, seed=seed)
+            outputs = model(batch, training=True, seed=seed,
+                            computation=Computation(recompute=recompute))
             loss = losses.pretraining_losses(outputs, batch)["total_loss"]
         return tape.gradient(loss, model.trainable_variables,
                              unconnected_gradients="zero")
@@ -57,7 +57,7 @@ def most_bytes(layers: int, recompute: bool) -> int:
 def _fast(monkeypatch):
     """The fast parts; gradients of kernels are summed one by one."""
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
-    monkeypatch.setattr(shared_kernels, "_SUMMED_BYTES", 1)
+    monkeypatch.setattr(recomputing, "_SUMMED_BYTES", 1)
     try:
         tf.config.experimental.get_memory_info("CPU:0")
     except ValueError:

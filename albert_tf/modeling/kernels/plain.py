@@ -1,0 +1,101 @@
+"""What a layer computes between its matrix products, as one would write it.
+
+With these parts alone the model is ALBERT:
+
+    attend              softmax(q · kᵀ / sqrt(D) + mask), dropout, · v
+    add_activation      add bias, activation
+    add_and_normalize   add bias, dropout, add residual, LayerNorm
+
+Activations may be float32, bfloat16 or float16; biases, gains and all arithmetic
+within a part are float32 (float64 for float64 activations).
+Shapes: B batch, S sequence, H width, A heads, D = H / A; `...` any axes before the
+last.
+"""
+
+from typing import Callable, NamedTuple, Optional
+
+import tensorflow as tf
+
+# Of the release's LayerNorm (`tf.contrib.layers.layer_norm`).
+LAYER_NORM_EPSILON = 1e-12
+
+
+class Dropped(NamedTuple):
+    """Units that dropout leaves.
+
+    Attributes:
+      keep: bool, of the shape of what is dropped from.
+      rate: share that is dropped; the rest is divided by 1 - rate.
+    """
+
+    keep: tf.Tensor
+    rate: float
+
+
+class Parts(NamedTuple):
+    """The parts of a layer.
+
+    Attributes:
+      attend: (query, key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
+        of [B, A, S, S] or None) → context [B, A, S, D].
+      add_activation: (inputs [..., H], bias [H], name) → [..., H].
+      add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],
+        beta [H], Dropped of the inputs or None) → [..., H].
+    """
+
+    attend: Callable[..., tf.Tensor]
+    add_activation: Callable[..., tf.Tensor]
+    add_and_normalize: Callable[..., tf.Tensor]
+
+
+def drop(inputs: tf.Tensor, dropped: Optional[Dropped]) -> tf.Tensor:
+    """`inputs` with dropout; None drops nothing."""
+    if dropped is None:
+        return inputs
+    scale = tf.cast(1.0 / (1.0 - dropped.rate), inputs.dtype)
+    return tf.where(dropped.keep, inputs * scale, tf.zeros([], inputs.dtype))
+
+
+def wide(inputs: tf.Tensor) -> tf.Tensor:
+    """In the type of the arithmetic within a part."""
+    return inputs if inputs.dtype == tf.float64 else tf.cast(inputs, tf.float32)
+
+
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The function of a `hidden_act`; gelu in its tanh form, as in the release."""
+    return {
+        "gelu": lambda x: tf.nn.gelu(x, approximate=True),
+        "relu": tf.nn.relu,
+        "tanh": tf.tanh,
+        "linear": tf.identity,
+    }[name]
+
+
+def score_scale(query: tf.Tensor) -> float:
+    """1 / sqrt(D)."""
+    return query.shape[-1] ** -0.5
+
+
+def normalize(inputs, gamma, beta):
+    """LayerNorm over the last axis (Ba et al. 2016)."""
+    mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
+    return tf.nn.batch_normalization(
+        inputs, mean, variance, beta, gamma, LAYER_NORM_EPSILON)
+
+
+def attend(query, key, value, mask, dropped):
+    scores = wide(tf.matmul(query, key, transpose_b=True)) * score_scale(query)
+    probs = drop(tf.nn.softmax(scores + mask), dropped)
+    return tf.matmul(tf.cast(probs, value.dtype), value)
+
+
+def add_activation(inputs, bias, name):
+    return tf.cast(activation(name)(wide(inputs) + bias), inputs.dtype)
+
+
+def add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
+    total = wide(residual) + drop(wide(inputs) + bias, dropped)
+    return tf.cast(normalize(total, gamma, beta), inputs.dtype)
+
+
+PLAIN = Parts(attend, add_activation, add_and_normalize)

@@ -1,0 +1,341 @@
+"""Models: the encoder with the heads of a task.
+
+Shapes: B batch, S sequence, P predictions, H hidden, V pieces, C choices, K labels;
+k start_n_top, m end_n_top.
+"""
+
+from typing import Any, Mapping, Optional
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.heads import (
+    AnswerabilityHead, EndHead, MaskedLanguageModelHead, OutputLayer)
+from albert_tf.modeling.layers import (
+    Dense, DropoutSeeds, given_or_drawn, kernel_initializer)
+
+Features = Mapping[str, tf.Tensor]
+
+# Subtracted from the scores of positions that no answer may have. Finite in
+# float32, so that nothing becomes a NaN where all positions are such ones.
+IMPOSSIBLE_SCORE = 1e30
+
+# Folded into the step's seed for the head's dropout. The encoder folds in 0, 1, 2
+# ..., and never gets here.
+_HEAD_SEED = 0x48454144
+
+
+class _EncoderWithHead(ConfiguredModel):
+    """What the models below share; none of them reads positions of padding.
+
+    They are called with
+
+      features: `input_ids`, `input_mask`, `segment_ids` int [B, S], and what else a
+        model names; further keys are ignored.
+      training: whether dropout is on.
+      seed: int32 [2]; equal seeds drop equal units. By default every training call
+        draws a new one.
+      computation: how to compute.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str, **options: Any):
+        super().__init__(config, name, **options)
+        self.bert = AlbertModel(config)
+
+    def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
+                computation: Computation, **options):
+        """The encoder's outputs, and the seeds of the head's dropout.
+
+        Heads compute in float32 whatever the encoder computes in. Options as in
+        AlbertModel.call.
+        """
+        seed = given_or_drawn(seed) if training else None
+        outputs = self.bert(features, training=training, seed=seed,
+                            computation=computation,
+                            **{"padding_is_read": False, **options})
+        hidden = tf.cast(outputs["sequence_output"], tf.float32)
+        return {**outputs, "sequence_output": hidden}, DropoutSeeds(
+            tf.random.fold_in(seed, _HEAD_SEED) if training else None)
+
+    def _pooled(self, features: Features, *how):
+        """The pooled output alone, and the seeds of the head's dropout."""
+        no_positions = tf.convert_to_tensor(features["input_ids"])[:, :0]
+        outputs, seeds = self._encode(features, *how, positions=no_positions)
+        return outputs["pooled_output"], seeds
+
+    def _freeze_pooler(self):
+        """For heads that do not see the pooled output.
+
+        Its weights have no gradient, and the release's optimizer leaves such ones
+        alone; as trainable variables they would decay.
+        """
+        self.bert.pooler.trainable = False
+
+
+class AlbertForPreTraining(_EncoderWithHead):
+    """Encoder, masked-LM head and sentence-order head (paper, section 3.1).
+
+    >>> model = AlbertForPreTraining(AlbertConfig.named("base", vocab_size=100))
+    >>> outputs = model({"input_ids": tf.constant([[2, 45, 4, 3]]),
+    ...                  "masked_lm_positions": tf.constant([[2]])})
+    >>> outputs["mlm_logits"].shape, outputs["sentence_order_logits"].shape
+    (TensorShape([1, 1, 100]), TensorShape([1, 2]))
+
+    The second head tells two segments in order (0) from two that were swapped (1):
+    BERT's, which tells the next segment from one of another text, can go by the topic
+    alone and learns little of coherence (paper, section 3.1).
+
+    Release: `get_masked_lm_output`, `get_sentence_order_output`.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
+        super().__init__(config, name)
+        self.predictions = MaskedLanguageModelHead(config)
+        self.seq_relationship = OutputLayer(
+            "cls/seq_relationship", config.hidden_size, 2, config.initializer_range)
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """Features with `masked_lm_positions` int [B, P], as parsed from the records →
+        `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2].
+        """
+        outputs = self.bert(
+            features, training=training, seed=seed, padding_is_read=False,
+            positions=features["masked_lm_positions"], computation=computation)
+        return {
+            "mlm_logits": self.predictions(
+                outputs["sequence_output"], self.bert.embeddings.word_embeddings),
+            "sentence_order_logits": self.seq_relationship(outputs["pooled_output"]),
+        }
+
+    def freeze_sentence_layers(self) -> None:
+        """Leaves the pooler and the sentence-order head as they are.
+
+        For training without the loss over sentences: weight decay alone would shrink
+        them to nothing.
+        """
+        self.bert.pooler.trainable = False
+        self.seq_relationship.trainable = False
+
+
+class AlbertForSequenceClassification(_EncoderWithHead):
+    """One linear layer on the pooled output (`classifier_utils.create_model`).
+
+    >>> model = AlbertForSequenceClassification(
+    ...     AlbertConfig.named("base", vocab_size=100), num_labels=3)
+    >>> model({"input_ids": tf.constant([[2, 45, 7, 3]])})["logits"].shape
+    TensorShape([1, 3])
+
+    Args:
+      config: the encoder's shape.
+      num_labels: classes; 1 for regression.
+      dropout_prob: of the pooled output, in training.
+    """
+
+    def __init__(self, config: AlbertConfig, num_labels: int,
+                 dropout_prob: float = 0.1):
+        super().__init__(config, "classifier", num_labels=num_labels,
+                         dropout_prob=dropout_prob)
+        self.dropout_prob = dropout_prob
+        self.output_layer = OutputLayer("", config.hidden_size, num_labels)
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """Features → `logits` [B, K]."""
+        pooled, seeds = self._pooled(features, training, seed, computation)
+        pooled = seeds.dropout(pooled, self.dropout_prob)
+        return {"logits": self.output_layer(pooled)}
+
+
+class AlbertForMultipleChoice(_EncoderWithHead):
+    """One score for each choice of an example (`race_utils.create_model`).
+
+    >>> model = AlbertForMultipleChoice(AlbertConfig.named("base", vocab_size=100))
+    >>> ids = tf.constant([[[2, 45, 7, 3], [2, 45, 8, 3]]])  # Two choices.
+    >>> model({"input_ids": ids, "input_mask": tf.ones_like(ids),
+    ...        "segment_ids": tf.zeros_like(ids)})["logits"].shape
+    TensorShape([1, 2])
+
+    Args:
+      config: the encoder's shape.
+      dropout_prob: of the pooled output, in training.
+    """
+
+    def __init__(self, config: AlbertConfig, dropout_prob: float = 0.1):
+        super().__init__(config, "multiple_choice", dropout_prob=dropout_prob)
+        self.dropout_prob = dropout_prob
+        self.output_layer = OutputLayer("", config.hidden_size, 1)
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """Features, all [B, C, S] → `logits` [B, C]."""
+        ids = features["input_ids"]
+        choices, length = tf.unstack(tf.shape(ids))[1:]
+        flat = {}
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            flat[name] = tf.reshape(features[name], [-1, length])  # [B·C, S]
+            flat[name].set_shape([
+                ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
+                ids.shape[2]])
+        pooled, seeds = self._pooled(flat, training, seed, computation)
+        pooled = seeds.dropout(pooled, self.dropout_prob)
+        logits = tf.reshape(self.output_layer(pooled), [-1, choices])
+        logits.set_shape(ids.shape[:2])
+        return {"logits": logits}
+
+
+class AlbertForSpans(_EncoderWithHead):
+    """Scores of every position as start and as end (`squad_utils.create_v1_model`).
+
+    >>> model = AlbertForSpans(AlbertConfig.named("base", vocab_size=100))
+    >>> ids = tf.constant([[2, 45, 7, 3]])
+    >>> outputs = model({"input_ids": ids, "input_mask": tf.ones_like(ids)})
+    >>> outputs["start_log_probs"].shape, outputs["end_log_probs"].shape
+    (TensorShape([1, 4]), TensorShape([1, 4]))
+
+    Args:
+      config: the encoder's shape.
+      mask_padding: whether positions of padding can be no start and no end, so that
+        losses and predictions do not depend on the length that a batch is padded
+        to. False counts them in, as the release does.
+    """
+
+    def __init__(self, config: AlbertConfig, mask_padding: bool = True):
+        super().__init__(config, "spans", mask_padding=mask_padding)
+        self._freeze_pooler()
+        self.mask_padding = mask_padding
+        self.output_layer = OutputLayer("cls/squad", config.hidden_size, 2)
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """In training `start_logits`, `end_logits` [B, S], not normalized; else
+        `start_log_probs`, `end_log_probs` [B, S].
+
+        With mask_padding, positions of padding are at -1e30.
+        """
+        hidden = self._encode(
+            features, training, seed, computation,
+            padding_is_read=not self.mask_padding)[0]["sequence_output"]
+        batch, length, size = tf.unstack(tf.shape(hidden))
+        logits = self.output_layer(tf.reshape(hidden, [batch * length, size]))
+        logits = tf.reshape(logits, [batch, length, 2])
+        logits.set_shape([*hidden.shape[:2], 2])
+        logits = tf.cast(logits, tf.float32)
+        if self.mask_padding:
+            there = tf.cast(features["input_mask"], tf.bool)[:, :, tf.newaxis]
+            logits = tf.where(there, logits, -IMPOSSIBLE_SCORE)
+        start, end = tf.unstack(logits, axis=-1)
+        if training:
+            return {"start_logits": start, "end_logits": end}
+        return {"start_log_probs": tf.nn.log_softmax(start),
+                "end_log_probs": tf.nn.log_softmax(end)}
+
+
+class AlbertForConditionalSpans(_EncoderWithHead):
+    """Start, end given the start, and answerability (`squad_utils.create_v2_model`).
+
+    >>> model = AlbertForConditionalSpans(
+    ...     AlbertConfig.named("base", vocab_size=100), start_n_top=2, end_n_top=1)
+    >>> ids = tf.constant([[2, 45, 7, 3]])
+    >>> outputs = model({"input_ids": ids, "p_mask": tf.constant([[0, 1, 0, 1]])})
+    >>> outputs["start_top_index"].shape, outputs["cls_logits"].shape
+    (TensorShape([1, 2]), TensorShape([1]))
+
+    Args:
+      config: the encoder's shape.
+      start_n_top: k, starts that prediction follows.
+      end_n_top: m, ends that it keeps for each of them.
+      dropout_prob: of the answerability head, in training.
+    """
+
+    def __init__(self, config: AlbertConfig, start_n_top: int = 5, end_n_top: int = 5,
+                 dropout_prob: float = 0.1):
+        for name, value in (("start_n_top", start_n_top), ("end_n_top", end_n_top)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be 1 or more.")
+        super().__init__(config, "conditional_spans", start_n_top=start_n_top,
+                         end_n_top=end_n_top, dropout_prob=dropout_prob)
+        self._freeze_pooler()
+        self.start_n_top = start_n_top
+        self.end_n_top = end_n_top
+        self.start_head = Dense("start_logits/dense", config.hidden_size, 1,
+                                kernel_initializer(config))
+        self.end_head = EndHead(config)
+        self.answerability_head = AnswerabilityHead(config, dropout_prob)
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """Log-probabilities of starts and ends, and the score of "no answer".
+
+        Further features are `p_mask` [B, S], 1 where no answer may start or end, and
+        in training, where the ends are those of the true start, `start_positions`
+        int [B] or [B, 1].
+
+        Returns:
+          A dict: `cls_logits` [B], higher where the question has no answer, and
+          in training `start_log_probs`, `end_log_probs` [B, S]; else
+          `start_top_log_probs`, `start_top_index` [B, k] with the likeliest start
+          first, and `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends
+          of the first start first. Where fewer than k or m positions are
+          possible, impossible ones with log-probability -1e30 fill up; their
+          indices may be S or more if S is under k or m.
+        """
+        outputs, seeds = self._encode(features, training, seed, computation)
+        hidden = outputs["sequence_output"]
+        p_mask = tf.cast(features["p_mask"], hidden.dtype)
+        if not training:
+            hidden, p_mask = _extend(
+                hidden, p_mask, max(self.start_n_top, self.end_n_top))
+        start_scores = _possible(
+            tf.squeeze(self.start_head(hidden), axis=-1), p_mask)  # [B, S]
+        start_log_probs = tf.nn.log_softmax(start_scores)
+        cls_logits = self.answerability_head(
+            hidden, tf.nn.softmax(start_scores), seeds)
+        if training:
+            starts = tf.reshape(features["start_positions"], [-1, 1])
+            return {
+                "start_log_probs": start_log_probs,
+                "end_log_probs": self._end_log_probs(hidden, p_mask, starts)[:, 0],
+                "cls_logits": cls_logits,
+            }
+        start_top, start_index = tf.math.top_k(start_log_probs, self.start_n_top)
+        end_top, end_index = tf.math.top_k(
+            self._end_log_probs(hidden, p_mask, start_index), self.end_n_top)
+        pairs = [-1, self.start_n_top * self.end_n_top]
+        return {
+            "start_top_log_probs": start_top,
+            "start_top_index": start_index,
+            "end_top_log_probs": tf.reshape(end_top, pairs),
+            "end_top_index": tf.reshape(end_index, pairs),
+            "cls_logits": cls_logits,
+        }
+
+    def _end_log_probs(self, hidden, p_mask, starts):
+        """Of every position as the end, given `starts` int [B, k]: [B, k, S]."""
+        chosen = tf.one_hot(starts, tf.shape(hidden)[1], dtype=hidden.dtype)
+        scores = self.end_head(hidden, tf.matmul(chosen, hidden))
+        return tf.nn.log_softmax(_possible(scores, p_mask[:, tf.newaxis]))
+
+
+def _possible(scores, p_mask):
+    """Scores with those of impossible positions sunk."""
+    return scores * (1.0 - p_mask) - IMPOSSIBLE_SCORE * p_mask
+
+
+def _extend(hidden, p_mask, length: int):
+    """Adds impossible positions up to `length`, so that the k best exist."""
+    missing = tf.maximum(length - tf.shape(hidden)[1], 0)
+    if hidden.shape[1] is not None:
+        missing = max(length - hidden.shape[1], 0)
+        if not missing:
+            return hidden, p_mask
+    return (tf.pad(hidden, [[0, 0], [0, missing], [0, 0]]),
+            tf.pad(p_mask, [[0, 0], [0, missing]], constant_values=1.0))
