@@ -368,7 +368,9 @@ MODULE = '''"""Tools for mills that stand by rivers.
     code = indented(1)
 
 The tools in :mod:`mill` grind ``corn`` and, *slowly*, also wheat [1]_. See the
-`list <https://example.org>`_ of all tools for more of this.
+list of all tools for more of this. 
+
+It is at `a place <https://example.org>`_ that is not kept as prose here.
 
 * A bullet that goes on over two lines, and
   whose second line is kept.
@@ -391,9 +393,6 @@ def grind(corn, wheat):
     -----
     The stones of the mill wear down over the years.
 
-    ```
-    This is code. It is not prose. Nobody reads it.
-    ```
     x = y + 1 is no prose and so it goes.
     """
 
@@ -416,16 +415,22 @@ def test_python_prose(tmp_path):
     (tmp_path / "b" / "broken.py").write_text('"""A text.""" (')
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "mill.py").write_text(MODULE)
-    found = dict(python_prose.documents(roots=[("lib", str(tmp_path))]))
-    assert list(found) == ["lib/b/mill.py:Mill", "lib/b/mill.py"]
-    assert found["lib/b/mill.py"].split("\n") == [
+    told = []
+    found = dict(python_prose.documents(told.append, [str(tmp_path)]))
+    name = f"{tmp_path.name}/b/mill.py"
+    assert list(found) == [name] and sum(told) == 2
+    assert found[name].split("\n") == [
         "Tools for mills that stand by rivers.",
         "The tools in mill grind corn and, slowly, also wheat. See the list of all "
         "tools for more of this.",
         "A bullet that goes on over two lines, and whose second line is kept.",
         "Grind the corn and give back the flour.",
-        "The stones of the mill wear down over the years."]
-    assert found["lib/b/mill.py:Mill"].count("\n") == 3
+        "The number of bags that are to be ground.",
+        "The stones of the mill wear down over the years.",
+        "A mill is a building with stones and with a wheel.",
+        "It stands by a river, since the wheel needs water to turn the stones.",
+        "Turn the wheel until all corn is ground or until the river runs dry.",
+        "The wheel turns as long as there is water, and the stones turn with it."]
 
 
 def test_the_language_reference_is_there():
