@@ -14,17 +14,14 @@ from typing import Callable, Sequence
 import numpy as np
 
 SourcedChar = tuple[str, int, int]
+# A piece and its place in the text likewise.
+Located = tuple[str, int, int]
 
 # First and last code points of the blocks of Chinese characters that the release
 # sets apart (its _is_chinese_char); extensions F and later are not among them.
 CHINESE_RANGES = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
     (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F))
-
-
-def is_whitespace(char: str) -> bool:
-    """Blank, tab, line feed, carriage return, and the Unicode class Zs."""
-    return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
 def is_control(char: str) -> bool:
@@ -38,12 +35,6 @@ def is_punctuation(char: str) -> bool:
     if code < 128:
         return 33 <= code <= 126 and not char.isalnum()
     return unicodedata.category(char).startswith("P")
-
-
-def is_chinese(char: str) -> bool:
-    """Han characters; Kana and Hangul are not among them."""
-    code = ord(char)
-    return any(first <= code <= last for first, last in CHINESE_RANGES)
 
 
 def preprocess_text(text: str, lower: bool = True, remove_space: bool = True) -> str:

@@ -7,15 +7,14 @@ import sentencepiece
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization.cleaning import (
-    SourcedChar, preprocess_batch, preprocess_text, preprocess_with_sources)
-from albert_tf.tokenization.wordpiece_tokenizer import Located
+    Located, SourcedChar, preprocess_batch, preprocess_text, preprocess_with_sources)
 
 UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 _SPACE = UNDERLINE + " "
 
 
-class SentencePieceTokenizer:
-    """Text → SentencePiece pieces.
+class SentencePieceMixin:
+    """What makes a FullTokenizer one of SentencePiece.
 
     The release splits a piece that ends in a digit and a comma, such as "▁1999,":
     the part before the comma is encoded again on its own, and encoding puts a "▁"
@@ -23,64 +22,47 @@ class SentencePieceTokenizer:
     never does: the piece "9," inside a longer number becomes "▁9" and ",".
     """
 
-    def __init__(self, model_file: str, lower: bool = True,
-                 strip_digit_comma_prefix: bool = False):
-        """Loads a model.
+    uses_sentencepiece = True
+    _advice = "train one with train_sentencepiece.py"
 
-        Args:
-          model_file: a SentencePiece model, as train_sentencepiece.py writes it.
-          lower: whether `prepare` lower-cases.
-          strip_digit_comma_prefix: whether to take away that added "▁".
-
-        Raises:
-          InputError: if the file is missing or is not a SentencePiece model.
-        """
-        self._lower = lower
-        self._strip_prefix = strip_digit_comma_prefix
-        self._processor = _load(model_file)
+    def _load(self, path: str) -> tuple[dict[str, int], str, str]:
+        self._processor = _load(path)
         size = self._processor.get_piece_size()
         pieces = self._processor.id_to_piece(list(range(size)))
-        self.vocab = {piece: i for i, piece in enumerate(pieces)}
-        self._unk_id = self._processor.unk_id()
-        self.unk_piece = pieces[self._unk_id]
-        pad_id = self._processor.pad_id()
-        # A model trained without padding lacks the piece; the name is then "<pad>".
-        self.pad_piece = pieces[pad_id] if pad_id >= 0 else "<pad>"
+        vocab = {piece: i for i, piece in enumerate(pieces)}
+        unk_id, pad_id = self._processor.unk_id(), self._processor.pad_id()
         # Ids after which a row of ids may differ from the ids of its pieces: an
         # unknown piece can end in a digit and a comma too, or read "[CLS]".
         self._unsafe_ids = frozenset(
-            i for piece, i in self.vocab.items() if _ends_in_digit_comma(piece)
-        ) | {self._unk_id}
+            i for piece, i in vocab.items() if _ends_in_digit_comma(piece)) | {unk_id}
+        # A model trained without padding lacks the piece; the name is then "<pad>".
+        return vocab, pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
     def prepare(self, text: str) -> str:
-        """What the release does to a text before it tokenizes: preprocess_text."""
-        return preprocess_text(text, lower=self._lower)
+        return preprocess_text(text, lower=self.do_lower_case)
 
-    def prepare_batch(self, texts: list[str]) -> list[str]:
-        """prepare for each text."""
-        return preprocess_batch(texts, lower=self._lower)
+    def prepare_batch(self, texts: Iterable[str]) -> list[str]:
+        return preprocess_batch(list(texts), lower=self.do_lower_case)
 
     def tokenize(self, text: str) -> list[str]:
-        """Splits prepared text into pieces, in the order of the text."""
         return self._split_digit_commas(self._encode(text, str))
 
-    def tokenize_batch(self, texts: list[str], num_threads: int = 1) -> list[list[str]]:
-        """tokenize for each text."""
+    def tokenize_batch(self, texts: Iterable[str],
+                       num_threads: int = 1) -> list[list[str]]:
         return [self._split_digit_commas(row)
                 for row in self._encode(list(texts), str, num_threads)]
 
-    def encode_batch(self, texts: list[str], num_threads: int = 1) -> list[list[int]]:
-        """Ids of tokenize for each text."""
+    def encode_batch(self, texts: Iterable[str],
+                     num_threads: int = 1) -> list[list[int]]:
         texts = list(texts)
-        return [row if self._unsafe_ids.isdisjoint(row)
-                else self.ids(self.tokenize(text))
+        return [row if self._unsafe_ids.isdisjoint(row) else self.encode(text)
                 for text, row in zip(texts, self._encode(texts, int, num_threads))]
 
     def model_ids(self, texts: list[str]) -> list[list[int]]:
         """The model's own ids of each text; no piece is split at digit and comma.
 
-        They are the ids of tokenize where a text has neither the unknown piece,
-        whose text is lost here, nor an id in split_pieces().
+        They equal encode_batch(texts) except where a row holds unk_id, whose text
+        may need splitting, or an id in split_pieces().
         """
         return self._encode(texts, int)
 
@@ -90,22 +72,13 @@ class SentencePieceTokenizer:
         Without the unknown piece, which depends on the text.
         """
         return {i: self._split_digit_commas([piece]) for piece, i in self.vocab.items()
-                if i in self._unsafe_ids and i != self._unk_id}
+                if i in self._unsafe_ids and i != self.unk_id}
 
-    def ids(self, pieces: Iterable[str]) -> list[int]:
-        """Ids of pieces; that of the unknown piece for what the model lacks."""
-        return [self.vocab.get(piece, self._unk_id) for piece in pieces]
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        return [self.vocab.get(piece, self.unk_id) for piece in tokens]
 
-    def locate(self, text: str) -> list[Located]:
-        """Pieces of the prepared text with their places in `text` itself.
-
-        The white space that a "▁" stands for is not part of a piece's place: a
-        lone "▁" has an empty one, just before the next character.
-
-        Raises:
-          InputError: if the model's pieces do not spell out the text.
-        """
-        prepared = preprocess_with_sources(text, lower=self._lower)
+    def _locate(self, text: str) -> list[Located]:
+        prepared = preprocess_with_sources(text, lower=self.do_lower_case)
         string = "".join([char for char, _, _ in prepared])
         pieces = self.tokenize(string)
         chars = self._normalize(string, prepared)
@@ -124,7 +97,7 @@ class SentencePieceTokenizer:
             else:
                 start = end = chars[first][1] if first < len(chars) else place
             place = end
-            located.append(Located(piece, start, end))
+            located.append((piece, start, end))
         return located
 
     def _split_digit_commas(self, pieces: list[str]) -> list[str]:
@@ -134,22 +107,14 @@ class SentencePieceTokenizer:
                 result.append(piece)
                 continue
             parts = self._encode(piece[:-1].replace(UNDERLINE, ""), str)
-            if (self._strip_prefix and piece[0] != UNDERLINE
+            if (self.strip_digit_comma_prefix and piece[0] != UNDERLINE
                     and parts[0][0] == UNDERLINE):
                 parts = [parts[0][1:], *parts[1:]] if parts[0][1:] else parts[1:]
             result += [*parts, ","]
         return result
 
     def _normalize(self, text: str, sources: list[SourcedChar]) -> list[SourcedChar]:
-        """The model's own normalization without its blanks.
-
-        Args:
-          text: the prepared text.
-          sources: where each of its characters came from.
-
-        Returns:
-          The normalized characters, each with its source.
-        """
+        """The model's own normalization of a prepared text, without its blanks."""
         normalized, starts = self._processor.normalize(text, with_offsets=True)
         boundaries = sorted({*starts, len(text)})
         following = dict(zip(boundaries, boundaries[1:]))

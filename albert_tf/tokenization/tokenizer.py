@@ -1,17 +1,13 @@
 """Text → pieces → ids, by SentencePiece or WordPiece, as in the TF1 release."""
 
 import os
-from typing import Iterable, NamedTuple
+from typing import Iterable, NamedTuple, Optional
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization.cleaning import preprocess_text
-from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from albert_tf.tokenization.wordpiece_tokenizer import (
-    WordPieceTokenizer, basic_tokenize, load_vocab)
-
-__all__ = [
-    "FullTokenizer", "PieceSpan", "basic_tokenize", "load_vocab", "preprocess_text"]
+from albert_tf.tokenization.cleaning import Located
+from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceMixin
+from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin
 
 
 class PieceSpan(NamedTuple):
@@ -24,12 +20,17 @@ class PieceSpan(NamedTuple):
 
 
 class FullTokenizer:
-    """Pieces and ids of text.
+    """Pieces and ids of text, by SentencePiece or WordPiece.
 
-    A tokenizer can be pickled and sent to other processes.
+        tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
+        tokenizer.tokenize(tokenizer.prepare("Hello, World!"))
+        # ['▁hello', ',', '▁world', '!']
+
+    As pathlib.Path it makes the class that suits, `SentencePieceTokenizer` or
+    `WordPieceTokenizer`. It can be pickled and sent to other processes.
 
     Attributes:
-      vocab: piece -> id; not to be changed.
+      vocab: piece → id; not to be changed.
       do_lower_case: whether text is lower-cased.
       strip_digit_comma_prefix: as given.
       uses_sentencepiece: SentencePiece, or else WordPiece.
@@ -37,13 +38,23 @@ class FullTokenizer:
       cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special pieces.
     """
 
-    def __init__(self, vocab_file: str | None = None, do_lower_case: bool = True,
-                 spm_model_file: str | None = None,
+    uses_sentencepiece: bool
+    _advice: str  # where the vocabulary lacks special pieces
+
+    def __new__(cls, vocab_file: Optional[str] = None, do_lower_case: bool = True,
+                spm_model_file: Optional[str] = None,
+                strip_digit_comma_prefix: bool = False):
+        if cls is FullTokenizer:
+            cls = SentencePieceTokenizer if spm_model_file else WordPieceTokenizer
+        return super().__new__(cls)
+
+    def __init__(self, vocab_file: Optional[str] = None, do_lower_case: bool = True,
+                 spm_model_file: Optional[str] = None,
                  strip_digit_comma_prefix: bool = False):
         """Loads a SentencePiece model or a WordPiece vocabulary.
 
         Args:
-          vocab_file: WordPiece vocabulary, one piece a line; passed over where
+          vocab_file: WordPiece vocabulary, one piece a line; not read where
             spm_model_file is given.
           do_lower_case: whether to lower-case: by `prepare` with SentencePiece,
             within `tokenize` with WordPiece.
@@ -52,41 +63,28 @@ class FullTokenizer:
             split into "9" and ","; the release turns a "9," inside a word into
             "▁9" and ",", though it means to leave out the "▁". True leaves it
             out. A published model expects False.
-
-        Raises:
-          InputError: if neither file is given, or the one used cannot be read, is
-            of another kind or lacks a special piece.
         """
         self.do_lower_case = do_lower_case
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
-        self.uses_sentencepiece = bool(spm_model_file)
-        if spm_model_file:
-            self._tokenizer = SentencePieceTokenizer(
-                spm_model_file, do_lower_case, strip_digit_comma_prefix)
-        elif vocab_file:
-            self._tokenizer = WordPieceTokenizer(vocab_file, do_lower_case)
-        else:
+        path = self.vocabulary_path = spm_model_file or vocab_file
+        if not path:
             raise InputError(
                 "There is no vocabulary: give --spm_model_file (SentencePiece) or "
                 "--vocab_file (WordPiece).")
-        self.vocab = self._tokenizer.vocab
+        self.vocab, pad_piece, unk_piece = self._load(path)
         self._pieces = list(self.vocab)
-        self.vocabulary_path = spm_model_file or vocab_file
-        self._set_special_ids(self.vocabulary_path)
-
-    def _set_special_ids(self, path: str) -> None:
-        names = ["[CLS]", "[SEP]", "[MASK]",
-                 self._tokenizer.pad_piece, self._tokenizer.unk_piece]
+        names = ["[CLS]", "[SEP]", "[MASK]", pad_piece, unk_piece]
         missing = [name for name in names if name not in self.vocab]
         if missing:
-            advice = ("train one with train_sentencepiece.py"
-                      if self.uses_sentencepiece else
-                      "add them, or give a SentencePiece model as --spm_model_file")
             raise InputError(
                 f"{path}: the vocabulary has no {', '.join(missing)}, which ALBERT "
-                f"needs; {advice}.")
+                f"needs; {self._advice}.")
         self.cls_id, self.sep_id, self.mask_id, self.pad_id, self.unk_id = (
             self.vocab[name] for name in names)
+
+    def _load(self, path: str) -> tuple[dict[str, int], str, str]:
+        """The vocabulary, and its pieces for padding and for what it lacks."""
+        raise NotImplementedError
 
     @property
     def vocab_size(self) -> int:
@@ -94,20 +92,20 @@ class FullTokenizer:
         return len(self.vocab)
 
     def prepare(self, text: str) -> str:
-        """What the release does to a text before `tokenize` in this mode.
+        """What the release does to a text before `tokenize`.
 
         preprocess_text for SentencePiece; nothing for WordPiece, whose cleaning is
         part of tokenizing.
         """
-        return self._tokenizer.prepare(text)
+        return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
         """[prepare(text) for text in texts], faster."""
-        return self._tokenizer.prepare_batch(list(texts))
+        return [self.prepare(text) for text in texts]
 
     def tokenize(self, text: str) -> list[str]:
         """Splits text into pieces; with SentencePiece the text must be prepared."""
-        return self._tokenizer.tokenize(text)
+        raise NotImplementedError
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
@@ -117,7 +115,7 @@ class FullTokenizer:
           texts: prepared texts.
           num_threads: threads of SentencePiece; -1 takes one for each CPU.
         """
-        return self._tokenizer.tokenize_batch(list(texts), num_threads)
+        return [self.tokenize(text) for text in texts]
 
     def encode(self, text: str) -> list[int]:
         """Ids of tokenize(text)."""
@@ -126,19 +124,7 @@ class FullTokenizer:
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
         """[encode(text) for text in texts], faster; see tokenize_batch."""
-        return self._tokenizer.encode_batch(list(texts), num_threads)
-
-    def model_ids(self, texts: list[str]) -> list[list[int]]:
-        """SentencePiece only: the model's ids of texts before pieces are split.
-
-        They equal encode_batch(texts) except where a row holds unk_id, whose text
-        may need splitting, or an id in split_pieces().
-        """
-        return self._tokenizer.model_ids(texts)
-
-    def split_pieces(self) -> dict[int, list[str]]:
-        """SentencePiece only: ids such as that of "9," → the pieces in their place."""
-        return self._tokenizer.split_pieces()
+        return [self.encode(text) for text in texts]
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """tokenize(prepare(text)), each piece with its place in `text`.
@@ -149,33 +135,25 @@ class FullTokenizer:
         character gives several pieces, each has that character's place. White
         space is in no piece's place: "▁" alone has start == end, just before the
         next character that is not white space.
-
-        Raises:
-          InputError: if a SentencePiece model's pieces do not spell out its
-            normalized text (byte fallback).
         """
-        located = self._tokenizer.locate(text)
-        ids = self._tokenizer.ids([piece for piece, _, _ in located])
+        located = self._locate(text)
+        ids = self.convert_tokens_to_ids(piece for piece, _, _ in located)
         return [PieceSpan(piece, i, start, end)
                 for (piece, start, end), i in zip(located, ids)]
+
+    def _locate(self, text: str) -> list[Located]:
+        raise NotImplementedError
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of pieces.
 
         SentencePiece gives unk_id for a piece that is not in the vocabulary, as it
-        keeps unknown text in its pieces.
-
-        Raises:
-          InputError: WordPiece only, if a piece is not in the vocabulary.
+        keeps unknown text in its pieces. For WordPiece such a piece is an InputError.
         """
-        return self._tokenizer.ids(tokens)
+        raise NotImplementedError
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
-        """Pieces of ids.
-
-        Raises:
-          InputError: if an id is negative, or not below vocab_size.
-        """
+        """Pieces of ids."""
         ids = list(ids)
         for i in ids:
             if not 0 <= i < len(self._pieces):
@@ -184,6 +162,14 @@ class FullTokenizer:
                     f"{len(self._pieces) - 1}; check that these ids were made with "
                     "this vocabulary.")
         return [self._pieces[i] for i in ids]
+
+
+class SentencePieceTokenizer(SentencePieceMixin, FullTokenizer):
+    """A FullTokenizer with a SentencePiece model."""
+
+
+class WordPieceTokenizer(WordPieceMixin, FullTokenizer):
+    """A FullTokenizer with a WordPiece vocabulary."""
 
 
 def vocabulary_of(path: str) -> dict[str, str]:

@@ -6,13 +6,13 @@ are repetitions.
 
 import re
 import unicodedata
-from typing import Iterable, NamedTuple
+from typing import Iterable
 
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization.cleaning import (
-    CHINESE_RANGES, SourcedChar, decompose, drop_marks, is_control, is_punctuation,
-    lower_case, source)
+    CHINESE_RANGES, Located, SourcedChar, decompose, drop_marks, is_control,
+    is_punctuation, lower_case, source)
 
 MAX_WORD_CHARS = 200  # A longer word becomes [UNK].
 _CACHED_WORDS = 200_000
@@ -26,22 +26,11 @@ _SPACE = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _CHUNK = re.compile(f"[{_CHINESE}]|[^{_SPACE}{_CHINESE}]+")
 
 
-class Located(NamedTuple):
-    """A piece and where it came from."""
-
-    piece: str
-    start: int
-    end: int
-
-
 def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary, one piece a line (the release's load_vocab).
 
     A line counts up to its first white space, an empty line is the piece " ",
-    and a piece that comes again is passed over without using up an id.
-
-    Raises:
-      InputError: if the file is missing, empty or not UTF-8.
+    and a piece that comes again is skipped without using up an id.
     """
     vocab: dict[str, int] = {}
     for _, line in files.read_lines(vocab_file):
@@ -79,74 +68,44 @@ def _split_chunk(chunk: str, lower: bool) -> list[list[SourcedChar]]:
     return words
 
 
-class WordPieceTokenizer:
-    """Text → WordPiece pieces."""
+class WordPieceMixin:
+    """What makes a FullTokenizer one of WordPiece."""
 
-    pad_piece, unk_piece = "[PAD]", "[UNK]"
+    uses_sentencepiece = False
+    _advice = "add them, or give a SentencePiece model as --spm_model_file"
+    _unk_piece = "[UNK]"
 
-    def __init__(self, vocab_file: str, lower: bool = True):
-        """Loads the vocabulary.
-
-        Args:
-          vocab_file: one piece a line; see load_vocab.
-          lower: whether to lower-case and drop accents.
-
-        Raises:
-          InputError: if the vocabulary cannot be read.
-        """
-        self.vocab = load_vocab(vocab_file)
-        self._lower = lower
-        self._longest = max(map(len, self.vocab))
+    def _load(self, path: str) -> tuple[dict[str, int], str, str]:
+        vocab = load_vocab(path)
+        self._longest = max(map(len, vocab))
         self._cache: dict[str, tuple[Located, ...]] = {}
+        return vocab, "[PAD]", self._unk_piece
 
     def __getstate__(self):
         # Workers that get a pickled tokenizer fill caches of their own.
         return {**self.__dict__, "_cache": {}}
 
-    def prepare(self, text: str) -> str:
-        """The text as it is: cleaning is part of tokenizing here."""
-        return text
-
-    def prepare_batch(self, texts: list[str]) -> list[str]:
-        """The texts as they are."""
-        return list(texts)
-
     def tokenize(self, text: str) -> list[str]:
-        """Splits text into pieces, in the order of the text."""
-        return [located.piece for chunk in _CHUNK.findall(text)
-                for located in self._pieces_of_chunk(chunk)]
+        return [piece for chunk in _CHUNK.findall(text)
+                for piece, _, _ in self._pieces_of_chunk(chunk)]
 
-    def locate(self, text: str) -> list[Located]:
-        """Splits text into pieces with their places in it."""
-        return [Located(piece, match.start() + start, match.start() + end)
+    def _locate(self, text: str) -> list[Located]:
+        return [(piece, match.start() + start, match.start() + end)
                 for match in _CHUNK.finditer(text)
                 for piece, start, end in self._pieces_of_chunk(match.group())]
 
-    def tokenize_batch(self, texts: list[str], num_threads: int = 1) -> list[list[str]]:
-        """tokenize for each text; num_threads has no effect in this mode."""
-        return [self.tokenize(text) for text in texts]
-
-    def encode_batch(self, texts: list[str], num_threads: int = 1) -> list[list[int]]:
-        """Ids of tokenize for each text; num_threads has no effect in this mode."""
-        return [self.ids(self.tokenize(text)) for text in texts]
-
-    def ids(self, pieces: Iterable[str]) -> list[int]:
-        """Ids of pieces.
-
-        Raises:
-          InputError: if a piece is not in the vocabulary.
-        """
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         try:
-            return [self.vocab[piece] for piece in pieces]
+            return [self.vocab[piece] for piece in tokens]
         except KeyError as error:
             raise InputError(
                 f"The piece {error} is not in the vocabulary of {len(self.vocab)} "
-                f"pieces; use pieces from tokenize() or {self.unk_piece}.") from None
+                f"pieces; use pieces from tokenize() or {self._unk_piece}.") from None
 
     def _pieces_of_chunk(self, chunk: str) -> tuple[Located, ...]:
         pieces = self._cache.get(chunk)
         if pieces is None:
-            pieces = tuple(located for word in _split_chunk(chunk, self._lower)
+            pieces = tuple(located for word in _split_chunk(chunk, self.do_lower_case)
                            for located in self._match(word))
             if len(self._cache) >= _CACHED_WORDS:
                 self._cache.clear()
@@ -156,7 +115,7 @@ class WordPieceTokenizer:
 
     def _match(self, word: list[SourcedChar]) -> list[Located]:
         """Greedy longest match from the left; [UNK] if any part has no match."""
-        unknown = [Located(self.unk_piece, word[0][1], word[-1][2])]
+        unknown = [(self._unk_piece, word[0][1], word[-1][2])]
         if len(word) > MAX_WORD_CHARS:
             return unknown
         text = "".join([char for char, _, _ in word])
@@ -169,7 +128,7 @@ class WordPieceTokenizer:
                     break
             else:
                 return unknown
-            pieces.append(Located(
-                prefix + text[first:last], word[first][1], word[last - 1][2]))
+            pieces.append(
+                (prefix + text[first:last], word[first][1], word[last - 1][2]))
             first = last
         return pieces

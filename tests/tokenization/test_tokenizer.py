@@ -13,7 +13,9 @@ import subprocess
 import sys
 import unicodedata
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from albert_tf.errors import InputError
 from albert_tf.tokenization import cleaning
@@ -126,12 +128,20 @@ def test_vocabulary_quirks_equal_the_release():
         tuple(item) for item in golden()["wp_vocab_loaded"]]
 
 
-@pytest.mark.parametrize("name", ["whitespace", "control", "punctuation", "chinese"])
-def test_character_classes_equal_the_release(name):
+def splits(char):
+    """What basic_tokenize makes of a character between two letters."""
+    return basic_tokenize(f"a{char}a", lower=False)
+
+
+@pytest.mark.parametrize("name, belongs", [
+    # Two separators count as white space only where cleaned text is divided.
+    ("whitespace", lambda c: splits(c) == ["a", "a"] and c not in "\u2028\u2029"),
+    ("control", cleaning.is_control), ("punctuation", cleaning.is_punctuation),
+    ("chinese", lambda c: splits(c)[1:2] == [c] and not cleaning.is_punctuation(c))])
+def test_character_classes_equal_the_release(name, belongs):
     ranges = golden()["char_classes"][name]
     expected = {code for first, last in ranges for code in range(first, last + 1)}
-    function = getattr(cleaning, f"is_{name}")
-    got = {code for code in range(0x30000) if function(chr(code))}
+    got = {code for code in range(0x30000) if belongs(chr(code))}
     # The reference is Unicode 11. Unicode 12 made U+166D a symbol; every other
     # change concerns characters added later.
     assert expected - got <= {0x166D}
@@ -248,13 +258,26 @@ def test_offsets_hold_on_random_text(make):
         check_offsets(make(), text)
 
 
-@pytest.mark.parametrize("form", ["NFD", "NFKD"])
-def test_decomposition_orders_marks_as_unicode_does(form):
-    chooser = random.Random(3)
-    for _ in range(300):
-        text = "".join(chooser.choices("qeﬁ한½\u0344\u0301\u0323\u0327\u302e", k=8))
-        sourced = cleaning.decompose(cleaning.source(text), form)
-        assert "".join(c for c, _, _ in sourced) == unicodedata.normalize(form, text)
+@hypothesis.settings(deadline=None, derandomize=True, database=None)
+@hypothesis.given(
+    st.sampled_from(["NFD", "NFKD"]),
+    # Marks that are sorted, beside any text.
+    st.text(st.one_of(st.characters(), st.sampled_from("qeﬁ한½\u0344\u0301\u0323\u302e"))))
+def test_decomposition_is_that_of_unicode(form, text):
+    sourced = cleaning.decompose(cleaning.source(text), form)
+    assert "".join(c for c, _, _ in sourced) == unicodedata.normalize(form, text)
+    # A decomposition's characters come from one character; marks may change places.
+    assert all(c in unicodedata.normalize(form, text[start:end]) and end == start + 1
+               for c, start, end in sourced)
+
+
+@hypothesis.settings(deadline=None, derandomize=True, database=None)
+@hypothesis.given(st.text(), st.booleans())
+def test_preparation_is_one_in_all_its_ways(text, lower):
+    expected = preprocess_text(text, lower)
+    assert cleaning.preprocess_batch(["a", text, ""], lower) == ["a", expected, ""]
+    assert "".join(
+        c for c, _, _ in cleaning.preprocess_with_sources(text, lower)) == expected
 
 
 def test_offsets_of_sentencepiece_by_hand():
