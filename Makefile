@@ -2,7 +2,7 @@
 # make test         the tests
 #
 # Both first make a virtual environment in .venv from requirements.txt, once.
-# PYTHON=... chooses the interpreter (3.10, 3.11 or 3.12), TEXT=... the text.
+# PYTHON=... chooses the interpreter (3.10 to 3.13), TEXT=... the text.
 
 SHELL := /bin/bash
 VENV := .venv
@@ -25,11 +25,11 @@ test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
 
 $(VENV)/.installed: requirements.txt
-	@set -e; for python in $(PYTHON) python3.12 python3.11 python3.10 python3 python; do \
-	  if $$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then \
+	@set -e; for python in $(PYTHON) python3.12 python3.11 python3.13 python3.10 python3 python; do \
+	  if $$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
 	    found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then \
-	  echo 'make: no Python 3.10, 3.11 or 3.12 with its venv module was found; install one (on Debian: python3-venv), or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
+	  echo 'make: no Python 3.10 to 3.13 with its venv module was found; install one (on Debian: python3-venv), or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
 	echo "Making $(VENV) with $$($$found --version) ..."; \
 	$$found -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.txt
