@@ -11,7 +11,6 @@ command started again goes on at its last checkpoint. Records made with
 --masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
 """
 
-import functools
 from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
@@ -213,20 +212,15 @@ def _build(config, options, sentence_objective: str):
     import tf_keras
 
     from albert_tf.modeling import models
-    from albert_tf.training import losses, optimization, steps
+    from albert_tf.training import objectives, optimization
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = models.AlbertForPreTraining(config)
-    sentence_loss = sentence_objective != "none"
-    if not sentence_loss:
+    objective = objectives.PRETRAINING
+    if sentence_objective == "none":
         model.freeze_sentence_layers()
-    task = steps.Task(
-        model=model,
-        denominators=losses.pretraining_denominators,
-        losses=functools.partial(
-            losses.pretraining_losses, sentence_loss=sentence_loss),
-        metrics=losses.pretraining_metrics,
-        best_metric="masked_lm_accuracy")
+        objective = objectives.MASKED_LM_ALONE
+    task = objectives.Task(model, objective, best_metric="masked_lm_accuracy")
     if not FLAGS.do_train:
         return task, None
     optimizer = optimization.create_optimizer(

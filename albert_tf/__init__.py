@@ -40,7 +40,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "files": "files/",
     "heads": "modeling.models/",
     "input_pipeline": "training.input_pipeline/",
-    "losses": "training.losses/",
+    "losses": "training.objectives/",
     "modeling": "modeling/",
     "optimization": "training.optimization/",
     "pretraining_instances": "pretraining_data.release_instances/",

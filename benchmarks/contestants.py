@@ -56,17 +56,13 @@ def _trainer_step(model, task, batch, computation=None, **options):
     trainer = steps.Trainer(
         task, optimizer, [strategy.experimental_distribute_dataset(data)],
         StepOptions(**options), computation=computation)
-    trainer.create_metrics()
     return lambda: trainer.train(tf.constant(1))
 
 
 def _our_task(model):
-    from albert_tf.training import losses, steps
+    from albert_tf.training import objectives
 
-    return steps.Task(
-        model=model, denominators=losses.pretraining_denominators,
-        losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
-        best_metric="masked_lm_accuracy")
+    return objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy")
 
 
 def ours(config, size, length, dtype, recompute=False, **options):

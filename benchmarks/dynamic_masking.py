@@ -107,23 +107,19 @@ def step_rate(dataset, batch_size: int, config) -> float:
     import tensorflow as tf
 
     from albert_tf.modeling import models
-    from albert_tf.training import losses, optimization, steps
+    from albert_tf.training import objectives, optimization, steps
     from albert_tf.training.options import StepOptions
 
     model = models.AlbertForPreTraining(config)
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
-    task = steps.Task(
-        model=model, denominators=losses.pretraining_denominators,
-        losses=losses.pretraining_losses, metrics=losses.pretraining_metrics,
-        best_metric="masked_lm_accuracy")
+    task = objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy")
     # The batches are made before, so that they do not count.
     batches = list(dataset.take(FLAGS.num_steps + 1))
     cached = tf.data.Dataset.from_tensor_slices(
         {name: tf.stack([batch[name] for batch in batches]) for name in batches[0]})
     distributed = tf.distribute.get_strategy().experimental_distribute_dataset(cached)
     trainer = steps.Trainer(task, optimizer, [distributed], StepOptions())
-    trainer.create_metrics()
     trainer.train(tf.constant(1))
     begin = time.process_time()
     trainer.train(tf.constant(FLAGS.num_steps))

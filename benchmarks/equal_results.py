@@ -34,7 +34,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     """
     from albert_tf.finetuning import length_batching, run
     from albert_tf.modeling import models
-    from albert_tf.training import evaluation_steps, objectives
+    from albert_tf.training import objectives, steps
 
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
@@ -48,11 +48,10 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
         model, objectives.CLASSIFICATION, score, task.main_metric)
 
     def evaluate(padded_to):
-        evaluator = evaluation_steps.Evaluator(made, [
+        evaluator = steps.Evaluator(made, [
             length_batching.evaluation_dataset(
                 table, padded_to, shape, batch_size=batch_size, replicas=1)
             for shape in range(len(padded_to))])
-        evaluator.create_metrics()
         metrics = evaluator.evaluate()
         return metrics, np.stack(evaluator.predictions["logits"])
 

@@ -161,7 +161,7 @@ class Stopwatch:
     def __init__(self, data, config: AlbertConfig):
         from albert_tf.finetuning import length_batching, run
         from albert_tf.modeling import models
-        from albert_tf.training import evaluation_steps, objectives
+        from albert_tf.training import objectives, steps
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
@@ -171,7 +171,7 @@ class Stopwatch:
             self._model, objectives.CLASSIFICATION, None, "accuracy")
         self._optimizer = run.make_optimizer(
             self._model, 1e-5, 10**6, 0, "adamw")
-        self._evaluator = evaluation_steps.Evaluator(self._task)
+        self._evaluator = steps.Evaluator(self._task)
         train, dev = collections.defaultdict(list), collections.defaultdict(list)
         for each in data:
             for padding in each.lengths:
@@ -190,14 +190,12 @@ class Stopwatch:
         self._dev = dict(sorted(dev.items()))
 
     def _trainer(self, length, sets):
-        from albert_tf.training import options, steps as training_steps
+        from albert_tf.training import options, steps
 
-        trainer = training_steps.Trainer(
+        return steps.Trainer(
             self._task, self._optimizer, sets,
             options.StepOptions(gradient_accumulation_steps=parts_of(length)),
             shape_of_step=lambda step: step % len(sets))
-        trainer.create_metrics()
-        return trainer
 
     def _train_seconds(self, length: int) -> float:
         import tensorflow as tf

@@ -1,5 +1,6 @@
 """A model of a few hundred parameters and records for it, to train in tests."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -9,7 +10,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling import models
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import losses, optimization, steps as training_steps
+from albert_tf.training import objectives, optimization
 from albert_tf.training.distribution import Batches
 
 VOCAB_SIZE = 30
@@ -109,20 +110,18 @@ def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
         for name, value in tf1_tensors(models.AlbertForPreTraining(shape_of)).items()}
 
 
-def task(model, metrics=losses.pretraining_metrics,
-         best_metric="masked_lm_accuracy") -> training_steps.Task:
+def task(model, metrics=objectives.pretraining_metrics,
+         best_metric="masked_lm_accuracy") -> objectives.Task:
     """Pretraining, as run_pretraining.py has it."""
-    return training_steps.Task(
-        model=model, denominators=losses.pretraining_denominators,
-        losses=losses.pretraining_losses, metrics=metrics,
-        best_metric=best_metric)
+    return objectives.Task(model, dataclasses.replace(
+        objectives.PRETRAINING, metrics=metrics), best_metric)
 
 
-def task_with_loss(model) -> training_steps.Task:
+def task_with_loss(model) -> objectives.Task:
     """With the loss of each step among the metrics."""
 
     def metrics(outputs, batch, values):
-        return {**losses.pretraining_metrics(outputs, batch, values),
+        return {**objectives.pretraining_metrics(outputs, batch, values),
                 "total_loss": (values["total_loss"][None], 1.0)}
 
     return task(model, metrics)

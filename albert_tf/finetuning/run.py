@@ -16,9 +16,8 @@ from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.training import optimization
 from albert_tf.training.loop import Run
-from albert_tf.training.objectives import Objective
+from albert_tf.training.objectives import Objective, Predictions, Task
 from albert_tf.training.options import RunOptions
-from albert_tf.training.steps import Predictions, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +49,8 @@ def make_task(model: tf_keras.Model, objective: Objective,
       score: predictions of the evaluation set → metrics.
       best_metric: the metric that the best checkpoint is chosen by.
     """
-    return Task(
-        model=model, denominators=objective.denominators, losses=objective.losses,
-        metrics=objective.metrics, predictions=objective.predictions, score=score,
-        best_metric=best_metric, may_be_new=lambda name: not name.startswith("bert/"))
+    return Task(model, objective, best_metric, score,
+                may_be_new=lambda name: not name.startswith("bert/"))
 
 
 def make_optimizer(model: tf_keras.Model, learning_rate: float, num_train_steps: int,

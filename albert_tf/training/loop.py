@@ -23,13 +23,13 @@ from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
 from albert_tf.progress import Progress
 from albert_tf.training import distribution, run_folder
-from albert_tf.training.evaluation_steps import Evaluator
 from albert_tf.training.log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, has_row, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.start import Start
-from albert_tf.training.steps import Predictions, Task, Trainer
+from albert_tf.training.objectives import Predictions, Task
+from albert_tf.training.steps import Evaluator, Trainer
 from albert_tf.training.stop_signals import StopSignals
 
 __all__ = ["DivergenceError", "Run", "RunOptions", "Stopped"]
@@ -107,11 +107,7 @@ class Run:
     @functools.cached_property
     def evaluator(self) -> Evaluator:
         """Evaluates the batches' evaluation set; without one it only predicts."""
-        evaluator = Evaluator(
-            self.task, self.batches.evaluation(), self.computation)
-        if self._evaluates:
-            evaluator.create_metrics()
-        return evaluator
+        return Evaluator(self.task, self.batches.evaluation(), self.computation)
 
     def evaluate(self, best: bool = False) -> dict[str, float]:
         """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint.
@@ -196,7 +192,6 @@ class Run:
             self.task, self.optimizer, self.batches.train(first), options.step,
             self._on_step, self.batches.shape_of_step, self.scaling,
             self.computation)
-        trainer.create_metrics()
         self._trainer = trainer
         evaluator = self.evaluator if self._evaluates else None
         # Every process must take part in saving; only the chief's files count.

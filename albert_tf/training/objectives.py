@@ -1,63 +1,207 @@
-"""Losses, training metrics and kept outputs of the fine-tuned tasks.
+"""What is trained on: the losses, metrics and kept outputs of every kind of task.
 
-Each task has an Objective, whose functions stand in a training_steps.Task. Losses
-are means over examples, in float32. A batch computed in parts divides by the
-number of examples of the whole, so that the parts' losses add up.
-Shapes: B batch, S sequence, C choices, K labels.
+All of them are described in one way, an `Objective`; a `Task` is a model with its
+objective. Losses are natural-log cross-entropies in float32, weighted means on one
+replica. Numerators and denominators are apart: a batch computed in parts (gradient
+accumulation) divides each part's sum by the denominator of the whole, so that the
+parts' losses and gradients add up to those of the whole.
+Shapes: B batch, S sequence, P predictions, V pieces, C choices, K labels.
 """
 
 import dataclasses
-from typing import Callable, Mapping
+import functools
+from typing import Callable, Mapping, Optional
 
+import numpy as np
 import tensorflow as tf
+import tf_keras
 
 Tensors = Mapping[str, tf.Tensor]
+# Metric → its values and their weights; a metric is their weighted mean.
 WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
+# Name → one array for each example, in the order of their `example_index`.
+Predictions = dict[str, list[np.ndarray]]
+
+# Added to the sum of the masked-LM weights; keeps a batch without predictions
+# finite, and is part of the release's numbers.
+MASKED_LM_EPSILON = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a task trains on and what it keeps for each example.
+    """What a model learns, and what is kept of its outputs.
 
     Attributes:
-      denominators: features → `examples`, scalar: the weight of the batch.
-      losses: (outputs, features, denominators) → scalar `total_loss`, and
-        `example_loss` [B], not weighted. (Spans have none in evaluation.)
-      metrics: (outputs, features, losses) → name → (values [B], weights [B]).
-      predictions: (outputs, features) → name → [B, ...].
-
-    All take optional features `example_weights` float [B], 0 for examples that
-    only pad a batch; without it every example counts 1.
+      denominators: features → what the losses of the whole batch are divided by.
+      losses: (outputs, features, denominators) → a scalar `total_loss`, whose sum
+        over the parts of a batch is the batch's loss, and what `metrics` needs.
+      metrics: (outputs, features, losses) → weighted values. In evaluation the
+        features hold `example_weights` [B], 0 for examples that only pad a batch;
+        without it every example counts 1.
+      predictions: (outputs, features) → what is kept of each example, [B, ...]; the
+        features hold `example_index` [B], -1 for examples that pad a batch. None
+        keeps nothing.
     """
 
-    denominators: Callable[[Tensors], dict[str, tf.Tensor]]
-    losses: Callable[[Tensors, Tensors, Tensors], dict[str, tf.Tensor]]
+    denominators: Callable[[Tensors], Tensors]
+    losses: Callable[[Tensors, Tensors, Tensors], Tensors]
     metrics: Callable[[Tensors, Tensors, Tensors], WeightedValues]
-    predictions: Callable[[Tensors, Tensors], dict[str, tf.Tensor]]
+    predictions: Optional[Callable[[Tensors, Tensors], Tensors]] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What the loop must know of a task.
+
+    Attributes:
+      model: called as model(features, training=..., seed=..., computation=...).
+      objective: what it learns.
+      best_metric: the evaluation metric, higher is better, by which the best
+        checkpoint is chosen.
+      score: predictions of all examples, as Evaluator.predict returns them →
+        further evaluation metrics.
+      may_be_new: whether a variable of this name may be missing from the
+        checkpoint that the weights come from: a head that is trained from new.
+    """
+
+    model: tf_keras.Model
+    objective: Objective
+    best_metric: str
+    score: Optional[Callable[[Predictions], Mapping[str, float]]] = None
+    may_be_new: Callable[[str], bool] = lambda name: False
 
 
 # ---- parts -----------------------------------------------------------------
-
-
-def _weights(features: Tensors) -> tf.Tensor:
-    weights = features.get("example_weights")
-    if weights is None:
-        return tf.ones(tf.shape(features["input_ids"])[:1])
-    return tf.cast(weights, tf.float32)
-
-
-def _integers(features: Tensors, name: str) -> tf.Tensor:
-    """A feature of one integer per example, [B] or [B, 1] → int32 [B]."""
-    return tf.cast(tf.reshape(features[name], [-1]), tf.int32)
 
 
 def _floats(tensor: tf.Tensor) -> tf.Tensor:
     return tf.cast(tensor, tf.float32)
 
 
+def _integers(tensor: tf.Tensor) -> tf.Tensor:
+    """One integer per example, [B] or [B, 1] → int32 [B]."""
+    return tf.cast(tf.reshape(tensor, [-1]), tf.int32)
+
+
+def _weights(features: Tensors) -> tf.Tensor:
+    """float32 [B]: 0 for the examples that only pad a batch."""
+    weights = features.get("example_weights")
+    if weights is None:
+        return tf.ones(tf.shape(next(iter(features.values())))[:1])
+    return _floats(weights)
+
+
+def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Softmax cross-entropy: [..., N], [...] → [...].
+
+    Sparse: a one-hot matrix over all pieces costs more than the rest of the loss.
+    """
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=tf.cast(labels, tf.int32), logits=_floats(logits))
+
+
 def _hits(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """1.0 where the highest score is the label's: [B, N], [B] → [B]."""
-    return _floats(tf.argmax(scores, axis=-1, output_type=tf.int32) == labels)
+    """1.0 where the highest score is the label's: [..., N], [...] → [...]."""
+    found = tf.argmax(scores, axis=-1, output_type=tf.int32)
+    return _floats(found == tf.cast(labels, tf.int32))
+
+
+# ---- pretraining -----------------------------------------------------------
+
+
+def sentence_order_labels(features: Tensors) -> tf.Tensor:
+    """int32 [B], 1 = swapped; under its parsed name or its name on disk."""
+    labels = features.get("sentence_order_labels")
+    return _integers(features["next_sentence_labels"] if labels is None else labels)
+
+
+def pretraining_denominators(features: Tensors) -> dict[str, tf.Tensor]:
+    """Scalars `masked_lm` and `sentence_order`; they need no forward pass."""
+    return {
+        "masked_lm": tf.reduce_sum(
+            _floats(features["masked_lm_weights"])) + MASKED_LM_EPSILON,
+        "sentence_order": _floats(tf.size(sentence_order_labels(features))),
+    }
+
+
+def pretraining_losses(
+    heads: Tensors,
+    features: Tensors,
+    denominators: Optional[Tensors] = None,
+    sentence_loss: bool = True,
+) -> dict[str, tf.Tensor]:
+    """Masked-LM and sentence-order losses.
+
+    Release: `get_masked_lm_output`, `get_sentence_order_output`.
+
+    Args:
+      heads: `mlm_logits` [B, P, V], `sentence_order_logits` [B, 2].
+      features: `masked_lm_ids` int [B, P], `masked_lm_weights` float [B, P],
+        `sentence_order_labels` int [B] or [B, 1].
+      denominators: of the batch of which `features` is a part; by default
+        those of `features`.
+      sentence_loss: False leaves out the loss over sentences ("None" in Table 5 of
+        the paper).
+
+    Returns:
+      Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
+      the mean over the batch, and their sum `total_loss`; per example
+      `masked_lm_example_loss` [B, P] (not weighted) and
+      `sentence_order_example_loss` [B]. Without the sentence loss nothing of it is
+      there.
+    """
+    if denominators is None:
+        denominators = pretraining_denominators(features)
+    masked_lm = _cross_entropy(heads["mlm_logits"], features["masked_lm_ids"])
+    masked_lm_loss = tf.reduce_sum(
+        _floats(features["masked_lm_weights"]) * masked_lm) / denominators["masked_lm"]
+    losses = {
+        "masked_lm_loss": masked_lm_loss, "total_loss": masked_lm_loss,
+        "masked_lm_example_loss": masked_lm}
+    if not sentence_loss:
+        return losses
+    sentence_order = _cross_entropy(
+        heads["sentence_order_logits"], sentence_order_labels(features))
+    sentence_order_loss = (
+        tf.reduce_sum(sentence_order) / denominators["sentence_order"])
+    return {
+        **losses,
+        "sentence_order_loss": sentence_order_loss,
+        "total_loss": masked_lm_loss + sentence_order_loss,
+        "sentence_order_example_loss": sentence_order,
+    }
+
+
+def pretraining_metrics(heads: Tensors, features: Tensors,
+                        losses: Tensors) -> WeightedValues:
+    """The release's evaluation metrics (`metric_fn`), of shape [B, P] or [B].
+
+    They are `masked_lm_loss`, `masked_lm_accuracy`, and, where `losses` have them,
+    `sentence_order_loss`, `sentence_order_accuracy`.
+    """
+    examples = _weights(features)
+    predictions = _floats(features["masked_lm_weights"]) * examples[:, tf.newaxis]
+    metrics = {
+        "masked_lm_loss": (losses["masked_lm_example_loss"], predictions),
+        "masked_lm_accuracy": (
+            _hits(heads["mlm_logits"], features["masked_lm_ids"]), predictions)}
+    if "sentence_order_example_loss" in losses:
+        metrics |= {
+            "sentence_order_loss": (losses["sentence_order_example_loss"], examples),
+            "sentence_order_accuracy": (
+                _hits(heads["sentence_order_logits"], sentence_order_labels(features)),
+                examples)}
+    return metrics
+
+
+PRETRAINING = Objective(
+    pretraining_denominators, pretraining_losses, pretraining_metrics)
+# "None" in Table 5 of the paper.
+MASKED_LM_ALONE = dataclasses.replace(PRETRAINING, losses=functools.partial(
+    pretraining_losses, sentence_loss=False))
+
+
+# ---- fine-tuning: means over examples --------------------------------------
 
 
 def _denominators(features: Tensors) -> dict[str, tf.Tensor]:
@@ -66,11 +210,7 @@ def _denominators(features: Tensors) -> dict[str, tf.Tensor]:
 
 def _keep(*names: str):
     """Predictions that are outputs as they stand."""
-    def predictions(outputs: Tensors, features: Tensors) -> dict[str, tf.Tensor]:
-        del features
-        return {name: outputs[name] for name in names}
-
-    return predictions
+    return lambda outputs, features: {name: outputs[name] for name in names}
 
 
 def _objective(example_loss, accuracies, predictions,
@@ -106,13 +246,11 @@ def _objective(example_loss, accuracies, predictions,
 
 
 def _label_loss(outputs: Tensors, features: Tensors) -> tf.Tensor:
-    """Softmax cross-entropy over labels or choices, natural log."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=_integers(features, "label_ids"), logits=_floats(outputs["logits"]))
+    return _cross_entropy(outputs["logits"], _integers(features["label_ids"]))
 
 
 def _label_accuracy(outputs: Tensors, features: Tensors) -> dict[str, tf.Tensor]:
-    return {"accuracy": _hits(outputs["logits"], _integers(features, "label_ids"))}
+    return {"accuracy": _hits(outputs["logits"], _integers(features["label_ids"]))}
 
 
 def _label_predictions(outputs: Tensors, features: Tensors) -> dict[str, tf.Tensor]:
@@ -135,9 +273,9 @@ def _span_loss(outputs: Tensors, features: Tensors) -> tf.Tensor:
     Whether padding takes part is the model's mask_padding.
     """
     start, end = (
-        tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels=_integers(features, f"{side}_positions"),
-            logits=_floats(outputs[f"{side}_logits"])) for side in ("start", "end"))
+        _cross_entropy(outputs[f"{side}_logits"],
+                       _integers(features[f"{side}_positions"]))
+        for side in ("start", "end"))
     return (start + end) / 2.0
 
 
@@ -146,12 +284,12 @@ def _conditional_span_loss(outputs: Tensors, features: Tensors) -> tf.Tensor:
 
     def negative_log_prob(side):
         log_probs = _floats(outputs[f"{side}_log_probs"])
-        true = tf.one_hot(_integers(features, f"{side}_positions"),
+        true = tf.one_hot(_integers(features[f"{side}_positions"]),
                           tf.shape(log_probs)[1])
         return -tf.reduce_sum(true * log_probs, axis=-1)
 
     answerability = tf.nn.sigmoid_cross_entropy_with_logits(
-        labels=_floats(_integers(features, "is_impossible")),
+        labels=_floats(_integers(features["is_impossible"])),
         logits=_floats(outputs["cls_logits"]))
     return ((negative_log_prob("start") + negative_log_prob("end")) / 2.0
             + 0.5 * answerability)
@@ -161,20 +299,20 @@ def _span_accuracies(kind: str):
     """Shares of right starts and ends; `kind` of outputs, "logits" or "log_probs"."""
     def accuracies(outputs: Tensors, features: Tensors) -> dict[str, tf.Tensor]:
         return {f"{side}_accuracy": _hits(outputs[f"{side}_{kind}"],
-                                          _integers(features, f"{side}_positions"))
+                                          _integers(features[f"{side}_positions"]))
                 for side in ("start", "end")}
 
     return accuracies
 
 
 def _conditional_span_accuracies(outputs: Tensors, features: Tensors):
-    impossible = _integers(features, "is_impossible")
+    impossible = _integers(features["is_impossible"])
     found = tf.cast(outputs["cls_logits"] > 0, tf.int32)
     return {**_span_accuracies("log_probs")(outputs, features),
             "answerability_accuracy": _floats(found == impossible)}
 
 
-# ---- objectives ------------------------------------------------------------
+# ---- the objectives --------------------------------------------------------
 
 # Features `label_ids` int [B, 1]; outputs `logits` [B, K]. Release:
 # `classifier_utils.create_model`.
@@ -189,9 +327,9 @@ REGRESSION = _objective(
 CHOICE = _objective(_label_loss, _label_accuracy, _label_predictions)
 
 # Losses and metrics of spans need the model's outputs of training, predictions those
-# of prediction. The loop asks for both in evaluation too, where there is no loss to
-# tell: version 2.0 follows its own starts there, and the windows of a set to predict
-# have no positions of answers. Questions are scored by their texts instead.
+# of prediction. Evaluation asks for both and finds no loss: version 2.0 follows its own
+# starts there, and the windows of a set to predict have no positions of answers.
+# Questions are scored by their texts instead.
 
 # Features `start_positions`, `end_positions` int [B, 1]; outputs of AlbertForSpans.
 # Release: `squad_utils.v1_model_fn_builder`.

@@ -15,7 +15,9 @@ averages them over the replicas, and then calls
 `optimizer.apply_gradients(..., skip_gradients_aggregation=True)`.
 """
 
+import collections
 import math
+import re
 from typing import Iterable, Optional, Sequence, Union
 
 from absl import logging
@@ -23,11 +25,16 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.errors import InputError
-from albert_tf.training.learning_rate import WarmupPolynomialDecay, not_negative
-from albert_tf.training.parameter_groups import (
-    DECAY, EXCLUDED, GroupPatterns, NO_DECAY, NO_DECAY_PATTERNS)
+from albert_tf.training.schedules import WarmupPolynomialDecay, not_negative
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
+
+# Groups of variables: with weight decay and LAMB's ratio; with neither; not trained.
+DECAY, NO_DECAY, EXCLUDED = "decay", "no_decay", "excluded"
+
+# Regular expressions, searched in variable names. The release keeps weight decay and
+# LAMB's ratio from the same variables.
+NO_DECAY_PATTERNS = ("LayerNorm", "layer_norm", "bias")
 
 
 def clip_by_global_norm(
@@ -50,10 +57,6 @@ def clip_by_global_norm(
       The clipped gradients, dense float32 (None stays None), and the global norm
       before clipping, a float32 scalar. Where it is not finite every gradient
       becomes NaN, so that no part of a broken step goes unnoticed.
-
-    Raises:
-      InputError: if clip_norm is not over 0.
-      ValueError: if there is no gradient at all.
     """
     if not clip_norm > 0:
         raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
@@ -88,6 +91,22 @@ def _name(variable: tf.Variable) -> str:
     return variable.name.split(":")[0]
 
 
+def _found(patterns: Iterable[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _checked(name: str, patterns: Union[str, Iterable[str]]) -> tuple[str, ...]:
+    """Regular expressions as a tuple; a single string counts as one."""
+    patterns = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f"{name}: '{pattern}' is not a regular expression "
+                             f"({error}); correct it.") from error
+    return patterns
+
+
 class MomentsOptimizer(tf_keras.optimizers.Optimizer):
     """What AdamW and LAMB share: moments, groups of variables, the update.
 
@@ -110,8 +129,11 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
       jit_compile: compile the update of each variable with XLA, on GPUs only.
       name: of the optimizer.
 
-    Raises:
-      InputError: if a number is out of range or a pattern is malformed.
+    Example:
+      optimizer = create_optimizer(0.00176, num_train_steps=125000,
+                                   num_warmup_steps=3125, optimizer="lamb")
+      optimizer.build(model.trainable_variables)
+      optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     """
 
     def __init__(self, learning_rate=0.001, weight_decay_rate: float = 0.01,
@@ -128,7 +150,8 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        self.patterns = GroupPatterns(no_decay, excluded)
+        self.no_decay = _checked("no_decay", no_decay)
+        self.excluded = _checked("excluded", excluded)
         # tf_keras tracks its variables by their place in this list; a checkpoint
         # restored with variables in another order would swap moments of equal
         # shape. Here the dictionary of names below is tracked in its stead.
@@ -139,22 +162,25 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         self._moments = self._no_dependency({})
         self.groups_logged = False
 
+    def group(self, variable: tf.Variable) -> str:
+        """DECAY, NO_DECAY or EXCLUDED."""
+        if _found(self.excluded, _name(variable)):
+            return EXCLUDED
+        return NO_DECAY if _found(self.no_decay, _name(variable)) else DECAY
+
     def trained_variables(self, variables: Iterable[tf.Variable]) -> list[tf.Variable]:
         """The variables that are not excluded, in their order.
 
         The release computes and clips the gradients of these alone.
         """
         return [variable for variable in variables
-                if self.patterns.group(_name(variable)) != EXCLUDED]
+                if self.group(variable) != EXCLUDED]
 
     def build(self, var_list: Iterable[tf.Variable]) -> None:
         """Creates the moments, once; to be called in the strategy's scope.
 
         Args:
           var_list: all variables that gradients will come for, excluded ones too.
-
-        Raises:
-          InputError: as `parameter_groups`.
         """
         if getattr(self, "_built", False):
             return
@@ -166,7 +192,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
             self._moments[self._var_key(variable)] = (
                 self._add_slot(variable, "adam_m"),
                 self._add_slot(variable, "adam_v"),
-                self.patterns.group(_name(variable)) == DECAY)
+                self.group(variable) == DECAY)
 
     def _add_slot(self, variable: tf.Variable, kind: str) -> tf.Variable:
         """A float32 variable of zeros `<variable>/<kind>`, beside its variable."""
@@ -245,8 +271,8 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
-            "no_decay": list(self.patterns.no_decay),
-            "excluded": list(self.patterns.excluded),
+            "no_decay": list(self.no_decay),
+            "excluded": list(self.excluded),
             "jit_compile": self.jit_compile,
         }
 
@@ -273,12 +299,24 @@ OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
 
 def parameter_groups(variables: Iterable[tf.Variable],
                      optimizer: MomentsOptimizer) -> dict[str, list[str]]:
-    """Names of the variables by group: `decay`, `no_decay`, `excluded`.
-
-    Raises:
-      InputError: as GroupPatterns.groups.
-    """
-    return optimizer.patterns.groups([_name(variable) for variable in variables])
+    """Names of the variables by group: `decay`, `no_decay`, `excluded`."""
+    groups = {DECAY: [], NO_DECAY: [], EXCLUDED: []}
+    for variable in variables:
+        groups[optimizer.group(variable)].append(_name(variable))
+    names = [name for members in groups.values() for name in members]
+    for name, count in collections.Counter(names).items():
+        if count > 1:
+            raise InputError(f"{count} variables are called '{name}'; give each a name "
+                             "of its own, under which its moments are kept.")
+    for pattern in optimizer.excluded:
+        if not any(_found([pattern], name) for name in names):
+            raise InputError(
+                f"excluded: '{pattern}' matches no variable; give a pattern that is "
+                "found in the name of a variable.")
+    if names and len(groups[EXCLUDED]) == len(names):
+        raise InputError("excluded: the patterns match every variable, so that nothing "
+                         "would be trained; leave some out.")
+    return groups
 
 
 def log_parameter_groups(variables: Iterable[tf.Variable],
@@ -290,11 +328,10 @@ def log_parameter_groups(variables: Iterable[tf.Variable],
         return groups
     optimizer.groups_logged = True
     sizes = {_name(variable): math.prod(variable.shape) for variable in variables}
-    patterns = optimizer.patterns
     treatment = {
         DECAY: f"all others; weight decay {optimizer.weight_decay_rate:g}",
-        NO_DECAY: f"names with {' or '.join(patterns.no_decay)}; no weight decay",
-        EXCLUDED: f"names with {' or '.join(patterns.excluded)}; not trained",
+        NO_DECAY: f"names with {' or '.join(optimizer.no_decay)}; no weight decay",
+        EXCLUDED: f"names with {' or '.join(optimizer.excluded)}; not trained",
     }
     if isinstance(optimizer, Lamb):
         treatment[DECAY] += ", LAMB's ratio"
@@ -326,9 +363,6 @@ def create_optimizer(
         see WarmupPolynomialDecay.
       optimizer: "lamb" or "adamw".
       weight_decay_rate, excluded, jit_compile: see MomentsOptimizer.
-
-    Raises:
-      InputError: if the optimizer is unknown or a number is out of range.
     """
     if optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of "

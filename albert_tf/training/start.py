@@ -20,7 +20,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training import distribution, run_folder
 from albert_tf.training.options import RunOptions
-from albert_tf.training.steps import Task
+from albert_tf.training.objectives import Task
 
 
 class Start:

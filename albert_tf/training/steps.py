@@ -5,7 +5,6 @@ gradients, clips them to a global norm, and only then are they averaged over
 the replicas and applied.
 """
 
-import dataclasses
 import functools
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
@@ -18,46 +17,11 @@ import tf_keras
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import optimization
 from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.objectives import Predictions, Task, WeightedValues
 from albert_tf.training.options import StepOptions
 
-Features = Mapping[str, tf.Tensor]
-# Metric → its values and their weights; a metric is their weighted mean.
-WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
-# Name → one array for each example, in the order of their `example_index`.
-Predictions = dict[str, list[np.ndarray]]
 
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """What the loop must know of a task.
-
-    Attributes:
-      model: called as model(features, training=..., seed=..., computation=...).
-      denominators: features → what the losses of the whole batch are divided by;
-        handed to `losses`, so that a batch may be computed in parts.
-      losses: (outputs, features, denominators) → dict with a scalar
-        `total_loss`, whose sum over the parts of a batch is the batch's loss.
-      metrics: (outputs, features, losses) → weighted values. In evaluation the
-        features hold `example_weights` [B], 0 for examples that pad a batch.
-      best_metric: the evaluation metric, higher is better, by which the best
-        checkpoint is chosen.
-      predictions: (outputs, features) → what is kept of each example, [B, ...]; the
-        features hold `example_index` [B], -1 for examples that pad a batch. None
-        keeps nothing.
-      score: predictions of all examples, as Evaluator.predict returns them →
-        further evaluation metrics.
-      may_be_new: whether a variable of this name may be missing from the
-        checkpoint that the weights come from: a head that is trained from new.
-    """
-
-    model: tf_keras.Model
-    denominators: Callable[[Features], Mapping[str, tf.Tensor]]
-    losses: Callable[..., Mapping[str, tf.Tensor]]
-    metrics: Callable[..., WeightedValues]
-    best_metric: str
-    predictions: Optional[Callable[..., Mapping[str, tf.Tensor]]] = None
-    score: Optional[Callable[[Predictions], Mapping[str, float]]] = None
-    may_be_new: Callable[[str], bool] = lambda name: False
+# ---- metrics ---------------------------------------------------------------
 
 
 def metric_sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
@@ -71,20 +35,10 @@ def metric_sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
 
 
 class MeanMetrics:
-    """Weighted means that grow over steps and replicas."""
+    """Weighted means that grow over steps and replicas; made in the strategy's scope."""
 
-    def __init__(self):
-        self._means: dict[str, tf_keras.metrics.Mean] = {}
-
-    def create(self, names: Iterable[str]) -> None:
-        """Makes the variables; to be called in the strategy's scope."""
-        for name in names:
-            self._means.setdefault(name, tf_keras.metrics.Mean(name))
-
-    @property
-    def names(self) -> list[str]:
-        """The metrics that there are variables of."""
-        return list(self._means)
+    def __init__(self, names: Iterable[str] = ()):
+        self._means = {name: tf_keras.metrics.Mean(name) for name in names}
 
     def update(self, sums: Mapping[str, tf.Tensor]) -> None:
         """Adds [weighted sum, sum of weights] of each metric; in replica context."""
@@ -97,9 +51,18 @@ class MeanMetrics:
             mean.reset_state()
 
     def result(self, empty: bool = True) -> dict[str, float]:
-        """The means; `empty` tells whether those of no weight are there, as 0."""
+        """The means; those of no weight are 0, or not there without `empty`."""
         return {name: float(mean.result()) for name, mean in self._means.items()
                 if empty or float(tf.convert_to_tensor(mean.count)) > 0}
+
+
+def _names_of(sums: Callable[[Any], Mapping[str, Any]], dataset: Any) -> list[str]:
+    """The metrics that a function of a batch gives, found by tracing it once."""
+    traced = tf.function(sums).get_concrete_function(replica_spec(dataset.element_spec))
+    return list(traced.structured_outputs)
+
+
+# ---- static shapes ---------------------------------------------------------
 
 
 def own_function(python_function: Callable[..., Any], **options: Any) -> Any:
@@ -110,6 +73,26 @@ def own_function(python_function: Callable[..., Any], **options: Any) -> Any:
     itself: the warning then means that a shape is traced again.
     """
     return tf.function(functools.partial(python_function), **options)
+
+
+def replica_spec(element_spec: Any) -> Any:
+    """The spec of one replica's batch from that of a distributed dataset."""
+
+    def first(spec):
+        if isinstance(spec, tf.TensorSpec):
+            return spec
+        return spec._component_specs[0] if hasattr(spec, "_component_specs") else (
+            spec._value_specs[0])
+
+    return {name: first(spec) for name, spec in element_spec.items()}
+
+
+def shape_key(dataset: Any) -> frozenset:
+    """Equal for distributed datasets whose batches a graph can share."""
+    return frozenset(replica_spec(dataset.element_spec).items())
+
+
+# ---- training --------------------------------------------------------------
 
 
 class Trainer(orbit.StandardTrainer):
@@ -148,7 +131,6 @@ class Trainer(orbit.StandardTrainer):
         self.options = options
         self.scaling = scaling
         self.computation = computation
-        self.metrics = MeanMetrics()
         self.runs_on_device = on_tpu
         self._on_step = on_step
         self._shape_of_step = shape_of_step
@@ -168,17 +150,11 @@ class Trainer(orbit.StandardTrainer):
         jit = options.jit_compile and not on_tpu
         self._compiles_gradients = jit and several
         self._compiles_step = jit and not several
-
-    def create_metrics(self) -> None:
-        """Makes the metrics' variables, whose names tracing one batch tells."""
-        spec = replica_spec(self.train_dataset[0].element_spec)
-
-        def sums(features):
-            denominators = self.task.denominators(features)
-            return self._forward(features, denominators, None)[1]
-
-        outputs = tf.function(sums).get_concrete_function(spec).structured_outputs
-        self.metrics.create([*outputs, "gradient_norm", "learning_rate"])
+        self.metrics = MeanMetrics([
+            *_names_of(lambda features: self._forward(
+                features, task.objective.denominators(features), None)[1],
+                       self.train_dataset[0]),
+            "gradient_norm", "learning_rate"])
 
     def create_train_loop_fn(self):
         def new_loop():
@@ -234,8 +210,8 @@ class Trainer(orbit.StandardTrainer):
         """Loss of a part of a batch and the sums of its metrics."""
         outputs = self.task.model(
             features, training=True, seed=seed, computation=self.computation)
-        losses = self.task.losses(outputs, features, denominators)
-        metrics = self.task.metrics(outputs, features, losses)
+        losses = self.task.objective.losses(outputs, features, denominators)
+        metrics = self.task.objective.metrics(outputs, features, losses)
         return losses["total_loss"], metric_sums(metrics)
 
     def _part_gradients(self, features, denominators, seed):
@@ -252,7 +228,7 @@ class Trainer(orbit.StandardTrainer):
         """Loss, clipped gradients, their norm before, and metrics of one replica."""
         seed = tf.stack([tf.constant(self.options.random_seed, tf.int32), replica])
         seed = tf.random.fold_in(seed, tf.cast(step, tf.int32))
-        denominators = self.task.denominators(features)
+        denominators = self.task.objective.denominators(features)
         parts = self.options.gradient_accumulation_steps
         if parts == 1:
             loss, gradients, sums = self._part_gradients(features, denominators, seed)
@@ -351,18 +327,92 @@ class Trainer(orbit.StandardTrainer):
                 choose, args=(gradients, good))
 
 
-def replica_spec(element_spec: Any) -> Any:
-    """The spec of one replica's batch from that of a distributed dataset."""
-
-    def first(spec):
-        if isinstance(spec, tf.TensorSpec):
-            return spec
-        return spec._component_specs[0] if hasattr(spec, "_component_specs") else (
-            spec._value_specs[0])
-
-    return {name: first(spec) for name, spec in element_spec.items()}
+# ---- evaluation ------------------------------------------------------------
 
 
-def shape_key(dataset: Any) -> frozenset:
-    """Equal for distributed datasets whose batches a graph can share."""
-    return frozenset(replica_spec(dataset.element_spec).items())
+class Evaluator(orbit.AbstractEvaluator):
+    """Evaluates a task's model over every example of a dataset, once.
+
+    Each static shape of a batch is traced once, whatever sets it occurs in.
+
+    Args:
+      task: what to evaluate.
+      datasets: (distributed dataset, batches that each replica takes) for each
+        static shape of a batch; padded with examples of weight 0. Without any, the
+        evaluator only predicts.
+      computation: how the model computes.
+
+    Attributes:
+      predictions: what was kept of each example in the last evaluation.
+    """
+
+    def __init__(self, task: Task, datasets: Sequence[tuple[Any, int]] = (),
+                 computation: Computation = Computation()):
+        self.strategy = tf.distribute.get_strategy()
+        self.task = task
+        self.computation = computation
+        self.predictions: Predictions = {}
+        self._datasets = datasets
+        # The step on batches of each shape.
+        self._steps: dict[frozenset, Any] = {}
+        self.metrics = None
+        if datasets:
+            self.metrics = MeanMetrics(_names_of(
+                lambda features: self._metric_sums(self._outputs(features), features),
+                datasets[0][0]))
+
+    @property
+    def num_steps(self) -> int:
+        """Batches that each replica takes."""
+        return sum(steps for _, steps in self._datasets)
+
+    def evaluate(self, num_steps=None) -> dict[str, float]:
+        """Metrics over all examples: the objective's means, and the task's score."""
+        del num_steps  # orbit hands it over; all are taken.
+        self.metrics.reset()
+        self.predictions = self.predict(self._datasets)
+        metrics = self.metrics.result()
+        if self.task.score is not None:
+            metrics |= self.task.score(self.predictions)
+        return metrics
+
+    def predict(self, datasets: Sequence[tuple[Any, int]]) -> Predictions:
+        """What the objective keeps of every example of a set, whose labels may be 0."""
+        rows: dict[str, dict[int, np.ndarray]] = {}
+        for dataset, steps in datasets:
+            step = self._steps.setdefault(shape_key(dataset), own_function(self._step))
+            iterator = iter(dataset) if steps else None
+            for _ in range(steps):
+                batch = {name: self._gathered(value)
+                         for name, value in step(iterator).items()}
+                indices = batch.pop("example_index", ())
+                for name, values in batch.items():
+                    rows.setdefault(name, {}).update(
+                        (int(index), value) for index, value in zip(indices, values)
+                        if index >= 0)
+        return {name: [found[index] for index in sorted(found)]
+                for name, found in rows.items()}
+
+    def _gathered(self, value) -> np.ndarray:
+        """All replicas' examples, those of other hosts too."""
+        return self.strategy.gather(value, axis=0).numpy()
+
+    def _outputs(self, features):
+        return self.task.model(features, training=False, computation=self.computation)
+
+    def _metric_sums(self, outputs, features):
+        objective = self.task.objective
+        losses = objective.losses(outputs, features, objective.denominators(features))
+        return metric_sums(objective.metrics(outputs, features, losses))
+
+    def _step(self, iterator):
+        def replica_step(features):
+            outputs = self._outputs(features)
+            if self.metrics is not None:
+                self.metrics.update(self._metric_sums(outputs, features))
+            if self.task.objective.predictions is None:
+                return {}
+            return {**self.task.objective.predictions(outputs, features),
+                    "example_index": features["example_index"]}
+
+        return self.strategy.run(replica_step, args=(next(iterator),))

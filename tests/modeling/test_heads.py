@@ -13,7 +13,6 @@ from albert_tf.modeling.models import (
 from albert_tf.modeling.kernels import fast
 from albert_tf.training import objectives
 from albert_tf.training.optimization import clip_by_global_norm
-from albert_tf.training.steps import Task
 from tests.golden import heads as golden_heads
 from tests.helpers import SHARED
 
@@ -411,17 +410,14 @@ def test_a_number_of_candidates_under_1_is_refused(option):
         AlbertForConditionalSpans(case("spans").config, **{option: 0})
 
 
-def test_objectives_fit_a_task():
+def test_metrics_are_values_and_weights_of_one_shape():
     model, objective = without_dropout("cola")
-    task = Task(model=model, denominators=objective.denominators,
-                losses=objective.losses, metrics=objective.metrics,
-                best_metric="accuracy")
     features = case("cola").features()
-    outputs = task.model(features)
-    losses = task.losses(outputs, features, task.denominators(features))
+    outputs = model(features)
+    losses = objective.losses(outputs, features, objective.denominators(features))
     assert losses["total_loss"].shape == ()
     assert all(values.shape == weights.shape == (7,) for values, weights
-               in task.metrics(outputs, features, losses).values())
+               in objective.metrics(outputs, features, losses).values())
 
 
 def test_span_metrics_are_shares_of_right_positions():

@@ -141,7 +141,6 @@ class Steps:
                     count_duplicate_rows=chosen["count_duplicate_rows"]),
                 scaling=LossScaling() if chosen["dtype"] == "float16" else None,
                 computation=Computation(chosen["dtype"], chosen["recompute"]))
-            trainer.create_metrics()
             self.rows = [trainer.train(tf.constant(1)) for _ in range(STEPS)]
 
     def state(self):

@@ -15,9 +15,9 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import input_pipeline, optimization
-from albert_tf.training.evaluation_steps import Evaluator
+from albert_tf.training.objectives import Objective, Task
 from albert_tf.training.options import StepOptions
-from albert_tf.training.steps import Task, Trainer
+from albert_tf.training.steps import Evaluator, Trainer
 from tests import tiny_run
 from tests.golden import training as golden_training
 from tests.helpers import FIXTURES
@@ -57,7 +57,6 @@ class Training:
             self.trainer = Trainer(tiny_run.task_with_loss(self.model), self.optimizer,
                                    [dataset], StepOptions(**options),
                                    computation=computation)
-            self.trainer.create_metrics()
 
     def _distributed(self, batches):
         return self.strategy.distribute_datasets_from_function(
@@ -171,10 +170,8 @@ def check_golden_run(run, start, final, infos, spec):
         lambda context: input_pipeline.training_dataset(
             infos, spec, 16, 1, shuffle_buffer=0))
     trainer = Trainer(task, optimizer, [data], StepOptions(count_duplicate_rows=True))
-    trainer.create_metrics()
     held = input_pipeline.evaluation_dataset(infos, spec, 16, max_batches=6)
     evaluator = Evaluator(task, [(held.dataset, held.num_batches)])
-    evaluator.create_metrics()
 
     def check_evaluation(expected):
         metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
@@ -237,7 +234,8 @@ def test_replicas_clip_before_they_average():
     for half in range(2):
         part = {name: np.array_split(value, 2)[half] for name, value in batch.items()}
         with tf.GradientTape() as tape:
-            loss = task.losses(model(part, training=True), part)["total_loss"]
+            loss = task.objective.losses(
+                model(part, training=True), part)["total_loss"]
         gradients = [tf.convert_to_tensor(g).numpy().astype(np.float64)
                      for g in tape.gradient(loss, model.trainable_variables)]
         norms.append(np.sqrt(sum((g ** 2).sum() for g in gradients)))
@@ -368,8 +366,9 @@ class _Shapes:
             model = _Weighted()
             optimizer = optimization.create_optimizer(0.1, 100, 0)
             optimizer.build(model.trainable_variables)
-            task = Task(model, lambda features: {}, self._losses,
-                        lambda outputs, features, losses: {"mean": (outputs, 1.0)}, "")
+            task = Task(model, Objective(
+                lambda features: {}, self._losses,
+                lambda outputs, features, losses: {"mean": (outputs, 1.0)}), "")
             self.data = [strategy.distribute_datasets_from_function(
                 lambda context, size=size: batches_of(
                     [{"values": np.ones([size], np.float32)}]).repeat())
@@ -377,9 +376,7 @@ class _Shapes:
             self.trainer = Trainer(
                 task, optimizer, self.data, StepOptions(**options),
                 shape_of_step=lambda step: step % len(self.data))
-            self.trainer.create_metrics()
             self.evaluator = Evaluator(task, [(data, 1) for data in self.data])
-            self.evaluator.create_metrics()
         self.traced.clear()
 
     def _losses(self, outputs, features, denominators):
@@ -457,7 +454,6 @@ def test_evaluation_weighs_every_example_once(replicas, batch_size, tmp_path):
         dataset = strategy.distribute_datasets_from_function(lambda _: data.dataset)
         evaluator = Evaluator(
             tiny_run.task_with_loss(model), [(dataset, data.num_batches // replicas)])
-        evaluator.create_metrics()
         metrics = evaluator.evaluate(tf.constant(evaluator.num_steps))
 
     plain = models.AlbertForPreTraining(tiny_run.config())

@@ -1,4 +1,4 @@
-"""The rate of each step: linear warm-up, then polynomial decay."""
+"""Schedules: what a step's number decides. So far the learning rate alone."""
 
 import math
 import operator
@@ -47,9 +47,6 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
       poly_power: power of the decay; 1.0 is linear.
       start_warmup_step: step at which the warm-up starts. Before it the rate is 0
         (the release gets a negative one). Without warm-up it has no effect.
-
-    Raises:
-      InputError: if a number is out of range.
     """
 
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,

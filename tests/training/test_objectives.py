@@ -9,7 +9,7 @@ from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.models import AlbertForPreTraining
-from albert_tf.training import losses
+from albert_tf.training import objectives
 from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 from tests.helpers import SHARED
 
@@ -17,7 +17,7 @@ from tests.helpers import SHARED
 def loss_and_gradients(model, batch, denominators=None):
     with tf.GradientTape() as tape:
         heads = model(batch, training=True)
-        values = losses.pretraining_losses(heads, batch, denominators)
+        values = objectives.pretraining_losses(heads, batch, denominators)
     gradients = tape.gradient(values["total_loss"], model.trainable_variables)
     return heads, values, gradients
 
@@ -104,7 +104,7 @@ def test_losses_by_hand():
 
     masked = nll(heads["mlm_logits"], batch["masked_lm_ids"])
     order = nll(heads["sentence_order_logits"], batch["sentence_order_labels"])
-    values = losses.pretraining_losses(heads, batch)
+    values = objectives.pretraining_losses(heads, batch)
     np.testing.assert_allclose(values["masked_lm_example_loss"], masked, rtol=1e-5)
     np.testing.assert_allclose(values["sentence_order_example_loss"], order, rtol=1e-5)
     weights = batch["masked_lm_weights"]
@@ -117,7 +117,7 @@ def test_losses_by_hand():
 
 def test_a_batch_without_predictions_has_loss_zero():
     batch = {**small_batch(), "masked_lm_weights": np.zeros([4, 3], "f")}
-    values = losses.pretraining_losses(small_heads(), batch)
+    values = objectives.pretraining_losses(small_heads(), batch)
     assert float(values["masked_lm_loss"]) == 0.0
     assert np.isfinite(float(values["total_loss"]))
 
@@ -127,9 +127,9 @@ def test_labels_under_both_names_and_shapes():
     labels = batch.pop("sentence_order_labels")
     for name in ("sentence_order_labels", "next_sentence_labels"):
         for value in (labels, labels[:, None]):
-            found = losses.sentence_order_labels({**batch, name: value})
+            found = objectives.sentence_order_labels({**batch, name: value})
             np.testing.assert_array_equal(found, labels)
-            assert losses.pretraining_losses(heads, {**batch, name: value})[
+            assert objectives.pretraining_losses(heads, {**batch, name: value})[
                 "sentence_order_example_loss"].shape == [4]
 
 
@@ -141,7 +141,7 @@ def test_halves_with_the_denominators_of_the_whole_give_the_whole():
         num_attention_heads=2, intermediate_size=16, max_position_embeddings=12,
         initializer_range=0.3)
     model, batch = AlbertForPreTraining(config), small_batch()
-    denominators = losses.pretraining_denominators(batch)
+    denominators = objectives.pretraining_denominators(batch)
     assert float(denominators["masked_lm"]) == pytest.approx(6 + 1e-5)
     assert float(denominators["sentence_order"]) == 4.0
     _, whole, gradients = loss_and_gradients(model, batch)
@@ -170,11 +170,11 @@ def weighted_mean(pair):
 
 def test_without_the_sentence_loss_the_rest_is_as_it_was():
     batch, heads = small_batch(), small_heads()
-    whole = losses.pretraining_losses(heads, batch)
-    alone = losses.pretraining_losses(heads, batch, sentence_loss=False)
+    whole = objectives.pretraining_losses(heads, batch)
+    alone = objectives.pretraining_losses(heads, batch, sentence_loss=False)
     assert alone["total_loss"] is alone["masked_lm_loss"]
     assert float(alone["total_loss"]) == float(whole["masked_lm_loss"])
-    metrics = losses.pretraining_metrics(heads, batch, alone)
+    metrics = objectives.pretraining_metrics(heads, batch, alone)
     assert set(metrics) == {"masked_lm_loss", "masked_lm_accuracy"}
 
 
@@ -183,10 +183,10 @@ def test_metrics_leave_out_padding():
     padded = {**batch, "example_weights": np.array([1, 1, 0, 0], "f")}
     first = {name: value[:2] for name, value in batch.items()}
     first_heads = {name: value[:2] for name, value in heads.items()}
-    whole = losses.pretraining_metrics(
-        heads, padded, losses.pretraining_losses(heads, padded))
-    part = losses.pretraining_metrics(
-        first_heads, first, losses.pretraining_losses(first_heads, first))
+    whole = objectives.pretraining_metrics(
+        heads, padded, objectives.pretraining_losses(heads, padded))
+    part = objectives.pretraining_metrics(
+        first_heads, first, objectives.pretraining_losses(first_heads, first))
     for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
                  "sentence_order_accuracy"):
         assert weighted_mean(whole[name]) == pytest.approx(weighted_mean(part[name]))
@@ -208,6 +208,6 @@ def test_loss_of_the_releases_first_training_step():
                          "start_lamb_groups_from_group0.ckpt")):
         model = AlbertForPreTraining(AlbertConfig.from_dict(runs[name]["config"]))
         assert restore_tf1(model, str(golden / start)).complete
-        values = losses.pretraining_losses(model(batch), batch)
+        values = objectives.pretraining_losses(model(batch), batch)
         assert float(values["total_loss"]) == pytest.approx(
             runs[name]["loss_before_each_step"][0], abs=1e-5)
