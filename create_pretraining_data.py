@@ -11,8 +11,8 @@ prepare_corpus.py writes it; it may be compressed (.gz, .bz2, .xz, .zst). Beside
 first output goes a summary, `summary-<name of the output>` as .json, .txt and .png.
 
 The same flags and text give the same bytes, on any number of cores or on a cluster
-(--runner). A run that was stopped goes on where it was when the same command is
-started again. Memory stays below 1 GB for each process, whatever the size of the text.
+(--runner). A run that was stopped is resumed when the same command is started
+again. Memory stays below 1 GB for each process, whatever the size of the text.
 """
 
 from absl import flags
@@ -21,9 +21,10 @@ from albert_tf import files
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import local, options as pretraining_data, release
-from albert_tf.pretraining_data.release_instances import (
-    InstanceOptions, SINGLE_SEGMENT_CHOICES)
+from albert_tf.pretraining_data import local, release
+from albert_tf.pretraining_data.options import (
+    DataOptions, InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES,
+    shard_names)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 FLAGS = flags.FLAGS
@@ -81,8 +82,8 @@ flags.DEFINE_bool(
     "half of the cases (ALBERT's sentence order). The same as "
     "--sentence_objective=next.")
 flags.DEFINE_enum(
-    "sentence_objective", "order", ["order", "next", "none"],
-    "What the sentence label tells (table 5 of the paper). order: whether the segments "
+    "sentence_objective", "order", SENTENCE_OBJECTIVES,
+    "What the sentence label says (table 5 of the paper). order: whether the segments "
     "change places (ALBERT, the default); next: whether the second one comes from "
     "another document (BERT); none: there are no segments, sequences are filled with "
     "whole sentences (RoBERTa).")
@@ -119,20 +120,11 @@ flags.DEFINE_bool(
     "before the digit, which the published models expect.")
 
 
-def options_from_flags() -> pretraining_data.DataOptions:
-    """The flags as frozen options, globs expanded.
-
-    Raises:
-      InputError: names the flag that is missing or wrong.
-    """
+def options_from_flags() -> DataOptions:
+    """The flags as frozen options, globs expanded."""
     for name in ("input_file", "output_file"):
         if not FLAGS[name].value:
             raise InputError(f"--{name} is missing: give a path.")
-    if (FLAGS.random_next_sentence and FLAGS["sentence_objective"].present
-            and FLAGS.sentence_objective != "next"):
-        raise InputError(
-            "--random_next_sentence is the sentence objective next, but "
-            f"--sentence_objective={FLAGS.sentence_objective}; give one of the two.")
     masking = MaskingOptions(
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         masked_lm_prob=FLAGS.masked_lm_prob,
@@ -144,7 +136,8 @@ def options_from_flags() -> pretraining_data.DataOptions:
         max_seq_length=FLAGS.max_seq_length,
         short_seq_prob=FLAGS.short_seq_prob,
         random_next_sentence=FLAGS.random_next_sentence,
-        sentence_objective=FLAGS.sentence_objective,
+        sentence_objective=(FLAGS.sentence_objective
+                            if FLAGS["sentence_objective"].present else None),
         single_segment=FLAGS.single_segment,
         masking=masking)
     outputs = [name.strip() for name in FLAGS.output_file.split(",") if name.strip()]
@@ -152,10 +145,10 @@ def options_from_flags() -> pretraining_data.DataOptions:
         raise InputError(
             f"--num_shards={FLAGS.num_shards} names the files itself, but "
             f"--output_file has {len(outputs)} names; give one of them.")
-    return pretraining_data.DataOptions(
+    return DataOptions(
         input_files=tuple(files.expand_patterns(FLAGS.input_file, "--input_file")),
-        output_files=tuple(shard for name in outputs for shard in
-                           pretraining_data.shard_names(name, FLAGS.num_shards)),
+        output_files=tuple(shard for name in outputs
+                           for shard in shard_names(name, FLAGS.num_shards)),
         instances=instances,
         dupe_factor=FLAGS.dupe_factor,
         word_start=FLAGS.word_start,

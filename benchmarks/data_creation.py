@@ -24,7 +24,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags
-from albert_tf.pretraining_data import options
+from albert_tf.pretraining_data.summary import summary_path
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
 
@@ -114,7 +114,7 @@ def measure(text: str, workers: int, folder: str, *more: str) -> dict:
     if process.returncode:
         with open(os.path.join(folder, "log"), encoding="utf-8") as log:
             raise SystemExit(log.read()[-2000:])
-    with open(options.summary_path(output), encoding="utf-8") as stream:
+    with open(summary_path(output), encoding="utf-8") as stream:
         instances = json.load(stream)["instances"]
     found = {
         "workers": workers, "text_bytes": os.path.getsize(text),

@@ -1,4 +1,4 @@
-"""Pretraining records on a cluster: those of `local_data`, through Apache Beam.
+"""Pretraining records on a cluster: those of `local`, through Apache Beam.
 
     spans -> Tokenize -> slices of documents -> Plan -> finished instances
                counts -> Number ----------------^  |         (packs)
@@ -7,10 +7,9 @@
     packs -> Write -> files of records -> Join -> shards -> renamed at the end
        counts -> Rank -^
 
-What the steps do is in `beam_stages` and `beam_writing`. Elements are brought
-together by their keys alone, not as side inputs, which Beam's Dask runner computes
-again in every task. Beam is an optional dependency, imported when a run begins
-(requirements-beam.txt).
+What the steps do is in `beam_stages`. Elements are brought together by their keys
+alone, not as side inputs, which Beam's Dask runner computes again in every task. Beam
+is an optional dependency, imported when a run begins (requirements-beam.txt).
 """
 
 import contextlib
@@ -26,13 +25,14 @@ from typing import Any, Iterator, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data import beam_stages, beam_writing, spans as text_spans
+from albert_tf.pretraining_data import beam_stages as stages
 from albert_tf.pretraining_data.beam_stages import Job
-from albert_tf.pretraining_data.encoder import TokenEncoder
-from albert_tf.pretraining_data.options import (
-    DataOptions, check, check_number, check_text, report, summary_of, summary_path,
-    summary_writers)
-from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
+from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.options import DataOptions, Sizes
+from albert_tf.pretraining_data.spans import Span, plan_spans
+from albert_tf.pretraining_data.summary import (
+    CorpusCounts, report, summary_files, summary_of)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # Beam knows the short names of its other runners.
@@ -47,7 +47,8 @@ _INPUT_ERROR = re.compile(
 
 
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
-        runner_options: Sequence[str] = ()) -> dict[str, Any]:
+        runner_options: Sequence[str] = (), *, picture: bool = True,
+        sizes: Sizes = Sizes()) -> dict[str, Any]:
     """Makes a pretraining data set on one of Beam's runners.
 
     Workers need this package, and reach input and output files by the same names.
@@ -61,35 +62,33 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
       runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner,
         or the full name of another runner's class.
       runner_options: flags of Beam and of the runner ("--flink_master=host:8081").
+      picture: whether the summary has one.
+      sizes: of units of work.
 
     Returns:
       The summary, as in the JSON file beside the first output. Records and summary
-      are those of local_data.create.
-
-    Raises:
-      InputError: if something in the input is wrong, or Beam or the runner is not
-        there; no output is written then.
+      are those of local.create.
     """
     beam = _beam()
     check(options, tokenizer)
     begin = time.monotonic()
-    spans = text_spans.plan_spans(options.input_files)
+    spans = plan_spans(options.input_files, sizes.span_bytes)
     folder = f"{_absolute(options.output_files[0])}.beam-{uuid.uuid4().hex[:12]}"
-    encoder = TokenEncoder(tokenizer, options.word_start)
+    encoder = PieceEncoder(tokenizer, options.word_start)
     job = Job(
         dataclasses.replace(
             options, input_files=tuple(map(_absolute, options.input_files))),
         folder,
-        beam_stages.num_buckets(
-            sum(span.num_bytes for span in spans), options.dupe_factor),
-        encoder.dtype.str)
+        stages.num_buckets(sum(span.num_bytes for span in spans), options.dupe_factor,
+                           sizes.bucket_bytes),
+        encoder.dtype.str, sizes)
     files.make_directory(folder, "--output_file")
     try:
         job.save_encoder(encoder)
         with _package_importable():
             _run_pipeline(
                 beam, _pipeline(beam, runner, runner_options, len(spans)), spans, job)
-        summary = _publish(job, options, tokenizer)
+        summary = _publish(job, options, tokenizer, picture)
     finally:
         files.remove_folder(folder)
     report(options, summary, time.monotonic() - begin)
@@ -114,7 +113,7 @@ def _absolute(path: str) -> str:
 @contextlib.contextmanager
 def _package_importable() -> Iterator[None]:
     """Processes that a runner starts here find this package, wherever it lies."""
-    root = str(pathlib.Path(__file__).parent.parent)
+    root = str(pathlib.Path(__file__).parents[2])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
     try:
@@ -156,7 +155,7 @@ def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
     return pipeline
 
 
-def build(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
+def build(beam, pipeline, spans: Sequence[Span], job: Job):
     """Joins the steps of beam_stages to a pipeline.
 
     Args:
@@ -170,47 +169,48 @@ def build(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
     """
     packs, results = _instances(beam, pipeline, spans, job)
     ranks = (packs
-             | "CountInstances" >> beam.Map(beam_writing.count_pack)
+             | "CountInstances" >> beam.Map(stages.count_pack)
              | "OfBuckets" >> beam.CombinePerKey(sum)
-             | "AllBuckets" >> beam.Map(beam_writing.with_others)
+             | "AllBuckets" >> beam.Map(stages.with_others)
              | "GroupBuckets" >> beam.GroupByKey()
-             | "Rank" >> beam.FlatMap(beam_writing.rank_buckets))
+             | "Rank" >> beam.FlatMap(stages.number_through))
     written = ({"packs": packs, "ranks": ranks}
                | "JoinRanks" >> beam.CoGroupByKey()
-               | "Write" >> beam.FlatMap(beam_writing.write_bucket, job))
+               | "Write" >> beam.FlatMap(stages.write_bucket, job))
     shards = (written
-              | "Pieces" >> _of_kind(beam, "piece")
-              | "GroupPieces" >> beam.GroupByKey()
-              | "Join" >> beam.Map(beam_writing.join_shard, job))
+              | "Fragments" >> _of_kind(beam, "fragment")
+              | "GroupFragments" >> beam.GroupByKey()
+              | "Join" >> beam.Map(stages.join_shard, job))
     return ((*results, written | "ResultsOfWrite" >> _of_kind(beam, "result"), shards)
             | "Results" >> beam.Flatten()
-            | "Merge" >> beam.CombinePerKey(beam_writing.merge_results)
-            | "Finish" >> beam.Map(beam_writing.write_result, job))
+            | "Merge" >> beam.CombinePerKey(stages.merge_results)
+            | "Finish" >> beam.Map(stages.write_result, job))
 
 
-def _instances(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
+def _instances(beam, pipeline, spans: Sequence[Span], job: Job):
     """From text to packs of instances, and collections of results."""
     read = (pipeline
             | "Spans" >> beam.Create([tuple(span) for span in spans])
             | "Spread" >> beam.Reshuffle()
-            | "Tokenize" >> beam.FlatMap(beam_stages.tokenize_span, job))
+            | "Tokenize" >> beam.FlatMap(stages.tokenize_span, job))
     counts = read | "Counts" >> _of_kind(beam, "counts")
     numbers = (counts
-               | "CountDocuments" >> beam.Map(beam_stages.count_documents)
+               | "CountDocuments" >> beam.Map(stages.count_documents)
+               | "AllSpans" >> beam.Map(stages.with_others)
                | "GroupSpans" >> beam.GroupByKey()
-               | "Number" >> beam.FlatMap(beam_stages.number_documents))
+               | "Number" >> beam.FlatMap(stages.number_through))
     planned = ({"slices": read | "Slices" >> _of_kind(beam, "slice"),
                 "numbers": numbers}
                | "JoinNumbers" >> beam.CoGroupByKey()
-               | "Plan" >> beam.FlatMap(beam_stages.plan_span, job))
+               | "Plan" >> beam.FlatMap(stages.plan_span, job))
     packs = planned | "PacksOfPlan" >> _of_kind(beam, "pack")
-    results = [counts | "ResultsOfTokenize" >> beam.Map(beam_stages.text_result),
+    results = [counts | "ResultsOfTokenize" >> beam.Map(stages.text_result),
                planned | "ResultsOfPlan" >> _of_kind(beam, "result")]
-    if job.needs_random_documents:
+    if job.options.instances.needs_random_documents:
         answered = ({"texts": planned | "Texts" >> _of_kind(beam, "text"),
                      "requests": planned | "Requests" >> _of_kind(beam, "request")}
                     | "JoinTexts" >> beam.CoGroupByKey()
-                    | "Answer" >> beam.FlatMap(beam_stages.answer_requests, job))
+                    | "Answer" >> beam.FlatMap(stages.answer_requests, job))
         packs = ((packs, answered | "PacksOfAnswer" >> _of_kind(beam, "pack"))
                  | "Packs" >> beam.Flatten())
         results.append(answered | "ResultsOfAnswer" >> _of_kind(beam, "result"))
@@ -218,10 +218,10 @@ def _instances(beam, pipeline, spans: Sequence[text_spans.Span], job: Job):
 
 
 def _of_kind(beam, kind: str):
-    return beam.FlatMap(beam_stages.of_kind, kind)
+    return beam.FlatMap(stages.of_kind, kind)
 
 
-def _run_pipeline(beam, pipeline, spans: Sequence[text_spans.Span], job: Job) -> None:
+def _run_pipeline(beam, pipeline, spans: Sequence[Span], job: Job) -> None:
     build(beam, pipeline, spans, job)
     result = None
     try:
@@ -240,23 +240,23 @@ def _run_pipeline(beam, pipeline, spans: Sequence[text_spans.Span], job: Job) ->
         raise RuntimeError(f"The pipeline ended in the state {state}.")
 
 
-def _publish(job: Job, options: DataOptions,
-             tokenizer: FullTokenizer) -> dict[str, Any]:
+def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
+             picture: bool) -> dict[str, Any]:
     """Checks the result and gives everything its final name, once all is whole."""
     with files.open_binary(job.file("result.json")) as stream:
         result = json.load(stream)
-    corpus = CorpusCounts.from_json(result["text"])
-    made = InstanceCounts.from_json(result["made"])
+    corpus, made = CorpusCounts(**result["text"]), job.new_counts()
     check_text(corpus, options)
+    made.merge(result["made"])
     check_number(made.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, made)
     moves = {result["shards"][str(shard)]: path
              for shard, path in enumerate(options.output_files)}
-    for number, (path, write) in enumerate(
-            summary_writers(summary, summary_path(options.output_files[0])).items()):
-        unfinished = job.file(f"summary-{number}")
-        write(unfinished)
-        moves[unfinished] = path
+    for number, (path, content) in enumerate(
+            summary_files(summary, options, picture).items()):
+        moves[job.file(f"summary-{number}")] = path
+        with files.atomic_write(job.file(f"summary-{number}")) as stream:
+            stream.write(content)
     for unfinished, path in moves.items():
         try:
             files.rename(unfinished, path)

@@ -1,7 +1,7 @@
-"""Lines of text → tokens: ids with a bit that says whether a piece starts a word.
+"""Lines of text → coded pieces: ids with a bit that says whether a piece starts a word.
 
-A token is id * 2 + starts_word. Masking needs no more of a piece than that, so
-that pieces as strings occur nowhere after this module.
+The code of a piece is id * 2 + starts_word. Masking needs no more of a piece than that,
+so that pieces as strings occur nowhere after this module.
 """
 
 import itertools
@@ -9,73 +9,70 @@ from typing import NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf.errors import InputError
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.word_starts import WordStarts
 
 _LARGEST_SMALL_VOCABULARY = 1 << 15
 
 
-def token_dtype(vocab_size: int) -> np.dtype:
-    """The type that holds id * 2 + 1 of a vocabulary: "<u2" or "<u4"."""
+def code_dtype(vocab_size: int) -> np.dtype:
+    """The type that holds the codes of a vocabulary: "<u2" or "<u4"."""
     return np.dtype("<u2" if vocab_size <= _LARGEST_SMALL_VOCABULARY else "<u4")
 
 
+def sums_before(numbers: np.ndarray) -> np.ndarray:
+    """Sums of the first 0, 1, ..., N numbers: int64 [N + 1]."""
+    sums = np.zeros(len(numbers) + 1, np.int64)
+    np.cumsum(numbers, dtype=np.int64, out=sums[1:])
+    return sums
+
+
 class EncodedLines(NamedTuple):
-    """Tokens of some lines.
+    """Coded pieces of L lines.
 
     Attributes:
-      tokens: those of all lines, one line after the other: [T] of token_dtype.
-      lengths: tokens of each line: uint32 [L].
-      unknown_pieces: how many of the tokens are the unknown piece.
+      codes: those of all lines, one line after the other: [C] of code_dtype.
+      lengths: pieces of each line: uint32 [L].
+      unknown_pieces: how many are the unknown piece.
     """
 
-    tokens: np.ndarray
+    codes: np.ndarray
     lengths: np.ndarray
     unknown_pieces: int
 
 
-class TokenEncoder:
+class PieceEncoder:
     """Encodes lines as `tokenize` and the masking rules do, many at a time.
 
     An encoder can be pickled and sent to other processes.
 
+        encoder = PieceEncoder(FullTokenizer(spm_model_file="30k-clean.model"))
+        encoder.encode(encoder.prepare(["The cat sat on the mat."])).codes
+
+    Args:
+      tokenizer: gives the pieces; each of its vocabulary is looked at once.
+      word_start: which SentencePiece pieces start a word, "release" or
+        "sentencepiece"; WordPiece has one rule.
+
     Attributes:
-      tokenizer: the tokenizer whose pieces these are.
-      dtype: of tokens.
-      separator: the token of [SEP], a word start; it ends each document in a
+      tokenizer: as given.
+      dtype: of codes.
+      separator: the code of [SEP], a word start; it ends each document in a
         token store.
     """
 
     def __init__(self, tokenizer: FullTokenizer, word_start: str = "release"):
-        """Looks at each piece of the vocabulary once.
-
-        Args:
-          tokenizer: gives the pieces.
-          word_start: which SentencePiece pieces start a word, "release" or
-            "sentencepiece" (word_starts); WordPiece has one rule.
-
-        Raises:
-          InputError: if the rule is another, or not one for this vocabulary.
-        """
-        if word_start not in ("release", "sentencepiece"):
-            raise InputError(
-                f"--word_start={word_start}: give release or sentencepiece.")
-        if word_start == "sentencepiece" and not tokenizer.uses_sentencepiece:
-            raise InputError(
-                "--word_start=sentencepiece needs --spm_model_file: a WordPiece "
-                "vocabulary marks words in its own way.")
         self.tokenizer = tokenizer
-        self.dtype = token_dtype(tokenizer.vocab_size)
+        self.dtype = code_dtype(tokenizer.vocab_size)
         self.separator = tokenizer.sep_id * 2 + 1
-        self._token_of = _Tokens(
+        self._code_of = _Codes(
             tokenizer, word_start if tokenizer.uses_sentencepiece else "wordpiece")
         self._table = np.zeros(tokenizer.vocab_size, self.dtype)
         for piece, i in tokenizer.vocab.items():
-            self._table[i] = self._token_of[piece]
+            self._table[i] = self._code_of[piece]
         # What a row of the model's ids is replaced with where it is not final.
         self._splits = {} if not tokenizer.uses_sentencepiece else {
-            i: [self._token_of[piece] for piece in pieces]
+            i: [self._code_of[piece] for piece in pieces]
             for i, pieces in tokenizer.split_pieces().items()}
         self._is_final = np.ones(tokenizer.vocab_size, bool)
         self._is_final[[tokenizer.unk_id, *self._splits]] = False
@@ -89,65 +86,64 @@ class TokenEncoder:
         return list(map(str.strip, self.tokenizer.prepare_batch(lines)))
 
     def encode(self, lines: list[str]) -> EncodedLines:
-        """Tokens of prepared lines.
+        """Coded pieces of prepared lines.
 
         An unknown piece starts a word by the rule for its text, as in
-        reference.mask_sequence, although its id is that of all unknown pieces.
+        masking.reference.mask_sequence, although its id is that of all unknown pieces.
         """
         if self.tokenizer.uses_sentencepiece:
-            tokens, lengths = self._encode_sentencepiece(lines)
+            codes, lengths = self._encode_sentencepiece(lines)
         else:
-            token_of = self._token_of
-            tokens, lengths = _flat(
-                [[token_of[piece] for piece in pieces]
+            code_of = self._code_of
+            codes, lengths = _flat(
+                [[code_of[piece] for piece in pieces]
                  for pieces in self.tokenizer.tokenize_batch(lines)], self.dtype)
-        unknown = np.count_nonzero(tokens >> 1 == self.tokenizer.unk_id)
-        return EncodedLines(tokens, lengths, unknown)
+        unknown = np.count_nonzero(codes >> 1 == self.tokenizer.unk_id)
+        return EncodedLines(codes, lengths, unknown)
 
     def _encode_sentencepiece(
             self, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:
         ids, lengths = _flat(self.tokenizer.model_ids(lines), np.dtype(np.int32))
-        tokens = self._table[ids]
-        places = np.flatnonzero(~self._is_final[ids])
-        if not len(places):
-            return tokens, lengths
-        bounds = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        rows = np.searchsorted(bounds, places, side="right") - 1
+        codes = self._table[ids]
+        open_at = np.flatnonzero(~self._is_final[ids])
+        if not len(open_at):
+            return codes, lengths
+        bounds = sums_before(lengths)
+        rows = np.searchsorted(bounds, open_at, side="right") - 1
         again = self._encode_as_strings(
-            lines, np.unique(rows[ids[places] == self.tokenizer.unk_id]).tolist())
-        # How many tokens come in place of each, and those that come for `places`.
+            lines, np.unique(rows[ids[open_at] == self.tokenizer.unk_id]).tolist())
+        # How many codes come in place of each, and those that come for `open_at`.
         counts = np.ones(len(ids), np.int64)
         others: list[int] = []
         last = -1
-        for place, row, piece_id in zip(
-                places.tolist(), rows.tolist(), ids[places].tolist()):
+        for i, row, piece_id in zip(
+                open_at.tolist(), rows.tolist(), ids[open_at].tolist()):
             if row not in again:
                 new = self._splits[piece_id]
-                counts[place] = len(new)
+                counts[i] = len(new)
                 others += new
             elif row != last:
                 counts[bounds[row]:bounds[row + 1]] = 0
-                counts[place] = len(again[row])
+                counts[i] = len(again[row])
                 others += again[row]
             last = row
         is_other = np.zeros(len(ids), bool)
-        is_other[places] = True
-        tokens = np.repeat(tokens, counts)
-        tokens[np.repeat(is_other, counts)] = others
-        sums = np.concatenate([[0], np.cumsum(counts)])
-        return tokens, np.diff(sums[bounds]).astype(np.uint32)
+        is_other[open_at] = True
+        codes = np.repeat(codes, counts)
+        codes[np.repeat(is_other, counts)] = others
+        return codes, np.diff(sums_before(counts)[bounds]).astype(np.uint32)
 
     def _encode_as_strings(
             self, lines: list[str], rows: list[int]) -> dict[int, list[int]]:
-        """Tokens of the lines of these numbers, where the text of pieces matters."""
-        token_of = self._token_of
-        return {row: [token_of[piece] for piece in pieces]
+        """Codes of the lines of these numbers, where the text of pieces matters."""
+        code_of = self._code_of
+        return {row: [code_of[piece] for piece in pieces]
                 for row, pieces in zip(rows, self.tokenizer.tokenize_batch(
                     [lines[row] for row in rows]))}
 
 
-class _Tokens(dict):
-    """piece → token; only pieces of the vocabulary are remembered.
+class _Codes(dict):
+    """piece → code; only pieces of the vocabulary are remembered.
 
     Text has any number of unknown pieces.
     """
@@ -158,14 +154,14 @@ class _Tokens(dict):
 
     def __missing__(self, piece: str) -> int:
         starts = WordStarts(self._rule)[piece]
-        token = self._tokenizer.convert_tokens_to_ids([piece])[0] * 2 + starts
+        code = self._tokenizer.convert_tokens_to_ids([piece])[0] * 2 + starts
         if piece in self._tokenizer.vocab:
-            self[piece] = token
-        return token
+            self[piece] = code
+        return code
 
     def __reduce__(self):
         # As arguments and items: a dictionary's items are pickled by themselves.
-        return _Tokens, (self._tokenizer, self._rule), None, None, iter(self.items())
+        return _Codes, (self._tokenizer, self._rule), None, None, iter(self.items())
 
 
 def _flat(rows: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:

@@ -1,34 +1,110 @@
-"""Text files → TFRecords for pretraining: what to make, checks, progress, summary.
-
-Input: a sentence a line, a blank line between documents. Three modules make the
-records: `local_data` on the cores of one machine, `beam_data` on a cluster, both the
-same ones; `release_data` those of the release, bit for bit.
-"""
+"""What to make of which text: the flags of create_pretraining_data as frozen options."""
 
 import dataclasses
-import json
-import os
 import re
-from typing import Any, Callable
 
-from absl import logging
-
-from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.release_instances import InstanceOptions
-from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts, describe
-from albert_tf.pretraining_data.summary_picture import draw_summary
-from albert_tf.progress import duration
-from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.masking.options import MaskingOptions
+from albert_tf.records import sequences
 
-# Above this share of unknown pieces the vocabulary does not suit the text.
-_MANY_UNKNOWN = 0.02
-_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
+SENTENCE_OBJECTIVES = ("order", "next", "none")
+# Many times what attention can do; a batch of much longer ones would fill the memory.
+MAX_SEQ_LENGTH = 1 << 15
+
+# Where an instance's second segment comes from. The label is 1 for the swapped and the
+# random ones.
+FOLLOWING = "following"  # the text after the first one
+SWAPPED = "swapped"  # the text before it
+RANDOM_DOCUMENT = "random_document"  # another document
+ONE_SEGMENT = "one_segment"  # there is none
+ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
+LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)
+
+SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@dataclasses.dataclass(frozen=True)
+class InstanceOptions:
+    """How to cut documents into instances; the release's flags and defaults.
+
+    Example:
+
+        InstanceOptions(max_seq_length=128, single_segment="split")
+
+    Attributes:
+      max_seq_length: longest sequence, in pieces, special ones counted.
+      short_seq_prob: share of the walks over a document that aim at a shorter
+        length, drawn uniformly.
+      random_next_sentence: the release's flag for sentence_objective="next".
+      sentence_objective: what label 1 means (table 5 of the paper). "order": the
+        segments are swapped. "next": the second is from another document; that is
+        random_next_sentence=True, and each sets the other. "none": there are no
+        pairs, but full sentences of one document after another (RoBERTa,
+        section 4.2), all with label 0. By default "order": a random document differs
+        in topic, which masked pieces teach already, so that telling it apart is
+        easy and helps little; the order of two segments of one text has to be
+        learned from their coherence (section 4.6).
+      single_segment: what to do with a chunk of one sentence, which has no
+        second segment: "random" takes one from another document (the release),
+        "split" cuts the sentence in two, "skip" leaves it out.
+      masking: what to mask.
+    """
+
+    max_seq_length: int = 512
+    short_seq_prob: float = 0.1
+    random_next_sentence: bool = False
+    sentence_objective: str | None = None
+    single_segment: str = "random"
+    masking: MaskingOptions = MaskingOptions()
+
+    def __post_init__(self):
+        if self.max_seq_length < 5:
+            raise InputError(
+                f"--max_seq_length={self.max_seq_length}: give 5 or more, for one "
+                "piece in each of two segments, [CLS] and two [SEP].")
+        if self.max_seq_length > MAX_SEQ_LENGTH:
+            raise InputError(f"--max_seq_length={self.max_seq_length}: give "
+                             f"{MAX_SEQ_LENGTH} or less.")
+        if not 0 <= self.short_seq_prob <= 1:
+            raise InputError(f"--short_seq_prob={self.short_seq_prob}: give a "
+                             "probability between 0 and 1.")
+        objective = self.sentence_objective or (
+            "next" if self.random_next_sentence else "order")
+        for name, value, choices in (
+                ("single_segment", self.single_segment, SINGLE_SEGMENT_CHOICES),
+                ("sentence_objective", objective, SENTENCE_OBJECTIVES)):
+            if value not in choices:
+                raise InputError(f"--{name}={value}: give one of {', '.join(choices)}.")
+        if self.random_next_sentence and objective != "next":
+            raise InputError(
+                "--random_next_sentence is the sentence objective next, but "
+                f"--sentence_objective={objective}; give one of the two.")
+        object.__setattr__(self, "sentence_objective", objective)
+        object.__setattr__(self, "random_next_sentence", objective == "next")
+
+    @property
+    def max_pieces(self) -> int:
+        """Most pieces in a sequence, [CLS] and the [SEP] at segments' ends apart."""
+        return self.max_seq_length - (
+            sequences.NUM_SPECIAL_SINGLE if self.sentence_objective == "none"
+            else sequences.NUM_SPECIAL_PAIR)
+
+    @property
+    def needs_random_documents(self) -> bool:
+        """Whether second segments may come from other documents."""
+        return self.sentence_objective != "none" and (
+            self.random_next_sentence or self.single_segment == "random")
 
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
     """One run of create_pretraining_data; fields as the flags, globs expanded.
+
+    Example:
+
+        options = DataOptions(("train.txt",), shard_names("train.tfrecord", 4))
+        local.create(options, FullTokenizer(spm_model_file="30k-clean.model"))
 
     Attributes:
       input_files: text files, in the order in which they are read.
@@ -38,9 +114,6 @@ class DataOptions:
       word_start: which pieces start a word with SentencePiece: "release" or
         "sentencepiece".
       random_seed: fixes all that is random.
-
-    Raises:
-      InputError: if a value is out of its range or does not go with another.
     """
 
     input_files: tuple[str, ...]
@@ -63,195 +136,31 @@ class DataOptions:
             raise InputError("--output_file names a file twice; give each once.")
 
 
-def summary_path(output_file: str) -> str:
-    """Where the summary of a run goes: beside its first output.
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How work is cut up. Records do not depend on it; tests make units small.
 
-    The name differs at its start, so that no glob for the outputs takes it in; the
-    number of a shard is left out.
+    Attributes:
+      span_bytes: of text in a unit of tokenizing; 0: by the size of the input.
+      few_bytes: less text than that takes one process, as starting others takes longer.
+      unit_rows: fewest instances in a unit of writing.
+      slice_sentences, block_documents, bucket_bytes: elements of the Beam pipeline
+        (beam_stages); the last is the fewest bytes of pieces in a bucket.
     """
-    folder, name = os.path.split(_SHARD.sub("", output_file))
-    return os.path.join(folder, f"summary-{name}.json")
+
+    span_bytes: int = 0
+    few_bytes: int = 1 << 20
+    unit_rows: int = 2048
+    slice_sentences: int = 1 << 16
+    block_documents: int = 256
+    bucket_bytes: int = 1 << 20
 
 
 def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:
-    """`name-00000-of-00064` and so on; the name itself for one shard.
-
-    Raises:
-      InputError: if num_shards is out of range.
-    """
+    """`name-00000-of-00064` and so on; the name itself for one shard."""
     if not 1 <= num_shards <= 99_999:
-        raise InputError(
-            f"--num_shards={num_shards}: give a number from 1 to 99999.")
+        raise InputError(f"--num_shards={num_shards}: give a number from 1 to 99999.")
     if num_shards == 1:
         return (output_file,)
     return tuple(f"{output_file}-{number:05d}-of-{num_shards:05d}"
                  for number in range(num_shards))
-
-
-def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
-    """Checks, before any work, all that can be told from flags and names.
-
-    Raises:
-      InputError: names the flag or the file and what is wrong with it.
-    """
-    check_files(options)
-    if options.word_start == "sentencepiece" and not tokenizer.uses_sentencepiece:
-        raise InputError(
-            "--word_start=sentencepiece needs --spm_model_file: a WordPiece "
-            "vocabulary marks words in its own way.")
-    _warn_of_few_predictions(options.instances)
-
-
-def check_files(options: DataOptions) -> None:
-    """Checks, before any work, that inputs can be read and outputs written.
-
-    Raises:
-      InputError: names the file and what is wrong with it.
-    """
-    for path in options.input_files:
-        files.open_binary(path).close()
-    for path in options.output_files:
-        if not files.is_remote(path) and os.path.isdir(path):
-            raise InputError(f"--output_file: {path} is a folder; give a file in it.")
-        if any(_same_file(path, given) for given in options.input_files):
-            raise InputError(
-                f"--output_file: {path} is an input file too; choose another name.")
-        files.make_directory(os.path.dirname(path) or ".", "--output_file")
-    _check_no_other_shards(options.output_files)
-
-
-def _check_no_other_shards(paths: tuple[str, ...]) -> None:
-    """Refuses to mix with shards of a run that made another number of them."""
-    names = {os.path.abspath(path) for path in paths if not files.is_remote(path)}
-    for name in sorted({_SHARD.sub("", name) for name in names}):
-        folder = os.path.dirname(name)
-        pattern = re.compile(re.escape(os.path.basename(name)) + _SHARD.pattern)
-        others = sorted(
-            other for other in os.listdir(folder)
-            if pattern.fullmatch(other) and os.path.join(folder, other) not in names)
-        if others:
-            raise InputError(
-                f"--output_file: {os.path.join(folder, others[0])} is a shard of "
-                "another run, which a pattern for the new files would take in too; "
-                "remove the files of that run, or choose another name.")
-
-
-def _same_file(path: str, other: str) -> bool:
-    if files.is_remote(path) or files.is_remote(other):
-        return path == other
-    return os.path.realpath(path) == os.path.realpath(other)
-
-
-def check_number(made: dict[str, Any], options: DataOptions) -> None:
-    """Refuses to write an output without a record."""
-    if not made["instances"]:
-        raise InputError(
-            "The input gives no instance: all "
-            f"{made['single_sentences_skipped']} chunks are single sentences, which "
-            f"--single_segment={options.instances.single_segment} leaves out; give "
-            "documents of more sentences or --single_segment=random.")
-    if made["instances"] < len(options.output_files):
-        raise InputError(
-            f"The input gives {made['instances']} instances, too few for "
-            f"{len(options.output_files)} output files; give more text or fewer "
-            "names in --output_file.")
-
-
-def _warn_of_few_predictions(options: InstanceOptions) -> None:
-    masking = options.masking
-    wanted = round(options.max_seq_length * masking.masked_lm_prob)
-    if wanted > masking.max_predictions_per_seq:
-        logging.warning(
-            "max_predictions_per_seq=%d masks %.1f %% of a sequence of %d pieces; "
-            "masked_lm_prob=%g would take %d.", masking.max_predictions_per_seq,
-            100 * masking.max_predictions_per_seq / options.max_seq_length,
-            options.max_seq_length, masking.masked_lm_prob, wanted)
-
-
-def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
-    """Warns of text that gives poor data; refuses what cannot be made.
-
-    Raises:
-      InputError: if there is no sentence, or one document where two are needed.
-    """
-    if not corpus.documents:
-        raise InputError(
-            f"{', '.join(options.input_files)}: there is no sentence in the input; "
-            "give text with a sentence a line and a blank line between documents.")
-    _check_documents(corpus, options.instances)
-
-
-def _check_documents(corpus: CorpusCounts, options: InstanceOptions) -> None:
-    if corpus.documents == 1:
-        if options.random_next_sentence:
-            raise InputError(
-                "The input is one document, but --random_next_sentence takes second "
-                "segments from other documents; put a blank line between documents.")
-        logging.warning(
-            "The input is one document: there is no blank line between sentences. "
-            "Second segments that should come from another document (where a chunk "
-            "is one sentence, with --single_segment=random) come from another place "
-            "of this one. Put a blank line between documents.")
-    unknown_share = corpus.unknown_pieces / corpus.pieces
-    if unknown_share > _MANY_UNKNOWN:
-        logging.warning(
-            "%.1f %% of the pieces are unknown: the vocabulary does not suit the "
-            "text (its language, or --do_lower_case).", 100 * unknown_share)
-    if (options.single_segment == "random" and
-            corpus.single_sentence_documents > corpus.documents / 2):
-        logging.warning(
-            "%d of %d documents are one sentence: their instances all get the label "
-            "1, which tells nothing of sentence order; see --single_segment.",
-            corpus.single_sentence_documents, corpus.documents)
-
-
-def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
-               made: InstanceCounts) -> dict[str, Any]:
-    """What goes into the summary file: settings, vocabulary, counts."""
-    return {
-        "settings": dataclasses.asdict(options),
-        "vocabulary": {
-            "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
-            **vocabulary_of(tokenizer.vocabulary_path),
-            "size": tokenizer.vocab_size,
-            "do_lower_case": tokenizer.do_lower_case,
-            # For masking while training.
-            "special_ids": {name: getattr(tokenizer, f"{name}_id")
-                            for name in ("cls", "sep", "mask", "pad", "unk")}},
-        "text": corpus.as_dict(),
-        **made.as_dict()}
-
-
-def summary_writers(summary: dict[str, Any], path: str) -> dict[str, Callable]:
-    """The summary's files: path → function that writes it under a given path.
-
-    Args:
-      summary: from summary_of.
-      path: of the JSON file; text and picture go beside it.
-    """
-    def write_json(to):
-        with files.atomic_write(to) as stream:
-            stream.write((json.dumps(summary, indent=1) + "\n").encode())
-
-    def write_text(to):
-        with files.atomic_write(to) as stream:
-            stream.write("".join(
-                f"{line}\n" for line in describe(summary["text"], summary)).encode())
-
-    stem = path.removesuffix(".json")
-    return {path: write_json, f"{stem}.txt": write_text,
-            f"{stem}.png": lambda to: draw_summary(to, summary["text"], summary)}
-
-
-def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
-    """Tells on the log what was made and where it lies."""
-    made = summary["instances"]
-    logging.info("Made %d instances in %s, %.0f a second.", made,
-                 duration(seconds), made / max(seconds, 1e-9))
-    for line in describe(summary["text"], summary):
-        logging.info("%s", line)
-    shown = options.output_files
-    if len(shown) > 4:
-        shown = (*shown[:2], "...", shown[-1])
-    for line in (*shown, summary_path(options.output_files[0])):
-        logging.info("wrote %s", line)

@@ -1,147 +1,179 @@
-"""Which pieces make which instance: the walk over documents, many at a time.
+"""Which pieces make which instance: walks over documents, thousands at a time.
 
-The same instances, in distribution, as pretraining_instances.create_instances, but
-for thousands of walks in step, and as rows of numbers: where an instance's pieces
-lie in the token store, not the pieces themselves.
+    walk   one document and one copy (0 ... dupe_factor - 1); without a sentence
+           objective, one slice of documents and one copy
+    chunk  the sentences from the walk's position until a target length is reached;
+           one instance
+    plan   where an instance's pieces lie in the token store: a row of numbers
+
+The same instances, in distribution, as release_instances.create_instances. The t-th
+chunks of all walks that are not at their end are found together. Every random number
+is a function of the walk's key and t (keyed_random), so that instances depend neither
+on which walks go in step nor on where slices begin.
 
 Second segments from other documents lie in other parts of the store, so planning
-has two halves: plan_chunks, which says what to look up, and finish_chunks.
+has two halves: plan_chunks, which says what to look up, and finish.
 """
 
-import dataclasses
 from typing import Iterator, NamedTuple
 
 import numpy as np
 
 from albert_tf import keyed_random
+from albert_tf.pretraining_data.encoder import sums_before
+from albert_tf.pretraining_data.options import InstanceOptions, ORIGINS
 from albert_tf.pretraining_data.plan_draws import (
-    LABEL, MASK_KEY, ORDER_KEY, PLACE, PLAN_KEY, SPLIT, TARGET_KEY, WALK_KEY,
-    cuts_of_sentences, is_negative, num_cut_from_front, num_first, other_documents,
-    target_lengths)
-from albert_tf.pretraining_data.plan_walks import (
-    AT_ONCE, ChunkBounds, Place, Text, Walks, lockstep)
-from albert_tf.pretraining_data.release_instances import (
-    FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
-from albert_tf.pretraining_data.token_parts import Documents
+    LABEL, MASK_KEY, ORDER_KEY, PLAN_KEY, SPLIT, START, TARGET_KEY, WALK_KEY, cuts,
+    cuts_of_sentences, is_negative, num_first, other_documents, target_lengths)
+from albert_tf.pretraining_data.summary import InstanceCounts
+from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.records import sequences
 
-# The names of PLAN's codes of the second segment's origin.
-ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
+# Codes of the second segment's origin are indices of ORIGINS.
 _FOLLOWING, _SWAPPED, _RANDOM_DOCUMENT, _ONE_SEGMENT = range(len(ORIGINS))
 
-# One instance. order: its place in the shuffle; mask: the key of its masks. The first
-# segment is length_a pieces from token start_a of part part_a of the token store, the
-# second likewise, swapped and cut already; length_b is 0 if there is none. origin: an
-# index of ORIGINS.
+# One instance, 50 bytes. order: a random number that gives its rank in the shuffle;
+# mask: the key of its masks. The first segment is length_a pieces from code start_a of
+# part part_a of the token store, the second likewise, swapped and cut already; length_b
+# is 0 if there is none.
 PLAN = np.dtype([
     ("order", "<u8"), ("mask", "<u8"), ("start_a", "<u8"), ("start_b", "<u8"),
     ("part_a", "<u4"), ("part_b", "<u4"), ("length_a", "<u4"), ("length_b", "<u4"),
     ("label", "u1"), ("origin", "u1")])
 
-@dataclasses.dataclass
-class PlanCounts:
-    """Counts over instances that were planned; add up with +=.
+# A second segment to look up. row: of the instance; document: its number in the corpus;
+# drawn: the random number that says where in it the text starts; wanted: pieces. One
+# sentence is taken in any case, also where `wanted` is not positive, and more until it
+# is reached or the document ends.
+LOOKUP = np.dtype([
+    ("row", "<i8"), ("document", "<i8"), ("drawn", "<u8"), ("wanted", "<i8")])
+
+AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
+_STEPS_AHEAD = 256
+
+
+class SlicePosition(NamedTuple):
+    """Where a slice of documents lies.
 
     Attributes:
-      lengths: int64 [max_seq_length + 1]; instances of each length in pieces,
-        special ones counted.
-      origins: int64 [4]; instances of each of ORIGINS.
-      single_sentences: instances of RANDOM_DOCUMENT because the chunk was one
-        sentence.
-      short_targets: target lengths drawn short: one for each walk, or without a
-        sentence objective for each instance.
-      pieces_cut_off: pieces cut off to fit max_seq_length.
-      skipped, pieces_skipped: chunks of one sentence left out, and their pieces.
+      part: number of its part of the token store.
+      first_code: position in the part's codes of the slice's first code.
+      first_document: number in the corpus of the slice's first document.
+      num_documents: documents in the whole corpus.
     """
 
-    lengths: np.ndarray
-    origins: np.ndarray
-    single_sentences: int = 0
-    short_targets: int = 0
-    pieces_cut_off: int = 0
-    skipped: int = 0
-    pieces_skipped: int = 0
-
-    @classmethod
-    def zero(cls, max_seq_length: int) -> "PlanCounts":
-        """Counts over nothing."""
-        return cls(np.zeros(max_seq_length + 1, np.int64),
-                   np.zeros(len(ORIGINS), np.int64))
-
-    def __iadd__(self, other: "PlanCounts") -> "PlanCounts":
-        for field in dataclasses.fields(self):
-            setattr(self, field.name,
-                    getattr(self, field.name) + getattr(other, field.name))
-        return self
-
-
-class Chunks(NamedTuple):
-    """N instances, before second segments from other documents are known.
-
-    Attributes:
-      order, mask: uint64 [N], as in PLAN.
-      key: uint64 [N]; of the instance's numbers.
-      start_a, length_a, start_b, length_b: int64 [N]; segments, swapped where that
-        is due, before the cut; the second's are 0 where it is not known.
-      origin: uint8 [N].
-      room: int64 [N]; pieces that both segments may have together.
-      part: the part of all segments that are known.
-      random_row: int64 [R], ascending; the instances whose second segment is text
-        from another document, R of them:
-      random_document: int64 [R]; its number in the corpus.
-      random_place: uint64 [R]; a random number: where in the document.
-      random_length: int64 [R]; pieces wanted. One sentence is to be taken in any
-        case, also where this is not positive, and more until they are reached or
-        the document ends.
-      counts: what is known already: chunks left out, short targets.
-    """
-
-    order: np.ndarray
-    mask: np.ndarray
-    key: np.ndarray
-    start_a: np.ndarray
-    length_a: np.ndarray
-    start_b: np.ndarray
-    length_b: np.ndarray
-    origin: np.ndarray
-    room: np.ndarray
     part: int
-    random_row: np.ndarray
-    random_document: np.ndarray
-    random_place: np.ndarray
-    random_length: np.ndarray
-    counts: PlanCounts
+    first_code: int
+    first_document: int
+    num_documents: int
 
 
-def plan_chunks(documents: Documents, place: Place, copies: range,
-                options: InstanceOptions, seed: int) -> Iterator[Chunks]:
+class Drafts(NamedTuple):
+    """N instances before the cut, and what is to be looked up for them.
+
+    Attributes:
+      plans: PLAN [N]; segments swapped where that is due, but not cut. The second one
+        of the rows of `lookups` is not known.
+      key: uint64 [N]; of the instance's random numbers.
+      room: int64 [N]; pieces that both segments may have together.
+      lookups: LOOKUP [R]; rows ascending.
+    """
+
+    plans: np.ndarray
+    key: np.ndarray
+    room: np.ndarray
+    lookups: np.ndarray
+
+
+class _Text(NamedTuple):
+    """A slice of documents; start, end: int64 [S], codes of the part that each of its
+    sentences begins and ends with (before the separator, if there is one)."""
+
+    documents: Documents
+    position: SlicePosition
+    start: np.ndarray
+    end: np.ndarray
+
+
+class _Walks(NamedTuple):
+    """W walks over the sentences begin, ..., end - 1.
+
+    Attributes:
+      key: uint64 [W].
+      document: int64 [W]; number in the slice of the walk's first document.
+      begin, end: int64 [W].
+      target: int64 [W]; pieces of a chunk. (Without a sentence objective every chunk
+        draws its own.)
+    """
+
+    key: np.ndarray
+    document: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    target: np.ndarray
+
+
+class _Chunks(NamedTuple):
+    """N chunks: the sentences begin, ..., end - 1; all int64 [N].
+
+    `ordinal` says how many chunks of the walk came before.
+    """
+
+    walk: np.ndarray
+    ordinal: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+
+
+def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
+                options: InstanceOptions, seed: int, counts: InstanceCounts,
+                at_once: int = AT_ONCE) -> Iterator[Drafts]:
     """Cuts a slice of documents into chunks and draws what becomes of them.
 
-    The instances are a function of the documents, place.num_documents, copies,
+    The instances are a function of the documents, position.num_documents, copies,
     options and seed alone, not of where slices begin; but without a sentence
-    objective a slice is the span over which a walk goes.
+    objective a slice is the text that a walk goes over.
 
     Args:
       documents: the slice.
-      place: where it lies.
+      position: where it lies.
       copies: numbers of the copies to make.
       options: how to cut; its masking is not read.
       seed: any integer.
+      counts: chunks that are left out are added to them.
+      at_once: walks that go in step, at most.
 
     Yields:
       Some ten thousands of instances each, few enough to bound the memory.
     """
-    text = Text.of(documents, place)
-    if not len(documents.ids):
+    num_documents = len(documents.ids)
+    if not num_documents:
         return
-    if options.sentence_objective == "none":
-        for some in _ranges(copies, AT_ONCE):
-            yield from _full_sentences(text, some, options, seed)
-        return
-    for some in _ranges(copies, AT_ONCE):
-        each = max(1, AT_ONCE // len(some))
-        for numbers in _ranges(range(len(documents.ids)), each):
-            yield from _pairs(text, numbers, some, options, seed)
+    first_sentence = np.asarray(documents.first_sentence, np.int64)
+    before = sums_before(documents.sentence_lengths)[:-1]
+    start = before + np.repeat(
+        position.first_code + np.asarray(documents.first_code[:-1], np.int64)
+        - before[first_sentence[:-1]], np.diff(first_sentence))
+    text = _Text(documents, position, start, start + documents.sentence_lengths)
+    pairs = options.sentence_objective != "none"
+    begins = range(num_documents if pairs else 1)
+    for some in _ranges(copies, at_once):
+        for numbers in _ranges(begins, max(1, at_once // len(some))):
+            document = np.repeat(np.arange(numbers.start, numbers.stop), len(some))
+            copy = np.tile(np.arange(some.start, some.stop), len(numbers))
+            key = keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy)
+            target = target_lengths(keyed_random.words(
+                keyed_random.keys_of(key, TARGET_KEY), 0, 2), options)
+            walks = _Walks(
+                key, document, first_sentence[document],
+                first_sentence[document + 1 if pairs else document + num_documents],
+                target)
+            for chunks in _chunks(text, walks, options, at_once):
+                if not pairs:
+                    yield _full_sentences(text, walks, chunks, options)
+                    continue
+                chunks = _without_skipped(text, chunks, options, counts)
+                yield _segment_pairs(text, walks, chunks, options)
 
 
 def _ranges(whole: range, size: int) -> Iterator[range]:
@@ -150,198 +182,157 @@ def _ranges(whole: range, size: int) -> Iterator[range]:
         yield whole[begin:begin + size]
 
 
-class _PairWalks(NamedTuple):
-    """W walks over a document each; document, target: int64 [W]."""
+def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
+            at_once: int) -> Iterator[_Chunks]:
+    """The first chunk of every walk, then the second of those not at their end, ...
 
-    walks: Walks
-    document: np.ndarray
-    target: np.ndarray
+    Where the end of a chunk depends on random numbers, they are computed for many steps
+    ahead where walks are few, since a step costs as much for one walk as for hundreds.
+
+    Yields:
+      The chunks in the order in which they are found, `at_once` or more at a time.
+    """
+    full_sentences = options.sentence_objective == "none"
+    draws = full_sentences or options.random_next_sentence
+    active, position = np.arange(len(walks.key)), walks.begin
+    found, num_found, ordinal = [], 0, 0
+    numbers, column = np.zeros((len(active), 0, 2), np.uint64), 0
+    while active.size:
+        if draws:
+            if column == numbers.shape[1]:
+                ahead = max(1, min(_STEPS_AHEAD, at_once // active.size))
+                keys = keyed_random.keys_of(
+                    walks.key[active][:, None], PLAN_KEY, ordinal + np.arange(ahead))
+                numbers, column = keyed_random.words(keys, 0, 2), 0
+            drawn, column = numbers[:, column], column + 1
+        if full_sentences:
+            target = target_lengths(drawn, options)
+            reached = np.searchsorted(
+                text.end, text.start[position] + target, side="right")
+            ends = np.maximum(reached, position + 1)  # a sentence too long is cut
+        else:
+            reached = np.searchsorted(
+                text.start, text.start[position] + walks.target[active])
+            ends = np.minimum(reached, walks.end[active])
+        following = ends
+        if options.random_next_sentence:
+            # Sentences that give way to another document's come again; a single one,
+            # which is all of the first segment, does not.
+            middle = position + num_first(drawn[:, SPLIT], ends - position)
+            following = np.where(is_negative(drawn[:, LABEL]), middle, ends)
+        found.append((active, np.full(active.size, ordinal), position, ends))
+        num_found += active.size
+        ordinal += 1
+        go_on = following < walks.end[active]
+        if not go_on.all():
+            active, following = active[go_on], following[go_on]
+            if draws:
+                numbers = numbers[go_on]
+        position = following
+        if num_found >= at_once:
+            yield _Chunks(*map(np.concatenate, zip(*found)))
+            found, num_found = [], 0
+    if found:
+        yield _Chunks(*map(np.concatenate, zip(*found)))
 
 
-def _pairs(text: Text, numbers: range, copies: range, options: InstanceOptions,
-           seed: int) -> Iterator[Chunks]:
-    """Walks over some documents, some copies of each: instances of two segments."""
-    documents = text.documents
-    document = np.repeat(np.arange(numbers.start, numbers.stop), len(copies))
-    copy = np.tile(np.arange(copies.start, copies.stop), len(numbers))
-    first_sentence = np.asarray(documents.first_sentence, np.int64)
-    walks = Walks(
-        keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy),
-        first_sentence[document], first_sentence[document + 1])
-    target, short = target_lengths(keyed_random.words(
-        keyed_random.keys_of(walks.key, TARGET_KEY), 0, 2), options)
-
-    def advance(active, position, drawn):
-        reached = np.searchsorted(text.before, text.before[position] + target[active])
-        ends = np.minimum(reached, walks.end[active])
-        if not options.random_next_sentence:
-            return ends, ends
-        # Sentences that give way to another document's come again; a single one, which
-        # is all of the first segment, does not.
-        middle = position + num_first(drawn[:, SPLIT], ends - position)
-        return ends, np.where(is_negative(drawn[:, LABEL]), middle, ends)
-
-    counts = PlanCounts.zero(options.max_seq_length)
-    counts.short_targets = int(short.sum())
-    for found in lockstep(walks, advance, options.random_next_sentence):
-        found = _without_skipped(text, found, options, counts)
-        yield _pairs_of_chunks(
-            text, _PairWalks(walks, document, target), found, options, counts)
-        counts = PlanCounts.zero(options.max_seq_length)
-
-
-def _without_skipped(text: Text, found: ChunkBounds, options: InstanceOptions,
-                     counts: PlanCounts) -> ChunkBounds:
+def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
+                     counts: InstanceCounts) -> _Chunks:
     """Leaves out and counts single sentences of which no pair is to be made."""
     if options.single_segment == "random":
-        return found
-    length = text.before[found.end] - text.before[found.begin]
-    skip = found.end - found.begin == 1
+        return chunks
+    length = text.end[chunks.end - 1] - text.start[chunks.begin]
+    skip = chunks.end - chunks.begin == 1
     if options.single_segment == "split":
         skip &= length < 2
     counts.skipped += int(skip.sum())
-    counts.pieces_skipped += int(length[skip].sum())
-    return ChunkBounds(*(field[~skip] for field in found))
+    counts.skipped_pieces += int(length[skip].sum())
+    return _Chunks(*(field[~skip] for field in chunks))
 
 
-def _pairs_of_chunks(text: Text, of: _PairWalks, found: ChunkBounds,
-                     options: InstanceOptions, counts: PlanCounts) -> Chunks:
-    """Makes two segments of each chunk, as _pair_of_chunk of pretraining_instances."""
-    walk_key, document = of.walks.key[found.walk], of.document[found.walk]
-    key = keyed_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
+def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
+                   options: InstanceOptions) -> Drafts:
+    """Makes two segments of each chunk, as release_instances._pair_of_chunk."""
+    key, plans = _plans_of(text, walks, chunks)
     split = keyed_random.word(key, SPLIT)
-    num_sentences = found.end - found.begin
-    before = text.before[found.begin]
-    start = before + text.shift[document]
-    first = text.before[found.begin + num_first(split, num_sentences)] - before
-    second = text.before[found.end] - before - first
+    num_sentences = chunks.end - chunks.begin
+    start = text.start[chunks.begin]
+    length = text.end[chunks.end - 1] - start
+    first = text.end[chunks.begin + num_first(split, num_sentences) - 1] - start
+    # Half of the pairs are negative. For sentence order their segments change places:
+    # both kinds have the same topic and words, and only coherence tells them apart.
     swap = is_negative(keyed_random.word(key, LABEL))
     other = swap & options.random_next_sentence
     single = num_sentences == 1
     if options.single_segment == "random":
         other |= single
-        counts.single_sentences += int(single.sum())
     elif options.single_segment == "split":
         rows = np.flatnonzero(single)
-        whole = first[rows]
         first[rows] = cuts_of_sentences(
-            text.documents.tokens, start[rows] - text.place.first_token, whole,
-            split[rows])
-        second[rows] = whole - first[rows]
+            text.documents.codes, start[rows] - text.position.first_code,
+            length[rows], split[rows])
     swap &= ~other
+    plans["start_a"] = np.where(swap, start + first, start)
+    plans["start_b"] = np.where(swap, start, start + first)
+    plans["length_a"] = np.where(swap, length - first, first)
+    plans["length_b"] = np.where(swap, first, length - first)
+    plans["origin"] = np.where(
+        swap, _SWAPPED, np.where(other, _RANDOM_DOCUMENT, _FOLLOWING))
+    plans["label"] = swap | other
     rows = np.flatnonzero(other)
-    start_b = start + first
-    start_b[rows] = second[rows] = 0
-    origin = np.where(swap, _SWAPPED, np.where(other, _RANDOM_DOCUMENT, _FOLLOWING))
-    return Chunks(
-        order=keyed_random.keys_of(walk_key, ORDER_KEY, found.ordinal),
-        mask=keyed_random.keys_of(walk_key, MASK_KEY, found.ordinal),
-        key=key,
-        start_a=np.where(swap, start_b, start),
-        length_a=np.where(swap, second, first),
-        start_b=np.where(swap, start, start_b),
-        length_b=np.where(swap, first, second),
-        origin=origin.astype(np.uint8),
-        room=np.full(len(key), options.max_pieces),
-        part=text.place.part,
-        random_row=rows,
-        random_document=other_documents(
-            key[rows], text.place.first_document + document[rows],
-            text.place.num_documents),
-        random_place=keyed_random.word(key[rows], PLACE),
-        random_length=of.target[found.walk[rows]] - first[rows],
-        counts=counts)
+    lookups = np.zeros(len(rows), LOOKUP)
+    lookups["row"] = rows
+    lookups["document"] = other_documents(
+        key[rows], text.position.first_document + walks.document[chunks.walk[rows]],
+        text.position.num_documents)
+    lookups["drawn"] = keyed_random.word(key[rows], START)
+    lookups["wanted"] = walks.target[chunks.walk[rows]] - first[rows]
+    return Drafts(plans, key, np.full(len(key), options.max_pieces), lookups)
 
 
-def _full_sentences(text: Text, copies: range, options: InstanceOptions,
-                    seed: int) -> Iterator[Chunks]:
-    """Walks over all documents in a row, some copies: instances of one segment.
-
-    As create_full_sentences of pretraining_instances.
-    """
-    documents = text.documents
-    start = np.repeat(text.shift, np.diff(documents.first_sentence))
-    start += text.before[:-1]
-    end = start + documents.sentence_lengths  # before the separator, if there is one
-    copy = np.arange(copies.start, copies.stop)
-    walks = Walks(keyed_random.keys_of(seed, WALK_KEY, documents.ids[0], copy),
-                  np.zeros_like(copy), np.full_like(copy, len(start)))
-
-    def advance(_, position, drawn):
-        target, _ = target_lengths(drawn, options)
-        reached = np.searchsorted(end, start[position] + target, side="right")
-        ends = np.maximum(reached, position + 1)  # a sentence too long is cut
-        return ends, ends
-
-    nothing = np.zeros(0, np.int64)
-    for found in lockstep(walks, advance, draws=True):
-        walk_key = walks.key[found.walk]
-        key = keyed_random.keys_of(walk_key, PLAN_KEY, found.ordinal)
-        target, short = target_lengths(keyed_random.words(key, 0, 2), options)
-        counts = PlanCounts.zero(options.max_seq_length)
-        counts.short_targets = int(short.sum())
-        begin = start[found.begin]
-        yield Chunks(
-            order=keyed_random.keys_of(walk_key, ORDER_KEY, found.ordinal),
-            mask=keyed_random.keys_of(walk_key, MASK_KEY, found.ordinal),
-            key=key,
-            start_a=begin, length_a=end[found.end - 1] - begin,
-            start_b=np.zeros_like(begin), length_b=np.zeros_like(begin),
-            origin=np.full(len(key), _ONE_SEGMENT, np.uint8),
-            room=target,
-            part=text.place.part,
-            random_row=nothing, random_document=nothing,
-            random_place=np.zeros(0, np.uint64), random_length=nothing,
-            counts=counts)
+def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
+                    options: InstanceOptions) -> Drafts:
+    """One segment of each chunk, as release_instances.create_full_sentences."""
+    key, plans = _plans_of(text, walks, chunks)
+    plans["start_a"] = text.start[chunks.begin]
+    plans["length_a"] = text.end[chunks.end - 1] - text.start[chunks.begin]
+    plans["origin"] = _ONE_SEGMENT
+    room = target_lengths(keyed_random.words(key, 0, 2), options)
+    return Drafts(plans, key, room, np.zeros(0, LOOKUP))
 
 
-def finish_chunks(chunks: Chunks, part_b: np.ndarray, start_b: np.ndarray,
-                  length_b: np.ndarray) -> tuple[np.ndarray, PlanCounts]:
+def _plans_of(text: _Text, walks: _Walks, chunks: _Chunks):
+    """Keys of the chunks' numbers, and PLAN rows without segments."""
+    walk_key = walks.key[chunks.walk]
+    plans = np.zeros(len(walk_key), PLAN)
+    plans["order"] = keyed_random.keys_of(walk_key, ORDER_KEY, chunks.ordinal)
+    plans["mask"] = keyed_random.keys_of(walk_key, MASK_KEY, chunks.ordinal)
+    plans["part_a"] = plans["part_b"] = text.position.part
+    return keyed_random.keys_of(walk_key, PLAN_KEY, chunks.ordinal), plans
+
+
+def finish(drafts: Drafts, part_b: np.ndarray, start_b: np.ndarray,
+           length_b: np.ndarray, counts: InstanceCounts) -> np.ndarray:
     """Puts second segments from other documents in, and cuts all pairs to size.
 
     Args:
-      chunks: N instances, R of them with such a segment.
-      part_b, start_b, length_b: integers [R]; where it lies, for each random_row.
+      drafts: N instances, R of them with such a segment.
+      part_b, start_b, length_b: integers [R]; where it lies, for each lookup.
+      counts: all but the masks of the instances is added to them.
 
     Returns:
-      plans: PLAN [N].
-      counts: over these instances and the chunks left out.
+      PLAN [N].
     """
-    plans = np.zeros(len(chunks.key), PLAN)
-    plans["order"], plans["mask"] = chunks.order, chunks.mask
-    plans["origin"] = chunks.origin
-    plans["label"] = ((chunks.origin == _SWAPPED)
-                      | (chunks.origin == _RANDOM_DOCUMENT))
-    start_a, length_a = chunks.start_a, chunks.length_a
-    parts, starts, lengths = (
-        np.full(len(plans), chunks.part, np.int64),
-        chunks.start_b.copy(), chunks.length_b.copy())
-    for known, given in ((parts, part_b), (starts, start_b), (lengths, length_b)):
-        known[chunks.random_row] = given
-    cut_a, cut_b = _num_cut(length_a, lengths, chunks.room)
-    front_a, front_b = num_cut_from_front(chunks.key, cut_a, cut_b)
-    plans["part_a"], plans["part_b"] = chunks.part, parts
-    plans["start_a"], plans["start_b"] = start_a + front_a, starts + front_b
-    plans["length_a"], plans["length_b"] = length_a - cut_a, lengths - cut_b
-    counts = PlanCounts.zero(len(chunks.counts.lengths) - 1)
-    counts += chunks.counts
-    one_segment = chunks.origin == _ONE_SEGMENT
-    num_pieces = (length_a - cut_a + lengths - cut_b + np.where(
-        one_segment, sequences.NUM_SPECIAL_SINGLE, sequences.NUM_SPECIAL_PAIR))
-    counts.lengths += np.bincount(num_pieces, minlength=len(counts.lengths))
-    counts.origins += np.bincount(chunks.origin, minlength=len(ORIGINS))
-    counts.pieces_cut_off += int(cut_a.sum() + cut_b.sum())
-    return plans, counts
-
-
-def _num_cut(length_a: np.ndarray, length_b: np.ndarray,
-             room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pieces that two segments lose where the longer one always loses the next.
-
-    The second loses it where both have one length (sequences.
-    truncate_at_random_ends), so that an odd piece of `room` stays with the first.
-    """
-    half = room // 2
-    keep_a = np.maximum(room - half, room - length_b)
-    keep_b = np.maximum(half, room - length_a)
-    return np.maximum(length_a - keep_a, 0), np.maximum(length_b - keep_b, 0)
+    plans, rows = drafts.plans.copy(), drafts.lookups["row"]
+    plans["part_b"][rows], plans["start_b"][rows] = part_b, start_b
+    plans["length_b"][rows] = length_b
+    lengths = [plans[name].astype(np.int64) for name in ("length_a", "length_b")]
+    cut, front = cuts(drafts.key, *lengths, drafts.room)
+    for i, name in enumerate("ab"):
+        plans[f"start_{name}"] += front[i].astype(np.uint64)
+        plans[f"length_{name}"] = lengths[i] - cut[i]
+    num_special = np.where(plans["origin"] == _ONE_SEGMENT,
+                           sequences.NUM_SPECIAL_SINGLE, sequences.NUM_SPECIAL_PAIR)
+    counts.add_plans(sum(lengths) - sum(cut) + num_special, plans["origin"],
+                     sum(map(np.sum, cut)))
+    return plans

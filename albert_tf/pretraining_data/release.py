@@ -2,67 +2,47 @@
 
 Documents are held as strings and drawn from one generator in the release's order of
 draws, so that with its seeds its very records come out. One process does it all, and
-memory grows with the text and with dupe_factor; `local_data` makes records of the
-same distribution faster and in constant memory.
+memory grows with the text and with dupe_factor; `local` makes records of the same
+distribution faster and in constant memory.
 """
 
 import contextlib
-import os
+import itertools
 import time
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from absl import logging
 
 from albert_tf import files
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data.options import (
-    DataOptions, check, check_number, check_text, report, summary_of, summary_path,
-    summary_writers)
+from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.release_instances import (
-    Document, Instance, InstanceOptions, Pieces, create_walks)
-from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
+    Document, Instance, Pieces, create_walks)
+from albert_tf.pretraining_data.summary import (
+    CorpusCounts, InstanceCounts, report, summary_files, summary_of)
 from albert_tf.progress import Progress, duration
 from albert_tf.records import sequences
 from albert_tf.records.spec import FeatureSpec, pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-_LINES_PER_BATCH = 4096
 
-
-def _batches_of_lines(paths: Sequence[str]) -> Iterator[list[str]]:
-    batch = []
-    for path in paths:
-        for _, line in files.read_lines(path):
-            batch.append(line)
-            if len(batch) == _LINES_PER_BATCH:
-                yield batch
-                batch = []
-    yield batch
-
-
-def read_documents(
-        paths: Sequence[str],
-        tokenizer: FullTokenizer) -> tuple[list[Document], CorpusCounts]:
+def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
+                   lines_at_once: int = 4096) -> tuple[list[Document], CorpusCounts]:
     """Reads and tokenizes documents, each once.
 
     A document ends at a blank line; where a file does not end in one, its last
     document goes on in the next file, as in the release.
 
-    Args:
-      paths: text files, a sentence a line.
-      tokenizer: gives the pieces.
-
     Returns:
       The documents that have a sentence, in order; equal pieces are one object.
-
-    Raises:
-      InputError: if a line is not UTF-8.
     """
     progress = Progress("tokenizing", "bytes", files.total_size(paths))
     documents, counts, known = [[]], CorpusCounts(), {}
     num_bytes = 0
-    for lines in _batches_of_lines(paths):
+    all_lines = (line for path in paths for _, line in files.read_lines(path))
+    while lines := list(itertools.islice(all_lines, lines_at_once)):
         # WordPiece cleans while it tokenizes; white space alone is blank to it too.
         prepared = [tokenizer.prepare(line).strip() for line in lines]
         for line, text, found in zip(
@@ -116,9 +96,6 @@ def make_records(
       tokenizer: the one that made their pieces.
       options: what to make.
       random: shuffles the documents, makes the instances, shuffles those.
-
-    Returns:
-      Records, and counts over their instances.
     """
     rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
     pieces = Pieces.of(tokenizer.vocab, rule)
@@ -144,38 +121,29 @@ def make_records(
 
 
 def write_outputs(records: Sequence[bytes], paths: Sequence[str],
-                  summary: dict[str, Any]) -> None:
-    """Writes records to the files in turn, and the summary: all files or none.
+                  summary: dict[str, bytes]) -> None:
+    """Writes records to the files in turn, and the summary's files: all or none.
 
-    Raises:
-      InputError: if a file cannot be written; none is there then, and files of
-        an earlier run stay as they were.
+    If one cannot be written, files of an earlier run stay as they were.
     """
-    writers = summary_writers(summary, summary_path(paths[0]))
-    staged = {path: f"{path}.unfinished-{os.getpid()}" for path in (*paths, *writers)}
-    try:
+    with files.staged(*paths, *summary) as staged:
         with contextlib.ExitStack() as stack:
-            record_writers = [stack.enter_context(RecordWriter(staged[path]))
-                              for path in paths]
+            writers = [stack.enter_context(RecordWriter(path))
+                       for path in staged[:len(paths)]]
             for number, record in enumerate(records):
-                record_writers[number % len(paths)].write(record)
-        for path, write in writers.items():
-            write(staged[path])
-        # All are whole now; renaming takes no space and no time.
-        for path, whole in staged.items():
-            files.rename(whole, path)
-    finally:
-        for whole in staged.values():
-            files.remove(whole)
+                writers[number % len(paths)].write(record)
+        for path, content in zip(staged[len(paths):], summary.values()):
+            with files.atomic_write(path) as stream:
+                stream.write(content)
 
 
 def create(options: DataOptions, tokenizer: FullTokenizer,
-           random: Optional[RandomSource] = None) -> dict[str, Any]:
-    """Makes a pretraining data set.
+           random: Optional[RandomSource] = None, *,
+           picture: bool = True) -> dict[str, Any]:
+    """Makes a pretraining data set; as local.create, on one process.
 
     Args:
-      options, tokenizer: as for local_data.create, which also tells what is returned
-        and raised.
+      options, tokenizer, picture: as for local.create, and so is what is returned.
       random: by default both generators come from options.random_seed.
     """
     check(options, tokenizer)
@@ -190,6 +158,7 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, counts)
-    write_outputs(records, options.output_files, summary)
+    write_outputs(
+        records, options.output_files, summary_files(summary, options, picture))
     report(options, summary, time.monotonic() - begin)
     return summary

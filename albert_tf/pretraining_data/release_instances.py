@@ -10,101 +10,17 @@ create_instances_from_document draws them.
                  (without a sentence objective: [CLS] a [SEP])
 """
 
-import dataclasses
 from typing import Iterator, Mapping, NamedTuple, Optional, Sequence
 
-from albert_tf.errors import InputError
-from albert_tf.masking.options import CLS, MaskingOptions, SEP
+from albert_tf.masking.options import CLS, SEP
 from albert_tf.masking.reference import RandomSource, mask_sequence
+from albert_tf.pretraining_data.options import (
+    FOLLOWING, InstanceOptions, LABEL_1, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.records import sequences
 from albert_tf.tokenization.word_starts import WordStarts
 
 Segment = list[str]
 Document = list[Segment]
-
-SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
-SENTENCE_OBJECTIVES = ("order", "next", "none")
-# Many times what attention can do; a batch of much longer ones would fill the memory.
-MAX_SEQ_LENGTH = 1 << 15
-
-# Where an instance's second segment comes from.
-FOLLOWING = "following"  # the text after the first one: label 0
-SWAPPED = "swapped"  # the text before it: label 1
-RANDOM_DOCUMENT = "random_document"  # another document: label 1
-ONE_SEGMENT = "one_segment"  # there is none: label 0
-
-
-@dataclasses.dataclass(frozen=True)
-class InstanceOptions:
-    """How to cut documents into instances; the release's flags and defaults.
-
-    Attributes:
-      max_seq_length: longest sequence, in pieces, special ones counted.
-      short_seq_prob: share of the walks over a document that aim at a shorter
-        length, drawn uniformly.
-      random_next_sentence: negatives are texts from other documents (BERT's
-        next-sentence prediction) instead of swapped segments (sentence order):
-        the release's flag for sentence_objective="next".
-      sentence_objective: what label 1 means (the paper's Table 5). "order": the
-        segments are swapped; "next": the second is from another document, which
-        is random_next_sentence=True, and each sets the other; "none": there are
-        no pairs, but full sentences of one document after another (RoBERTa,
-        section 4.2), all with label 0.
-      single_segment: what to do with a chunk of one sentence, which has no
-        second segment: "random" takes one from another document (the release),
-        "split" cuts the sentence in two, "skip" leaves it out.
-      masking: what to mask.
-
-    Raises:
-      InputError: if a value is out of its range.
-    """
-
-    max_seq_length: int = 512
-    short_seq_prob: float = 0.1
-    random_next_sentence: bool = False
-    sentence_objective: str = "order"
-    single_segment: str = "random"
-    masking: MaskingOptions = MaskingOptions()
-
-    def __post_init__(self):
-        if self.max_seq_length < 5:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length}: give 5 or more, for one "
-                "piece in each of two segments, [CLS] and two [SEP].")
-        if self.max_seq_length > MAX_SEQ_LENGTH:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length}: give {MAX_SEQ_LENGTH} or "
-                "less.")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise InputError(
-                f"--short_seq_prob={self.short_seq_prob}: give a probability "
-                "between 0 and 1.")
-        if self.single_segment not in SINGLE_SEGMENT_CHOICES:
-            raise InputError(
-                f"--single_segment={self.single_segment}: give one of "
-                f"{', '.join(SINGLE_SEGMENT_CHOICES)}.")
-        self._agree_on_the_objective()
-
-    def _agree_on_the_objective(self) -> None:
-        """Makes random_next_sentence and sentence_objective say the same."""
-        if self.sentence_objective not in SENTENCE_OBJECTIVES:
-            raise InputError(
-                f"--sentence_objective={self.sentence_objective}: give one of "
-                f"{', '.join(SENTENCE_OBJECTIVES)}.")
-        if self.random_next_sentence and self.sentence_objective == "none":
-            raise InputError(
-                "--random_next_sentence is the sentence objective next, but "
-                "--sentence_objective=none asks for none; give one of the two.")
-        if self.random_next_sentence or self.sentence_objective == "next":
-            object.__setattr__(self, "random_next_sentence", True)
-            object.__setattr__(self, "sentence_objective", "next")
-
-    @property
-    def max_pieces(self) -> int:
-        """Most pieces in a sequence, [CLS] and the [SEP] at segments' ends apart."""
-        return self.max_seq_length - (
-            sequences.NUM_SPECIAL_SINGLE if self.sentence_objective == "none"
-            else sequences.NUM_SPECIAL_PAIR)
 
 
 class Pieces(NamedTuple):
@@ -269,7 +185,7 @@ def _target_length(options: InstanceOptions, random: RandomSource) -> int:
     """Pieces to aim at: mostly as many as fit."""
     target_length = options.max_pieces
     if random.python.random() < options.short_seq_prob:
-        # Shorter sequences too, because fine-tuning has them.
+        # Shorter sequences too, so that pretraining differs less from fine-tuning.
         target_length = random.python.randint(2, target_length)
     return target_length
 
@@ -296,6 +212,8 @@ def _pair_of_chunk(
         num_unused = len(chunk) - num_first
     if draw.random() >= 0.5:
         return _Pair(first, second, FOLLOWING)
+    # Sentence order: both segments are of one text and topic, so that nothing but
+    # their coherence tells a swapped pair (section 3.1 of the paper).
     if not options.random_next_sentence:
         return _Pair(second, first, SWAPPED)
     second = _random_segment(
@@ -361,7 +279,7 @@ def _masked_instance(assembled: sequences.Assembled, origin: str, num_cut: int,
         token_boundary=masked.token_boundary,
         masked_lm_positions=masked.positions,
         masked_lm_labels=masked.labels,
-        label=int(origin in (SWAPPED, RANDOM_DOCUMENT)),
+        label=int(origin in LABEL_1),
         origin=origin,
         num_cut=num_cut,
         ngrams=masked.ngrams)

@@ -1,15 +1,15 @@
 """A uniform shuffle of more instances than fit into memory.
 
-Every instance has a random number of 64 bits, `order`; its rank is the place of that
-number among all. Sorting by it on disk shuffles uniformly:
+Every instance has a random number of 64 bits, `order`; its rank is how many of these
+numbers are smaller. Sorting by it on disk shuffles uniformly:
 
-    runs    rows as they are made, some at a time, sorted and written
-    cells   the 2^14 ranges of equal size that divide the numbers; each run says where
-            in it each cell begins
-    units   consecutive cells; a unit's rows, read from all runs and sorted, are the
-            instances of consecutive ranks
+    sorted files  rows as they are made, about a million at a time, sorted and written
+    cells         the 2^14 ranges of equal size that divide the numbers; beside a sorted
+                  file lies where in it each cell begins
+    units         consecutive cells; a unit's rows, read from all sorted files and
+                  sorted, are the instances of consecutive ranks
 
-No number of rows, runs or units changes an instance's rank.
+No number of rows, files or units changes an instance's rank.
 """
 
 import bisect
@@ -18,13 +18,14 @@ from typing import Iterable, Iterator, NamedTuple
 import numpy as np
 
 from albert_tf import files
+from albert_tf.pretraining_data.encoder import sums_before
 from albert_tf.pretraining_data.plans import PLAN
 from albert_tf.pretraining_data.work_folder import WorkFolder
 
 _CELL_BITS = 14
 NUM_CELLS = 1 << _CELL_BITS
-_FEWEST_ROWS_PER_UNIT, _MOST_ROWS_PER_UNIT = 2048, 1 << 18
-_ROWS_PER_RUN = 1 << 20  # of 50 bytes each
+_MOST_ROWS_PER_UNIT = 1 << 18
+_ROWS_PER_FILE = 1 << 20  # of 50 bytes each
 
 
 class Unit(NamedTuple):
@@ -33,7 +34,7 @@ class Unit(NamedTuple):
     Attributes:
       number: counts the units.
       first_cell, end_cell: the cells.
-      first_rank, end_rank: the places of its instances in the whole data set.
+      first_rank, end_rank: its ranks in the whole data set.
     """
 
     number: int
@@ -41,10 +42,6 @@ class Unit(NamedTuple):
     end_cell: int
     first_rank: int
     end_rank: int
-
-
-def _cell_of(rows: np.ndarray) -> np.ndarray:
-    return (rows["order"] >> np.uint64(64 - _CELL_BITS)).astype(np.int64)
 
 
 def shards_of_ranks(first: int, end: int, num_instances: int,
@@ -62,15 +59,16 @@ def shards_of_ranks(first: int, end: int, num_instances: int,
         first, shard = stop, shard + 1
 
 
-def units_of_cells(cells: np.ndarray) -> list[Unit]:
+def units_of_cells(cells: np.ndarray, fewest_rows: int) -> list[Unit]:
     """Units of about equal size.
 
     Args:
       cells: number of instances in each cell.
+      fewest_rows: instances of a unit of a small data set.
     """
     total = int(cells.sum())
     # Enough units for many workers and for an even progress, none too large.
-    size = min(_MOST_ROWS_PER_UNIT, max(_FEWEST_ROWS_PER_UNIT, total // 256))
+    size = min(_MOST_ROWS_PER_UNIT, max(fewest_rows, total // 256))
     ends = np.cumsum(cells)
     units, cell, rank = [], 0, 0
     while rank < total:
@@ -81,31 +79,29 @@ def units_of_cells(cells: np.ndarray) -> list[Unit]:
     return units
 
 
-class RunWriter:
-    """Sorts rows in memory, so many at a time, and writes them as runs.
+class SortedWriter:
+    """Sorts rows in memory, so many at a time, and writes them as sorted files.
 
     Attributes:
-      names: of the runs written.
-      sums: their files' names → size and checksum, for WorkFolder.finish.
+      names: of the sorted files.
+      sums: name on disk → size and checksum, for WorkFolder.finish.
 
     Args:
       folder: where to.
-      prefix: begins the runs' names.
+      prefix: begins the names.
     """
 
     def __init__(self, folder: WorkFolder, prefix: str):
         self._folder = folder
         self._prefix = prefix
         self._held: list[np.ndarray] = []
-        self._num_held = 0
         self.names: list[str] = []
         self.sums: dict[str, list[int]] = {}
 
     def add(self, rows: np.ndarray) -> None:
         """Takes PLAN rows in any order."""
         self._held.append(rows)
-        self._num_held += len(rows)
-        if self._num_held >= _ROWS_PER_RUN:
+        if sum(map(len, self._held)) >= _ROWS_PER_FILE:
             self.flush()
 
     def flush(self) -> None:
@@ -113,10 +109,10 @@ class RunWriter:
         if not self._held:
             return
         rows = sort_by_rank(np.concatenate(self._held))
-        self._held, self._num_held = [], 0
+        self._held = []
+        cells = (rows["order"] >> np.uint64(64 - _CELL_BITS)).astype(np.int64)
+        starts = sums_before(np.bincount(cells, minlength=NUM_CELLS)).astype("<u4")
         name = f"{self._prefix}-{len(self.names):04d}"
-        sizes = np.bincount(_cell_of(rows), minlength=NUM_CELLS)
-        starts = np.concatenate([[0], np.cumsum(sizes)]).astype("<u4")
         for kind, array in (("rows", rows), ("cells", starts)):
             with self._folder.write(f"{name}.{kind}") as stream:
                 stream.write(array.tobytes())
@@ -125,19 +121,19 @@ class RunWriter:
 
 
 def sort_by_rank(rows: np.ndarray) -> np.ndarray:
-    """PLAN rows in the order of their ranks; equal numbers are told apart by masks."""
+    """PLAN rows in the order of their ranks; masks decide between equal numbers."""
     return rows[np.lexsort((rows["mask"], rows["order"]))]
 
 
-def cells_of_run(folder: WorkFolder, name: str) -> np.ndarray:
-    """Rows of a run in each cell: int64 [NUM_CELLS]."""
+def cells_of(folder: WorkFolder, name: str) -> np.ndarray:
+    """Rows of a sorted file in each cell: int64 [NUM_CELLS]."""
     return np.diff(np.fromfile(folder.file(f"{name}.cells"), "<u4").astype(np.int64))
 
 
-def rows_of_unit(folder: WorkFolder, runs: Iterable[str], unit: Unit) -> np.ndarray:
-    """The PLAN rows of a unit from all runs, in the order of their ranks."""
+def rows_of_unit(folder: WorkFolder, names: Iterable[str], unit: Unit) -> np.ndarray:
+    """The PLAN rows of a unit from all sorted files, in the order of their ranks."""
     found = [np.zeros(0, PLAN)]
-    for name in runs:
+    for name in names:
         with files.open_binary(folder.file(f"{name}.cells")) as stream:
             stream.seek(4 * unit.first_cell)
             starts = np.frombuffer(

@@ -3,10 +3,9 @@
 Text has a sentence a line and a blank line between documents; a document runs on
 into the next file where a file does not end in a blank line. The input, all files
 one after the other, is cut anywhere. A document belongs to the span in which the
-blank line before it begins (there is one before the input, so to speak); whoever
-reads the span skips what comes before its first blank line, and reads its last
-document to the end, whatever spans and files that reaches into. So any cutting
-gives the same documents.
+blank line before it begins (think of one before the input). To read a span is to skip
+what comes before its first blank line, and to read its last document to the end,
+whatever spans and files that reaches into. So any cutting gives the same documents.
 
 Files are read in blocks of lines: a block is decoded, prepared and searched for
 blank lines as one, and a document is never held as a whole.
@@ -25,7 +24,7 @@ from albert_tf.errors import InputError
 MAX_LINE_BYTES = 2 << 20
 MAX_FILES = 1 << 20
 _OFFSET_BITS = 44  # of a document id; the number of the file is above them.
-_BLOCK_BYTES = 128 << 10
+BLOCK_BYTES = 128 << 10
 _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 1 << 20, 16 << 20
 # Text is about so many times as large as it is compressed.
@@ -88,9 +87,6 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     Args:
       paths: the files, in order.
       size: of a span, in bytes; by default span_bytes of the input.
-
-    Raises:
-      InputError: if a file's size cannot be told, or there are too many files.
     """
     if len(paths) > MAX_FILES:
         raise InputError(
@@ -98,27 +94,23 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
             "some.")
     sizes = [_size(path) for path in paths]
     size = size or span_bytes(sum(sizes))
-    spans: list[Span] = []
-    first, held = (0, 0), 0
-
-    def cut(file: int, place: int) -> None:
-        nonlocal first, held
-        spans.append(Span(len(spans), *first, file, place, held))
-        first, held = (file, place), 0
-
+    borders, held = [], 0  # file and byte at which spans end, and their bytes
     for number, (path, length) in enumerate(zip(paths, sizes)):
-        place = 0
+        start = 0
         if not (files.is_compressed(path) or files.is_remote(path)):
-            while held + length - place > size:
-                step = size - held
-                place, held = place + step, size
-                cut(number, place)
-        held += length - place
+            while held + length - start > size:
+                start += size - held
+                borders.append((number, start, size))
+                held = 0
+        held += length - start
         if held >= size and number + 1 < len(paths):
-            cut(number + 1, 0)
+            borders.append((number + 1, 0, held))
+            held = 0
     if paths:
-        cut(len(paths), 0)
-    return spans
+        borders.append((len(paths), 0, held))
+    begins = [(0, 0), *(border[:2] for border in borders)]
+    return [Span(number, *begin, *border)
+            for number, (begin, border) in enumerate(zip(begins, borders))]
 
 
 def _size(path: str) -> int:
@@ -130,7 +122,9 @@ def _size(path: str) -> int:
 
 
 def read_span(paths: Sequence[str], span: Span,
-              prepare: Callable[[list[str]], list[str]]) -> Iterator[Lines]:
+              prepare: Callable[[list[str]], list[str]],
+              block_bytes: int = BLOCK_BYTES,
+              max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
     """Documents that belong to a span, in blocks.
 
     Args:
@@ -138,37 +132,40 @@ def read_span(paths: Sequence[str], span: Span,
       span: one of plan_spans(paths).
       prepare: makes of lines (which may end in "\\r") lines for the tokenizer; a
         line that becomes "" is blank.
+      block_bytes: text that is read at a time.
+      max_line_bytes: longest line.
 
     Yields:
       Blocks without gaps; the first begins with a document.
-
-    Raises:
-      InputError: names the file and the line if a line is not UTF-8, looks binary
-        or is longer than MAX_LINE_BYTES; or if a file is damaged or unreadable.
     """
     # Whether a blank line of this span has been seen, and whether a document has
     # begun since the last one.
     begun = span.first_file == 0 and span.start == 0
     inside = False
     for number in range(span.first_file, len(paths)):
-        limit = _limit(span, number)
+        # Lines of the file that begin before this byte belong to the span.
+        limit = (float("inf") if number < span.end_file
+                 else span.end if number == span.end_file else 0)
         start = span.start if number == span.first_file else 0
-        for block in _blocks(paths[number], start, limit):
+        for block in _blocks(
+                paths[number], start, limit, block_bytes, max_line_bytes):
             if not begun and block.offset >= limit:
                 return
             lines = prepare(_decoded(paths[number], block))
-            starts = _line_starts(block)
+            # Where they begin in the file.
+            ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
+            starts = block.offset + np.concatenate([[0], ends + 1])
             blanks = [i for i, line in enumerate(lines) if not line]
             # The first blank line beyond the span ends its last document.
             last = next((i for i in blanks if starts[i] >= limit), None)
             if last is not None:
                 blanks = [i for i in blanks if i < last]
-            place = 0
+            first = 0
             if not begun and blanks:
-                begun, place = True, blanks[0] + 1
+                begun, first = True, blanks[0] + 1
             if begun:
                 found, inside = _between(
-                    lines, blanks, place, len(lines) if last is None else last,
+                    lines, blanks, first, len(lines) if last is None else last,
                     starts, number << _OFFSET_BITS, inside)
                 if found.lines:
                     yield found
@@ -176,17 +173,10 @@ def read_span(paths: Sequence[str], span: Span,
                 return
 
 
-def _limit(span: Span, number: int) -> float:
-    """Lines of file `number` that begin before this byte belong to the span."""
-    if number < span.end_file:
-        return float("inf")
-    return span.end if number == span.end_file else 0
-
-
-def _between(lines: list[str], blanks: list[int], place: int, end: int,
+def _between(lines: list[str], blanks: list[int], at: int, end: int,
              starts: np.ndarray, file_bits: int,
              inside: bool) -> tuple[Lines, bool]:
-    """Lines place ... end - 1 of a block without its blank lines.
+    """Lines at ... end - 1 of a block without its blank lines.
 
     Args:
       inside: whether a document goes on in these lines.
@@ -198,15 +188,15 @@ def _between(lines: list[str], blanks: list[int], place: int, end: int,
     first: list[int] = []
     ids: list[int] = []
     for blank in (*blanks, end):
-        if blank < place:
+        if blank < at:
             continue
-        if blank > place:
+        if blank > at:
             if not inside:
                 first.append(len(kept))
-                ids.append(file_bits | int(starts[place]))
-            kept += lines[place:blank]
-        inside = blank == end > place  # The end of the block is no blank line.
-        place = blank + 1
+                ids.append(file_bits | int(starts[at]))
+            kept += lines[at:blank]
+        inside = blank == end > at  # The end of the block is no blank line.
+        at = blank + 1
     return Lines(kept, first, ids), inside
 
 
@@ -217,7 +207,8 @@ class _Block(NamedTuple):
     data: bytes
 
 
-def _blocks(path: str, start: int, limit: float) -> Iterator[_Block]:
+def _blocks(path: str, start: int, limit: float, block_bytes: int,
+            max_line_bytes: int) -> Iterator[_Block]:
     """Blocks of the lines of a file that begin at byte `start` or later.
 
     None if there is no such line before byte `limit`.
@@ -226,22 +217,27 @@ def _blocks(path: str, start: int, limit: float) -> Iterator[_Block]:
         stream = files.decompressed(path, raw)
         offset = 0
         if start:
-            # The byte before tells whether a line begins at `start`.
+            # The byte before says whether a line begins at `start`.
             offset = start - 1
             stream.seek(offset)
-            offset = _skip_line(path, stream, offset, limit)
-            if offset >= limit:
-                return
+            newline = -1
+            while newline < 0:
+                data = _read(path, stream, offset, block_bytes)
+                newline = data.find(b"\n")
+                offset += newline + 1 if newline >= 0 else len(data)
+                if offset >= limit or not data:
+                    return
+            stream.seek(offset)
         held: list[bytes] = []  # A line's beginning, in parts.
         length = 0
         while True:
-            data = _read(path, stream, offset + length)
+            data = _read(path, stream, offset + length, block_bytes)
             newline = data.find(b"\n")
             # Exact, so that it does not depend on where blocks begin.
-            if length + (newline if newline >= 0 else len(data)) > MAX_LINE_BYTES:
+            if length + (newline if newline >= 0 else len(data)) > max_line_bytes:
                 raise InputError(
                     f"{path}, line {_line_number(path, offset)}: longer than "
-                    f"{MAX_LINE_BYTES >> 20} MiB; the input has a sentence a line: "
+                    f"{max_line_bytes >> 20} MiB; the input has a sentence a line: "
                     "split the text into sentences, for example with "
                     "prepare_corpus.py.")
             end = data.rfind(b"\n") + 1
@@ -259,36 +255,15 @@ def _blocks(path: str, start: int, limit: float) -> Iterator[_Block]:
                 return
 
 
-def _skip_line(path: str, stream: BinaryIO, offset: int, limit: float) -> int:
-    """Reads on to the end of a line, or to `limit`; returns the place behind it."""
-    while offset < limit and (data := _read(path, stream, offset)):
-        newline = data.find(b"\n")
-        if newline >= 0:
-            stream.seek(offset + newline + 1)
-            return offset + newline + 1
-        offset += len(data)
-    return offset
-
-
-def _read(path: str, stream: BinaryIO, offset: int) -> bytes:
+def _read(path: str, stream: BinaryIO, offset: int, size: int) -> bytes:
     try:
-        return stream.read(_BLOCK_BYTES)
+        return stream.read(size)
     except files.READ_ERRORS as error:
         raise files.damaged(path, _line_number(path, offset) - 1, error) from error
 
 
-def _line_starts(block: _Block) -> np.ndarray:
-    """Places in the file at which the lines of a block begin: int64."""
-    ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
-    return block.offset + np.concatenate([[0], ends + 1])
-
-
 def _decoded(path: str, block: _Block) -> list[str]:
-    """The lines of a block without their ends, which are "\\n".
-
-    Raises:
-      InputError: if a line is not UTF-8 or looks binary.
-    """
+    """The lines of a block without their ends, which are "\\n"."""
     data = block.data
     try:
         text = data.decode("utf-8")
@@ -337,7 +312,7 @@ def _line_number(path: str, offset: int) -> int:
         stream = files.decompressed(path, raw)
         while offset > 0:
             try:
-                data = stream.read(min(offset, _BLOCK_BYTES))
+                data = stream.read(min(offset, BLOCK_BYTES))
             except files.READ_ERRORS:
                 return number
             if not data:

@@ -1,28 +1,34 @@
-"""What a pretraining data set looks like: counts, shares and lengths.
+"""What a pretraining data set looks like: counts, shares and lengths, in three files.
 
 Counts are filled where data is made, on any number of workers, go through JSON from
 one to the other, and are merged into one summary.
 """
 
 import collections
+import dataclasses
+import json
+import os
 from typing import Any, Iterable, Mapping
 
 import numpy as np
+from absl import logging
 
-from albert_tf.masking.batched import MaskedBatch
 from albert_tf.masking.options import MASK
-from albert_tf.pretraining_data.plans import ORIGINS, PlanCounts
-from albert_tf.pretraining_data.release_instances import (
-    DocumentInstances, FOLLOWING, Instance, ONE_SEGMENT)
+from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
+from albert_tf.pretraining_data.release_instances import DocumentInstances
 from albert_tf.pretraining_data.summary_picture import draw_summary
-
-__all__ = ["CorpusCounts", "InstanceCounts", "describe", "draw_summary"]
+from albert_tf.progress import duration
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 _SHOWN = ("mask", "same", "other")  # what stands in place of a masked piece
-_LABEL_0 = (FOLLOWING, ONE_SEGMENT)  # origins of instances of label 0
 _MOST_BINS = 64  # of the histogram of lengths
 
 
+def _counter():
+    return dataclasses.field(default_factory=collections.Counter)
+
+
+@dataclasses.dataclass
 class CorpusCounts:
     """Counts over the text, filled while it is read.
 
@@ -35,34 +41,18 @@ class CorpusCounts:
       single_sentence_documents: documents of one sentence.
     """
 
-    def __init__(self):
-        self.documents = 0
-        self.sentences = 0
-        self.pieces = 0
-        self.unknown_pieces = 0
-        self.lines_without_pieces = 0
-        self.single_sentence_documents = 0
+    documents: int = 0
+    sentences: int = 0
+    pieces: int = 0
+    unknown_pieces: int = 0
+    lines_without_pieces: int = 0
+    single_sentence_documents: int = 0
 
-    def merge(self, other: "CorpusCounts") -> None:
-        """Adds the counts over another part of the text."""
-        for name, count in vars(other).items():
-            setattr(self, name, getattr(self, name) + count)
-
-    def to_json(self) -> dict[str, int]:
-        """The counts as an object for json.dumps."""
-        return {name: int(count) for name, count in vars(self).items()}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, int]) -> "CorpusCounts":
-        """Counts from what to_json gave.
-
-        Raises:
-          ValueError: if a count is missing or unknown.
-        """
-        counts = cls()
-        _check_keys(state, vars(counts))
-        vars(counts).update(state)
-        return counts
+    def merge(self, other: Mapping[str, int]) -> None:
+        """Adds vars() of the counts over other text, also after JSON."""
+        _check_keys(other, self)
+        for name, count in other.items():
+            setattr(self, name, getattr(self, name) + int(count))
 
     def as_dict(self) -> dict[str, Any]:
         """All counts, and the share of unknown pieces."""
@@ -70,156 +60,143 @@ class CorpusCounts:
                 "unknown_share": _share(self.unknown_pieces, self.pieces)}
 
 
+@dataclasses.dataclass
 class InstanceCounts:
     """Counts over the instances, filled while they are made.
 
-    Either `add` counts whole instances, or `add_plans` and `add_masks` count their
-    halves where those are made; halves of one data set may be merged.
+    `add_plans` and `add_masks` count their two halves, each where it is made.
 
-    Args:
-      max_seq_length: places of a record.
+    Attributes:
+      max_seq_length: positions of a record.
+      lengths: instances by their pieces, special ones counted.
+      origins: instances by the origin of their second segment.
+      ngrams: masked n-grams by their words.
+      shown: masked pieces by what stands in their place.
+      masked: instances by their masked pieces.
+      cut: pieces cut off to fit max_seq_length.
+      skipped, skipped_pieces: chunks of one sentence left out, and their pieces.
     """
 
-    def __init__(self, max_seq_length: int):
-        self._max_seq_length = max_seq_length
-        self._lengths = collections.Counter()
-        self._origins = collections.Counter()
-        self._ngrams = collections.Counter()  # n-grams by their words
-        self._shown = collections.Counter()
-        self._masked = collections.Counter()  # instances by their masked pieces
-        self._cut = 0
-        self._skipped = self._skipped_pieces = 0
+    max_seq_length: int
+    lengths: collections.Counter = _counter()
+    origins: collections.Counter = _counter()
+    ngrams: collections.Counter = _counter()
+    shown: collections.Counter = _counter()
+    masked: collections.Counter = _counter()
+    cut: int = 0
+    skipped: int = 0
+    skipped_pieces: int = 0
 
     def add(self, walk: DocumentInstances) -> None:
-        """Counts what one walk over a document gave."""
-        self._skipped += len(walk.skipped)
-        self._skipped_pieces += sum(walk.skipped)
-        for instance in walk.instances:
-            self._add_instance(instance)
+        """Counts whole instances: what one walk over a document gave."""
+        made = walk.instances
+        self.skipped += len(walk.skipped)
+        self.skipped_pieces += sum(walk.skipped)
+        self.add_plans([len(one.tokens) for one in made],
+                       [ORIGINS.index(one.origin) for one in made],
+                       sum(one.num_cut for one in made))
+        shown = [(one.tokens[position], label) for one in made for position, label in
+                 zip(one.masked_lm_positions, one.masked_lm_labels)]
+        is_mask = sum(seen == MASK for seen, _ in shown)
+        is_same = sum(seen == label != MASK for seen, label in shown)
+        self.add_masks([len(one.masked_lm_positions) for one in made],
+                       [is_mask, is_same, len(shown) - is_mask - is_same],
+                       _histogram([size for one in made for size in one.ngrams]))
 
-    def _add_instance(self, instance: Instance) -> None:
-        self._lengths[len(instance.tokens)] += 1
-        self._origins[instance.origin] += 1
-        self._ngrams.update(instance.ngrams)
-        self._cut += instance.num_cut
-        self._masked[len(instance.masked_lm_positions)] += 1
-        for position, label in zip(
-                instance.masked_lm_positions, instance.masked_lm_labels):
-            shown = instance.tokens[position]
-            self._shown["mask" if shown == MASK else
-                        "same" if shown == label else "other"] += 1
+    def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
+        """Counts all but the masks of N planned instances.
 
-    def add_plans(self, made: PlanCounts) -> None:
-        """Counts instances that were planned: all but their masks.
-
-        Raises:
-          ValueError: if they were planned for another max_seq_length.
+        Args:
+          num_pieces: integers [N]; the lengths of their sequences.
+          origins: integers [N]; indices of ORIGINS.
+          num_cut: pieces cut off to fit.
         """
-        self._check_length(len(made.lengths) - 1)
-        _add_histogram(self._lengths, made.lengths)
-        _add_histogram(self._origins, made.origins, ORIGINS)
-        self._cut += int(made.pieces_cut_off)
-        self._skipped += int(made.skipped)
-        self._skipped_pieces += int(made.pieces_skipped)
+        _add(self.lengths, enumerate(_histogram(num_pieces)))
+        _add(self.origins, zip(ORIGINS, _histogram(origins)))
+        self.cut += int(num_cut)
 
-    def add_masks(self, masked: MaskedBatch) -> None:
-        """Counts the masks of instances, and no instance."""
-        _add_histogram(self._masked, np.bincount(masked.num_masked))
-        _add_histogram(self._shown, masked.shown, _SHOWN)
-        _add_histogram(self._ngrams, masked.ngram_words)
+    def add_masks(self, num_masked: Any, shown: Any, ngram_words: Any) -> None:
+        """Counts the masks of N instances (fields of masking.batched.MaskedBatch).
 
-    def merge(self, other: "InstanceCounts") -> None:
-        """Adds the counts over other instances of the data set, or another half.
-
-        Raises:
-          ValueError: if they are of another max_seq_length.
+        Args:
+          num_masked: integers [N]; masked pieces of each.
+          shown: masked pieces that are shown as [MASK], unchanged, as another piece.
+          ngram_words: how many n-grams have 0, 1, ... words.
         """
-        self._check_length(other._max_seq_length)
-        for name, value in vars(other).items():
-            if isinstance(value, collections.Counter):
-                vars(self)[name].update(value)
-            elif name != "_max_seq_length":
+        _add(self.masked, enumerate(_histogram(num_masked)))
+        _add(self.shown, zip(_SHOWN, shown))
+        _add(self.ngrams, enumerate(ngram_words))
+
+    def merge(self, other: Mapping[str, Any]) -> None:
+        """Adds to_json() of the counts over other instances, also after JSON."""
+        _check_keys(other, self)
+        if other["max_seq_length"] != self.max_seq_length:
+            raise ValueError(
+                f"counts for sequences of {other['max_seq_length']} do not go with "
+                f"those of {self.max_seq_length}.")
+        for name, value in other.items():
+            if isinstance(value, Mapping):
+                # JSON makes strings of numbers that are keys.
+                vars(self)[name].update({
+                    int(key) if str(key).isdecimal() else key: count
+                    for key, count in value.items()})
+            elif name != "max_seq_length":
                 vars(self)[name] += value
-
-    def _check_length(self, max_seq_length: int) -> None:
-        if max_seq_length != self._max_seq_length:
-            raise ValueError(f"counts for sequences of {max_seq_length} do not go with "
-                             f"those of {self._max_seq_length}.")
 
     def to_json(self) -> dict[str, Any]:
         """The counts as an object for json.dumps."""
-        return {name[1:]: dict(value) if isinstance(value, collections.Counter)
-                else value for name, value in vars(self).items()}
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any]) -> "InstanceCounts":
-        """Counts from what to_json gave, also after json.dumps and json.loads.
-
-        Raises:
-          ValueError: if a count is missing or unknown.
-        """
-        counts = cls(0)
-        _check_keys(state, [name[1:] for name in vars(counts)])
-        for name, value in state.items():
-            if isinstance(value, Mapping):
-                # JSON makes strings of numbers that are keys.
-                value = collections.Counter({
-                    int(key) if str(key).isdecimal() else key: count
-                    for key, count in value.items()})
-            setattr(counts, f"_{name}", value)
-        return counts
-
-    @property
-    def instances(self) -> int:
-        return sum(self._lengths.values())
+        return {name: dict(value) if isinstance(value, collections.Counter) else value
+                for name, value in vars(self).items()}
 
     def as_dict(self) -> dict[str, Any]:
         """All counts with their shares, as they go into the JSON file."""
-        count = self.instances
-        pieces = sum(length * n for length, n in self._lengths.items())
-        places = count * self._max_seq_length
-        masked = sum(self._shown.values())
-        label_0 = sum(self._origins[origin] for origin in _LABEL_0)
+        count = sum(self.lengths.values())
+        pieces = sum(length * n for length, n in self.lengths.items())
+        positions = count * self.max_seq_length
+        masked = sum(self.shown.values())
+        label_1 = sum(self.origins[origin] for origin in LABEL_1)
         return {
             "instances": count,
-            "label_1_share": _share(count - label_0, count),
-            "labels": {"0": label_0, "1": count - label_0},
-            "second_segment": dict(sorted(self._origins.items())),
-            "length": _distribution(self._lengths),
-            "length_histogram": _binned(self._lengths, self._max_seq_length),
+            "label_1_share": _share(label_1, count),
+            "labels": {"0": count - label_1, "1": label_1},
+            "second_segment": dict(sorted(self.origins.items())),
+            "length": _distribution(self.lengths),
+            "length_histogram": _binned(self.lengths, self.max_seq_length),
             "pieces_in_instances": pieces,
-            "padding_places": places - pieces,
-            "padding_share": _share(places - pieces, places),
+            "padding_places": positions - pieces,
+            "padding_share": _share(positions - pieces, positions),
             "predicted_pieces": masked,
             "predicted_share": _share(masked, pieces),
             "predicted_per_instance": {
-                **_distribution(self._masked),
-                "instances": {str(n): self._masked[n] for n in sorted(self._masked)}},
-            "shown_instead": {name: _share(self._shown[name], masked)
+                **_distribution(self.masked),
+                "instances": {str(n): self.masked[n] for n in sorted(self.masked)}},
+            "shown_instead": {name: _share(self.shown[name], masked)
                               for name in _SHOWN},
             "ngram_words": {
-                str(size): _share(n, sum(self._ngrams.values()))
-                for size, n in sorted(self._ngrams.items())},
-            "instances_without_predictions": self._masked[0],
-            "pieces_cut_off": self._cut,
-            "single_sentences_skipped": self._skipped,
-            "pieces_skipped": self._skipped_pieces,
+                str(size): _share(n, sum(self.ngrams.values()))
+                for size, n in sorted(self.ngrams.items())},
+            "instances_without_predictions": self.masked[0],
+            "pieces_cut_off": self.cut,
+            "single_sentences_skipped": self.skipped,
+            "pieces_skipped": self.skipped_pieces,
         }
 
 
-def _check_keys(state: Mapping[str, Any], expected: Iterable[str]) -> None:
-    if state.keys() != set(expected):
+def _check_keys(state: Mapping[str, Any], counts: Any) -> None:
+    if state.keys() != vars(counts).keys():
         raise ValueError(f"counts of {sorted(state)} are not those of "
-                         f"{sorted(expected)}.")
+                         f"{sorted(vars(counts))}.")
 
 
-def _add_histogram(counter: collections.Counter, counts: np.ndarray,
-                   names: Iterable[str] | None = None) -> None:
-    """Adds counts of 0, 1, ... or of the names, but for those that are 0."""
-    for key, count in zip(range(len(counts)) if names is None else names,
-                          counts.tolist()):
+def _histogram(numbers: Any) -> np.ndarray:
+    return np.bincount(np.asarray(numbers, np.int64))
+
+
+def _add(counter: collections.Counter, counts: Iterable[tuple[Any, int]]) -> None:
+    """Adds counts by their keys, but for those that are 0."""
+    for key, count in counts:
         if count:
-            counter[key] += count
+            counter[key] += int(count)
 
 
 def _share(part: float, whole: float) -> float:
@@ -255,37 +232,112 @@ def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
     return {"bin_width": width, "longest": longest, "instances": counts}
 
 
-def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str]:
-    """The summary as lines of text.
+def figures(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers of a summary as text, by names for the eye.
 
     Args:
       corpus: CorpusCounts.as_dict.
       made: InstanceCounts.as_dict.
     """
-    length, shown = made["length"], made["shown_instead"]
-    masked = made["predicted_per_instance"]
-    yield (f"text: {corpus['documents']:,} documents, {corpus['sentences']:,} "
-           f"sentences, {corpus['pieces']:,} pieces, "
-           f"{corpus['unknown_share']:.3%} unknown")
-    yield (f"instances: {made['instances']:,}, {made['label_1_share']:.1%} with label "
-           "1; second segment: " + ", ".join(
-               f"{name} {n:,}" for name, n in made["second_segment"].items()))
-    yield (f"length: {length['mean']:.1f} pieces in the mean, {length['min']} to "
-           f"{length['max']}, median {length['median']}; "
-           f"{made['padding_share']:.1%} padding")
-    yield (f"predictions: {made['predicted_pieces']:,} pieces, "
-           f"{made['predicted_share']:.1%} of all; shown as [MASK] "
-           f"{shown['mask']:.1%}, unchanged {shown['same']:.1%}, another piece "
-           f"{shown['other']:.1%}")
+    length, masked = made["length"], made["predicted_per_instance"]
+    return {
+        "documents": f"{corpus['documents']:,}",
+        "sentences": f"{corpus['sentences']:,}",
+        "pieces": f"{corpus['pieces']:,}",
+        "unknown pieces": f"{corpus['unknown_share']:.3%}",
+        "lines without pieces": f"{corpus['lines_without_pieces']:,}",
+        "instances": f"{made['instances']:,}",
+        "mean length": f"{length['mean']:.1f}",
+        "mean / median length": f"{length['mean']:.1f} / {length['median']}",
+        "padding": f"{made['padding_share']:.1%}",
+        "label 1": f"{made['label_1_share']:.1%}",
+        "predicted pieces": f"{made['predicted_pieces']:,}",
+        "share of all pieces": f"{made['predicted_share']:.1%}",
+        "mean of an instance": f"{masked['mean']:.1f}",
+        "instances without": f"{made['instances_without_predictions']:,}",
+        "pieces cut off to fit": f"{made['pieces_cut_off']:,}",
+        "single sentences": f"{made['single_sentences_skipped']:,}",
+    }
+
+
+def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str]:
+    """The summary as lines of text; arguments as of `figures`."""
+    shown, length = made["shown_instead"], made["length"]
+    masked, n = made["predicted_per_instance"], figures(corpus, made)
+    yield (f"text: {n['documents']} documents, {n['sentences']} sentences, "
+           f"{n['pieces']} pieces, {n['unknown pieces']} unknown")
+    yield (f"instances: {n['instances']}, {n['label 1']} with label 1; second segment: "
+           + ", ".join(f"{name} {count:,}"
+                       for name, count in made["second_segment"].items()))
+    yield (f"length: {n['mean length']} pieces in the mean, {length['min']} to "
+           f"{length['max']}, median {length['median']}; {n['padding']} padding")
+    yield (f"predictions: {n['predicted pieces']} pieces, {n['share of all pieces']} of "
+           f"all; shown as [MASK] {shown['mask']:.1%}, unchanged {shown['same']:.1%}, "
+           f"another piece {shown['other']:.1%}")
     if made["predicted_pieces"]:
-        yield (f"predictions of an instance: {masked['mean']:.1f} in the mean, "
+        yield (f"predictions of an instance: {n['mean of an instance']} in the mean, "
                f"{masked['min']} to {masked['max']}, median {masked['median']}; "
-               "instances without any: "
-               f"{made['instances_without_predictions']:,}; "
-               "n-grams of " + ", ".join(
-                   f"{words} {'word' if words == '1' else 'words'} {share:.1%}"
-                   for words, share in made["ngram_words"].items()))
-    yield (f"left out: {corpus['lines_without_pieces']:,} lines without pieces, "
-           f"{made['single_sentences_skipped']:,} single sentences "
-           f"({made['pieces_skipped']:,} pieces), {made['pieces_cut_off']:,} pieces "
-           "cut off to fit")
+               f"instances without any: {n['instances without']}; n-grams of "
+               + ", ".join(f"{words} {'word' if words == '1' else 'words'} {share:.1%}"
+                           for words, share in made["ngram_words"].items()))
+    yield (f"left out: {n['lines without pieces']} lines without pieces, "
+           f"{n['single sentences']} single sentences ({made['pieces_skipped']:,} "
+           f"pieces), {n['pieces cut off to fit']} pieces cut off to fit")
+
+
+# ---- the files ---------------------------------------------------------------
+
+
+def summary_path(output_file: str) -> str:
+    """Where the summary of a run goes: beside its first output.
+
+    The name differs at its start, so that no glob for the outputs matches it; the
+    number of a shard is left out.
+    """
+    folder, name = os.path.split(SHARD.sub("", output_file))
+    return os.path.join(folder, f"summary-{name}.json")
+
+
+def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
+               made: InstanceCounts) -> dict[str, Any]:
+    """What goes into the JSON file: settings, vocabulary, counts."""
+    return {
+        "settings": dataclasses.asdict(options),
+        "vocabulary": {
+            "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
+            **vocabulary_of(tokenizer.vocabulary_path),
+            "size": tokenizer.vocab_size,
+            "do_lower_case": tokenizer.do_lower_case,
+            # For masking while training.
+            "special_ids": {name: getattr(tokenizer, f"{name}_id")
+                            for name in ("cls", "sep", "mask", "pad", "unk")}},
+        "text": corpus.as_dict(),
+        **made.as_dict()}
+
+
+def summary_files(summary: dict[str, Any], options: DataOptions,
+                  picture: bool = True) -> dict[str, bytes]:
+    """The summary's files: path → content; `picture`: whether there is one."""
+    path, text = summary_path(options.output_files[0]), summary["text"]
+    stem = path.removesuffix(".json")
+    contents = {
+        path: (json.dumps(summary, indent=1) + "\n").encode(),
+        f"{stem}.txt": "".join(
+            f"{line}\n" for line in describe(text, summary)).encode()}
+    if picture:
+        contents[f"{stem}.png"] = draw_summary(summary, figures(text, summary))
+    return contents
+
+
+def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
+    """Logs what was made and where it is."""
+    made = summary["instances"]
+    logging.info("Made %d instances in %s, %.0f a second.", made,
+                 duration(seconds), made / max(seconds, 1e-9))
+    for line in describe(summary["text"], summary):
+        logging.info("%s", line)
+    shown = options.output_files
+    if len(shown) > 4:
+        shown = (*shown[:2], "...", shown[-1])
+    for line in (*shown, summary_path(options.output_files[0])):
+        logging.info("wrote %s", line)

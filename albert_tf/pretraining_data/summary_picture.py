@@ -1,9 +1,9 @@
 """A picture of a pretraining data set, for a person to see at a glance."""
 
+import io
 from typing import Any, Mapping, Sequence
 
-from albert_tf import files
-from albert_tf.pretraining_data.release_instances import (
+from albert_tf.pretraining_data.options import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 
 _BLUE = "#4472a8"
@@ -15,13 +15,25 @@ _ORIGINS = {  # label, words, colour
 }
 
 
-def draw_summary(path: str, corpus: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+# Headings, which may have a number too, and the figures (summary.figures) below them.
+_TEXT = {
+    "Text": ("documents", "sentences", "pieces", "unknown pieces",
+             "lines without pieces"),
+    "Instances": ("mean / median length", "padding", "label 1"),
+    "Predicted pieces": ("share of all pieces", "mean of an instance",
+                         "instances without"),
+    "Left out": ("pieces cut off to fit", "single sentences")}
+
+
+def draw_summary(made: Mapping[str, Any], figures: Mapping[str, str]) -> bytes:
     """Draws the summary: lengths, labels, predictions, and the counts as text.
 
     Args:
-      path: the PNG to write, 1200 by 800 pixels.
-      corpus: CorpusCounts.as_dict.
       made: InstanceCounts.as_dict.
+      figures: the counts as text, by name.
+
+    Returns:
+      A PNG of 1200 by 800 pixels.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -34,7 +46,7 @@ def draw_summary(path: str, corpus: Mapping[str, Any], made: Mapping[str, Any]) 
     axes = figure.subplots(2, 3)
     _draw_lengths(axes[0, 0], made)
     _draw_predictions(axes[0, 1], made)
-    _draw_text(axes[0, 2], corpus, made)
+    _draw_text(axes[0, 2], figures)
     _draw_labels(axes[1, 0], made)
     shown = made["shown_instead"]
     _draw_shares(axes[1, 1], "What stands for predicted pieces",
@@ -43,9 +55,9 @@ def draw_summary(path: str, corpus: Mapping[str, Any], made: Mapping[str, Any]) 
     _draw_shares(axes[1, 2], "Masked n-grams",
                  {f"{n} {'word' if n == '1' else 'words'}": share
                   for n, share in made["ngram_words"].items()}, "share of n-grams")
-    with files.atomic_write(path) as stream:
-        figure.savefig(stream, format="png", dpi=100,
-                       pil_kwargs={"compress_level": 1})
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=100, pil_kwargs={"compress_level": 1})
+    return stream.getvalue()
 
 
 def _draw_lengths(axis, made: Mapping[str, Any]) -> None:
@@ -117,30 +129,12 @@ def _draw_shares(axis, title: str, shares: Mapping[str, float], unit: str) -> No
     axis.set_axisbelow(True)
 
 
-def _draw_text(axis, corpus: Mapping[str, Any], made: Mapping[str, Any]) -> None:
-    length, masked = made["length"], made["predicted_per_instance"]
-    rows = [
-        ("Text", ""),
-        ("documents", f"{corpus['documents']:,}"),
-        ("sentences", f"{corpus['sentences']:,}"),
-        ("pieces", f"{corpus['pieces']:,}"),
-        ("unknown pieces", f"{corpus['unknown_share']:.3%}"),
-        ("lines without pieces", f"{corpus['lines_without_pieces']:,}"),
-        ("Instances", f"{made['instances']:,}"),
-        ("mean / median length", f"{length['mean']:.1f} / {length['median']}"),
-        ("padding", f"{made['padding_share']:.1%}"),
-        ("label 1", f"{made['label_1_share']:.1%}"),
-        ("Predicted pieces", f"{made['predicted_pieces']:,}"),
-        ("share of all pieces", f"{made['predicted_share']:.1%}"),
-        ("mean of an instance", f"{masked['mean']:.1f}"),
-        ("instances without", f"{made['instances_without_predictions']:,}"),
-        ("Left out", ""),
-        ("pieces cut off to fit", f"{made['pieces_cut_off']:,}"),
-        ("single sentences", f"{made['single_sentences_skipped']:,}"),
-    ]
+def _draw_text(axis, figures: Mapping[str, str]) -> None:
+    rows = [(name, figures.get(name.lower(), ""))
+            for heading, names in _TEXT.items() for name in (heading, *names)]
     axis.axis("off")
     for row, (name, value) in enumerate(rows):
-        heading = name[0].isupper()
+        heading = name in _TEXT
         y = 1 - (row + 0.5) / len(rows)
         weight = "bold" if heading else "normal"
         axis.text(0.04 if heading else 0.1, y, name, va="center", weight=weight)

@@ -1,26 +1,191 @@
-"""Finds documents and tokens in the parts that `token_parts` writes.
+"""Documents as coded pieces (encoder), on disk in parts; each is tokenized once.
 
-What is needed is read where it lies, so that no part is in memory as a whole.
+A part holds the documents of one span of the text, as four files in a WorkFolder:
+
+    part-00000.tokens     codes of each document's pieces, then a separator
+    part-00000.lengths    pieces of each sentence, "<u4"
+    part-00000.documents  a DOCUMENT row for each document, and one behind the last
+    part-00000.marks      pieces before every 256th sentence, "<u8"
+
+Files are written as the text is read, and read where something is needed, so that
+neither a part nor a document is ever in memory as a whole.
 """
 
-from typing import Iterator
+import collections
+import contextlib
+import itertools
+import os
+from typing import Iterator, NamedTuple, Sequence
 
 import numpy as np
 
 from albert_tf import keyed_random
-from albert_tf.pretraining_data import token_parts
-from albert_tf.pretraining_data.part_files import PartFiles
-from albert_tf.pretraining_data.token_parts import (
-    DOCUMENT, Documents, LENGTH, MARK, sums_before)
+from albert_tf.errors import InputError
+from albert_tf.pretraining_data import spans
+from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
 from albert_tf.pretraining_data.work_folder import WorkFolder
 
+# A document's id, and where it begins in its part: in sentences and in codes. The row
+# behind the last document says where that ends.
+DOCUMENT = np.dtype([("id", "<u8"), ("first_sentence", "<i8"), ("first_code", "<i8")])
+LENGTH, MARK = np.dtype("<u4"), np.dtype("<u8")
+SENTENCES_PER_MARK = 256
+# Lengths in plans, and what planning does with one document in memory, set these.
+MAX_DOCUMENT_PIECES = 2**31 - 1
+MAX_DOCUMENT_SENTENCES = 20_000_000
 # Without a sentence objective instances depend on it: they end where a slice ends.
 SENTENCES_PER_SLICE = 1 << 20
+_MOST_OPEN = 1024  # files
+_SEGMENTS_AT_ONCE = 4096
+
+
+def part_name(number: int, kind: str) -> str:
+    """Name of a part's file in its folder: part-00012.tokens."""
+    return f"part-{number:05d}.{kind}"
+
+
+class Documents(NamedTuple):
+    """Consecutive documents in memory: C codes, S sentences, D documents.
+
+    Attributes:
+      codes: [C]; those of each document's pieces and then one separator.
+      sentence_lengths: uint32 [S]; pieces of each sentence, none of them 0.
+      first_sentence: int64 [D + 1]; document d has the sentences first_sentence[d],
+        ..., first_sentence[d + 1] - 1.
+      first_code: int64 [D + 1]; document d has the codes first_code[d], ...,
+        first_code[d + 1] - 2, and a separator after them.
+      ids: uint64 [D]; where each document begins in the input (spans.Lines).
+    """
+
+    codes: np.ndarray
+    sentence_lengths: np.ndarray
+    first_sentence: np.ndarray
+    first_code: np.ndarray
+    ids: np.ndarray
+
+
+# ---- writing -----------------------------------------------------------------
+
+
+class _Tokenizing:
+    """The state of tokenizing one span: what has gone before."""
+
+    def __init__(self, paths: Sequence[str], encoder: PieceEncoder,
+                 max_pieces: int, max_sentences: int):
+        self.counts = collections.Counter(
+            documents=0, sentences=0, pieces=0, unknown_pieces=0,
+            lines_without_pieces=0, single_sentence_documents=0)
+        self._paths = paths
+        self._encoder = encoder
+        self._limits = (("pieces", max_pieces), ("sentences", max_sentences))
+        # The document that is open: its size so far, and where it begins.
+        self._id = self._sentences = self._pieces = 0
+        self._first_sentence = self._first_code = 0
+
+    def add(self, block: spans.Lines) -> tuple[np.ndarray, ...]:
+        """Encodes lines, and closes the documents that end before one of them.
+
+        Returns:
+          What the block adds to each file of the part.
+        """
+        encoded = self._encoder.encode(block.lines)
+        lengths = encoded.lengths
+        pieces_before = sums_before(lengths)
+        bounds = np.array([0, *block.first, len(lengths)])
+        pieces = np.diff(pieces_before[bounds])
+        sentences = np.diff(sums_before(lengths != 0)[bounds])
+        # The first section goes on with the open document, the last stays open.
+        pieces[0] += self._pieces
+        sentences[0] += self._sentences
+        ids = np.array([self._id, *block.ids], np.uint64)
+        for (unit, limit), sizes in zip(self._limits, (pieces, sentences)):
+            if sizes.max() > limit:
+                begin = spans.document_place(self._paths, int(ids[np.argmax(sizes)]))
+                raise InputError(
+                    f"{begin}: the document that begins here has more than {limit:,} "
+                    f"{unit}; put a blank line between documents.")
+        rows, kept = self._close(ids[:-1], sentences[:-1], pieces[:-1])
+        self._id = int(ids[-1])
+        self._sentences, self._pieces = int(sentences[-1]), int(pieces[-1])
+        codes = np.insert(encoded.codes, pieces_before[bounds[1:-1][kept]],
+                          self._encoder.separator)
+        lengths = lengths[lengths != 0]
+        first = -self.counts["sentences"] % SENTENCES_PER_MARK
+        marks = self.counts["pieces"] + sums_before(lengths)[:-1]
+        self.counts["unknown_pieces"] += encoded.unknown_pieces
+        self.counts["sentences"] += len(lengths)
+        self.counts["pieces"] += int(pieces_before[-1])
+        self.counts["lines_without_pieces"] += len(block.lines) - len(lengths)
+        return (codes, lengths.astype(LENGTH), rows,
+                marks[first::SENTENCES_PER_MARK].astype(MARK))
+
+    def end(self) -> tuple[np.ndarray, ...]:
+        """Closes the last document and adds the row behind it; returns as `add`."""
+        rows, kept = self._close(
+            np.array([self._id], np.uint64), np.array([self._sentences]),
+            np.array([self._pieces]))
+        last = np.array([(0, self._first_sentence, self._first_code)], DOCUMENT)
+        separator = np.full(len(kept), self._encoder.separator, self._encoder.dtype)
+        return (separator, np.zeros(0, LENGTH), np.concatenate([rows, last]),
+                np.zeros(0, MARK))
+
+    def _close(self, ids: np.ndarray, sentences: np.ndarray,
+               pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of documents that have ended, and which of them have a sentence."""
+        kept = np.flatnonzero(sentences)
+        rows = np.zeros(len(kept), DOCUMENT)
+        rows["id"] = ids[kept]
+        first = self._first_sentence + sums_before(sentences[kept])
+        rows["first_sentence"], self._first_sentence = first[:-1], int(first[-1])
+        first = self._first_code + sums_before(pieces[kept] + 1)
+        rows["first_code"], self._first_code = first[:-1], int(first[-1])
+        self.counts["documents"] += len(kept)
+        self.counts["single_sentence_documents"] += int(
+            np.count_nonzero(sentences == 1))
+        return rows, kept
+
+
+def write_part(
+        folder: WorkFolder, paths: Sequence[str], span: spans.Span,
+        encoder: PieceEncoder, *, block_bytes: int = spans.BLOCK_BYTES,
+        max_pieces: int = MAX_DOCUMENT_PIECES,
+        max_sentences: int = MAX_DOCUMENT_SENTENCES
+        ) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """Tokenizes a span's documents into the files of part `span.number`.
+
+    Memory does not grow with the span or its documents, but for one line.
+
+    Args:
+      folder: where the files go; they appear when they are whole.
+      paths: all files of the input.
+      span: the span.
+      encoder: gives the codes.
+      block_bytes: text that is tokenized at a time.
+      max_pieces, max_sentences: of a document.
+
+    Returns:
+      The fields of summary.CorpusCounts, and the sums of the files for
+      WorkFolder.finish.
+    """
+    state = _Tokenizing(paths, encoder, max_pieces, max_sentences)
+    blocks = spans.read_span(paths, span, encoder.prepare, block_bytes)
+    with contextlib.ExitStack() as stack:
+        streams = {name: stack.enter_context(folder.write(name)) for name in (
+            part_name(span.number, kind)
+            for kind in ("tokens", "lengths", "documents", "marks"))}
+        for block in itertools.chain(blocks, [None]):
+            arrays = state.end() if block is None else state.add(block)
+            for stream, array in zip(streams.values(), arrays):
+                stream.write(array.tobytes())
+    return dict(state.counts), {name: stream.sum for name, stream in streams.items()}
+
+
+# ---- reading -----------------------------------------------------------------
 
 
 def slice_borders(first_sentence: np.ndarray,
                   num_sentences: int = SENTENCES_PER_SLICE) -> list[int]:
-    """Where slices of a span's documents begin, and their number: 0, ..., D.
+    """Where slices of documents begin, and the number of documents: 0, ..., D.
 
     Args:
       first_sentence: of each document and behind the last, int64 [D + 1].
@@ -34,41 +199,37 @@ def slice_borders(first_sentence: np.ndarray,
     return borders
 
 
-def random_places(
-        documents: Documents, numbers: np.ndarray, places: np.ndarray,
+def random_starts(
+        documents: Documents, numbers: np.ndarray, drawn: np.ndarray,
         targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Text from a random place of each of K documents in memory.
+    """Text from a random sentence on of each of K documents in memory.
 
-    A text goes from a sentence at random on for as many sentences as reach the target,
-    at least one, at most to the end of the document.
+    A text has as many sentences as reach the target, at least one, at most to the end
+    of the document.
 
     Args:
       documents: D documents.
       numbers: which of them, int64 [K].
-      places: random numbers (counter_random.word), uint64 [K].
+      drawn: random numbers (keyed_random.word), uint64 [K].
       targets: pieces wanted, int64 [K].
 
     Returns:
-      The first token of each text, and how many pieces it has, int64 [K].
+      The first code of each text, and how many pieces it has, int64 [K].
     """
     first = documents.first_sentence[numbers]
     limit = documents.first_sentence[numbers + 1]
-    start = first + keyed_random.below(places, limit - first)
+    start = first + keyed_random.below(drawn, limit - first)
     before = sums_before(documents.sentence_lengths)
     ends = _ends(before, start, targets, limit)
-    return (documents.first_token[numbers] + before[start] - before[first],
+    return (documents.first_code[numbers] + before[start] - before[first],
             before[ends] - before[start])
 
 
 def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
           limit: np.ndarray) -> np.ndarray:
-    """Where texts end that begin with sentences `start`: int64 [K].
+    """Where texts end that begin with sentences `start`; arguments and result [K].
 
-    Args:
-      before: pieces before each sentence.
-      start: int64 [K].
-      target: pieces wanted, int64 [K].
-      limit: where the documents end, int64 [K].
+    `before` has the pieces before each sentence, `limit` where the documents end.
     """
     ends = np.searchsorted(before, before[start] + target)
     return np.clip(ends, start + 1, limit)
@@ -77,43 +238,56 @@ def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
 class TokenStore:
     """The parts in a folder, all of them written; documents are numbered through.
 
+    Can be pickled. What reads raises InputError if a file is missing, unreadable or
+    too short.
+
+        store = TokenStore(folder)
+        for first, first_code, documents in store.slices(0):
+
+    Args:
+      folder: with all parts.
+      most_open: files that may be open at a time; by default half of what the process
+        may have open, or fewer.
+
     Attributes:
       num_parts: how many parts there are.
       num_documents: documents of all parts.
       first_document: int64 [num_parts]; the number of each part's first document.
-      dtype: of tokens; None if there is no document.
+      dtype: of codes; None if there is no document.
     """
 
-    def __init__(self, folder: WorkFolder):
-        """Looks at the sizes of the files.
+    def __init__(self, folder: WorkFolder, most_open: int = 0):
+        self._folder = folder
+        # Open files by name, the one that was used longest ago first.
+        self._open: dict[str, int] = {}
+        import resource  # not on Windows, so late
 
-        Raises:
-          InputError: if a file of a part is missing.
-        """
-        self._files = PartFiles(folder)
-        self.num_parts = self._files.num_parts("documents")
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_open = most_open or (
+            _MOST_OPEN if soft < 0 else max(16, min(_MOST_OPEN, soft // 2)))
+        self.num_parts = next(
+            number for number in itertools.count()
+            if not os.path.exists(folder.file(part_name(number, "documents"))))
         sizes = [self._num_documents(number) for number in range(self.num_parts)]
         first = sums_before(np.array(sizes, np.int64))
         self.first_document, self.num_documents = first[:-1], int(first[-1])
         self.dtype = None
         if self.num_documents:
             number = int(np.flatnonzero(sizes)[0])
-            num_tokens = int(self._rows(number, sizes[number], 1)["first_token"][0])
-            self.dtype = np.dtype(
-                f"<u{self._files.size(number, 'tokens') // num_tokens}")
+            (last,) = self._array(number, "documents", DOCUMENT, sizes[number], 1)
+            num_bytes = self._size(number, "tokens")
+            self.dtype = np.dtype(f"<u{num_bytes // int(last['first_code'])}")
 
     def close(self) -> None:
         """Closes files; they are opened again when they are needed."""
-        self._files.close()
+        while self._open:
+            os.close(self._open.popitem()[1])
 
-    def part(self, number: int) -> Documents:
-        """The documents of a part.
+    def __del__(self):
+        self.close()
 
-        All but the tokens is read into memory, about 4 bytes a sentence and 40 a
-        document. Tokens are mapped: what is not looked at takes no memory.
-        """
-        return self._documents(
-            number, self._rows(number, 0, self._num_documents(number) + 1))
+    def __getstate__(self):
+        return {**self.__dict__, "_open": {}}
 
     def slices(self, number: int, num_sentences: int = SENTENCES_PER_SLICE
                ) -> Iterator[tuple[int, int, Documents]]:
@@ -125,98 +299,153 @@ class TokenStore:
             slice_borders says.
 
         Yields:
-          The number in the part of the slice's first document, the place in the
-          part's tokens of its first token, and the slice.
+          The number in the part of the slice's first document, the position in the
+          part's codes of its first code, and the slice; its codes are mapped: what
+          is not looked at takes no memory.
         """
         total = self._num_documents(number)
         first = 0
         while first < total:
             # A document has a sentence or more.
-            rows = self._rows(number, first, min(num_sentences, total - first) + 1)
+            rows = self._array(number, "documents", DOCUMENT, first,
+                               min(num_sentences, total - first) + 1)
             reached = np.searchsorted(
                 rows["first_sentence"], rows["first_sentence"][0] + num_sentences)
             rows = rows[:min(reached, len(rows) - 1) + 1]
-            yield first, int(rows["first_token"][0]), self._documents(number, rows)
+            first_sentence = rows["first_sentence"] - rows["first_sentence"][0]
+            first_code = rows["first_code"] - rows["first_code"][0]
+            lengths = self._array(number, "lengths", LENGTH,
+                                  int(rows["first_sentence"][0]), first_sentence[-1])
+            begin = int(rows["first_code"][0])
+            end = int(rows["first_code"][-1]) * self.dtype.itemsize
+            if self._size(number, "tokens") < end:
+                raise self._too_short(number, "tokens")
+            codes = np.memmap(
+                self._folder.file(part_name(number, "tokens")), self.dtype, "r",
+                begin * self.dtype.itemsize, (int(first_code[-1]),))
+            yield first, begin, Documents(
+                codes, lengths, first_sentence, first_code,
+                np.ascontiguousarray(rows["id"][:-1]))
             first += len(rows) - 1
 
     def read(self, parts: np.ndarray, starts: np.ndarray,
              lengths: np.ndarray) -> np.ndarray:
-        """Tokens from anywhere.
+        """Codes from anywhere.
 
         Args:
           parts: number of a part, [K].
-          starts: place of the first token in the part's tokens, [K].
-          lengths: how many tokens, [K].
+          starts: position of the first code in the part's codes, [K].
+          lengths: how many codes, [K].
 
         Returns:
-          The tokens of all K places, in the order given, one after the other.
+          The codes of all K texts, in the order given, one after the other.
         """
         if not len(parts):
             return np.zeros(0, self.dtype or np.uint16)
-        return self._files.read("tokens", self.dtype, parts, starts, lengths)
+        return self._read("tokens", self.dtype, parts, starts, lengths)
 
-    def second_segment(
-            self, documents: np.ndarray, places: np.ndarray,
+    def second_segments(
+            self, documents: np.ndarray, drawn: np.ndarray,
             targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Text from a random place of each of K documents, as random_places.
+        """Text from a random sentence on of each of K documents, as random_starts.
 
         Args:
           documents: numbers of documents in the store, int64 [K].
-          places: random numbers, uint64 [K].
+          drawn: random numbers, uint64 [K].
           targets: pieces wanted, int64 [K].
 
         Returns:
-          Where it lies: part, uint32 [K], and first token in the part, uint64 [K];
+          Where it lies: part, uint32 [K], and first code in the part, uint64 [K];
           and how many pieces it has, int64 [K].
         """
-        found = [self._second_segment(documents[i:i + 4096], places[i:i + 4096],
-                                      targets[i:i + 4096])
-                 for i in range(0, max(1, len(documents)), 4096)]
+        found = [(np.zeros(0, np.int64),) * 3]
+        for i in range(0, len(documents), _SEGMENTS_AT_ONCE):
+            some = np.s_[i:i + _SEGMENTS_AT_ONCE]
+            found.append(self._second_segments(
+                documents[some], drawn[some], targets[some]))
         part, start, length = map(np.concatenate, zip(*found))
         return part.astype(np.uint32), start.astype(np.uint64), length
 
-    def _second_segment(self, documents, places, targets):
-        if not len(documents):
-            return (np.zeros(0, np.int64),) * 3
+    def _second_segments(self, documents, drawn, targets):
         part = np.searchsorted(self.first_document, documents, side="right") - 1
         own = documents - self.first_document[part]
-        rows = self._files.read(
-            "documents", DOCUMENT, part, own, np.full(len(part), 2))
+        rows = self._read("documents", DOCUMENT, part, own, np.full(len(part), 2))
         first, limit = rows["first_sentence"][::2], rows["first_sentence"][1::2]
-        start = first + keyed_random.below(places, limit - first)
+        start = first + keyed_random.below(drawn, limit - first)
         # From the last mark on, or from the document's beginning if that is later.
-        marked = start - start % token_parts.SENTENCES_PER_MARK
+        marked = start - start % SENTENCES_PER_MARK
         near = np.maximum(first, marked)
-        position = rows["first_token"][::2].copy()
+        position = rows["first_code"][::2].copy()
         far = np.flatnonzero(marked > first)
         if len(far):
-            marks = self._files.read(
-                "marks", MARK, part[far], marked[far] // token_parts.SENTENCES_PER_MARK,
-                np.ones(len(far), np.int64))
+            marks = self._read("marks", MARK, part[far],
+                               marked[far] // SENTENCES_PER_MARK,
+                               np.ones(len(far), np.int64))
             # Behind each document before this one there is a separator.
             position[far] = marks.astype(np.int64) + own[far]
         # A sentence has a piece or more.
         last = np.minimum(limit, start + np.maximum(targets, 1))
-        before = sums_before(self._files.read(
-            "lengths", LENGTH, part, near, last - near))
+        before = sums_before(self._read("lengths", LENGTH, part, near, last - near))
         shift = sums_before(last - near)[:-1] - near
         ends = _ends(before, start + shift, targets, last + shift)
         return (part, position + before[start + shift] - before[near + shift],
                 before[ends] - before[start + shift])
 
-    def _documents(self, number: int, rows: np.ndarray) -> Documents:
-        first, last = rows[0], rows[-1]
-        sentence, token = int(first["first_sentence"]), int(first["first_token"])
-        lengths = self._files.array(
-            number, "lengths", LENGTH, sentence,
-            int(last["first_sentence"]) - sentence)
-        tokens = self._files.mapped(
-            number, "tokens", self.dtype or np.dtype(np.uint16), token,
-            int(last["first_token"]) - token)
-        return Documents.of(tokens, lengths, rows)
+    # Files. Numbers that say where to read count items of a dtype, not bytes.
 
     def _num_documents(self, number: int) -> int:
-        return self._files.size(number, "documents") // DOCUMENT.itemsize - 1
+        return self._size(number, "documents") // DOCUMENT.itemsize - 1
 
-    def _rows(self, number: int, first: int, count: int) -> np.ndarray:
-        return self._files.array(number, "documents", DOCUMENT, first, count)
+    def _size(self, number: int, kind: str) -> int:
+        with self._errors(number, kind):
+            return os.path.getsize(self._folder.file(part_name(number, kind)))
+
+    def _array(self, number: int, kind: str, dtype: np.dtype, first: int,
+               count: int) -> np.ndarray:
+        return self._read(kind, dtype, *map(np.atleast_1d, (number, first, count)))
+
+    def _read(self, kind: str, dtype: np.dtype, parts: np.ndarray, starts: np.ndarray,
+              counts: np.ndarray) -> np.ndarray:
+        """`counts` items of parts' files from `starts` on, all [K], in a row."""
+        order = np.argsort(parts, kind="stable")  # Each file is looked up once.
+        sizes = counts.astype(np.int64) * dtype.itemsize
+        offsets = starts.astype(np.int64) * dtype.itemsize
+        found = [b""] * len(order)
+        pread, number, descriptor = os.pread, -1, -1
+        for i, part, size, offset in zip(
+                order.tolist(), parts[order].tolist(),
+                sizes[order].tolist(), offsets[order].tolist()):
+            if part != number:
+                number, descriptor = part, self._descriptor(part, kind)
+            found[i] = pread(descriptor, size, offset)
+        content = b"".join(found)
+        if len(content) != int(sizes.sum()):
+            short = next(i for i, data in enumerate(found) if len(data) != sizes[i])
+            raise self._too_short(int(parts[short]), kind)
+        return np.frombuffer(content, dtype)
+
+    def _descriptor(self, number: int, kind: str) -> int:
+        name = part_name(number, kind)
+        descriptor = self._open.pop(name, None)
+        if descriptor is None:
+            if len(self._open) >= self._most_open:
+                os.close(self._open.pop(next(iter(self._open))))
+            with self._errors(number, kind):
+                descriptor = os.open(self._folder.file(name), os.O_RDONLY)
+        self._open[name] = descriptor
+        return descriptor
+
+    @contextlib.contextmanager
+    def _errors(self, number: int, kind: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"{self._folder.file(part_name(number, kind))}: cannot be read: "
+                f"{error.strerror}; it is part of an unfinished run: remove its folder "
+                "and start again.") from error
+
+    def _too_short(self, number: int, kind: str) -> InputError:
+        return InputError(
+            f"{self._folder.file(part_name(number, kind))}: shorter than it was made; "
+            "remove its folder and start again.")

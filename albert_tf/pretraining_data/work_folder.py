@@ -1,4 +1,4 @@
-"""A folder of finished units of work, from which an interrupted run goes on.
+"""A folder of finished units of work, from which an interrupted run is resumed.
 
 A unit is finished when its JSON file is there. That is written last, and holds sizes
 and checksums of the unit's files, so that a damaged or missing one is found before
@@ -8,51 +8,49 @@ it is used. Files appear under their names when they are whole.
 import contextlib
 import json
 import os
-from typing import Any, BinaryIO, Iterator, Mapping, Optional
+from typing import Any, BinaryIO, Iterator, Mapping
 
 import google_crc32c
 
 from albert_tf import files
 from albert_tf.errors import InputError
 
-_SETTINGS = "settings.json"
+_SETTINGS = "settings"
 _LOCK = "lock"
-_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20
+
+
+def extended(total: list[int], data: bytes) -> list[int]:
+    """[size, CRC-32C] of what had `total`, and then of `data`."""
+    return [total[0] + len(data), google_crc32c.extend(total[1], bytes(data))]
+
+
+def has_sum(path: str, expected: list[int]) -> bool:
+    """Whether a file is there with this [size, CRC-32C]."""
+    if not os.path.isfile(path) or os.path.getsize(path) != expected[0]:
+        return False
+    total = [0, 0]
+    with files.open_binary(path) as stream:
+        while data := stream.read(READ_BYTES):
+            total = extended(total, data)
+    return total == expected
 
 
 class FileSum:
-    """A file while it is written: counts bytes and their CRC-32C.
+    """A file while it is written.
 
     Attributes:
-      size: bytes so far.
+      sum: [size, CRC-32C] of what it holds so far.
     """
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
-        self._crc = 0
-        self.size = 0
+        self.sum = [0, 0]
 
     def write(self, data: bytes) -> None:
         """Appends bytes."""
         self._stream.write(data)
-        self._crc = google_crc32c.extend(self._crc, bytes(data))
-        self.size += len(data)
-
-    @property
-    def sum(self) -> list[int]:
-        """[size, CRC-32C], as `has_sum` takes it."""
-        return [self.size, self._crc]
-
-
-def has_sum(path: str, expected: list[int]) -> bool:
-    """Whether a file is there with this size and CRC-32C."""
-    if not os.path.isfile(path) or os.path.getsize(path) != expected[0]:
-        return False
-    crc = 0
-    with files.open_binary(path) as stream:
-        while data := stream.read(_READ_BYTES):
-            crc = google_crc32c.extend(crc, data)
-    return crc == expected[1]
+        self.sum = extended(self.sum, data)
 
 
 class WorkFolder:
@@ -75,50 +73,45 @@ class WorkFolder:
 
         Args:
           settings: JSON values; what is in the folder was made with the same.
-          inputs: JSON value that tells the input's state. Where it has changed,
-            what is in the folder is of no use and is removed.
+          inputs: JSON value for the state of the input. Where it has changed, what
+            is in the folder is of no use and is removed.
 
         Yields:
-          Whether an interrupted run is gone on with.
-
-        Raises:
-          InputError: if the folder cannot be made, another run is at work in it, it
-            was made with other settings, or holds what is not ours.
+          Whether an interrupted run is resumed.
         """
         files.make_directory(self.path, "the folder for unfinished work")
         self._check_files()
         with open(self.file(_LOCK), "wb") as lock:
-            self._lock(lock)
+            try:
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except ImportError:
+                pass  # Windows: no lock, and no check.
+            except OSError as error:
+                raise InputError(
+                    f"{self.path}: another run is at work in this folder; wait for it, "
+                    "or stop it.") from error
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
-            before = self._read(_SETTINGS)
+            before = self.known(_SETTINGS)
             if before != now:
                 if before is not None:
                     self._check_settings(before.get("settings", {}), now["settings"])
-                self.clear()
+                for name in os.listdir(self.path):
+                    if name != _LOCK:
+                        os.remove(self.file(name))
                 before = None
             if before is None:
-                self._write(_SETTINGS, now)
+                self._note(_SETTINGS, now)
             yield before is not None
-
-    def _lock(self, stream: BinaryIO) -> None:
-        try:
-            import fcntl
-        except ImportError:  # Windows: no lock, and no check.
-            return
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(
-                f"{self.path}: another run is at work in this folder; wait for it, or "
-                "stop it.") from error
 
     def _check_files(self) -> None:
         """Refuses a folder of other files: at the end it is removed as a whole."""
         names = sorted(os.listdir(self.path))
         others = [name for name in names if name != _LOCK
                   # Left by a process that was killed in its first moments.
-                  and not name.startswith((f"{_SETTINGS}.incomplete", ".writable-"))]
-        if others and _SETTINGS not in names:
+                  and not name.startswith((f"{_SETTINGS}.json.incomplete", ".writable-"))]
+        if others and f"{_SETTINGS}.json" not in names:
             raise InputError(
                 f"{self.path} holds other files, such as {others[0]}; the folder for "
                 "unfinished work must be empty or new, since it is removed in the end.")
@@ -132,23 +125,9 @@ class WorkFolder:
                     f"{_short(now.get(name))}; finish that run with its own flags, "
                     "or remove the folder.")
 
-    def clear(self) -> None:
-        """Removes all units."""
-        for name in os.listdir(self.path):
-            if name != _LOCK:
-                os.remove(self.file(name))
-
-    def remove(self) -> None:
-        """Removes the folder with all that is in it."""
-        files.remove_folder(self.path)
-
     @contextlib.contextmanager
     def write(self, name: str) -> Iterator[FileSum]:
-        """Opens a file that appears under its name when the block ends well.
-
-        Raises:
-          InputError: if it cannot be written, as on a full disk.
-        """
+        """Opens a file that appears under its name when the block ends well."""
         with files.atomic_write(self.file(name)) as stream:
             yield FileSum(stream)
 
@@ -159,35 +138,27 @@ class WorkFolder:
         Args:
           unit: its name.
           info: JSON values to be kept with it.
-          sums: name of each file of the unit → its FileSum.sum.
+          sums: the unit's files → FileSum.sum.
 
         Returns:
           What `finished` gives from now on: `info`, and "files": `sums`.
         """
         info = {**info, "files": dict(sums)}
-        self._write(f"{unit}.json", info)
+        self._note(unit, info)
         return json.loads(json.dumps(info))
 
-    def finished(self, unit: str) -> Optional[dict[str, Any]]:
+    def finished(self, unit: str) -> dict[str, Any] | None:
         """What is kept of a finished unit whose files are whole; else None."""
-        info = self._read(f"{unit}.json")
+        info = self.known(unit)
         if info is None or not all(
                 has_sum(self.file(name), expected)
                 for name, expected in info["files"].items()):
             return None
         return info
 
-    def known(self, unit: str) -> Optional[dict[str, Any]]:
+    def known(self, unit: str) -> dict[str, Any] | None:
         """What is kept of a finished unit, without a look at its files."""
-        return self._read(f"{unit}.json")
-
-    def is_empty(self) -> bool:
-        """Whether no unit was finished."""
-        return not any(name.endswith(".json") and name != _SETTINGS
-                       for name in os.listdir(self.path))
-
-    def _read(self, name: str) -> Optional[Any]:
-        path = self.file(name)
+        path = self.file(f"{unit}.json")
         if not os.path.exists(path):
             return None
         try:
@@ -196,8 +167,13 @@ class WorkFolder:
         except ValueError:
             return None  # Damaged: the unit is made again.
 
-    def _write(self, name: str, value: Any) -> None:
-        with files.atomic_write(self.file(name)) as stream:
+    def is_empty(self) -> bool:
+        """Whether no unit was finished."""
+        return not any(name.endswith(".json") and name != f"{_SETTINGS}.json"
+                       for name in os.listdir(self.path))
+
+    def _note(self, unit: str, value: Any) -> None:
+        with files.atomic_write(self.file(f"{unit}.json")) as stream:
             stream.write(json.dumps(value).encode())
 
 

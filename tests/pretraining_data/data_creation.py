@@ -6,9 +6,8 @@ import json
 import numpy as np
 
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data.options import DataOptions
-from albert_tf.pretraining_data.release_instances import InstanceOptions
-from albert_tf.pretraining_data.token_parts import Documents
+from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
+from albert_tf.pretraining_data.token_store import Documents
 from tests.helpers import FIXTURES
 
 RUNS = json.loads((FIXTURES / "pretraining_data" / "runs.json").read_text())
@@ -52,7 +51,7 @@ def golden_options(run, tmp_path, dupe_factor):
 
 
 def documents_of(lengths):
-    """Documents with sentences of these lengths; tokens count from 10."""
+    """Documents with sentences of these lengths; codes count from 10."""
     sentences = np.array([n for document in lengths for n in document], np.uint32)
     sizes = [sum(document) + 1 for document in lengths]
     return Documents(

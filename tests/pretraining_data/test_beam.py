@@ -17,10 +17,8 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import (
-    beam as beam_data, beam_stages, beam_writing, local as local_data,
-    spans as text_spans)
-from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data import beam, beam_stages, local
+from albert_tf.pretraining_data.options import InstanceOptions, Sizes
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, documents_of, options_of
 
@@ -74,7 +72,7 @@ def applied(function, element, *args):
 
 
 class Beam:
-    """As much of the package apache_beam as beam_data.build uses."""
+    """As much of the package apache_beam as beam.build uses."""
 
     Create = staticmethod(lambda elements: Transform(lambda _: elements))
     Reshuffle = staticmethod(lambda: Transform(lambda it: it.elements))
@@ -95,16 +93,13 @@ class Beam:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    # Most of the time would go into the picture.
-    monkeypatch.setattr("albert_tf.pretraining_data.options.draw_summary",
-                        lambda path, *counts: pathlib.Path(path).write_bytes(b""))
-    monkeypatch.setattr(beam_data, "_beam", lambda: Beam)
-    monkeypatch.setattr(beam_data, "_pipeline", lambda *args: Collection([]))
+    monkeypatch.setattr(beam, "_beam", lambda: Beam)
+    monkeypatch.setattr(beam, "_pipeline", lambda *args: Collection([]))
 
-    def run_pipeline(beam, pipeline, spans, job):
-        beam_data.build(beam, pipeline, spans, job)
+    def run_pipeline(package, pipeline, spans, job):
+        beam.build(package, pipeline, spans, job)
 
-    monkeypatch.setattr(beam_data, "_run_pipeline", run_pipeline)
+    monkeypatch.setattr(beam, "_run_pipeline", run_pipeline)
 
 
 def contents(folder):
@@ -112,41 +107,34 @@ def contents(folder):
             if path.name != "text.txt"}
 
 
-def run_both(tmp_path, *runner, **options):
+def run_both(tmp_path, *runner, sizes=Sizes(span_bytes=3000), **options):
     """Files of the local run and of Beam."""
     tokenizer = FullTokenizer(spm_model_file=SPM_MODEL)
     found = []
-    for name in ("local", "beam"):
+    for name, create in (("local", local.create), ("beam", beam.run)):
         (tmp_path / name).mkdir()
-        own = options_of(tmp_path / name, **options)
-        if name == "local":
-            local_data.create(own, tokenizer, num_workers=1)
-        else:
-            beam_data.run(own, tokenizer, *runner)
+        create(options_of(tmp_path / name, **options), tokenizer,
+               *(runner if name == "beam" else ()), picture=False, sizes=sizes)
         found.append(contents(tmp_path / name))
     return found
 
 
-def assert_same(local, beam):
-    assert sorted(local) == sorted(beam)
-    for name in local:
+def assert_same(ours, theirs):
+    assert sorted(ours) == sorted(theirs)
+    for name in ours:
         if name.endswith(".json"):
-            local_summary, beam_summary = map(json.loads, (local[name], beam[name]))
-            for summary in (local_summary, beam_summary):
+            summaries = list(map(json.loads, (ours[name], theirs[name])))
+            for summary in summaries:
                 for key in ("input_files", "output_files"):
                     del summary["settings"][key]
-            assert local_summary == beam_summary
-        elif not name.endswith(".png"):
-            assert local[name] == beam[name], name
+            assert summaries[0] == summaries[1]
+        else:
+            assert ours[name] == theirs[name], name
 
 
-@pytest.fixture
-def small_units(monkeypatch):
-    """A small text is cut into many spans, slices, blocks and buckets all the same."""
-    monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
-    monkeypatch.setattr(beam_stages, "_SLICE_SENTENCES", 30)
-    monkeypatch.setattr(beam_stages, "BLOCK_DOCUMENTS", 4)
-    monkeypatch.setattr(beam_stages, "_FEWEST_BUCKET_BYTES", 2000)
+# A small text is cut into many spans, slices, blocks and buckets all the same.
+SMALL_UNITS = Sizes(span_bytes=3000, slice_sentences=30, block_documents=4,
+                    bucket_bytes=2000)
 
 
 def settings(objective="order", single_segment="random"):
@@ -162,27 +150,28 @@ def settings(objective="order", single_segment="random"):
     ("order", "random"), ("order", "split"), ("order", "skip"), ("next", "random"),
     ("next", "skip"), ("none", "random")])
 def test_records_are_those_of_the_local_run(
-        objective, single_segment, tmp_path, stand_in, small_units):
-    assert_same(*run_both(tmp_path, **settings(objective, single_segment)))
+        objective, single_segment, tmp_path, stand_in):
+    assert_same(*run_both(
+        tmp_path, sizes=SMALL_UNITS, **settings(objective, single_segment)))
 
 
-def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(
-        tmp_path, stand_in, small_units):
+def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(tmp_path, stand_in):
     # First segments that go to another document are cut before they do.
     long = "\n\n".join(" ".join(["word", "other"] * n) for n in (3, 40, 90, 200, 7))
-    assert_same(*run_both(tmp_path, text=long, dupe_factor=20))
+    assert_same(*run_both(
+        tmp_path, sizes=SMALL_UNITS, text=long, dupe_factor=20))
 
 
 def test_text_without_a_sentence(tmp_path, stand_in):
     with pytest.raises(InputError, match="text.txt: there is no sentence"):
-        beam_data.run(options_of(tmp_path, "\n\n"),
+        beam.run(options_of(tmp_path, "\n\n"),
                       FullTokenizer(spm_model_file=SPM_MODEL))
     assert not contents(tmp_path)
 
 
 def test_too_few_instances_for_the_output_files(tmp_path, stand_in):
     with pytest.raises(InputError, match="too few for 30 output files"):
-        beam_data.run(options_of(tmp_path, outputs=[str(n) for n in range(30)]),
+        beam.run(options_of(tmp_path, outputs=[str(n) for n in range(30)]),
                       FullTokenizer(spm_model_file=SPM_MODEL))
     assert not contents(tmp_path)
 
@@ -194,7 +183,7 @@ def test_without_the_packages(package, runner, tmp_path, monkeypatch):
         pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match="pip install -r requirements-beam.txt"):
-        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+        beam.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
                       runner)
     assert not contents(tmp_path)
 
@@ -212,18 +201,18 @@ class FailingPipeline:
     "Traceback ...\n  raise x\nalbert_tf.errors.InputError: text.txt, line 3: byte 9 "
     "is not UTF-8; convert it. [while running 'Tokenize-ptransform-57']\n\nmore"])
 def test_errors_of_the_input_come_back_as_their_sentence(text, monkeypatch):
-    monkeypatch.setattr(beam_data, "build", lambda *args: None)
+    monkeypatch.setattr(beam, "build", lambda *args: None)
     error = RuntimeError(text) if "Traceback" in text else InputError(text)
     with pytest.raises(InputError) as raised:
-        beam_data._run_pipeline(Beam, FailingPipeline(error), [], None)
+        beam._run_pipeline(Beam, FailingPipeline(error), [], None)
     assert str(raised.value) == (
         "text.txt, line 3: byte 9 is not UTF-8; convert it.")
 
 
 def test_other_errors_come_back_as_they_are(monkeypatch):
-    monkeypatch.setattr(beam_data, "build", lambda *args: None)
+    monkeypatch.setattr(beam, "build", lambda *args: None)
     with pytest.raises(RuntimeError, match="out of memory"):
-        beam_data._run_pipeline(
+        beam._run_pipeline(
             Beam, FailingPipeline(RuntimeError("out of memory")), [], None)
 
 
@@ -253,7 +242,7 @@ def test_buckets_keep_within_memory_and_are_enough_for_many_workers():
 
 def test_ranks_follow_one_another():
     given = (0, [(7, 5), (2, 10), (4, 1)])
-    assert dict(beam_writing.rank_buckets(given)) == {
+    assert dict(beam_stages.number_through(given)) == {
         2: (0, 16), 4: (10, 16), 7: (11, 16)}
 
 
@@ -268,7 +257,7 @@ def test_slices_join_to_what_they_were_cut_from():
 
 def test_attempts_at_a_step_do_not_write_to_one_file(tmp_path):
     job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
-    assert job.unique_file("piece") != job.unique_file("piece")
+    assert job.unique_file("one") != job.unique_file("one")
 
 
 def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
@@ -285,16 +274,15 @@ def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
 @pytest.mark.parametrize("flags", [
     (), pytest.param(TWO_PROCESSES, marks=pytest.mark.slow)],
     ids=["in_memory", "multi_processing"])
-def test_direct_runner(flags, tmp_path, monkeypatch):
+def test_direct_runner(flags, tmp_path):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
-    monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
     assert_same(*run_both(tmp_path, "DirectRunner", flags, **settings()))
 
 
 def test_an_unknown_option(tmp_path):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     with pytest.raises(InputError, match="--direct_num_worker is not an option of D"):
-        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+        beam.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
                       "DirectRunner", ["--direct_num_worker=2"])
 
 
@@ -303,7 +291,7 @@ def test_wrong_input_in_a_worker_process(tmp_path):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     options = options_of(tmp_path, b"Good.\n\nNot \xff good.\n")
     with pytest.raises(InputError, match="line 3: byte 5 is not UTF-8.*iconv.$"):
-        beam_data.run(
+        beam.run(
             options, FullTokenizer(spm_model_file=SPM_MODEL), "DirectRunner",
             TWO_PROCESSES)
     assert not contents(tmp_path)
@@ -312,7 +300,7 @@ def test_wrong_input_in_a_worker_process(tmp_path):
 def test_an_unknown_runner(tmp_path):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     with pytest.raises(InputError, match="--runner=NoRunner: "):
-        beam_data.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
+        beam.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
                       "NoRunner")
 
 
@@ -333,9 +321,8 @@ def engine():
 
 
 @pytest.mark.slow
-def test_dask_cluster_of_several_processes(tmp_path, monkeypatch, request):
+def test_dask_cluster_of_several_processes(tmp_path, request):
     pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
     pytest.importorskip("distributed", reason=WITHOUT_BEAM)
-    monkeypatch.setattr(text_spans, "_SMALLEST_SPAN", 3000)
     flags = request.getfixturevalue("engine")
     assert_same(*run_both(tmp_path, "DaskRunner", flags, **settings()))

@@ -8,21 +8,26 @@ farther from them than they lie from each other.
 
 import collections
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from albert_tf import keyed_random
 from albert_tf.masking.batched import mask_batch
 from albert_tf.masking.options import SpecialIds
-from albert_tf.pretraining_data import (
-    plans as instance_plans, spans, token_parts, token_store)
-from albert_tf.pretraining_data.encoder import TokenEncoder
-from albert_tf.pretraining_data.plans import ORIGINS
+from albert_tf.pretraining_data import plans as planning
+from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.options import ORIGINS
+from albert_tf.pretraining_data.plan_draws import TARGET_KEY, WALK_KEY
+from albert_tf.pretraining_data.spans import plan_spans
+from albert_tf.pretraining_data.summary import InstanceCounts
+from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.records.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.pretraining_data.data_creation import SPM_MODEL, WORDPIECE, golden_options
 from tests.helpers import SHARED
+from tests.pretraining_data.data_creation import SPM_MODEL, WORDPIECE, golden_options
 
 pytestmark = pytest.mark.shared
 SETS = ("default", "do_permutation", "random_next_sentence", "wordpiece") + tuple(
@@ -49,30 +54,47 @@ class Maker:
             vocab_file=WORDPIECE, do_lower_case=given.get("do_lower_case", True),
             spm_model_file=given["spm_model_file"] and SPM_MODEL)
         folder = WorkFolder(str(tmp_path))
-        encoder = TokenEncoder(self.tokenizer, "release")
-        for span in spans.plan_spans(options.input_files):
-            token_parts.write_part(folder, options.input_files, span, encoder)
-        self.store = token_store.TokenStore(folder)
+        encoder = PieceEncoder(self.tokenizer)
+        for span in plan_spans(options.input_files):
+            write_part(folder, options.input_files, span, encoder)
+        self.store = TokenStore(folder)
+
+    def plans(self, seed):
+        """Plans of all parts, chunks of one sentence, and short targets of walks."""
+        found, num_single, num_short = [], 0, 0
+        counts = InstanceCounts(self.options.max_seq_length)
+        segment_pairs = planning._segment_pairs
+
+        def counted(text, walks, chunks, options):
+            nonlocal num_single
+            num_single += int((chunks.end - chunks.begin == 1).sum())
+            return segment_pairs(text, walks, chunks, options)
+
+        for part in range(self.store.num_parts):
+            for first, first_code, documents in self.store.slices(part):
+                position = planning.SlicePosition(
+                    part, first_code, int(self.store.first_document[part]) + first,
+                    self.store.num_documents)
+                with mock.patch.object(planning, "_segment_pairs", counted):
+                    for drafts in planning.plan_chunks(
+                            documents, position, range(10), self.options, seed, counts):
+                        found.append(planning.finish(
+                            drafts, *self.store.second_segments(*(
+                                drafts.lookups[name]
+                                for name in ("document", "drawn", "wanted"))), counts))
+                keys = keyed_random.keys_of(keyed_random.keys_of(
+                    seed, WALK_KEY, documents.ids[:, None], np.arange(10)), TARGET_KEY)
+                num_short += int((keyed_random.uniform(keys, 0)
+                                  < self.options.short_seq_prob).sum())
+        return np.concatenate(found), num_single, num_short
 
     def draw(self, seed):
         stats = collections.defaultdict(collections.Counter)
-        plans = []
-        for part in range(self.store.num_parts):
-            place = instance_plans.Place(
-                part, 0, int(self.store.first_document[part]), self.store.num_documents)
-            for chunks in instance_plans.plan_chunks(
-                    self.store.part(part), place, range(10), self.options, seed):
-                rows, counts = instance_plans.finish_chunks(
-                    chunks, *self.store.second_segment(
-                        chunks.random_document, chunks.random_place,
-                        chunks.random_length))
-                plans.append(rows)
-                single = counts.single_sentences
-                stats["branch"]["random_document_because_single_segment"] += single
-                stats["branch"]["short_target"] += counts.short_targets
-        plans = np.concatenate(plans)
-        stats["branch"]["random_document"] = int(
-            (plans["origin"] == ORIGINS.index("random_document")).sum())
+        plans, num_single, num_short = self.plans(seed)
+        stats["branch"].update(
+            random_document_because_single_segment=num_single, short_target=num_short,
+            random_document=int(
+                (plans["origin"] == ORIGINS.index("random_document")).sum()))
         read = self.store.read
         ids = SpecialIds(
             self.tokenizer.cls_id, self.tokenizer.sep_id, self.tokenizer.mask_id)

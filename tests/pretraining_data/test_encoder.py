@@ -1,4 +1,4 @@
-"""Tokens equal the pieces' ids and word starts, however they are computed."""
+"""Codes equal the pieces' ids and word starts, however they are computed."""
 
 import functools
 import gzip
@@ -11,8 +11,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from albert_tf.errors import InputError
-from albert_tf.pretraining_data.encoder import TokenEncoder, token_dtype
+from albert_tf.pretraining_data.encoder import PieceEncoder, code_dtype
 from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.word_starts import WordStarts
@@ -32,7 +31,7 @@ KINDS = {
 
 @functools.cache
 def encoder(kind):
-    return TokenEncoder(FullTokenizer(**KINDS[kind]),
+    return PieceEncoder(FullTokenizer(**KINDS[kind]),
                         "sentencepiece" if kind == "sentencepiece" else "release")
 
 
@@ -44,7 +43,7 @@ def golden_strings():
 
 
 def expected(encoder, kind, lines):
-    """Tokens of each line as the reference path has them, by pieces as strings."""
+    """Codes of each line as the reference path has them, by pieces as strings."""
     tokenizer = encoder.tokenizer
     starts = WordStarts("wordpiece" if "wordpiece" in kind else
                         "sentencepiece" if kind == "sentencepiece" else "release")
@@ -57,16 +56,16 @@ def check(encoder, kind, texts):
     lines = encoder.prepare(texts)
     assert lines == [encoder.tokenizer.prepare(text).strip() for text in texts]
     found, rows = encoder.encode(lines), expected(encoder, kind, lines)
-    assert found.tokens.dtype == encoder.dtype and found.lengths.dtype == np.uint32
+    assert found.codes.dtype == encoder.dtype and found.lengths.dtype == np.uint32
     assert found.lengths.tolist() == list(map(len, rows))
-    assert found.tokens.tolist() == sum(rows, [])
+    assert found.codes.tolist() == sum(rows, [])
     assert found.unknown_pieces == sum(
-        token // 2 == encoder.tokenizer.unk_id for row in rows for token in row)
+        code // 2 == encoder.tokenizer.unk_id for row in rows for code in row)
     return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tokens_are_ids_and_word_starts_of_pieces(kind):
+def test_codes_are_ids_and_word_starts_of_pieces(kind):
     check(encoder(kind), kind, golden_strings())
     for text in golden_strings()[::7]:
         check(encoder(kind), kind, [text])
@@ -97,12 +96,12 @@ def test_an_unknown_piece_starts_a_word_by_its_text():
     own = encoder("cased release")
     found = check(own, "cased release", ["a", "aQ", "a\u2603"])
     unknown = own.tokenizer.unk_id * 2
-    assert found.tokens[found.lengths[:1].sum():].tolist().count(unknown) == 1
-    assert found.tokens.tolist().count(unknown + 1) == 1
+    assert found.codes[found.lengths[:1].sum():].tolist().count(unknown) == 1
+    assert found.codes.tolist().count(unknown + 1) == 1
 
 
 def test_unknown_pieces_are_not_remembered():
-    own = TokenEncoder(encoder("release").tokenizer)
+    own = PieceEncoder(encoder("release").tokenizer)
     size = len(pickle.dumps(own))
     own.encode([chr(code) * 3 for code in range(0x4e00, 0x5e00)])
     assert len(pickle.dumps(own)) <= size
@@ -121,17 +120,10 @@ def test_the_separator_is_sep_and_starts_a_word():
         assert encoder(kind).separator == encoder(kind).tokenizer.sep_id * 2 + 1
 
 
-def test_the_type_holds_every_token():
+def test_the_type_holds_every_code():
     for size in (5, 30_000, 32_768, 32_769, 250_000):
-        assert np.iinfo(token_dtype(size)).max >= size * 2 - 1
-    assert token_dtype(32_768).itemsize == 2 and token_dtype(32_769).itemsize == 4
-
-
-def test_wrong_word_starts():
-    with pytest.raises(InputError, match="--word_start=words: give release"):
-        TokenEncoder(encoder("release").tokenizer, "words")
-    with pytest.raises(InputError, match="--word_start=sentencepiece needs --spm"):
-        TokenEncoder(encoder("wordpiece").tokenizer, "sentencepiece")
+        assert np.iinfo(code_dtype(size)).max >= size * 2 - 1
+    assert code_dtype(32_768).itemsize == 2 and code_dtype(32_769).itemsize == 4
 
 
 # Many texts prepared at once.
@@ -160,7 +152,7 @@ def test_no_combining_character_lies_where_none_is_looked_for():
 @pytest.mark.shared
 def test_real_text():
     data = SHARED / "data"
-    own = TokenEncoder(FullTokenizer(
+    own = PieceEncoder(FullTokenizer(
         spm_model_file=str(data / "spm_en" / "30k-clean.model")))
     lines = (data / "wiki_en" / "dev.txt").read_text(encoding="utf-8").split("\n")
     check(own, "release", lines[:3000])

@@ -1,7 +1,6 @@
-"""Data creation on several processes: same bytes, stopped, gone on with, shuffled."""
+"""Data creation on several processes: same bytes, stopped, resumed, shuffled."""
 
 import collections
-import functools
 import os
 import pathlib
 import random
@@ -15,14 +14,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from albert_tf import parallel
+from albert_tf import files, parallel
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import (
-    local, options as pretraining_data, shuffle, spans, token_parts)
-from albert_tf.pretraining_data.growing_file import GrowingFile
-from albert_tf.pretraining_data.release_instances import InstanceOptions
-from albert_tf.pretraining_data.shards import Shards
+from albert_tf.pretraining_data import local, shuffle
+from albert_tf.pretraining_data.checks import check
+from albert_tf.pretraining_data.options import (
+    DataOptions, InstanceOptions, Sizes, shard_names)
+from albert_tf.pretraining_data.shards import GrowingFile, Shards, unit_name
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -31,13 +30,8 @@ from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, options_of
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = InstanceOptions(
     max_seq_length=48, masking=MaskingOptions(max_predictions_per_seq=7))
-PLAN_SPANS = spans.plan_spans
-
-
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch):
-    monkeypatch.setattr(pretraining_data, "draw_summary",
-                        lambda path, *_: open(path, "wb").close())
+# Many spans and units of a small text, on processes of their own.
+MANY_UNITS = Sizes(span_bytes=20_000, few_bytes=0, unit_rows=100)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +39,9 @@ def tokenizer():
     return FullTokenizer(spm_model_file=SPM_MODEL)
 
 
-@pytest.fixture
-def many_units(monkeypatch):
-    """Many spans and units of a small text, on processes of their own."""
-    monkeypatch.setattr(local, "_FEW_BYTES", 0)
-    monkeypatch.setattr(shuffle, "_FEWEST_ROWS_PER_UNIT", 100)
-    monkeypatch.setattr(spans, "plan_spans",
-                        functools.partial(PLAN_SPANS, size=20_000))
+def _create(options, tokenizer, num_workers=1, sizes=MANY_UNITS):
+    return local.create(
+        options, tokenizer, num_workers=num_workers, picture=False, sizes=sizes)
 
 
 def _bytes(options):
@@ -67,12 +57,7 @@ def _options(tmp_path, outputs=("a.tfrecord", "b.tfrecord", "c.tfrecord"), **mor
 def expected(tmp_path_factory, tokenizer):
     """What one process makes of one span."""
     options = _options(tmp_path_factory.mktemp("expected"))
-    pretraining = pretraining_data.draw_summary
-    pretraining_data.draw_summary = lambda path, *_: open(path, "wb").close()
-    try:
-        summary = local.create(options, tokenizer, num_workers=1)
-    finally:
-        pretraining_data.draw_summary = pretraining
+    summary = _create(options, tokenizer, sizes=Sizes())
     return _bytes(options), summary
 
 
@@ -83,23 +68,22 @@ def _same(summary, other):
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_records_do_not_depend_on_processes_and_spans(
-        workers, tmp_path, tokenizer, many_units, expected):
+        workers, tmp_path, tokenizer, expected):
     options = _options(tmp_path)
-    summary = local.create(options, tokenizer, num_workers=workers)
+    summary = _create(options, tokenizer, workers)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
     assert sorted(os.listdir(tmp_path)) == sorted(
         ["a.tfrecord", "b.tfrecord", "c.tfrecord", "text.txt"]
-        + [f"summary-a.tfrecord.{kind}" for kind in ("json", "png", "txt")])
+        + [f"summary-a.tfrecord.{kind}" for kind in ("json", "txt")])
 
 
 @pytest.mark.parametrize("objective", ["next", "none"])
-def test_other_objectives_on_several_processes(objective, tmp_path, tokenizer,
-                                               many_units):
+def test_other_objectives_on_several_processes(objective, tmp_path, tokenizer):
     made = []
     for workers in (1, 2):
         options = _options(tmp_path, instances=InstanceOptions(
             max_seq_length=48, sentence_objective=objective))
-        local.create(options, tokenizer, num_workers=workers)
+        _create(options, tokenizer, workers)
         made.append(_bytes(options))
     assert made[0] == made[1]
 
@@ -108,7 +92,7 @@ def test_full_sentences_have_one_segment(tmp_path, tokenizer):
     options = _options(tmp_path, ["out"], instances=InstanceOptions(
         max_seq_length=48, sentence_objective="none", short_seq_prob=0,
         masking=MaskingOptions(masked_lm_prob=0)))
-    summary = local.create(options, tokenizer)
+    summary = _create(options, tokenizer)
     assert summary["second_segment"] == {"one_segment": summary["instances"]}
     rows = [pretraining_spec(48, 20).parse_numpy(record)
             for record in read_records(options.output_files[0])]
@@ -127,7 +111,7 @@ def test_full_sentences_have_one_segment(tmp_path, tokenizer):
 # ---- the shuffle ------------------------------------------------------------
 
 
-def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, many_units):
+def test_every_instance_may_stand_anywhere(tmp_path, tokenizer):
     """Over many seeds, documents' instances are spread evenly over the outputs."""
     words = ("one", "two", "three", "four", "five", "six")
     text = "\n\n".join(f"{word} is away. \n{word} is back." for word in words)
@@ -137,7 +121,7 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, many_units):
             tmp_path, text, ["out"], dupe_factor=2, random_seed=seed,
             instances=InstanceOptions(max_seq_length=24, short_seq_prob=0,
                                       masking=MaskingOptions(masked_lm_prob=0)))
-        local.create(options, tokenizer, num_workers=1)
+        _create(options, tokenizer)
         records = list(read_records(options.output_files[0]))
         assert len(records) == 12
         for place, record in enumerate(records):
@@ -157,17 +141,16 @@ def test_every_instance_may_stand_anywhere(tmp_path, tokenizer, many_units):
         np.bincount(gaps, minlength=12)[1:], expected).pvalue > 1e-4
 
 
-def test_shards_are_filled_evenly(tmp_path, tokenizer, many_units):
-    names = pretraining_data.shard_names("out.tfrecord", 7)
+def test_shards_are_filled_evenly(tmp_path, tokenizer):
+    names = shard_names("out.tfrecord", 7)
     assert names[0] == "out.tfrecord-00000-of-00007" and len(names) == 7
     options = _options(tmp_path, names)
-    summary = local.create(options, tokenizer, num_workers=1)
+    summary = _create(options, tokenizer)
     sizes = [sum(1 for _ in read_records(path)) for path in options.output_files]
     assert sum(sizes) == summary["instances"] and max(sizes) - min(sizes) <= 1
     assert (tmp_path / "summary-out.tfrecord.json").exists()
     with pytest.raises(InputError, match="out.tfrecord-00000-of-00007 is a shard of "):
-        pretraining_data.check_files(
-            _options(tmp_path, pretraining_data.shard_names("out.tfrecord", 5)))
+        check(_options(tmp_path, shard_names("out.tfrecord", 5)), tokenizer)
 
 
 @pytest.mark.parametrize("first, end, count, shards, expected", [
@@ -183,7 +166,7 @@ def test_shards_of_ranks(first, end, count, shards, expected):
 def test_units_hold_every_rank_once():
     cells = np.random.RandomState(1).poisson(3, shuffle.NUM_CELLS)
     cells[100:5000] = 0
-    units = shuffle.units_of_cells(cells)
+    units = shuffle.units_of_cells(cells, 2048)
     assert len(units) > 3
     assert [u.first_rank for u in units] == [0] + [u.end_rank for u in units[:-1]]
     assert units[-1].end_rank == cells.sum()
@@ -192,7 +175,7 @@ def test_units_hold_every_rank_once():
             unit.first_cell:unit.end_cell].sum()
 
 
-# ---- stopped, and gone on with ----------------------------------------------
+# ---- stopped, and resumed ----------------------------------------------------
 
 
 class Stop(Exception):
@@ -201,12 +184,12 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("after", [1, 3, 8, 14, 17])
 def test_a_stopped_run_goes_on_to_the_same_bytes(
-        after, tmp_path, tokenizer, many_units, expected, monkeypatch):
+        after, tmp_path, tokenizer, expected, monkeypatch):
     calls = []
     original = local.Worker.__call__
 
     def counted(self, task):
-        calls.append(task[0])
+        calls.append(task[1])
         if len(calls) > after:
             raise Stop
         return original(self, task)
@@ -215,11 +198,11 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     with monkeypatch.context() as patched:
         patched.setattr(local.Worker, "__call__", counted)
         with pytest.raises(Stop):
-            local.create(options, tokenizer, num_workers=1)
+            _create(options, tokenizer)
     assert not any(map(os.path.exists, options.output_files))
     kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
     assert any(name.endswith(".json") for name in kept)
-    summary = local.create(options, tokenizer, num_workers=1)
+    summary = _create(options, tokenizer)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
     assert not (tmp_path / "a.tfrecord.unfinished").exists()
 
@@ -241,7 +224,7 @@ def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
         patched.setattr(GrowingFile, "append", limited)
         patched.setattr(Shards, "finish", fails)
         with pytest.raises(Stop):
-            local.create(options, tokenizer, num_workers=1)
+            _create(options, tokenizer)
     return options, tmp_path / "a.tfrecord.unfinished"
 
 
@@ -249,35 +232,34 @@ def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
     "part-00000.tokens", "plans-00000-0000.rows", "piece-00002-000016",
     "unit-000001.json", "shard-00000.growing"])
 def test_what_was_damaged_meanwhile_is_made_again(
-        kind, tmp_path, tokenizer, many_units, expected, monkeypatch):
+        kind, tmp_path, tokenizer, expected, monkeypatch):
     options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch, 5)
     content = bytearray((folder / kind).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / kind).write_bytes(content)
-    summary = local.create(options, tokenizer, num_workers=1)
+    summary = _create(options, tokenizer)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
 
 
 @pytest.mark.parametrize("joined", [0, 1, 7])
 def test_finished_units_are_not_made_again(
-        joined, tmp_path, tokenizer, many_units, expected, monkeypatch):
+        joined, tmp_path, tokenizer, expected, monkeypatch):
     options, _ = _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined)
 
     def fails(*_):
         raise AssertionError("made again")
 
-    monkeypatch.setattr(local.Worker, "_make_plans", fails)
-    monkeypatch.setattr(local.Worker, "_make_records", fails)
-    monkeypatch.setattr(token_parts, "write_part", fails)
-    local.create(options, tokenizer, num_workers=1)
+    for step in ("tokenize", "plan", "write"):
+        monkeypatch.setattr(local, step, fails)
+    _create(options, tokenizer)
     assert _bytes(options) == expected[0]
 
 
 @pytest.mark.parametrize("damaged", ["", "unit-000001.json"])
 def test_a_run_stopped_while_files_get_their_names_goes_on(
-        damaged, tmp_path, tokenizer, many_units, expected, monkeypatch):
+        damaged, tmp_path, tokenizer, expected, monkeypatch):
     options = _options(tmp_path)
-    moved, move = [], local._move
+    moved, move = [], files.move
 
     def one(source, target):
         if len(moved) == 1:
@@ -286,37 +268,37 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
         move(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr(local, "_move", one)
+        patched.setattr(files, "move", one)
         with pytest.raises(Stop):
-            local.create(options, tokenizer, num_workers=1)
+            _create(options, tokenizer)
     assert [os.path.exists(path) for path in options.output_files] == [
         True, False, False]
     if damaged:
         (tmp_path / "a.tfrecord.unfinished" / damaged).write_text("{")
-    summary = local.create(options, tokenizer, num_workers=1)
+    summary = _create(options, tokenizer)
     assert _bytes(options) == expected[0] and _same(summary, expected[1])
 
 
 def test_other_flags_do_not_go_on_with_a_stopped_run(
-        tmp_path, tokenizer, many_units, monkeypatch):
+        tmp_path, tokenizer, monkeypatch):
     options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
     with pytest.raises(InputError, match="unfinished run with dupe_factor=2, this one "
                                          "has 3; finish that run"):
-        local.create(_options(tmp_path, dupe_factor=3), tokenizer, num_workers=1)
+        _create(_options(tmp_path, dupe_factor=3), tokenizer)
     assert folder.exists()
 
 
-def test_changed_text_starts_anew(tmp_path, tokenizer, many_units, monkeypatch):
+def test_changed_text_starts_anew(tmp_path, tokenizer, monkeypatch):
     _, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
     text = CORPUS[:60_000]
     changed = options_of(tmp_path, text, ("a.tfrecord", "b.tfrecord", "c.tfrecord"),
                          instances=SMALL, dupe_factor=2)
-    local.create(changed, tokenizer, num_workers=1)
+    _create(changed, tokenizer)
     (tmp_path / "alone").mkdir()
     alone = options_of(tmp_path / "alone", text,
                        ("a.tfrecord", "b.tfrecord", "c.tfrecord"), instances=SMALL,
                        dupe_factor=2)
-    local.create(alone, tokenizer, num_workers=1)
+    _create(alone, tokenizer)
     assert _bytes(changed) == _bytes(alone) and not folder.exists()
 
 
@@ -324,12 +306,10 @@ def _command(tmp_path, *more):
     """The script, with small spans and units, in processes of its own."""
     code = (
         "import functools, runpy, sys; sys.path.insert(0, '.')\n"
-        "from albert_tf.pretraining_data import local, shuffle, spans\n"
+        "from albert_tf.pretraining_data import local\n"
         "if __name__ == '__main__':\n"
-        "    local._FEW_BYTES = 0\n"
-        "    shuffle._FEWEST_ROWS_PER_UNIT = 100\n"
-        "    spans.plan_spans = functools.partial(spans.plan_spans, "
-        "size=20_000)\n"
+        "    local.create = functools.partial(local.create, picture=False,\n"
+        f"        sizes=local.{MANY_UNITS!r})\n"
         "    sys.argv = sys.argv[1:]\n"
         "    runpy.run_path(sys.argv[0], run_name='__main__')\n")
     script = tmp_path / "small_units.py"
@@ -385,18 +365,18 @@ class KilledOnce(local.Worker):
     """Dies in one unit, the first time."""
 
     def __call__(self, task):
-        mark = self._folder.file("killed")
-        if task[0] == "write" and task[1][0].number == 2 and not os.path.exists(mark):
+        mark = self.folder.file("killed")
+        if task[1] == unit_name(2) and not os.path.exists(mark):
             pathlib.Path(mark).write_bytes(b"")
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__call__(task)
 
 
 def test_a_killed_worker_s_unit_is_made_by_another(
-        tmp_path, tokenizer, many_units, expected, monkeypatch, caplog):
+        tmp_path, tokenizer, expected, monkeypatch, caplog):
     monkeypatch.setattr(local, "Worker", KilledOnce)
     options = _options(tmp_path)
-    local.create(options, tokenizer, num_workers=2)
+    _create(options, tokenizer, 2)
     assert "writing: a worker process was killed" in caplog.text
     assert _bytes(options) == expected[0]
 
@@ -418,7 +398,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expecte
     done = subprocess.run(_command(tmp_path), cwd=ROOT, capture_output=True, text=True,
                           timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Going on with the unfinished run" in done.stderr
+    assert "Resuming the unfinished run" in done.stderr
     assert _bytes(options) == expected[0]
 
 
@@ -432,7 +412,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expecte
 def test_what_is_no_text_is_told_and_leaves_nothing(text, message, tmp_path, tokenizer):
     options = options_of(tmp_path, text, ["out"])
     with pytest.raises(InputError, match=message):
-        local.create(options, tokenizer)
+        _create(options, tokenizer)
     assert os.listdir(tmp_path) == ["text.txt"]
 
 
@@ -441,7 +421,7 @@ def test_line_ends_and_marks_do_not_matter(tmp_path, tokenizer):
     made = []
     for variant in (text, "\ufeff" + text.replace("\n", "\r\n")):
         options = options_of(tmp_path, variant, ["out"])
-        local.create(options, tokenizer)
+        _create(options, tokenizer)
         made.append(sorted(
             tuple(sorted(pretraining_spec(24, 20).parse_numpy(record)["input_ids"]))
             for record in read_records(options.output_files[0])))
@@ -449,12 +429,12 @@ def test_line_ends_and_marks_do_not_matter(tmp_path, tokenizer):
 
 
 def test_a_remote_output_needs_a_work_dir(tokenizer):
-    options = pretraining_data.DataOptions(("text.txt",), ("gs://bucket/out",))
+    options = DataOptions(("text.txt",), ("gs://bucket/out",))
     with pytest.raises(InputError, match="--work_dir is missing: gs://bucket/out"):
-        local.work_folder_of(options, None)
+        local._work_folder(options, None)
 
 
 def test_a_negative_number_of_workers_is_refused(tmp_path, tokenizer):
     with pytest.raises(InputError, match="--num_workers=-1"):
-        local.create(_options(tmp_path), tokenizer, num_workers=-1)
+        _create(_options(tmp_path), tokenizer, -1)
     assert parallel.num_processes(0) >= 1

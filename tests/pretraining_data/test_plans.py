@@ -1,6 +1,6 @@
 """Plans of instances: the reference's walk exactly, its distribution, grouping.
 
-The reference is pretraining_instances, which makes the release's instances. Given the
+The reference is release_instances, which makes the release's instances. Given the
 random numbers of the plans it must make the same ones, piece by piece; with numbers
 of its own it must make as many of each kind.
 """
@@ -16,39 +16,40 @@ import scipy.stats
 from albert_tf import keyed_random
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data import (
-    plan_walks, plans as instance_plans, release_instances as pi)
+from albert_tf.pretraining_data import plans as planning
+from albert_tf.pretraining_data import release_instances as pi
+from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT, ORIGINS
 from albert_tf.pretraining_data.plan_draws import (
-    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY)
-from albert_tf.pretraining_data.plan_walks import Place
-from albert_tf.pretraining_data.plans import ORIGINS, PLAN, PlanCounts
-from albert_tf.pretraining_data.token_parts import Documents
+    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, cuts, target_lengths)
+from albert_tf.pretraining_data.plans import PLAN, SlicePosition
+from albert_tf.pretraining_data.summary import InstanceCounts
+from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.records import sequences
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 SEED = 17
-# In each part's token file other documents come first.
-TOKENS_BEFORE = 1000
+# In each part other documents come first.
+CODES_BEFORE = 1000
 
 
 class Slice(NamedTuple):
     documents: Documents
-    place: Place
+    position: SlicePosition
 
 
 def _documents(texts, ids):
     """texts: documents, of sentences, of 1 for each piece that starts a word else 0."""
-    tokens, sentence_lengths, first_sentence, first_token = [], [], [0], [0]
+    codes, sentence_lengths, first_sentence, first_code = [], [], [0], [0]
     for text in texts:
         for sentence in text:
-            tokens += [2 * 9 + starts for starts in sentence]
+            codes += [2 * 9 + starts for starts in sentence]
             sentence_lengths.append(len(sentence))
-        tokens.append(2 * 3 + 1)
+        codes.append(2 * 3 + 1)
         first_sentence.append(len(sentence_lengths))
-        first_token.append(len(tokens))
+        first_code.append(len(codes))
     return Documents(
-        np.array(tokens, np.uint16), np.array(sentence_lengths, np.uint32),
-        np.array(first_sentence, np.int64), np.array(first_token, np.int64),
+        np.array(codes, np.uint16), np.array(sentence_lengths, np.uint32),
+        np.array(first_sentence, np.int64), np.array(first_code, np.int64),
         np.array(ids, np.uint64))
 
 
@@ -60,56 +61,53 @@ def _slices(texts, sizes):
     for part, size in enumerate(sizes):
         slices.append(Slice(
             _documents(texts[begin:begin + size], ids[begin:begin + size]),
-            Place(part, TOKENS_BEFORE, begin, len(texts))))
+            SlicePosition(part, CODES_BEFORE, begin, len(texts))))
         begin += size
     return slices
 
 
-def _second_segment(slices, number, place, wanted):
+def _second_segment(slices, number, drawn, wanted):
     """Text from a random sentence of a document on: what the token store gives."""
     for documents, where in slices:
         index = number - where.first_document
         if 0 <= index < len(documents.ids):
             first, last = documents.first_sentence[index:index + 2]
             lengths = documents.sentence_lengths[first:last].astype(np.int64)
-            chosen = int(keyed_random.below(place, len(lengths)))
+            chosen = int(keyed_random.below(drawn, len(lengths)))
             reached = np.cumsum(lengths[chosen:])
             count = min(int(np.searchsorted(reached, wanted)) + 1, len(reached))
-            start = (documents.first_token[index] + lengths[:chosen].sum()
-                     + where.first_token)
+            start = (documents.first_code[index] + lengths[:chosen].sum()
+                     + where.first_code)
             return where.part, start, reached[count - 1]
     raise AssertionError(f"no document {number}")
 
 
-def _plan(slices, options, copies, seed=SEED):
-    """Plans of all slices, in the order of their place in the shuffle, and counts."""
-    parts, total = [np.zeros(0, PLAN)], PlanCounts.zero(options.max_seq_length)
-    for documents, place in slices:
-        for chunks in instance_plans.plan_chunks(
-                documents, place, copies, options, seed):
+def _plan(slices, options, copies, seed=SEED, at_once=planning.AT_ONCE):
+    """Plans of all slices, in the order of their ranks, and counts."""
+    parts, counts = [np.zeros(0, PLAN)], InstanceCounts(options.max_seq_length)
+    for documents, position in slices:
+        for drafts in planning.plan_chunks(
+                documents, position, copies, options, seed, counts, at_once):
             segments = [_second_segment(slices, *each) for each in zip(
-                chunks.random_document, chunks.random_place, chunks.random_length)]
-            part_b, start_b, length_b = np.array(segments, np.int64).reshape(-1, 3).T
-            plans, counts = instance_plans.finish_chunks(
-                chunks, part_b, start_b, length_b)
-            parts.append(plans)
-            total += counts
-    return np.sort(np.concatenate(parts), order="order"), total
+                *(drafts.lookups[name] for name in ("document", "drawn", "wanted")))]
+            parts.append(planning.finish(
+                drafts, *np.array(segments, np.int64).reshape(-1, 3).T, counts))
+    return np.sort(np.concatenate(parts), order="order"), counts
 
 
 def _pieces(slices):
-    """Documents for the reference; each piece is named after its place."""
+    """Documents for the reference; each piece is named after its position."""
     found = []
-    for documents, place in slices:
+    for documents, where in slices:
         for index in range(len(documents.ids)):
-            position, text = documents.first_token[index], []
+            at, text = documents.first_code[index], []
             first, last = documents.first_sentence[index:index + 2]
             for length in documents.sentence_lengths[first:last]:
                 text.append([
-                    f"{'▁' if documents.tokens[position + i] & 1 else ''}"
-                    f"{place.part}:{position + i + place.first_token}"
+                    f"{'▁' if documents.codes[at + i] & 1 else ''}"
+                    f"{where.part}:{at + i + where.first_code}"
                     for i in range(length)])
-                position += length
+                at += length
             found.append(text)
     return found
 
@@ -119,11 +117,11 @@ PIECES = pi.Pieces.of(["▁a"], "sentencepiece")
 
 def _segment(tokens):
     """(part, start, length) of pieces that follow each other."""
-    places = [token.lstrip("▁").split(":") for token in tokens if token != "[SEP]"]
-    part, start = map(int, places[0])
-    assert {int(place[0]) for place in places} == {part}
-    known = [int(place[1]) - start for place in places]
-    # A separator takes up its place in the token file.
+    names = [token.lstrip("▁").split(":") for token in tokens if token != "[SEP]"]
+    part, start = map(int, names[0])
+    assert {int(name[0]) for name in names} == {part}
+    known = [int(name[1]) - start for name in names]
+    # A separator takes up a position in the part's codes.
     assert known == [i for i, token in enumerate(tokens) if token != "[SEP]"]
     return part, start, len(tokens)
 
@@ -131,7 +129,7 @@ def _segment(tokens):
 def _rows(instance):
     """An instance of the reference as the fields of a plan without the keys."""
     assert instance.tokens[0] == "[CLS]" and instance.tokens[-1] == "[SEP]"
-    if instance.origin == pi.ONE_SEGMENT:
+    if instance.origin == ONE_SEGMENT:
         first, second = _segment(instance.tokens[1:-1]), None
     else:
         middle = instance.segment_ids.index(1)
@@ -148,12 +146,16 @@ def _plan_rows(plans):
 
 
 class PlannedNumbers:
-    """Stands for random.Random in the reference: gives the numbers of the plans."""
+    """Stands for random.Random in the reference: gives the numbers of the plans.
+
+    The one pin of which number of which key decides what (plan_draws): a change there
+    makes other records for the same seed. What is drawn is tested by the odds below.
+    """
 
     def __init__(self, walk_key, document_index, num_documents):
         self.walk_key = walk_key
         self.document_index, self.num_documents = document_index, num_documents
-        self.ordinal, self.attempt, self.short_targets = -1, None, 0
+        self.ordinal, self.attempt = -1, None
 
     def key(self, purpose=PLAN_KEY):
         return keyed_random.keys_of(self.walk_key, purpose, self.ordinal)
@@ -164,12 +166,9 @@ class PlannedNumbers:
     def target_length(self, options):
         key = (self.key() if options.sentence_objective == "none"
                else keyed_random.keys_of(self.walk_key, TARGET_KEY))
-        special = 2 if options.sentence_objective == "none" else 3
-        longest = options.max_seq_length - special
         if keyed_random.uniform(key, 0) >= options.short_seq_prob:
-            return longest
-        self.short_targets += 1
-        return 2 + self._below(key, 1, longest - 1)
+            return options.max_pieces
+        return 2 + self._below(key, 1, options.max_pieces - 1)
 
     @staticmethod
     def _below(key, index, bound):
@@ -197,7 +196,7 @@ class PlannedNumbers:
 
 @pytest.fixture
 def reference(monkeypatch):
-    """The walks of pretraining_instances with the plans' numbers, as a function."""
+    """The walks of release_instances with the plans' numbers, as a function."""
     pair_of_chunk, random_segment = pi._pair_of_chunk, pi._random_segment
     truncate = sequences.truncate_at_random_ends
 
@@ -214,8 +213,8 @@ def reference(monkeypatch):
             source.python.next_chunk()
         return source.python.target_length(options)
 
-    def planned_cut(first, second, max_tokens, numbers):
-        kept = truncate(first, second, max_tokens, random.Random(0))
+    def planned_cut(first, second, max_pieces, numbers):
+        kept = truncate(first, second, max_pieces, random.Random(0))
         cut = [len(first) - len(kept[0]), len(second) - len(kept[1])]
         words = keyed_random.words(numbers.key(), 16, sum(cut) // 64 + 2)
         bits = "".join(f"{int(word):064b}" for word in words)
@@ -231,36 +230,33 @@ def reference(monkeypatch):
     monkeypatch.setattr(pi, "_target_length", planned_target)
     monkeypatch.setattr(sequences, "truncate_at_random_ends", planned_cut)
 
-    def walks(slices, options, copies, seed=SEED):
-        """{order: (mask, fields)}, the walks, the number of short targets."""
-        documents, rows, made, num_short = _pieces(slices), {}, [], 0
+    def walks(slices, options, copies):
+        """{order: (mask, fields)}, and the walks."""
+        documents, rows, made = _pieces(slices), {}, []
         ids = np.concatenate([each.documents.ids for each in slices])
-        starts = ([each.place.first_document for each in slices]
-                  if options.sentence_objective == "none" else range(len(documents)))
-        ends = [*starts[1:], len(documents)]
-        for start, end in zip(starts, ends):
+        none = options.sentence_objective == "none"
+        starts = ([each.position.first_document for each in slices]
+                  if none else range(len(documents)))
+        masked = pi._masked_instance
+        for start, end in zip(starts, [*starts[1:], len(documents)]):
             for copy in copies:
-                walk_key = keyed_random.keys_of(seed, WALK_KEY, int(ids[start]), copy)
+                walk_key = keyed_random.keys_of(SEED, WALK_KEY, int(ids[start]), copy)
                 numbers = PlannedNumbers(walk_key, start, len(documents))
-                source = RandomSource(numbers, None)
-                ordinals = []
-                numbered = lambda *args: (ordinals.append(numbers.ordinal),
-                                          masked(*args))[1]
-                masked = pi._masked_instance
-                with monkeypatch.context() as patch:
-                    patch.setattr(pi, "_masked_instance", numbered)
-                    if options.sentence_objective == "none":
-                        walk = pi.create_full_sentences(
-                            documents[start:end], PIECES, options, source)
-                    else:
-                        walk = pi.create_instances(
-                            documents, start, PIECES, options, source)
+                source, ordinals = RandomSource(numbers, None), []
+
+                def numbered(*args):
+                    ordinals.append(numbers.ordinal)
+                    return masked(*args)
+
+                monkeypatch.setattr(pi, "_masked_instance", numbered)
+                walk = (pi.create_full_sentences(
+                    documents[start:end], PIECES, options, source) if none else
+                    pi.create_instances(documents, start, PIECES, options, source))
                 made.append(walk)
-                num_short += numbers.short_targets
                 for numbers.ordinal, instance in zip(ordinals, walk.instances):
                     order, mask = map(int, map(numbers.key, (ORDER_KEY, MASK_KEY)))
                     rows[order] = (mask, _rows(instance))
-        return rows, made, num_short
+        return rows, made
 
     return walks
 
@@ -295,36 +291,28 @@ SETTINGS = {
 
 
 def _options(setting):
-    return pi.InstanceOptions(
+    return InstanceOptions(
         **{"max_seq_length": 24, "masking": UNMASKED, **SETTINGS[setting]})
 
 
 def _check_against(reference, slices, options, copies):
     plans, counts = _plan(slices, options, copies)
-    rows, walks, num_short = reference(slices, options, copies)
+    rows, walks = reference(slices, options, copies)
     given = {int(p["order"]): (int(p["mask"]), fields)
              for p, fields in zip(plans, _plan_rows(plans))}
     assert given == rows and len(plans) == len(rows)
-    instances = [instance for walk in walks for instance in walk.instances]
-    lengths = collections.Counter(len(instance.tokens) for instance in instances)
-    assert {n: c for n, c in enumerate(counts.lengths) if c} == lengths
-    origins = collections.Counter(instance.origin for instance in instances)
-    assert dict(zip(ORIGINS, counts.origins)) == {o: origins[o] for o in ORIGINS}
-    assert counts.pieces_cut_off == sum(instance.num_cut for instance in instances)
-    skipped = [length for walk in walks for length in walk.skipped]
-    assert (counts.skipped, counts.pieces_skipped) == (len(skipped), sum(skipped))
-    assert counts.short_targets == num_short
-    return counts
+    expected = InstanceCounts(options.max_seq_length)
+    for walk in walks:
+        expected.add(walk)
+    expected.masked.clear()  # Counted where masks are made.
+    assert counts == expected
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_walk_of_the_reference(reference, setting):
     options = _options(setting)
     slices = _slices(_varied(), [3, 5])
-    counts = _check_against(reference, slices, options, range(2, 5))
-    if options.sentence_objective != "order" or options.single_segment != "random":
-        return
-    assert counts.single_sentences == counts.origins[2] > 0
+    _check_against(reference, slices, options, range(2, 5))
 
 
 @pytest.mark.parametrize("setting", ["order", "next", "split", "none"])
@@ -338,49 +326,45 @@ def test_few_documents(reference, setting, texts):
         reference, _slices(texts, [len(texts)]), _options(setting), range(8))
 
 
-def _as_told(plans, slices):
-    """Plans with the number of the document instead of the part and the token."""
-    begins = {place.part: place.first_document for _, place in slices}
-    told = []
+def _without_parts(plans, slices):
+    """Plans with the number of the document instead of the part and the code."""
+    found = []
     for plan in plans:
         where = []
         for name in "ab":
-            documents, place = slices[plan[f"part_{name}"]]
-            token = int(plan[f"start_{name}"]) - place.first_token
-            index = int(np.searchsorted(documents.first_token, token, "right")) - 1
-            where += [begins[place.part] + index, token - documents.first_token[index],
-                      plan[f"length_{name}"]]
-        told.append((plan["order"], plan["mask"], *where, plan["label"],
-                     plan["origin"]))
-    return told
+            documents, position = slices[plan[f"part_{name}"]]
+            code = int(plan[f"start_{name}"]) - position.first_code
+            index = int(np.searchsorted(documents.first_code, code, "right")) - 1
+            where += [position.first_document + index,
+                      code - documents.first_code[index], plan[f"length_{name}"]]
+        found.append((plan["order"], plan["mask"], *where, plan["label"],
+                      plan["origin"]))
+    return found
 
 
 @pytest.mark.parametrize("setting", ["half_short", "next", "split"])
 @pytest.mark.parametrize("walks_at_once", [1, 7, 1 << 14])
-def test_instances_do_not_depend_on_slices_or_groups(
-        monkeypatch, setting, walks_at_once):
+def test_instances_do_not_depend_on_slices_or_groups(setting, walks_at_once):
     options, texts = _options(setting), _varied()
     whole = _slices(texts, [8])
     expected, counts = _plan(whole, options, range(6))
-    monkeypatch.setattr(instance_plans, "AT_ONCE", walks_at_once)
-    monkeypatch.setattr(plan_walks, "AT_ONCE", walks_at_once)
     slices = _slices(texts, [1, 2, 4, 1])
-    parts = [_plan(slices, options, copies) for copies in (range(4), range(4, 6))]
-    plans = np.sort(np.concatenate([part[0] for part in parts]), order="order")
-    assert _as_told(plans, slices) == _as_told(expected, whole)
-    parts[0][1].__iadd__(parts[1][1])
-    np.testing.assert_equal(vars(parts[0][1]), vars(counts))
+    (plans, total), (more, others) = [
+        _plan(slices, options, copies, at_once=walks_at_once)
+        for copies in (range(4), range(4, 6))]
+    plans = np.sort(np.concatenate([plans, more]), order="order")
+    assert _without_parts(plans, slices) == _without_parts(expected, whole)
+    total.merge(others.to_json())
+    assert total == counts
 
 
 @pytest.mark.parametrize("walks_at_once", [1, 7])
-def test_full_sentences_do_not_depend_on_groups_of_copies(monkeypatch, walks_at_once):
+def test_full_sentences_do_not_depend_on_groups_of_copies(walks_at_once):
     options, slices = _options("none_half_short"), _slices(_varied(), [3, 5])
     expected, counts = _plan(slices, options, range(6))
-    monkeypatch.setattr(instance_plans, "AT_ONCE", walks_at_once)
-    monkeypatch.setattr(plan_walks, "AT_ONCE", walks_at_once)
-    plans, same_counts = _plan(slices, options, range(6))
+    plans, same_counts = _plan(slices, options, range(6), at_once=walks_at_once)
     np.testing.assert_array_equal(plans, expected)
-    np.testing.assert_equal(vars(same_counts), vars(counts))
+    assert same_counts == counts
 
 
 @pytest.mark.parametrize("setting", ["order", "next", "split", "none"])
@@ -389,13 +373,12 @@ def test_full_sentences_do_not_depend_on_groups_of_copies(monkeypatch, walks_at_
     ([[[1]]] * 2000, 2),  # many short ones
     ([[[1] * 3] * 2], 3000),  # many copies
 ], ids=["long", "short", "copies"])
-def test_groups_are_small_enough_to_bound_the_memory(
-        monkeypatch, setting, texts, copies):
-    monkeypatch.setattr(instance_plans, "AT_ONCE", 100)
-    monkeypatch.setattr(plan_walks, "AT_ONCE", 100)
-    ((documents, place),) = _slices(texts, [len(texts)])
-    sizes = [len(chunks.key) for chunks in instance_plans.plan_chunks(
-        documents, place, range(copies), _options(setting), SEED)]
+def test_groups_are_small_enough_to_bound_the_memory(setting, texts, copies):
+    ((documents, position),) = _slices(texts, [len(texts)])
+    options = _options(setting)
+    sizes = [len(drafts.key) for drafts in planning.plan_chunks(
+        documents, position, range(copies), options, SEED,
+        InstanceCounts(options.max_seq_length), at_once=100)]
     # What there was so far, and at most one more of each walk.
     assert max(sizes) < 200 and len(sizes) > 3
 
@@ -411,25 +394,25 @@ def test_keys_are_all_different():
 @pytest.mark.parametrize("objective, room", [("order", 40), ("none", 41)])
 def test_a_sentence_of_many_pieces_loses_half_at_each_end(objective, room):
     slices = _slices([[[1] * 20_000], *[[[1]]] * 8], [9])
-    options = pi.InstanceOptions(
+    options = InstanceOptions(
         max_seq_length=43, short_seq_prob=0, sentence_objective=objective)
     plans, counts = _plan(slices, options, range(400))
-    first = plans[plans["start_a"] < TOKENS_BEFORE + 20_000]
+    first = plans[plans["start_a"] < CODES_BEFORE + 20_000]
     assert set(first["length_a"] + first["length_b"]) == {room}
     cut = 20_000 - int(first["length_a"][0])
-    front = first["start_a"].astype(np.int64) - TOKENS_BEFORE
+    front = first["start_a"].astype(np.int64) - CODES_BEFORE
     # Binomial(cut, 1/2): the standard deviation is half of the root.
     scaled = (front - cut / 2) / np.sqrt(cut / 4)
     assert len(scaled) == 400
     assert scipy.stats.kstest(scaled, "norm").pvalue > 1e-3
-    assert counts.pieces_cut_off >= 400 * cut
+    assert counts.cut >= 400 * cut
 
 
 def test_each_side_loses_what_the_release_would_cut():
     sizes = np.array([(a, b, room) for a in range(1, 14) for b in range(14)
                       for room in range(2, 12)])
-    cut_a, cut_b = instance_plans._num_cut(*sizes.T)
-    for (a, b, room), lost in zip(sizes.tolist(), zip(cut_a, cut_b)):
+    cut, _ = cuts(np.zeros(len(sizes), np.uint64), *sizes.T)
+    for (a, b, room), lost in zip(sizes.tolist(), zip(*cut)):
         kept = sequences.truncate_at_random_ends(
             [0] * a, [0] * b, room, random.Random(1))
         assert (a - lost[0], b - lost[1]) == tuple(map(len, kept)), (a, b, room)
@@ -536,15 +519,22 @@ def test_the_distribution_of_the_reference_closely(setting, texts):
 
 
 @pytest.mark.parametrize("setting", ["order", "half_short", "next", "none_half_short"])
-def test_as_many_pieces_are_cut_off_and_targets_short(setting):
+def test_as_many_pieces_are_cut_off(setting):
     options, slices = _options(setting), _slices(_few_texts(), [3])
-    cut = [_plan(slices, options, range(copy, copy + 1))[1].pieces_cut_off
+    cut = [_plan(slices, options, range(copy, copy + 1))[1].cut
            for copy in range(300)]
     expected = [sum(instance.num_cut for walk in walks for instance in walk.instances)
                 for walks in _reference_walks(slices, options, 200)]
     assert scipy.stats.ks_2samp(cut, expected).pvalue > 1e-3
-    plans, counts = _plan(slices, options, range(1000))
-    drawn = len(plans) if options.sentence_objective == "none" else 3000
-    chance = scipy.stats.binomtest(
-        counts.short_targets, drawn, options.short_seq_prob).pvalue
-    assert chance > 1e-3
+
+
+def test_the_share_of_short_targets():
+    options = _options("half_short")
+    numbers = keyed_random.words(keyed_random.keys_of(SEED, np.arange(20_000)), 0, 2)
+    targets = target_lengths(numbers, options)
+    short = np.bincount(targets, minlength=options.max_pieces + 1)[2:]
+    assert short.sum() == 20_000 and len(short) == options.max_pieces - 1
+    # A short one may be as long as fits, too.
+    assert scipy.stats.chisquare(short[:-1]).pvalue > 1e-3
+    assert scipy.stats.binomtest(
+        int(short[:-1].sum()), 20_000, 0.5 * (1 - 1 / len(short))).pvalue > 1e-3

@@ -40,7 +40,7 @@ def _run_golden(run, tmp_path, dupe_factor):
         spm_model_file=SPM_MODEL if run["flags"]["spm_model_file"] else None)
     source = RandomSource(random.Random(run["python_seed"]),
                           np.random.RandomState(run["np_seed"]))
-    summary = release.create(options, made_by, source)
+    summary = release.create(options, made_by, source, picture=False)
     return options, summary
 
 
@@ -64,7 +64,8 @@ def test_shares_with_other_random_numbers(tmp_path):
     run = RUNS["default"]
     options = golden_options(run, tmp_path, 10)
     summary = release.create(
-        options, FullTokenizer(spm_model_file=SPM_MODEL), RandomSource.from_seed(7))
+        options, FullTokenizer(spm_model_file=SPM_MODEL), RandomSource.from_seed(7),
+        picture=False)
     shares = run["dupe10"]["shares"]
     near = dict(abs=0.015)
     count = summary["instances"]
@@ -95,11 +96,10 @@ def test_documents_end_at_blank_lines_only(tmp_path, tokenizer):
     assert _documents(wordpiece, ends, after) == [1, 1, 2]
 
 
-def test_sentences_over_several_batches(tmp_path, tokenizer, monkeypatch):
+def test_sentences_over_several_batches(tmp_path, tokenizer):
     path = written(tmp_path)
     whole, counts = release.read_documents([path], tokenizer)
-    monkeypatch.setattr(release, "_LINES_PER_BATCH", 2)
-    cut, cut_counts = release.read_documents([path], tokenizer)
+    cut, cut_counts = release.read_documents([path], tokenizer, lines_at_once=2)
     assert whole == cut and vars(counts) == vars(cut_counts)
     assert counts.pieces == sum(len(s) for d in whole for s in d)
 

@@ -13,6 +13,9 @@ from albert_tf.masking import reference
 from albert_tf.masking.options import MASK, MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import release_instances as pi
+from albert_tf.pretraining_data.options import (
+    FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
+    SWAPPED)
 from albert_tf.records import sequences
 from albert_tf.tokenization.word_starts import WordStarts
 from tests.helpers import FIXTURES
@@ -59,7 +62,7 @@ def test_masks_of_the_release(case):
 @pytest.mark.parametrize("case", CASES["create_instances_from_document"])
 def test_instances_of_the_release(case):
     masking_options, pieces, source = _setting(case)
-    options = pi.InstanceOptions(
+    options = InstanceOptions(
         max_seq_length=case["max_seq_length"], short_seq_prob=case["short_seq_prob"],
         random_next_sentence=case["flags"]["random_next_sentence"],
         masking=masking_options)
@@ -195,7 +198,7 @@ UNMASKED = MaskingOptions(masked_lm_prob=0)
 
 
 def _walk(index, seed=0, **options):
-    options = pi.InstanceOptions(
+    options = InstanceOptions(
         **{"max_seq_length": 16, "short_seq_prob": 0, "masking": UNMASKED, **options})
     return pi.create_instances(
         DOCUMENTS, index, PIECES, options, RandomSource.from_seed(seed))
@@ -211,7 +214,7 @@ def test_single_segment_takes_another_document_by_default():
         (instance,) = _walk(0, seed).instances
         first, second = _segments(instance)
         assert first == LONG and not set(second) & set(LONG)
-        assert (instance.label, instance.origin) == (1, pi.RANDOM_DOCUMENT)
+        assert (instance.label, instance.origin) == (1, RANDOM_DOCUMENT)
 
 
 def test_single_segment_split_gives_an_honest_order():
@@ -220,10 +223,10 @@ def test_single_segment_split_gives_an_honest_order():
         (instance,) = _walk(0, seed, single_segment="split").instances
         first, second = _segments(instance)
         if instance.label:
-            assert instance.origin == pi.SWAPPED
+            assert instance.origin == SWAPPED
             first, second = second, first
         else:
-            assert instance.origin == pi.FOLLOWING
+            assert instance.origin == FOLLOWING
         assert first + second == LONG
         seen[instance.label, len(first)] += 1
     # Cut before a word only: after two or four pieces.
@@ -232,7 +235,7 @@ def test_single_segment_split_gives_an_honest_order():
 
 def test_single_segment_split_inside_the_only_word():
     documents = [[["▁ab", "cd", "ef"]], [SHORT]]
-    options = pi.InstanceOptions(
+    options = InstanceOptions(
         max_seq_length=16, single_segment="split", masking=UNMASKED)
     lengths = set()
     for seed in range(40):
@@ -254,13 +257,13 @@ def test_split_segment_does_not_come_back_after_a_random_one():
         walk = _walk(0, seed, single_segment="split", random_next_sentence=True)
         (instance,) = walk.instances
         origins.add(instance.origin)
-    assert origins == {pi.FOLLOWING, pi.RANDOM_DOCUMENT}
+    assert origins == {FOLLOWING, RANDOM_DOCUMENT}
 
 
 @pytest.mark.parametrize("random_next", [True, False])
-@pytest.mark.parametrize("single_segment", pi.SINGLE_SEGMENT_CHOICES)
+@pytest.mark.parametrize("single_segment", SINGLE_SEGMENT_CHOICES)
 def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment):
-    options = pi.InstanceOptions(
+    options = InstanceOptions(
         max_seq_length=8, random_next_sentence=random_next,
         single_segment=single_segment)
     for seed in range(10):
@@ -272,12 +275,12 @@ def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment)
 
 def test_every_piece_is_used_once_without_random_segments():
     documents = [[[f"▁{s}", f"{s}b"] for s in range(50)], [SHORT]]
-    options = pi.InstanceOptions(max_seq_length=23, short_seq_prob=0, masking=UNMASKED)
+    options = InstanceOptions(max_seq_length=23, short_seq_prob=0, masking=UNMASKED)
     walk = pi.create_instances(documents, 0, PIECES, options, RandomSource.from_seed(4))
     used = []
     for instance in walk.instances:
         first, second = _segments(instance)
-        assert (instance.label == 1) == (instance.origin == pi.SWAPPED)
+        assert (instance.label == 1) == (instance.origin == SWAPPED)
         assert instance.num_cut == 0
         used += second + first if instance.label else first + second
     assert used == [piece for segment in documents[0] for piece in segment]
@@ -285,7 +288,7 @@ def test_every_piece_is_used_once_without_random_segments():
 
 def test_cut_pieces_are_counted():
     documents = [[["▁a"] * 30, ["▁b"] * 30], [SHORT]]
-    options = pi.InstanceOptions(max_seq_length=43, short_seq_prob=0)
+    options = InstanceOptions(max_seq_length=43, short_seq_prob=0)
     (instance,) = pi.create_instances(
         documents, 0, PIECES, options, RandomSource.from_seed(0)).instances
     assert len(instance.tokens) == 43 and instance.num_cut == 20
@@ -293,7 +296,7 @@ def test_cut_pieces_are_counted():
 
 
 def _full_sentences(documents, seed=0, **options):
-    options = pi.InstanceOptions(**{
+    options = InstanceOptions(**{
         "short_seq_prob": 0, "masking": UNMASKED, "sentence_objective": "none",
         **options})
     (walk,) = pi.create_walks(documents, PIECES, options, RandomSource.from_seed(seed))
@@ -302,7 +305,7 @@ def _full_sentences(documents, seed=0, **options):
         assert len(instance.tokens) <= options.max_seq_length
         assert (instance.tokens[0], instance.tokens[-1]) == ("[CLS]", "[SEP]")
         assert instance.segment_ids == [0] * len(instance.tokens)
-        assert (instance.label, instance.origin) == (0, pi.ONE_SEGMENT)
+        assert (instance.label, instance.origin) == (0, ONE_SEGMENT)
     return walk.instances
 
 
@@ -343,17 +346,17 @@ def test_full_sentences_have_a_target_of_their_own_each():
 def test_random_next_sentence_is_the_objective_next():
     both = {("random_next_sentence", True), ("sentence_objective", "next")}
     for given in both:
-        options = pi.InstanceOptions(**dict([given]))
+        options = InstanceOptions(**dict([given]))
         assert both <= vars(options).items()
-    assert not pi.InstanceOptions().random_next_sentence
+    assert not InstanceOptions().random_next_sentence
 
 
 @pytest.mark.parametrize("make, named", [
-    (lambda: pi.InstanceOptions(max_seq_length=4), "--max_seq_length=4"),
-    (lambda: pi.InstanceOptions(short_seq_prob=1.5), "--short_seq_prob=1.5"),
-    (lambda: pi.InstanceOptions(single_segment="no"), "--single_segment=no"),
-    (lambda: pi.InstanceOptions(sentence_objective="no"), "--sentence_objective=no"),
-    (lambda: pi.InstanceOptions(
+    (lambda: InstanceOptions(max_seq_length=4), "--max_seq_length=4"),
+    (lambda: InstanceOptions(short_seq_prob=1.5), "--short_seq_prob=1.5"),
+    (lambda: InstanceOptions(single_segment="no"), "--single_segment=no"),
+    (lambda: InstanceOptions(sentence_objective="no"), "--sentence_objective=no"),
+    (lambda: InstanceOptions(
         sentence_objective="none", random_next_sentence=True),
      "--random_next_sentence .* --sentence_objective=none"),
     (lambda: MaskingOptions(max_predictions_per_seq=0), "--max_predictions_per_seq=0"),

@@ -1,13 +1,14 @@
-"""Output files that grow by units' pieces: which units they hold already."""
+"""Output files that grow by units' fragments, also after an interruption."""
 
 import itertools
 
+import google_crc32c
 import pytest
 
-from albert_tf.pretraining_data.growing_file import GrowingFile
-from albert_tf.pretraining_data.shards import Shards, piece_name, shard_name, unit_name
+from albert_tf.pretraining_data.shards import (
+    GrowingFile, Shards, fragment_name, shard_name, unit_name)
 from albert_tf.pretraining_data.shuffle import Unit
-from albert_tf.pretraining_data.work_folder import WorkFolder
+from albert_tf.pretraining_data.work_folder import WorkFolder, has_sum
 
 OUTPUTS = ("a", "b", "c")
 
@@ -17,12 +18,12 @@ def _units(count, size):
 
 
 def _finish(folder, unit, shards):
-    """A unit's pieces, each with its shard's and its own number."""
+    """A unit's fragments, each with its shard's and its own number."""
     sums = {}
     for shard in shards:
-        with folder.write(piece_name(shard, unit)) as stream:
+        with folder.write(fragment_name(shard, unit)) as stream:
             stream.write(f"<{shard}-{unit}>".encode())
-        sums[piece_name(shard, unit)] = stream.sum
+        sums[fragment_name(shard, unit)] = stream.sum
     folder.finish(unit_name(unit), {}, sums)
 
 
@@ -59,20 +60,20 @@ def test_shards_are_opened_again_with_what_they_held(folder, stops):
     assert all(_open(folder).hold(unit) for unit in units)
 
 
-def test_a_piece_that_was_made_again_is_not_appended_twice(folder, tmp_path):
+def test_a_fragment_that_was_made_again_is_not_appended_twice(folder, tmp_path):
     shards = _open(folder)
     for unit in _units(5, 3)[:2]:
         shards.append(unit)
     _finish(folder, 1, SHARDS_OF[1])
     shards.append(_units(5, 3)[1])
-    assert not (tmp_path / piece_name(0, 1)).exists()
+    assert not (tmp_path / fragment_name(0, 1)).exists()
     assert (tmp_path / "shard-00000.growing").read_text() == WHOLE[0]
 
 
 def test_many_units(tmp_path, monkeypatch):
     """Time for each does not grow with their number, or this would take minutes."""
-    def counts(self, piece):
-        self.num_pieces += 1
+    def counts(self, fragment):
+        self.num_fragments += 1
 
     monkeypatch.setattr(GrowingFile, "append", counts)
     units = _units(100_000, 7)
@@ -81,3 +82,44 @@ def test_many_units(tmp_path, monkeypatch):
         assert not shards.hold(unit)
         shards.append(unit)
         assert shards.hold(unit)
+
+
+# ---- one file ----------------------------------------------------------------
+
+FRAGMENTS = [b"first", b"the second one", b"3"]
+SUMS = [[len(fragment), google_crc32c.value(fragment)] for fragment in FRAGMENTS]
+
+
+def _grow(growing, tmp_path, number):
+    fragment = tmp_path / f"fragment-{number}"
+    fragment.write_bytes(FRAGMENTS[number])
+    growing.append(str(fragment))
+    assert not fragment.exists()
+
+
+def test_fragments_follow_each_other(tmp_path):
+    growing = GrowingFile(str(tmp_path / "whole"))
+    for number in range(3):
+        _grow(growing, tmp_path, number)
+    assert (tmp_path / "whole").read_bytes() == b"".join(FRAGMENTS)
+    assert growing.num_fragments == 3 and has_sum(growing.path, growing.sum)
+
+
+@pytest.mark.parametrize("there, kept", [
+    (b"", 0), (b"fir", 0), (b"first", 1), (b"firstthe sec", 1),
+    (b"firstthe second one3", 3), (b"firstthe second oneX", 2),
+    (b"firsXthe second one3", 0), (b"firstthe second one3 and more", 3)])
+def test_whole_fragments_are_kept_and_the_rest_is_made_again(there, kept, tmp_path):
+    path = tmp_path / "whole"
+    path.write_bytes(there)
+    growing = GrowingFile(str(path), SUMS)
+    assert growing.num_fragments == kept
+    for number in range(kept, 3):
+        _grow(growing, tmp_path, number)
+    assert path.read_bytes() == b"".join(FRAGMENTS) and has_sum(growing.path, growing.sum)
+
+
+def test_a_file_of_unknown_fragments_is_begun_anew(tmp_path):
+    (tmp_path / "whole").write_bytes(b"firstthe second one")
+    assert GrowingFile(str(tmp_path / "whole"), SUMS[:1]).num_fragments == 1
+    assert (tmp_path / "whole").read_bytes() == b"first"

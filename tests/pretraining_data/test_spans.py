@@ -5,12 +5,16 @@ import gzip
 import io
 import itertools
 import lzma
+import pathlib
 import random
 import re
 import sys
+import tempfile
 
+import hypothesis
 import pytest
 import zstandard
+from hypothesis import strategies as st
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -30,12 +34,12 @@ def prepare(lines):
     return list(map(str.strip, preprocess_batch(lines)))
 
 
-def documents(paths, spans):
+def documents(paths, spans, **sizes):
     """[(id, prepared lines)] of spans, each of which is read for itself."""
     found = []
     for span in spans:
         own = []
-        for block in read_span(paths, span, prepare):
+        for block in read_span(paths, span, prepare, **sizes):
             assert block.lines and (own or block.first[:1] == [0])
             bounds = [*block.first, len(block.lines)]
             if own:
@@ -63,16 +67,6 @@ def expected_documents(contents):
     return found
 
 
-def random_content(rng):
-    lines = [rng.choice(TEXTS) for _ in range(rng.randrange(12))]
-    text = "".join(line + rng.choice(["\n", "\n", "\r\n"]) for line in lines)
-    if rng.random() < 0.4:
-        text = text.rstrip("\r\n")
-    if rng.random() < 0.2:
-        text = "\ufeff" + text
-    return text.encode()
-
-
 def write_files(folder, contents, endings):
     paths = []
     for number, (content, ending) in enumerate(zip(contents, endings)):
@@ -82,22 +76,24 @@ def write_files(folder, contents, endings):
     return paths
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_any_cutting_gives_the_same_documents(tmp_path, monkeypatch, seed):
-    rng = random.Random(seed)
-    for case in range(12):
-        contents = [random_content(rng) for _ in range(rng.randrange(1, 5))]
-        endings = [rng.choice(["", "", *COMPRESS]) for _ in contents]
-        folder = tmp_path / str(case)
-        folder.mkdir()
-        paths = write_files(folder, contents, endings)
-        expected = expected_documents(contents)
-        total = sum(map(len, contents))
-        assert documents(paths, plan_spans(paths)) == expected
-        for size in {1, 2, 3, 7, rng.randrange(1, total + 2), total + 1}:
-            monkeypatch.setattr(text_spans, "_BLOCK_BYTES", rng.randrange(1, 40))
-            spans = plan_spans(paths, size)
-            assert documents(paths, spans) == expected, (case, size)
+FILES = st.tuples(
+    st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from(["\n", "\n", "\r\n"]))),
+    st.booleans(), st.booleans()).map(
+        lambda drawn: ("\ufeff" * drawn[1] + "".join(map("".join, drawn[0]))).encode()
+        .removesuffix(b"\n" if drawn[2] else b"never"))
+
+
+@hypothesis.settings(deadline=None, max_examples=150, derandomize=True)
+@hypothesis.given(
+    files_of=st.lists(st.tuples(FILES, st.sampled_from(["", "", *COMPRESS])),
+                      min_size=1, max_size=4),
+    size=st.integers(0, 60), block_bytes=st.integers(1, 40))
+def test_any_cutting_gives_the_same_documents(files_of, size, block_bytes):
+    contents, endings = zip(*files_of)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = write_files(pathlib.Path(folder), contents, endings)
+        assert read_all(paths, size, block_bytes=block_bytes) == (
+            expected_documents(contents))
 
 
 @pytest.mark.parametrize("contents, expected", [
@@ -147,19 +143,18 @@ def test_few_spans_for_many_small_files(tmp_path):
 
 # Wrong files.
 
-def read_all(paths, size=0):
-    return documents(paths, plan_spans(paths, size))
+def read_all(paths, size=0, **sizes):
+    return documents(paths, plan_spans(paths, size), **sizes)
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
 @pytest.mark.parametrize("size, block", [(10**9, 1 << 20), (10**9, 7), (50, 16)])
 def test_what_is_not_utf8_is_found_with_its_line(
-        tmp_path, monkeypatch, ending, size, block):
-    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", block)
+        tmp_path, ending, size, block):
     content = b"\xef\xbb\xbfgood\n" + b"fine\n\n" * 30 + b"bad \xe4\nmore\n"
     [path] = write_files(tmp_path, [content], [ending])
     with pytest.raises(InputError) as error:
-        read_all([path], size)
+        read_all([path], size, block_bytes=block)
     with pytest.raises(InputError) as plain:
         list(files.read_lines(path))
     assert str(error.value) == str(plain.value)
@@ -195,17 +190,16 @@ def test_a_nul_byte_here_and_there_stays(tmp_path):
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("block", [1, 16, 33, 64])
-def test_long_lines(tmp_path, monkeypatch, ending, block):
-    monkeypatch.setattr(text_spans, "MAX_LINE_BYTES", 64)
-    monkeypatch.setattr(text_spans, "_BLOCK_BYTES", block)
+def test_long_lines(tmp_path, ending, block):
+    sizes = dict(max_line_bytes=64, block_bytes=block)
     good = b"a" * 64 + b"\n\n" + b"b" * 64
     [path] = write_files(tmp_path, [good], [ending])
-    assert len(read_all([path])) == 2
+    assert len(read_all([path], **sizes)) == 2
     for bad, line in ((good + b"b", 3), (b"\n" + good[:64] + b"a" + good[64:], 2)):
         [path] = write_files(tmp_path, [bad], [ending])
         for size in (1, 30, 10**9):
             with pytest.raises(InputError, match=f"line {line}: longer than .*split"):
-                read_all([path], size)
+                read_all([path], size, **sizes)
 
 
 class Endless(io.RawIOBase):
@@ -226,18 +220,17 @@ class Endless(io.RawIOBase):
 
 
 def test_of_an_endless_line_no_more_is_read_than_the_limit(monkeypatch):
-    monkeypatch.setattr(text_spans, "MAX_LINE_BYTES", 1 << 20)
     monkeypatch.setattr(files, "size", lambda path: 100 << 20)
     monkeypatch.setattr(files, "open_binary", lambda path: Endless())
     spans = plan_spans(["a.txt"])
     Endless.num_read = 0
     with pytest.raises(InputError, match="a.txt, line 1: longer than 1 MiB"):
-        documents(["a.txt"], spans[:1])
-    assert Endless.num_read <= (1 << 20) + 2 * text_spans._BLOCK_BYTES
+        documents(["a.txt"], spans[:1], max_line_bytes=1 << 20)
+    assert Endless.num_read <= (1 << 20) + 2 * text_spans.BLOCK_BYTES
     # Those who read other spans find no line that begins there.
     Endless.num_read = 0
-    assert documents(["a.txt"], spans[5:6]) == []
-    assert Endless.num_read <= (1 << 20) + 2 * text_spans._BLOCK_BYTES
+    assert documents(["a.txt"], spans[5:6], max_line_bytes=1 << 20) == []
+    assert Endless.num_read <= (1 << 20) + 2 * text_spans.BLOCK_BYTES
 
 
 @pytest.mark.parametrize("ending", [e for e in COMPRESS if e])

@@ -11,12 +11,11 @@ import pytest
 
 from albert_tf import keyed_random
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data import (
-    part_files, spans, token_parts, token_store, work_folder)
-from albert_tf.pretraining_data.encoder import TokenEncoder
+from albert_tf.pretraining_data import token_store, work_folder
+from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.release import read_documents
 from albert_tf.pretraining_data.spans import plan_spans
-from albert_tf.pretraining_data.token_store import TokenStore
+from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.word_starts import WordStarts
@@ -31,7 +30,7 @@ LINES = ["the cat sat on the mat", "a dog ran 1,000 miles", "\u2603 and \u4e2d\u
 
 @functools.cache
 def encoder(kind="sentencepiece"):
-    return TokenEncoder(FullTokenizer(
+    return PieceEncoder(FullTokenizer(
         spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
         if kind == "sentencepiece" else FullTokenizer(
             vocab_file=str(FIXTURES / "tokenization" / "wp_vocab.txt")))
@@ -47,17 +46,23 @@ def random_files(folder, rng, num_lines=25):
     return paths
 
 
-def write(folder, paths, size=0, kind="sentencepiece"):
+def write(folder, paths, size=0, kind="sentencepiece", most_open=0, **limits):
     """Writes all parts; returns the store and the counts over all parts."""
     os.makedirs(folder, exist_ok=True)
     folder, total = WorkFolder(str(folder)), {}
     for span in plan_spans(paths, size):
-        info, sums = token_parts.write_part(folder, paths, span, encoder(kind))
-        folder.finish(f"part-{span.number:05d}", info, sums)
-        assert folder.finished(f"part-{span.number:05d}")["counts"] == info["counts"]
-        for name, count in info["counts"].items():
+        counts, sums = write_part(folder, paths, span, encoder(kind), **limits)
+        folder.finish(f"part-{span.number:05d}", {"counts": counts}, sums)
+        assert folder.finished(f"part-{span.number:05d}")["counts"] == counts
+        for name, count in counts.items():
             total[name] = total.get(name, 0) + count
-    return TokenStore(folder), total
+    return TokenStore(folder, most_open), total
+
+
+def all_of(store, number):
+    """All documents of a part."""
+    found = [documents for _, _, documents in store.slices(number, 10**9)]
+    return found[0] if found else documents_of([])
 
 
 def as_lists(documents):
@@ -65,21 +70,21 @@ def as_lists(documents):
     found = []
     assert documents.sentence_lengths.dtype == np.uint32
     assert documents.ids.dtype == np.uint64
-    for places in (documents.first_sentence, documents.first_token):
+    for places in (documents.first_sentence, documents.first_code):
         assert places.dtype == np.int64 and places[0] == 0
         assert len(places) == len(documents.ids) + 1
     assert documents.first_sentence[-1] == len(documents.sentence_lengths)
-    assert documents.first_token[-1] == len(documents.tokens)
+    assert documents.first_code[-1] == len(documents.codes)
     for d, number in enumerate(documents.ids.tolist()):
         first, last = documents.first_sentence[d:d + 2]
-        place, end = documents.first_token[d:d + 2]
+        place, end = documents.first_code[d:d + 2]
         sentences = []
         for length in documents.sentence_lengths[first:last].tolist():
-            sentences.append(documents.tokens[place:place + length].tolist())
+            sentences.append(documents.codes[place:place + length].tolist())
             place += length
-        assert documents.tokens[place] == documents.tokens[end - 1]
+        assert documents.codes[place] == documents.codes[end - 1]
         assert place == end - 1
-        found.append((number, sentences, int(documents.tokens[place])))
+        found.append((number, sentences, int(documents.codes[place])))
     return found
 
 
@@ -98,17 +103,17 @@ def expected(paths, kind="sentencepiece"):
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_documents_of_the_release_however_the_text_is_cut(
-        tmp_path, monkeypatch, kind, seed):
+        tmp_path, kind, seed):
     rng = random.Random(seed)
     paths = random_files(tmp_path, rng)
     documents, counts = expected(paths, kind)
     ids = None
     for size in (0, 41, 137):
-        monkeypatch.setattr(spans, "_BLOCK_BYTES", rng.randrange(1, 300))
-        store, total = write(tmp_path / f"{size}", paths, size, kind)
+        store, total = write(tmp_path / f"{size}", paths, size, kind,
+                             block_bytes=rng.randrange(1, 300))
         assert total == counts
         assert store.num_documents == len(documents)
-        parts = [as_lists(store.part(number)) for number in range(store.num_parts)]
+        parts = [as_lists(all_of(store, number)) for number in range(store.num_parts)]
         found = sum(parts, [])
         assert [sentences for _, sentences, _ in found] == documents
         assert {separator for _, _, separator in found} == {encoder(kind).separator}
@@ -116,21 +121,18 @@ def test_the_documents_of_the_release_however_the_text_is_cut(
             [0, *map(len, parts)])[:-1].tolist()
         ids = ids or [number for number, _, _ in found]
         assert [number for number, _, _ in found] == ids == sorted(set(ids))
-        for part, span in zip(parts, plan_spans(paths, size)):
-            in_memory, _ = token_parts.documents_of_span(paths, span, encoder(kind))
-            assert as_lists(in_memory) == part
 
 
 def test_slices_of_a_part(tmp_path):
     paths = random_files(tmp_path, random.Random(1), 400)
     store, _ = write(tmp_path / "store", paths)
-    whole = store.part(0)
+    whole = all_of(store, 0)
     for num_sentences in (1, 2, 7, 10**9):
         found, number, place = [], 0, 0
-        for first, first_token, documents in store.slices(0, num_sentences):
-            assert (first, first_token) == (number, place)
+        for first, first_code, documents in store.slices(0, num_sentences):
+            assert (first, first_code) == (number, place)
             number += len(documents.ids)
-            place += len(documents.tokens)
+            place += len(documents.codes)
             assert len(documents.sentence_lengths[:documents.first_sentence[-2]]
                        ) < num_sentences
             found += as_lists(documents)
@@ -142,31 +144,31 @@ def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
     path.write_bytes(b"\n \n\xef\xbf\xbd\n")
     store, counts = write(tmp_path / "store", [str(path)], kind="wordpiece")
     assert store.num_parts == 1 and store.num_documents == 0
-    assert as_lists(store.part(0)) == [] and list(store.slices(0)) == []
+    assert as_lists(all_of(store, 0)) == [] and list(store.slices(0)) == []
     assert counts["lines_without_pieces"] == 1 and counts["documents"] == 0
 
 
 # Reading from anywhere.
 
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    """Many small parts, few open files, long documents in terms of marks."""
-    monkeypatch.setattr(token_parts, "SENTENCES_PER_MARK", 4)
-    monkeypatch.setattr(spans, "_BLOCK_BYTES", 130)
-    monkeypatch.setattr(part_files, "_most_open_files", lambda: 3)
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Many small parts, few open files, documents longer than the marks are apart."""
     rng = random.Random(7)
-    path = tmp_path / "long.txt"
-    path.write_text("\n".join(rng.choice(["", *LINES[:2] * 12, "x"])
-                              for _ in range(600)), encoding="utf-8")
-    store, _ = write(tmp_path / "store", [str(path)], 700)
-    assert store.num_parts > 10 and store.num_documents > 15
+    folder = tmp_path_factory.mktemp("text")
+    lines = ["x" if rng.random() < 0.97 else LINES[0] for _ in range(9000)]
+    for blank in (*range(0, 4000, 17), 5000, 8000):
+        lines[blank] = ""
+    (folder / "long.txt").write_text("\n".join(lines), encoding="utf-8")
+    store, _ = write(folder / "store", [str(folder / "long.txt")], 1700, most_open=3,
+                     block_bytes=130)
+    assert store.num_parts > 10 and store.num_documents > 200
     yield store
     store.close()
 
 
 def test_tokens_from_anywhere(store):
     rng = np.random.default_rng(0)
-    whole = [store.part(number).tokens for number in range(store.num_parts)]
+    whole = [all_of(store, number).codes for number in range(store.num_parts)]
     full = [number for number, tokens in enumerate(whole) if len(tokens)]
     parts = rng.choice(full, 300).astype(np.uint32)
     starts = np.array([rng.integers(len(whole[p])) for p in parts], np.uint64)
@@ -176,40 +178,40 @@ def test_tokens_from_anywhere(store):
     assert found.dtype == store.dtype == encoder().dtype
     np.testing.assert_array_equal(found, np.concatenate(
         [whole[p][int(s):int(s) + n] for p, s, n in zip(parts, starts, lengths)]))
-    assert len(store._files._open) == 3
+    assert len(store._open) == 3
     assert len(store.read(parts[:0], starts[:0], lengths[:0])) == 0
 
 
-def test_second_segments_lie_at_random_places(store):
+def test_second_segments_lie_at_random_starts(store):
     rng = np.random.default_rng(0)
     count = 2000
     numbers = rng.integers(store.num_documents, size=count)
     places = rng.integers(2**64, size=count, dtype=np.uint64)
     targets = rng.integers(-5, 300, count)
-    part, start, length = store.second_segment(numbers, places, targets)
+    part, start, length = store.second_segments(numbers, places, targets)
     assert (part.dtype, start.dtype, length.dtype) == (np.uint32, np.uint64, np.int64)
-    slices = [store.part(number) for number in range(store.num_parts)]
+    slices = [all_of(store, number) for number in range(store.num_parts)]
     marked = 0
     for k in range(count):
         documents = slices[part[k]]
         own = int(numbers[k] - store.first_document[part[k]])
-        [expected], [wanted] = token_store.random_places(
+        [expected], [wanted] = token_store.random_starts(
             documents, np.array([own]), places[k:k + 1], targets[k:k + 1])
         assert (start[k], length[k]) == (expected, wanted)
-        marked += start[k] - documents.first_token[own] > 40
-    assert marked > 100
-    found = store.second_segment(numbers[:0], places[:0], targets[:0])
+        marked += start[k] - documents.first_code[own] > 600
+    assert marked > 10
+    found = store.second_segments(numbers[:0], places[:0], targets[:0])
     assert list(map(len, found)) == [0, 0, 0]
 
 
-def test_random_places_by_definition():
+def test_random_starts_by_definition():
     lengths = [[3, 1], [2], [3, 1, 4, 1, 5, 9], [1], [2, 2]]
     documents, count = documents_of(lengths), 500
     numbers = np.random.default_rng(2).integers(len(lengths), size=count)
     places = keyed_random.words(keyed_random.keys_of(1, 2), 0, count)
     drawn = set()
     for target in (-3, 0, 1, 4, 5, 6, 100):
-        found = token_store.random_places(
+        found = token_store.random_starts(
             documents, numbers, places, np.full(count, target))
         for number, place, first, length in zip(numbers, places, *found):
             sentences = lengths[number]
@@ -221,14 +223,14 @@ def test_random_places_by_definition():
                 if taken >= target:
                     break
             assert (first, length) == (
-                documents.first_token[number] + sum(sentences[:start]), taken)
+                documents.first_code[number] + sum(sentences[:start]), taken)
     assert len(drawn) == sum(map(len, lengths))
 
 
 def test_a_store_is_opened_again_by_another_process(store):
     again = pickle.loads(pickle.dumps(store))
     arguments = np.array([0, 1]), np.array([5, 2**63], np.uint64), np.array([9, 9])
-    for a, b in zip(again.second_segment(*arguments), store.second_segment(*arguments)):
+    for a, b in zip(again.second_segments(*arguments), store.second_segments(*arguments)):
         np.testing.assert_array_equal(a, b)
     again.close()
 
@@ -250,22 +252,19 @@ def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
             super().write(data)
 
     monkeypatch.setattr(work_folder, "FileSum", Watched)
-    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
     path = long_document(tmp_path)
-    store, counts = write(tmp_path / "store", [path])
+    store, counts = write(tmp_path / "store", [path], block_bytes=1000)
     assert counts["sentences"] == 3001 and counts["documents"] == 2
-    assert max(largest) <= 4 * 1000 < os.path.getsize(store._files.path(0, "tokens"))
+    assert max(largest) <= 4 * 1000 < os.path.getsize(
+        tmp_path / "store" / "part-00000.tokens")
 
 
-@pytest.mark.parametrize("limit, unit", [
-    ("MAX_DOCUMENT_PIECES", "pieces"), ("MAX_DOCUMENT_SENTENCES", "sentences")])
-def test_a_document_that_is_too_long(tmp_path, monkeypatch, limit, unit):
-    monkeypatch.setattr(token_parts, limit, 2000)
-    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
+@pytest.mark.parametrize("unit", ["pieces", "sentences"])
+def test_a_document_that_is_too_long(tmp_path, unit):
     path = long_document(tmp_path)
     with pytest.raises(InputError, match=(
             f"long.txt, line 3: the document .* more than 2,000 {unit}; put a blank")):
-        write(tmp_path / "store", [path])
+        write(tmp_path / "store", [path], block_bytes=1000, **{f"max_{unit}": 2000})
     assert not [n for n in os.listdir(tmp_path / "store") if n.startswith("part")]
 
 
@@ -277,23 +276,24 @@ def test_a_full_disk(tmp_path, monkeypatch):
         if len(written) > 9:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(spans, "_BLOCK_BYTES", 1000)
     monkeypatch.setattr(work_folder.FileSum, "write", write_some)
     path = long_document(tmp_path)
     with pytest.raises(InputError, match="part-00000.*No space left on device"):
-        write(tmp_path / "store", [path])
+        write(tmp_path / "store", [path], block_bytes=1000)
     assert not [n for n in os.listdir(tmp_path / "store") if n.startswith("part")]
 
 
-def test_files_that_were_tampered_with(store, tmp_path):
-    number = int(np.flatnonzero(np.diff(store.first_document))[0])
-    path = store._files.path(number, "tokens")
+def test_files_that_were_tampered_with(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("one here\n\ntwo there\n\nthree")
+    store, _ = write(tmp_path / "store", [str(path)])
+    number, path = 0, str(tmp_path / "store" / "part-00000.tokens")
     with open(path, "r+b") as stream:
         stream.truncate(3)
     with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
         store.read(np.array([number]), np.array([0]), np.array([5]))
     with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
-        store.part(number)
+        all_of(store, number)
     os.remove(path)
     with pytest.raises(InputError, match="tokens: cannot be read.*remove its folder"):
         TokenStore(WorkFolder(str(tmp_path / "store")))
@@ -304,6 +304,6 @@ def test_borders_are_those_of_the_store_s_slices(size, tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n".join("one here\n" * count for count in (1, 2, 5, 1, 1, 3)))
     store, _ = write(tmp_path / "store", [str(path)])
-    borders = token_store.slice_borders(store.part(0).first_sentence, size)
+    borders = token_store.slice_borders(all_of(store, 0).first_sentence, size)
     assert borders[:-1] == [first for first, _, _ in store.slices(0, size)]
     assert borders[-1] == 6

@@ -61,7 +61,7 @@ def _claim(path, settings, inputs=()):
         return resumed
 
 
-def test_the_same_run_goes_on_and_another_is_refused(tmp_path):
+def test_the_same_run_is_resumed_and_another_is_refused(tmp_path):
     path = str(tmp_path / "work")
     assert not _claim(path, {"dupe_factor": 5, "ngram": 3})
     assert _claim(path, {"ngram": 3, "dupe_factor": 5})

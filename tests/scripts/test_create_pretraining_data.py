@@ -14,8 +14,8 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import local, options as pretraining_data, release
-from albert_tf.pretraining_data.release_instances import InstanceOptions
+from albert_tf.pretraining_data import local, release
+from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -29,20 +29,11 @@ def tokenizer():
     return FullTokenizer(spm_model_file=SPM_MODEL)
 
 
-@pytest.fixture(autouse=True)
-def no_picture(request, monkeypatch):
-    """Drawing takes longer than all the rest; one test sees the picture."""
-    if "picture" not in request.node.name:
-        monkeypatch.setattr(pretraining_data, "draw_summary", lambda path, *_: open(
-            path, "wb").close())
-
-
 @pytest.fixture(name="create", params=["local", "release"])
 def create_(request):
     """The script's way without and with --reproduce_release."""
-    if request.param == "release":
-        return release.create
-    return functools.partial(local.create, num_workers=1)
+    return functools.partial(dict(local=local, release=release)[request.param].create,
+                             picture=False)
 
 
 def _bytes_of(options):
@@ -68,7 +59,7 @@ def test_outputs_are_filled_evenly_with_a_summary_beside(tmp_path, tokenizer, cr
     assert sum(counts) == summary["instances"] and abs(counts[0] - counts[1]) <= 1
     assert sorted(os.listdir(tmp_path / "data")) == [
         "a.tfrecord", "b.tfrecord", "summary-a.tfrecord.json",
-        "summary-a.tfrecord.png", "summary-a.tfrecord.txt"]
+        "summary-a.tfrecord.txt"]
     stored = json.loads((tmp_path / "data" / "summary-a.tfrecord.json").read_text())
     assert stored["text"]["documents"] == 3 and stored["text"]["sentences"] == 6
     assert stored["text"]["single_sentence_documents"] == 1
