@@ -57,10 +57,6 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
       The task, "custom". Metrics are accuracy and macro F1, for two labels also
       the F1 of the second and Matthews' correlation; Pearson, Spearman and squared
       error for regression.
-
-    Raises:
-      InputError: if the labels cannot be known, are fewer than two or repeat, or
-        the training file is wrong.
     """
     data = {split: dataclasses.replace(file, path=_joined(data_dir, file.path))
             for split, file in data.items()}
@@ -136,14 +132,10 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
       labels: those allowed; () for numbers, None takes any text.
       label_needed: False: the label's column, or a label, may be missing.
       split: begins the examples' guids: "train-1" is the first.
-
-    Raises:
-      InputError: names the file, and the line where there is one.
     """
     kind = file.file_format or tables.format_of(file.path)
     if file.delimiter is not None and len(file.delimiter) != 1:
-        raise InputError(
-            f"--delimiter={file.delimiter!r} is not a single character.")
+        raise InputError(f"--delimiter={file.delimiter!r} is not a single character.")
     reader = (_Fields if kind == "jsonl" else _Cells)(file, label_needed)
     examples: list[Example] = []
     blank: list[int] = []
@@ -157,25 +149,22 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         text_a, text_b, label = values
         for text, column in ((text_a, file.text_a), (text_b, file.text_b)):
             if column is not None and not text.strip():
-                raise InputError(
-                    f"{row.where}: the text of column '{column}' is empty; leave "
-                    "the line out or fill it in.")
+                raise InputError(f"{row.where}: the text of column '{column}' is "
+                                 "empty; leave the line out or fill it in.")
         if label is None or not label.strip():
             if label_needed and file.label is not None:
                 raise InputError(
                     f"{row.where}: there is no label in column '{file.label}'.")
             label = None
-        examples.append(Example(
-            f"{split}-{len(examples) + 1}", text_a, text_b,
-            label if label is None
-            else label.strip() if labels is None
-            else parse_label(label, labels, row.where), row.where))
+        else:
+            label = (label.strip() if labels is None
+                     else parse_label(label, labels, row.where))
+        examples.append(Example(f"{split}-{len(examples) + 1}", text_a, text_b, label,
+                                row.where))
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file.")
-    notes = () if not blank else (
-        f"{file.path}: {len(blank)} blank line(s) left out (line "
-        f"{', '.join(map(str, blank[:10]))}{', ...' * (len(blank) > 10)}).",)
-    return ExampleSet(examples, (file.path,), notes)
+    return ExampleSet(examples, (file.path,), tables.line_note(
+        file.path, blank, "blank and left out"))
 
 
 _Values = tuple[str, str | None, str | None]  # Text, second text, label.
@@ -258,9 +247,7 @@ class _Fields:
     def _text(self, row: tables.Row, field: str) -> str:
         value = self._value(row, field)
         if not isinstance(value, str):
-            raise InputError(
-                f"{row.where}: the field '{field}' holds {json.dumps(value)[:40]}, "
-                "not a text.")
+            raise _not_a(row, field, "text")
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -275,7 +262,10 @@ class _Fields:
         if value is None or isinstance(value, str):
             return value
         if isinstance(value, (list, dict)):
-            raise InputError(
-                f"{row.where}: the field '{field}' holds {json.dumps(value)[:40]}, "
-                "not a label.")
+            raise _not_a(row, field, "label")
         return json.dumps(value)  # 1, 0.5, true
+
+
+def _not_a(row: tables.Row, field: str, what: str) -> InputError:
+    return InputError(f"{row.where}: the field '{field}' holds "
+                      f"{json.dumps(row.cells[field])[:40]}, not a {what}.")

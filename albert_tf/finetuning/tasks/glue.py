@@ -1,8 +1,11 @@
 """The GLUE tasks: where their files are, what stands in them, how they are scored.
 
 Files are read as the release reads them (classifier_utils), by the names of their
-columns. What it passes over or would crash at is told in a sentence: a missing file
-or column, a label outside the set, QQP's broken lines.
+columns. What it passes over or would crash at gets a sentence: a missing file or
+column, a label outside the set, QQP's broken lines.
+
+A new task of this kind is an entry in TASKS, and one in recipes.RECIPES if there are
+settings for it.
 """
 
 import functools
@@ -70,11 +73,7 @@ def _find(data_dir: str, folders: tuple[str, ...], name: str) -> str | None:
 
 def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
           alternatives: tuple[_File, ...], labels: tuple[str, ...]) -> ExampleSet:
-    """Reads the first of the alternatives that is there.
-
-    Raises:
-      InputError: if none is, or it is wrong.
-    """
+    """Reads the first of the alternatives that is there."""
     for file in alternatives:
         path = _find(data_dir, folders, file.name)
         if path:
@@ -89,38 +88,29 @@ def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
 
 def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
                ) -> ExampleSet:
-    columns = file.columns
-    width = 0
-    places: dict[str, int] = {}
     examples: list[Example] = []
-    blank: list[int] = []
-    short: list[int] = []
-    long: list[int] = []
-    header_seen = not columns.header
-    if header_seen:
-        places = _places(path, columns, None)
+    blank, short, long = [], [], []  # Numbers of lines.
+    width = 0  # Columns of the header.
+    places = None if file.columns.header else _places(path, file.columns, None)
     for row in tables.read_rows(path, "tsv"):
         if not row.cells:
             blank.append(row.number)
-        elif not header_seen:
-            places = _places(path, columns, row.cells)
-            width, header_seen = len(row.cells), True
+        elif places is None:
+            places, width = _places(path, file.columns, row.cells), len(row.cells)
         elif len(row.cells) <= max(places.values()):
             if not file.drop_short:
-                raise InputError(
-                    f"{row.where}: has {len(row.cells)} columns, but "
-                    f"{max(places.values()) + 1} are needed.")
+                raise InputError(f"{row.where}: has {len(row.cells)} columns, but "
+                                 f"{max(places.values()) + 1} are needed.")
             short.append(row.number)
         else:
             if width and len(row.cells) > width:
                 long.append(row.number)
             examples.append(_example(row, places, split, labels))
-    return ExampleSet(examples, (path,), tuple(
-        note for note in (
-            _note(path, blank, "blank and left out"),
-            _note(path, short, "left out, as they have too few columns"),
-            _note(path, long, "longer than the header; what is beyond it is not "
-                  "read")) if note))
+    return ExampleSet(examples, (path,), (
+        *tables.line_note(path, blank, "blank and left out"),
+        *tables.line_note(path, short, "left out, as they have too few columns"),
+        *tables.line_note(path, long,
+                          "longer than the header; what is beyond it is not read")))
 
 
 def _places(path: str, columns: _Columns, header: list[str] | None
@@ -144,13 +134,6 @@ def _example(row: tables.Row, places: dict[str, int], split: str,
         text_a=cell("text_a"), text_b=cell("text_b"),
         label=None if label is None else parse_label(label, labels, row.where),
         where=row.where)
-
-
-def _note(path: str, numbers: list[int], what: str) -> str:
-    if not numbers:
-        return ""
-    listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
-    return f"{path}: {len(numbers)} line(s) {what} (line {listed})."
 
 
 def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,

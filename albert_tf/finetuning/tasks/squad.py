@@ -1,5 +1,4 @@
-"""SQuAD 1.1 and 2.0 as a task: questions → windows of features → answers, as in the
-TF1 release.
+"""SQuAD 1.1 and 2.0: questions → windows of features → answers, as in the release.
 
 squad_dataset reads the file, squad_alignment finds the characters of pieces,
 squad_predictions ranks what the model gives, squad_scoring scores it.
@@ -7,7 +6,7 @@ squad_predictions ranks what the model gives, squad_scoring scores it.
 
 import dataclasses
 import math
-from typing import Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence
+from typing import Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -19,25 +18,12 @@ from albert_tf.finetuning.tasks.squad_alignment import (
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.tasks.squad_predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
+from albert_tf.finetuning.tasks.squad_scoring import Answers
 from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # unique_ids of the first feature; the next ones count on.
 FIRST_UNIQUE_ID = 1_000_000_000
-
-
-class Answers(NamedTuple):
-    """What a model answers to a set of questions.
-
-    Attributes:
-      predictions: the ranked answers of each question.
-      metrics: the official ones; empty where the true answers are not known.
-      texts: the answers after the threshold of null odds.
-    """
-
-    predictions: Predictions
-    metrics: dict[str, float]
-    texts: dict[str, str]
 
 
 @dataclasses.dataclass
@@ -81,7 +67,7 @@ class SquadTask:
         each.
       threshold: null odds from which on a question is left unanswered; None takes
         the one of the best F1 where the true answers are known, else none.
-      answer_at_threshold: see Predictions.texts_at.
+      answer_at_threshold: see squad_scoring.score.
     """
 
     version_2: bool = False
@@ -210,14 +196,10 @@ class SquadTask:
             task, given, answers = questions.last
             if task == self and given is outputs:
                 return answers
-        found = self.rank(questions.examples, outputs, columns)
-        metrics: dict[str, float] = {}
-        if questions.answered:
-            metrics, texts = squad_scoring.score(
-                questions.dataset, found, self.threshold, self.answer_at_threshold)
-        else:
-            texts = found.texts_at(self.threshold, self.answer_at_threshold)
-        questions.last = self, outputs, Answers(found, metrics, texts)
+        questions.last = self, outputs, squad_scoring.score(
+            questions.dataset if questions.answered else None,
+            self.rank(questions.examples, outputs, columns), self.threshold,
+            self.answer_at_threshold)
         return questions.last[-1]
 
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
@@ -245,9 +227,8 @@ class SquadTask:
     def write(self, output_dir: str, questions: QuestionSet, outputs: Outputs,
               columns: Mapping[str, Sequence]) -> list[str]:
         """Files of predictions, see squad_scoring; arguments as for `answers`."""
-        found = self.answers(questions, outputs, columns)
         return squad_scoring.write_prediction_files(
-            output_dir, questions.examples, found.predictions, found.texts,
+            output_dir, questions.examples, self.answers(questions, outputs, columns),
             questions.dataset if questions.answered else None)
 
 

@@ -1,7 +1,6 @@
 """Pieces of a SQuAD paragraph ↔ characters of its text.
 
-SentencePiece sees a prepared text, and may add blanks to it (see
-sentence_pieces), so its pieces are matched to the paragraph's characters. The
+SentencePiece sees a prepared text, and may add blanks to it, so its pieces are matched to the paragraph's characters. The
 release does so by a longest common subsequence (LCS), restricted to a band around
 the diagonal and with ties broken in one way; which characters are matched decides
 where answers begin and end, so the same match is made here. WordPiece, which the
@@ -54,12 +53,10 @@ class ParagraphAlignment(NamedTuple):
 @functools.lru_cache(maxsize=4)
 def align_paragraph(
         text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
-    """Splits a paragraph into pieces and finds their characters.
+    """Splits a paragraph into pieces and finds their characters; not to be changed.
 
-    Returns:
-      The alignment, not to be changed; None where there is none: a paragraph
-      without pieces, or one of which SentencePiece's pieces match less than four
-      fifths of the characters, which the release drops.
+    None for a paragraph without pieces, or one of which SentencePiece's pieces match
+    less than four fifths of the characters, which the release drops.
     """
     if tokenizer.uses_sentencepiece:
         return _align_by_lcs(text, tokenizer)

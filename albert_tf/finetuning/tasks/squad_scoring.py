@@ -3,17 +3,24 @@
 The metrics are those of tf-models-official's copies of the official scripts.
 """
 
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks.common import as_json, as_table, write_files
-from albert_tf.finetuning.tasks.squad_dataset import SquadDataset
+from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.tasks.squad_predictions import Predictions
 
 
-class Score(NamedTuple):
-    """Metrics in percent, and the answers that they belong to."""
+class Answers(NamedTuple):
+    """What a model answers to a set of questions.
 
+    Attributes:
+      predictions: the ranked answers of each question.
+      metrics: the official ones in percent; none where true answers are not known.
+      texts: the answers after the threshold of null odds.
+    """
+
+    predictions: Predictions
     metrics: dict[str, float]
     texts: dict[str, str]
 
@@ -25,12 +32,19 @@ class Outcome(NamedTuple):
     f1: float
 
 
-def score(dataset: SquadDataset, predictions: Predictions,
-          threshold: float | None = None, answer_at_threshold: bool = False) -> Score:
+def score(dataset: SquadDataset | None, predictions: Predictions,
+          threshold: float | None = None, answer_at_threshold: bool = False) -> Answers:
     """Official metrics, of version 2.0 where the predictions have null odds.
 
+    Version 1.1 has exact_match and f1. Version 2.0 has, of the answers after the
+    threshold, exact, f1, total, the same of the answerable (HasAns_) and unanswerable
+    (NoAns_) questions; null_score_diff_threshold; best_exact, best_f1 and their
+    thresholds, whatever the threshold applied. Where leaving all questions unanswered
+    is best, the official search says 0, though some odds may be below.
+
     Args:
-      dataset: questions with true answers, or part of those that were predicted.
+      dataset: questions with true answers, all or part of those that were predicted;
+        None if the answers are not known.
       predictions: answers before any threshold.
       threshold: questions whose null odds reach it are left unanswered. None
         takes the one that gives the best F1 on this very dataset, as the
@@ -38,20 +52,15 @@ def score(dataset: SquadDataset, predictions: Predictions,
       answer_at_threshold: answer a question whose odds equal the threshold. The
         release does not, although its search counted that question as answered,
         so its f1 is as a rule slightly under best_f1.
-
-    Returns:
-      Version 1.1: exact_match and f1.
-
-      Version 2.0, of the answers after the threshold: exact, f1, total, the same of
-      the answerable (HasAns_) and unanswerable (NoAns_) questions;
-      null_score_diff_threshold; best_exact, best_f1 and their thresholds, whatever
-      the threshold applied. Where leaving all questions unanswered is best, the
-      official search says 0, though some odds may be below.
     """
+    if dataset is None:
+        return Answers(predictions, {},
+                       predictions.texts_at(threshold, answer_at_threshold))
     if predictions.null_odds is None:
         scores = _evaluate(dataset, predictions.texts, version_2=False)
-        return Score({"exact_match": 100.0 * scores["exact_match"],
-                      "f1": 100.0 * scores["final_f1"]}, predictions.texts)
+        return Answers(predictions, {
+            "exact_match": 100.0 * scores["exact_match"],
+            "f1": 100.0 * scores["final_f1"]}, predictions.texts)
     best = _evaluate(dataset, predictions.texts, True, predictions.null_odds)
     if threshold is None:
         threshold = best["final_f1_thresh"]
@@ -62,7 +71,7 @@ def score(dataset: SquadDataset, predictions: Predictions,
     kept = {name: value for name, value in scores.items()
             if name in ("exact", "f1", "total")
             or name.startswith(("HasAns_", "NoAns_"))}
-    return Score(kept | {
+    return Answers(predictions, kept | {
         "best_exact": best["final_exact"],
         "best_exact_thresh": best["final_exact_thresh"],
         "best_f1": best["final_f1"],
@@ -117,9 +126,8 @@ def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> 
 
 
 def write_prediction_files(
-        output_dir: str, examples: Sequence[Any], predictions: Predictions,
-        texts: Mapping[str, str],
-        dataset: SquadDataset | None = None) -> list[str]:
+        output_dir: str, examples: Sequence[SquadExample], answers: Answers,
+        dataset: SquadDataset | None) -> list[str]:
     """Writes what was predicted, for the official scripts and for people.
 
     predictions.json: answer by question id, the form of a submission.
@@ -128,32 +136,26 @@ def write_prediction_files(
     predictions.tsv: id, question, prediction, probability (of the best answer
       among the n best, not against no answer; 1 where there was no choice), the
       true answers and whether the prediction is one of them (empty where not
-      known).
-
-    Args:
-      examples: with `.qas_id` and `.question_text`, as for the predictions.
-      texts: the final answers, after a threshold if there is one.
-      dataset: the questions, if they have true answers.
+      known: `dataset` is None).
 
     Returns:
-      The paths written.
+      The paths.
     """
-    contents = {"predictions.json": as_json(texts),
+    predictions = answers.predictions
+    contents = {"predictions.json": as_json(answers.texts),
                 "nbest_predictions.json": as_json(predictions.nbest)}
     if predictions.null_odds is not None:
         contents["null_odds.json"] = as_json(predictions.null_odds)
-    contents["predictions.tsv"] = as_table(
-        _readable(examples, predictions, texts, dataset))
+    contents["predictions.tsv"] = as_table(_readable(examples, answers, dataset))
     return write_files(output_dir, contents)
 
 
-def _readable(examples: Sequence[Any], predictions: Predictions,
-              texts: Mapping[str, str], dataset: SquadDataset | None
-              ) -> Iterator[tuple[str, ...]]:
+def _readable(examples: Sequence[SquadExample], answers: Answers,
+              dataset: SquadDataset | None) -> Iterator[tuple[str, ...]]:
     truth, outcomes = {}, {}
     if dataset is not None:
-        outcomes = question_outcomes(dataset, texts,
-                                     version_2=predictions.null_odds is not None)
+        outcomes = question_outcomes(dataset, answers.texts,
+                                     answers.predictions.null_odds is not None)
         truth = {q.content["id"]: dict.fromkeys(
             answer["text"] for answer in q.content["answers"])
             for q in dataset.questions}
@@ -162,7 +164,7 @@ def _readable(examples: Sequence[Any], predictions: Predictions,
         qas_id = example.qas_id
         # Where a threshold took the answer away, the row still has the probability
         # of the best one.
-        best = predictions.nbest[qas_id][0]
+        best = answers.predictions.nbest[qas_id][0]
         exact = {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else ""
-        yield (qas_id, example.question_text, texts[qas_id],
+        yield (qas_id, example.question_text, answers.texts[qas_id],
                f"{best['probability']:.4f}", " | ".join(truth.get(qas_id, ())), exact)

@@ -27,19 +27,13 @@ class Row(NamedTuple):
 
 
 def format_of(path: str) -> str:
-    """The format of a file by its name; a final .gz is passed over.
-
-    Raises:
-      InputError: if the name ends in no known suffix.
-    """
+    """The format of a file by its name; a final .gz is passed over."""
     name = path.lower().removesuffix(".gz")
     for suffix, kind in _SUFFIXES.items():
         if name.endswith(suffix):
             return kind
-    raise InputError(
-        f"{path}: the name does not tell the format: let it end in .tsv, .csv or "
-        ".jsonl (or those and .gz), or say which of "
-        f"{', '.join(FORMATS)} it is.")
+    raise InputError(f"{path}: the name does not tell the format: let it end in .tsv, "
+                     ".csv or .jsonl, each with or without .gz.")
 
 
 def read_rows(path: str, file_format: str, delimiter: str | None = None
@@ -54,9 +48,6 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
         decompressed if the name ends in .gz.
       file_format: one of FORMATS.
       delimiter: other than the tab or comma.
-
-    Raises:
-      InputError: if the file cannot be read; names the line.
     """
     if file_format not in FORMATS:
         raise ValueError(f"{file_format!r} is none of {FORMATS}")
@@ -103,10 +94,17 @@ def _json_object(where: str, line: str) -> dict[str, object]:
                   "each line must hold one JSON object")
         raise InputError(f"{where}: not valid JSON ({error}); {advice}.") from error
     if not isinstance(value, dict):
-        raise InputError(
-            f"{where}: holds a JSON {type(value).__name__}, but each line must hold "
-            "one JSON object.")
+        raise InputError(f"{where}: holds a JSON {type(value).__name__}, but each line "
+                         "must hold one JSON object.")
     return value
+
+
+def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
+    """A sentence on lines that are `what`, if there are any."""
+    if not numbers:
+        return ()
+    listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
+    return (f"{path}: {len(numbers)} line(s) {what} (line {listed}).",)
 
 
 def column_index(path: str, name: str, header: list[str]) -> int:
@@ -116,9 +114,6 @@ def column_index(path: str, name: str, header: list[str]) -> int:
       path: for the error message.
       name: its name in the header; a number from 0 where none is called so.
       header: the names of the columns.
-
-    Raises:
-      InputError: if there is no such column, or two of the name.
     """
     names = [title.strip() for title in header]
     if names.count(name) > 1:

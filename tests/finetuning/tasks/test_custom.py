@@ -98,7 +98,7 @@ def test_blank_lines_are_counted(tmp_path):
                           ("x.jsonl", '\n{"text": "a", "label": "yes"}\n \n')]:
         found = read(tmp_path, name, content)
         assert len(found.examples) == 1
-        assert "2 blank line(s) left out" in found.notes[0]
+        assert "2 line(s) blank and left out" in found.notes[0]
     assert read(tmp_path, "y.tsv", "text\tlabel\na\tyes\n").notes == ()
 
 

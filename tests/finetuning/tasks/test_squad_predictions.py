@@ -20,6 +20,7 @@ from albert_tf.finetuning.feature_table import Ragged
 from albert_tf.finetuning.tasks import squad_scoring
 from albert_tf.finetuning.tasks.squad import QuestionSet, SquadTask
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset
+from albert_tf.finetuning.tasks.squad_scoring import Answers
 from albert_tf.finetuning.tasks.squad_predictions import (
     Predictions, Spans, TopSpans, Windows, merge_repeated, null_odds, rank_spans,
     spans_v1, spans_v2)
@@ -483,7 +484,7 @@ def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
                 for i in "abcd"]
     texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
     paths = squad_scoring.write_prediction_files(
-        str(tmp_path / "out"), examples, ANSWERS, texts, DATASET)
+        str(tmp_path / "out"), examples, Answers(ANSWERS, {}, texts), DATASET)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths) == [
             "nbest_predictions.json", "null_odds.json", "predictions.json",
@@ -507,7 +508,8 @@ def test_files_without_true_answers(tmp_path):
     examples = [types.SimpleNamespace(qas_id="a", question_text="Which?")]
     first = Predictions(
         {"a": "red"}, {"a": [{"text": "red", "probability": 1.0}]}, None, [])
-    squad_scoring.write_prediction_files(str(tmp_path), examples, first, first.texts)
+    squad_scoring.write_prediction_files(
+        str(tmp_path), examples, squad_scoring.score(None, first), None)
     assert not (tmp_path / "null_odds.json").exists()
     assert (tmp_path / "predictions.tsv").read_text().splitlines()[1].split("\t") == [
         "a", "Which?", "red", "1.0000", "", ""]
