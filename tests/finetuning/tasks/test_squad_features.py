@@ -27,7 +27,6 @@ MODEL = str(FIXTURES / "spm" / "en4k.model")
 SETTINGS = ["train_v1_a", "train_v1_b", "dev_v1_a", "dev_v1_b", "dev_v1_c",
             "train_v2_a", "train_v2_b", "train_v2_c", "dev_v2_a", "dev_v2_b"]
 WINDOWS = ("max_seq_length", "doc_stride", "max_query_length")
-TASK = SquadTask()
 
 
 @functools.cache
@@ -47,16 +46,9 @@ def read(name):
         is_training=name.startswith("train"), version_2=name.endswith("v2"))
 
 
-@functools.cache
-def featurize_setting(key):
-    """Examples and features per example in one of golden's settings."""
-    setting = golden()["settings"][key]
-    examples = read(key[:-2])
-    task = SquadTask(**{name: setting[name] for name in WINDOWS})
-    return examples, [
-        task.featurize(example, tokenizer=spm(setting["do_lower_case"]),
-                       is_training=key.startswith("train"))
-        for example in examples]
+def featurize(example, tokenizer=None, is_training=True, **sizes):
+    return SquadTask(**sizes).featurize(
+        example, tokenizer=tokenizer or spm(), is_training=is_training)
 
 
 def as_released(feature, window_index, max_seq_length, is_training):
@@ -88,15 +80,17 @@ def as_released(feature, window_index, max_seq_length, is_training):
     }
 
 
+@functools.cache
 def released_windows(key):
-    """Per example with features, its windows in the release's form."""
-    _, per_example = featurize_setting(key)
+    """In a setting of golden's, each example's windows in the release's form."""
+    setting, is_training = golden()["settings"][key], key.startswith("train")
+    per_example = [
+        featurize(example, spm(setting["do_lower_case"]), is_training,
+                  **{name: setting[name] for name in WINDOWS})
+        for example in read(key[:-2])]
     numbered = squad.number_features(per_example)
-    return [
-        [as_released(next(numbered), window,
-                     golden()["settings"][key]["max_seq_length"],
-                     key.startswith("train")) for window in range(len(features))]
-        for features in per_example if features]
+    return [[as_released(next(numbered), window, setting["max_seq_length"], is_training)
+             for window in range(len(features))] for features in per_example]
 
 
 def sha256(value):
@@ -112,9 +106,9 @@ def spans_text(example, feature):
     return example.paragraph_text[start:end + 1]
 
 
-def example_of(text, answer, question="what?"):
-    return SquadExample(
-        "q", question, text, answer, text.index(answer), False)
+def example_of(text, answer=None, question="what?"):
+    return SquadExample("q", question, text, answer, answer and text.index(answer),
+                        False)
 
 
 # --- The release's outputs -------------------------------------------------------
@@ -126,36 +120,35 @@ def test_examples_equal_the_release(name, tmp_path):
     examples = SquadTask(name.endswith("v2")).read(
         str(path), is_training=name.startswith("train")).examples
     assert examples == read(name)
-    assert [
-        {"qas_id": example.qas_id, "question_text": example.question_text,
-         "paragraph_text": example.paragraph_text,
-         "orig_answer_text": example.answer_text,
-         "start_position": example.start_position, "end_position": None,
-         "is_impossible": example.is_impossible}
-        for example in examples] == golden()["examples"][name]
+    assert [tuple(example) for example in examples] == [
+        tuple(expected[name] for name in (
+            "qas_id", "question_text", "paragraph_text", "orig_answer_text",
+            "start_position", "is_impossible"))
+        for expected in golden()["examples"][name]]
+    assert all(expected["end_position"] is None
+               for expected in golden()["examples"][name])
 
 
 @pytest.mark.parametrize("key", SETTINGS)
 def test_features_equal_the_release(key):
     expected = golden()["settings"][key]
-    windows = released_windows(key)
-    assert sum(map(len, windows)) == expected["n_features"]
-    for place, features in expected.get("features", {}).items():
-        assert windows[int(place)] == features
-    assert list(map(sha256, windows)) == expected["sha256_per_example"]
     # A paragraph of little but blanks, with one question in version 1.1.
-    assert [example.qas_id for example, features in zip(*featurize_setting(key))
-            if not features] == (["q132", "q133"] if "v2" in key else ["q132"])
+    assert [example.qas_id for example, windows
+            in zip(read(key[:-2]), released_windows(key)) if not windows] == (
+                ["q132", "q133"] if "v2" in key else ["q132"])
+    found = [windows for windows in released_windows(key) if windows]
+    assert sum(map(len, found)) == expected["n_features"]
+    for place, windows in expected.get("features", {}).items():
+        assert found[int(place)] == windows
+    assert list(map(sha256, found)) == expected["sha256_per_example"]
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("key", SETTINGS)
 def test_all_features_equal_the_release_in_full(key):
     path = SHARED / "golden" / "squad" / f"features_{key}.json.gz"
-    expected = json.loads(gzip.decompress(path.read_bytes()))
-    windows = [window for windows in released_windows(key) for window in windows]
-    for window, released in zip(windows, expected, strict=True):
-        assert window == released
+    assert sum(released_windows(key), []) == json.loads(
+        gzip.decompress(path.read_bytes()))
 
 
 def test_conversion_of_unmatched_places_equals_the_release():
@@ -253,7 +246,7 @@ def test_a_match_of_less_than_four_fifths_is_none(unmatched, kept):
 ])
 def test_answers_are_found_again_from_their_positions(text, answer):
     example = example_of(text, answer)
-    feature, = TASK.featurize(example, tokenizer=spm(), is_training=True)
+    feature, = featurize(example)
     assert spans_text(example, feature).strip() == answer
 
 
@@ -261,14 +254,12 @@ def test_answers_are_found_again_from_their_positions(text, answer):
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
 def test_a_paragraph_without_pieces_has_no_features(tmp_path, kind, text):
     tokenizer = spm() if kind == "sentencepiece" else chinese(tmp_path)
-    example = SquadExample("q", "what?", text, None, None, False)
-    assert TASK.featurize(example, tokenizer=tokenizer, is_training=False) == []
+    assert featurize(example_of(text), tokenizer, is_training=False) == []
 
 
 def test_an_answer_that_no_piece_stands_for_has_no_features_in_training():
     example = example_of("the old\u0301\u0302\u0301 clock", "\u0302")
-    assert TASK.featurize(example, tokenizer=spm(), is_training=False)
-    assert TASK.featurize(example, tokenizer=spm(), is_training=True) == []
+    assert featurize(example, is_training=False) and featurize(example) == []
 
 
 def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch):
@@ -279,7 +270,7 @@ def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch
         texts.append(text), tokenize(self, text))[1])
     examples = read("dev_v1")
     for example in examples:
-        TASK.featurize(example, tokenizer=spm(), is_training=False)
+        featurize(example, is_training=False)
     paragraphs = {spm().prepare(example.paragraph_text) for example in examples}
     assert sum(text in paragraphs for text in texts) == len(paragraphs)
 
@@ -287,33 +278,27 @@ def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch
 # --- Windows ---------------------------------------------------------------------
 
 def test_windows_cover_the_paragraph_and_mark_each_piece_s_best_one():
-    example = SquadExample(
-        "q", "what?", "one two three four five six seven eight nine ten " * 3,
-        None, None, False)
-    windows = SquadTask(
-        max_seq_length=24, doc_stride=5, max_query_length=8).featurize(
-        example, tokenizer=spm(), is_training=False)
+    example = example_of("one two three four five six seven eight nine ten " * 3)
+    windows = featurize(example, is_training=False, max_seq_length=24, doc_stride=5,
+                        max_query_length=8)
     assert len(windows) > 3
     best = [np.array(w["tok_start_to_orig_index"])[
         np.array(w["token_is_max_context"], bool)] for w in windows]
-    whole, = TASK.featurize(example, tokenizer=spm(), is_training=False)
+    whole, = featurize(example, is_training=False)
     # Each piece is in just one of them; only the first window has the first piece.
     assert sorted(np.concatenate(best)) == whole["tok_start_to_orig_index"]
     assert windows[0]["token_is_max_context"][0] == 1
     assert windows[-1]["token_is_max_context"][-1] == 1
     for window in windows:
         assert len(window["input_ids"]) <= 24
-        values = {name: len(value) for name, value in window.items()}
-        assert len({values[name] for name in (
+        assert len({len(window[name]) for name in (
             "input_ids", "input_mask", "segment_ids", "p_mask")}) == 1
 
 
 def test_in_training_windows_without_the_whole_answer_are_impossible():
     text = "zero one two three four five six seven eight nine ten eleven twelve"
     example = example_of(text, "six")
-    windows = SquadTask(
-        max_seq_length=16, doc_stride=6, max_query_length=4).featurize(
-        example, tokenizer=spm(), is_training=True)
+    windows = featurize(example, max_seq_length=16, doc_stride=6, max_query_length=4)
     possible = [w for w in windows if not w["is_impossible"][0]]
     assert 0 < len(possible) < len(windows)
     for window in possible:
@@ -324,7 +309,8 @@ def test_in_training_windows_without_the_whole_answer_are_impossible():
 
 
 def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
-    function = functools.partial(TASK.featurize, tokenizer=spm(), is_training=True)
+    function = functools.partial(
+        SquadTask().featurize, tokenizer=spm(), is_training=True)
     examples = read("train_v2")
     forward = [function(example) for example in examples]
     other = pickle.loads(pickle.dumps(function))
@@ -334,13 +320,11 @@ def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
 
 def test_features_may_be_changed_without_changing_later_ones():
     example = read("train_v1")[0]
-    first, second = (TASK.featurize(example, tokenizer=spm(), is_training=True)
-                     for _ in range(2))
+    first, second = featurize(example), featurize(example)
     before = copy.deepcopy(second)
     for values in first[0].values():
         values.clear()
-    assert second == before
-    assert TASK.featurize(example, tokenizer=spm(), is_training=True) == before
+    assert second == before == featurize(example)
 
 
 def test_an_example_without_features_keeps_its_place_in_the_numbering():
@@ -369,9 +353,8 @@ def chinese(directory):
 def check_chinese(tokenizer):
     for answer in CHINESE_ANSWERS:
         example = example_of(CHINESE, answer, "书店在哪里？")
-        windows = SquadTask(
-        max_seq_length=40, doc_stride=8, max_query_length=8).featurize(
-        example, tokenizer=tokenizer, is_training=True)
+        windows = featurize(example, tokenizer, max_seq_length=40, doc_stride=8,
+                            max_query_length=8)
         found = [spans_text(example, window) for window in windows
                  if not window["is_impossible"][0]]
         assert found and set(found) == {answer}
