@@ -67,11 +67,6 @@ def as_uniform(numbers: np.ndarray) -> np.ndarray:
     return (numbers >> np.uint64(11)).astype(np.float64) * _UNIT
 
 
-def uniforms(keys: np.ndarray, first: int, count: int) -> np.ndarray:
-    """`words` as float64 in [0, 1): [..., count]."""
-    return as_uniform(words(keys, first, count))
-
-
 def uniform(keys: np.ndarray, index: int) -> np.ndarray:
     """`word` as float64 in [0, 1): [...]."""
     return as_uniform(word(keys, index))
@@ -110,23 +105,8 @@ def ones(keys: np.ndarray, first: int, counts: np.ndarray) -> np.ndarray:
         left = np.clip(
             counts[rows, None] - 64 * np.arange(word, word + width), 0, 64)
         unused = np.minimum(64 - left, 63).astype(np.uint64)
-        found[rows] += np.where(left > 0, _popcount(numbers >> unused), 0).sum(axis=1)
+        found[rows] += np.where(left > 0, np.bitwise_count(numbers >> unused), 0).sum(
+            axis=1, dtype=np.int64)
         word += width
         rows = rows[counts[rows] > 64 * word]
     return found
-
-
-def _popcount(numbers: np.ndarray) -> np.ndarray:
-    """Ones in each uint64 (np.bitwise_count is of NumPy 2): int64.
-
-    Sums of neighbouring bits, then of pairs, then of fours; the multiplication adds
-    up the eight bytes (Warren, Hacker's Delight, section 5-1).
-    """
-    two, four, eight = (np.uint64(mask) for mask in (
-        0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F))
-    sums = numbers - (numbers >> np.uint64(1) & two)
-    sums = (sums & four) + (sums >> np.uint64(2) & four)
-    sums = sums + (sums >> np.uint64(4)) & eight
-    with np.errstate(over="ignore"):
-        sums = sums * np.uint64(0x0101010101010101) >> np.uint64(56)
-    return sums.astype(np.int64)

@@ -6,7 +6,6 @@ that ends.
 """
 
 import collections
-import concurrent.futures
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -14,8 +13,8 @@ import os
 import pickle
 import signal
 import threading
-from concurrent.futures import process
-from typing import Any, Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, process
+from typing import Any, Callable, Iterable, Iterator, Optional
 
 from absl import logging
 
@@ -34,30 +33,12 @@ def num_cores() -> int:
 
 
 def num_processes(num_workers: int) -> int:
-    """--num_workers as a number of processes: 0 stands for one per core.
-
-    Raises:
-      InputError: if it is negative.
-    """
+    """--num_workers as a number of processes: 0 stands for one per core."""
     if num_workers < 0:
         raise InputError(
             f"--num_workers={num_workers}: give a number of processes, or 0 for one "
             "per core.")
     return num_workers or num_cores()
-
-
-class _Task:
-    """An item and, once it is handed out, its future."""
-
-    def __init__(self, item: Any):
-        self.item = item
-        self.future: concurrent.futures.Future | None = None
-
-    def is_done(self) -> bool:
-        """Whether it has a result, or an error of its own."""
-        return (self.future is not None and self.future.done()
-                and not self.future.cancelled() and not isinstance(
-                    self.future.exception(), process.BrokenProcessPool))
 
 
 class WorkerPool:
@@ -74,7 +55,7 @@ class WorkerPool:
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function = function
         self._num_workers = num_workers
-        self._pool: concurrent.futures.ProcessPoolExecutor | None = None
+        self._pool: Optional[ProcessPoolExecutor] = None
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -85,20 +66,20 @@ class WorkerPool:
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
         """function(item) of each item, in the order of the items.
 
+        An error is that of the first item with one. Where processes are killed again
+        and again it is an Interruption.
+
         Args:
           items: can be pickled.
           what: the work, for messages ("tokenizing").
-
-        Raises:
-          InputError: as the function raises it, for the first such item; or if
-            processes are killed again and again.
         """
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
         todo = iter(items)
-        # Handed out and not yet yielded, in order.
-        pending: collections.deque[_Task] = collections.deque()
+        # Handed out and not yet yielded, in order; the future is None where the pool
+        # broke before it took the item.
+        pending: collections.deque[tuple[Any, Optional[Future]]] = collections.deque()
         for restart in itertools.count():
             try:
                 yield from self._results(todo, pending)
@@ -115,24 +96,20 @@ class WorkerPool:
                 self._stop()
 
     def _results(self, todo: Iterator, pending: collections.deque) -> Iterator[Any]:
-        """Yields results until all is done; `pending` then is empty.
-
-        Raises:
-          BrokenProcessPool: if a worker was killed; `pending` holds what is left.
-        """
+        """Yields results until all is done; a BrokenProcessPool leaves work pending."""
         self._start()
         try:
-            for task in pending:
-                if not task.is_done():
-                    task.future = self._pool.submit(_apply, task.item)
+            for place, (item, future) in enumerate(pending):
+                if not _is_done(future):
+                    pending[place] = item, self._pool.submit(_apply, item)
             while True:
                 room = _AHEAD * self._num_workers - len(pending)
                 for item in itertools.islice(todo, room):
-                    pending.append(_Task(item))
-                    pending[-1].future = self._pool.submit(_apply, item)
+                    pending.append((item, None))
+                    pending[-1] = item, self._pool.submit(_apply, item)
                 if not pending:
                     return
-                result = pending[0].future.result()
+                result = pending[0][1].result()
                 pending.popleft()
                 yield result
         finally:
@@ -150,13 +127,19 @@ class WorkerPool:
         if "forkserver" in methods:
             # Imported once, for all workers.
             context.set_forkserver_preload([type(self._function).__module__])
-        self._pool = concurrent.futures.ProcessPoolExecutor(
+        self._pool = ProcessPoolExecutor(
             self._num_workers, context, _start_worker, (pickle.dumps(self._function),))
 
     def _stop(self) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+
+def _is_done(future: Optional[Future]) -> bool:
+    """Whether there is a result, or an error of the function's own."""
+    return (future is not None and future.done() and not future.cancelled()
+            and not isinstance(future.exception(), process.BrokenProcessPool))
 
 
 # --- in a worker

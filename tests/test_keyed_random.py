@@ -48,7 +48,8 @@ def test_integers_are_uniform(bound):
 
 
 def test_uniform_numbers_lie_in_the_unit_interval_and_are_not_correlated():
-    table = keyed_random.uniforms(keyed_random.keys_of(3, np.arange(20_000)), 0, 4)
+    table = keyed_random.as_uniform(
+        keyed_random.words(keyed_random.keys_of(3, np.arange(20_000)), 0, 4))
     assert 0 <= table.min() and table.max() < 1
     assert table.mean() == pytest.approx(0.5, abs=0.005)
     correlation = np.corrcoef(table.T) - np.eye(4)
