@@ -14,7 +14,6 @@ prose that comes with the running Python instead of files. Counts of what was
 read, written and dropped are printed, and written as JSON beside the output.
 """
 
-import collections
 import contextlib
 import json
 import os
@@ -102,14 +101,10 @@ def preparation_options() -> prepare.Options:
         raise InputError("--random_seed must fit into 64 bits.")
     python = FLAGS.input_format == "python"
     return prepare.Options(
-        language=sentences.check_language(FLAGS.language),
-        min_sentence_chars=FLAGS.min_sentence_chars,
-        max_sentence_chars=FLAGS.max_sentence_chars,
-        min_document_sentences=FLAGS.min_document_sentences,
-        deduplicate="sentences" if python else FLAGS.deduplicate,
-        heldout_share=share,
-        heldout_documents=number or 0,
-        random_seed=FLAGS.random_seed)
+        sentences.check_language(FLAGS.language), FLAGS.min_sentence_chars,
+        FLAGS.max_sentence_chars, FLAGS.min_document_sentences,
+        "sentences" if python else FLAGS.deduplicate, share, number or 0,
+        FLAGS.random_seed)
 
 
 def input_paths() -> list[str]:
@@ -122,17 +117,14 @@ def input_paths() -> list[str]:
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     outputs = {}
     for flag in ("output_file", "heldout_file", "summary_file"):
-        path = FLAGS[flag].value
-        if path and os.path.abspath(path) in outputs:
-            raise InputError(
-                f"--{flag}={path} is also --{outputs[os.path.abspath(path)]}.")
-        if path:
-            outputs[os.path.abspath(path)] = flag
+        if path := FLAGS[flag].value:
+            other = outputs.setdefault(os.path.abspath(path), flag)
+            if other != flag:
+                raise InputError(f"--{flag}={path} is also --{other}.")
     for path in paths:
-        if os.path.abspath(path) in outputs:
+        if flag := outputs.get(os.path.abspath(path)):
             raise InputError(
-                f"--{outputs[os.path.abspath(path)]}={path} is also an input: "
-                "write somewhere else.")
+                f"--{flag}={path} is also an input: write somewhere else.")
     return paths
 
 
@@ -179,9 +171,9 @@ def report(summary: prepare.Summary, seconds: float) -> None:
             "The input is a single document; if blank lines separate documents in "
             "it, give --document_separator=blank_line.")
     path = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
-    counts = collections.ChainMap({"seconds": round(seconds, 2)}, summary.as_dict())
+    counts = {**summary.as_dict(), "seconds": round(seconds, 2)}
     with files.atomic_write(path) as stream:
-        stream.write((json.dumps(dict(counts), indent=2) + "\n").encode())
+        stream.write((json.dumps(counts, indent=2) + "\n").encode())
 
 
 if __name__ == "__main__":

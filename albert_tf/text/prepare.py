@@ -9,11 +9,11 @@ import collections
 import dataclasses
 import hashlib
 import heapq
-from typing import BinaryIO, Iterable, Iterator, NamedTuple
+from typing import BinaryIO, Iterable, Iterator, NamedTuple, Optional
 
 from albert_tf.errors import InputError
-from albert_tf.text import sentences as sentence_splitting
 from albert_tf.text.readers import Document
+from albert_tf.text.sentences import clean_text, cut_long, split_sentences
 
 DEDUPLICATION = ("documents", "sentences", "none")
 
@@ -22,7 +22,7 @@ class Options(NamedTuple):
     """What becomes of the documents.
 
     Attributes:
-      language: ISO code, as `sentence_splitting.check_language` returns it.
+      language: ISO code, as `sentences.check_language` returns it.
       min_sentence_chars: shorter sentences are dropped.
       max_sentence_chars: longer ones are cut, not dropped; 0 for no limit.
       min_document_sentences: documents with fewer sentences are dropped.
@@ -54,15 +54,15 @@ class Side:
     bytes: int = 0
 
 
+@dataclasses.dataclass
 class Summary:
-    """Counts of what was read, written and dropped."""
+    """Counts of what was read, written and dropped (reason → count)."""
 
-    def __init__(self):
-        self.documents_read = 0
-        self.training = Side()
-        self.heldout = Side()
-        # Reason -> count, in the words of the report.
-        self.dropped: collections.Counter = collections.Counter()
+    documents_read: int = 0
+    training: Side = dataclasses.field(default_factory=Side)
+    heldout: Side = dataclasses.field(default_factory=Side)
+    dropped: collections.Counter = dataclasses.field(
+        default_factory=collections.Counter)
 
     def heldout_share(self) -> float:
         """The share of characters that was held out."""
@@ -76,8 +76,7 @@ class Summary:
             "training": dataclasses.asdict(self.training),
             "heldout": dataclasses.asdict(self.heldout),
             "heldout_share_of_characters": round(self.heldout_share(), 6),
-            "dropped": dict(self.dropped),
-        }
+            "dropped": dict(self.dropped)}
 
 
 class _Prepared(NamedTuple):
@@ -85,52 +84,8 @@ class _Prepared(NamedTuple):
     sentences: list[str]
 
 
-class _HeldOutByShare:
-    """Holds out the documents whose key is below the share."""
-
-    def __init__(self, share: float):
-        self._limit = int(share * 2**64)
-
-    def sort(self, item: _Prepared) -> Iterator[tuple[_Prepared, bool]]:
-        yield item, item.key < self._limit
-
-    def rest(self) -> Iterator[_Prepared]:
-        return iter(())
-
-
-class _HeldOutByNumber:
-    """Holds out the documents with the `number` smallest keys.
-
-    Memory holds those documents. Copies of one text share a key, count once
-    and stay on one side.
-    """
-
-    def __init__(self, number: int):
-        self._number = number
-        self._held: dict[int, list[_Prepared]] = {}
-        self._largest_first: list[int] = []  # a heap of negated keys
-
-    def sort(self, item: _Prepared) -> Iterator[tuple[_Prepared, bool]]:
-        if item.key in self._held:
-            self._held[item.key].append(item)
-        elif len(self._held) < self._number:
-            self._held[item.key] = [item]
-            heapq.heappush(self._largest_first, -item.key)
-        elif item.key < -self._largest_first[0]:
-            evicted = -heapq.heapreplace(self._largest_first, -item.key)
-            self._held[item.key] = [item]
-            for old in self._held.pop(evicted):
-                yield old, False
-        else:
-            yield item, False
-
-    def rest(self) -> Iterator[_Prepared]:
-        for items in self._held.values():
-            yield from items
-
-
 def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
-            heldout: BinaryIO | None, summary: Summary) -> None:
+            heldout: Optional[BinaryIO], summary: Summary) -> None:
     """Splits documents into sentences and writes them.
 
     A document is held out by a hash of its sentences and of the seed, so more
@@ -144,25 +99,43 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
       training: the file for documents that are not held out.
       heldout: the file for those that are, or None.
       summary: receives the counts.
-
-    Raises:
-      InputError: if nothing is left to write to one of the files.
     """
-    if heldout is None:
-        chooser = _HeldOutByShare(0.0)
-    elif options.heldout_documents:
-        chooser = _HeldOutByNumber(options.heldout_documents)
+    prepared = _prepared(documents, options, summary)
+    if heldout is not None and options.heldout_documents:
+        chosen = _held_out_by_number(prepared, options.heldout_documents)
     else:
-        chooser = _HeldOutByShare(options.heldout_share)
-    for item in _prepared(documents, options, summary):
-        for chosen, out in chooser.sort(item):
-            if out:
-                _write(chosen.sentences, heldout, summary.heldout)
-            else:
-                _write(chosen.sentences, training, summary.training)
-    for item in chooser.rest():
-        _write(item.sentences, heldout, summary.heldout)
+        share = options.heldout_share if heldout is not None else 0.0
+        chosen = ((item, item.key < int(share * 2**64)) for item in prepared)
+    for item, out in chosen:
+        stream, side = (
+            (heldout, summary.heldout) if out else (training, summary.training))
+        _write(item.sentences, stream, side)
     _check_result(options, heldout is not None, summary)
+
+
+def _held_out_by_number(
+        prepared: Iterable[_Prepared], number: int) -> Iterator[tuple[_Prepared, bool]]:
+    """Each document, and whether its key is one of the `number` smallest.
+
+    Memory holds the held-out documents. Copies of one text share a key, count once
+    and stay on one side.
+    """
+    held: dict[int, list[_Prepared]] = {}
+    largest_first: list[int] = []  # a heap of negated keys
+    for item in prepared:
+        if item.key in held:
+            held[item.key].append(item)
+        elif len(held) < number:
+            held[item.key] = [item]
+            heapq.heappush(largest_first, -item.key)
+        elif item.key < -largest_first[0]:
+            evicted = -heapq.heapreplace(largest_first, -item.key)
+            held[item.key] = [item]
+            yield from ((old, False) for old in held.pop(evicted))
+        else:
+            yield item, False
+    for items in held.values():
+        yield from ((item, True) for item in items)
 
 
 def _prepared(documents: Iterable[Document], options: Options,
@@ -198,16 +171,15 @@ def document_sentences(document: Document, options: Options,
     """The sentences of a document, cleaned, filtered and cut; counts the rest."""
     sentences = []
     for paragraph in document.paragraphs:
-        text, removed = sentence_splitting.clean_text(paragraph)
+        text, removed = clean_text(paragraph)
         if removed:
             dropped["invisible characters"] += removed
-        for sentence in sentence_splitting.split_sentences(text, options.language):
+        for sentence in split_sentences(text, options.language):
             if len(sentence) < options.min_sentence_chars:
                 dropped["sentences that are too short"] += 1
             elif 0 < options.max_sentence_chars < len(sentence):
                 dropped["sentences cut up, not dropped"] += 1
-                sentences.extend(sentence_splitting.cut_long(
-                    sentence, options.max_sentence_chars))
+                sentences.extend(cut_long(sentence, options.max_sentence_chars))
             else:
                 sentences.append(sentence)
     return sentences

@@ -52,21 +52,15 @@ class Layout(NamedTuple):
 
 
 def read_documents(
-    paths: Iterable[str],
-    layout: Layout,
-    counts: collections.Counter,
-    on_bytes: Callable[[int], None] = lambda count: None,
-) -> Iterator[Document]:
+        paths: Iterable[str], layout: Layout, counts: collections.Counter,
+        on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Document]:
     """Documents of the files, in order; one without text is yielded too.
 
     Args:
       paths: the files.
       layout: how they are laid out.
       counts: receives "title lines" (removed).
-      on_bytes: is told the number of bytes read since the last call.
-
-    Raises:
-      InputError: names the file, and the line where there is one.
+      on_bytes: see files.read_lines.
     """
     for path in paths:
         lines, kind = files.read_lines(path, on_bytes, True), layout.input_format
@@ -82,8 +76,7 @@ def read_documents(
 
 def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
     """The format of a file by its name or first line that is not blank."""
-    head = []
-    first = ""
+    head, first = [], ""
     for line in lines:
         head.append(line)
         first = line[1].strip()
@@ -224,10 +217,8 @@ def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
     """
     paragraphs: list[str] = []
     block: list[str] = []
-    for line in itertools.chain(
-            itertools.chain.from_iterable((s.splitlines() or [""]) for s in lines),
-            [""]):
-        line = line.strip()
+    split = itertools.chain.from_iterable(s.splitlines() or [""] for s in lines)
+    for line in map(str.strip, itertools.chain(split, [""])):
         if line:
             block.append(line)
         elif block:

@@ -49,11 +49,7 @@ _CLAUSE_END = re.compile(r"[，、；：,;:…。！？]")
 
 
 def check_language(code: str, flag: str = "--language") -> str:
-    """The language part of a code such as "en", "pt-BR" or "zh_Hans".
-
-    Raises:
-      InputError: if the code is not known.
-    """
+    """The language part of a code such as "en", "pt-BR" or "zh_Hans"."""
     language = re.split("[-_]", code.strip().lower())[0]
     if language not in LANGUAGES:
         raise InputError(
@@ -125,7 +121,7 @@ def _split_swallowed(text: str, language: str) -> list[str]:
 
 
 def _join_fragments(sentences: list[str]) -> list[str]:
-    """Joins pieces without a letter ("1.", "»") to the sentence after them.
+    """Joins parts without a letter ("1.", "»") to the sentence after them.
 
     The last one of a paragraph goes to the sentence before it.
     """
@@ -145,19 +141,17 @@ def _join_fragments(sentences: list[str]) -> list[str]:
 
 
 def cut_long(sentence: str, max_chars: int) -> list[str]:
-    """Cuts a sentence into pieces of at most `max_chars` characters.
+    """Cuts a sentence into parts of at most `max_chars` characters.
 
-    Cuts are made at white space; where a piece has none, after a comma or the
-    like; where it has none either, anywhere.
+    At white space; where a part has none, after a comma or the like; where it has
+    none either, anywhere.
     """
-    pieces = []
+    parts = []
     while len(sentence) > max_chars:
         cut = sentence.rfind(" ", 1, max_chars + 1)
         if cut < 0:
             ends = [m.end() for m in _CLAUSE_END.finditer(sentence, 0, max_chars)]
             cut = ends[-1] if ends else max_chars
-        pieces.append(sentence[:cut].strip())
+        parts.append(sentence[:cut].strip())
         sentence = sentence[cut:].strip()
-    if sentence:
-        pieces.append(sentence)
-    return pieces
+    return [*parts, sentence] if sentence else parts
