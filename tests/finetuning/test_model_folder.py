@@ -1,12 +1,10 @@
 """What a fine-tuned model's folder keeps of its task and vocabulary."""
 
-import json
 
 import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
-from albert_tf.records import checks
 from albert_tf.tokenization import tokenizer
 
 SETTINGS = dict(task="cola", labels=("0", "1"), vocabulary_flag="vocab_file",
@@ -122,40 +120,3 @@ def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
             r"made with another vocabulary \(b.model\) than the model in "
             r".* \(a.model\)")):
         model_folder.check_records(str(folder), other)
-
-
-# ---- the vocabulary that records tell --------------------------------------
-
-
-def records_of(folder, **vocabulary):
-    """A record file with its summary; returns its path."""
-    folder.mkdir()
-    (folder / "summary-a.json").write_text(json.dumps({
-        "settings": {"output_files": ["a.tfrecord"]},
-        "vocabulary": {"kind": "WordPiece", "size": 3, **vocabulary}}))
-    return str(folder / "a.tfrecord")
-
-
-def check_vocabulary(paths, vocab_size):
-    return checks.check_vocabulary(
-        checks.summaries_of(paths), vocab_size)
-
-
-def test_vocabulary_of_records(tmp_path):
-    first = records_of(tmp_path / "1", file="v.txt", sha256="1")
-    assert check_vocabulary([first], 3) == {
-        "file": "v.txt", "sha256": "1", "size": 3}
-    assert check_vocabulary([str(tmp_path / "1" / "b")], 3) is None
-    # As summaries were before they told the content.
-    old = records_of(tmp_path / "old")
-    assert check_vocabulary([old], 3) is None
-    assert check_vocabulary([old, first], 3)["sha256"] == "1"
-    ids = {"cls": 0, "sep": 1, "mask": 2}
-    same = records_of(
-        tmp_path / "2", file="renamed.txt", sha256="1", special_ids=ids)
-    for paths in ([first, same], [same, first]):
-        assert check_vocabulary(paths, 3)["special_ids"] == ids
-    other = records_of(tmp_path / "3", file="v.txt", sha256="2")
-    with pytest.raises(InputError, match=(
-            "1/a.tfrecord and .*3/a.tfrecord were made with vocabularies of diff")):
-        check_vocabulary([first, other], 3)

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.masking import reference
-from albert_tf.masking.options import MASK, MaskingOptions
+from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import release_instances as pi
 from albert_tf.pretraining_data.options import (
     FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
     SWAPPED)
-from albert_tf.records import sequences
-from albert_tf.tokenization.word_starts import WordStarts
 from tests.helpers import FIXTURES
 
 CASES = json.loads(gzip.decompress(
@@ -47,18 +44,6 @@ def _check_next_numbers(case, source):
     assert source.numpy.random_sample() == case["next_np_random"]
 
 
-@pytest.mark.parametrize("case", CASES["create_masked_lm_predictions"])
-def test_masks_of_the_release(case):
-    options, pieces, source = _setting(case)
-    masked = reference.mask_sequence(
-        case["tokens"], pieces.starts_word, pieces.vocabulary, options, source)
-    assert masked.pieces == case["output_tokens"]
-    assert masked.positions == case["masked_lm_positions"]
-    assert masked.labels == case["masked_lm_labels"]
-    assert masked.token_boundary == case["token_boundary"]
-    _check_next_numbers(case, source)
-
-
 @pytest.mark.parametrize("case", CASES["create_instances_from_document"])
 def test_instances_of_the_release(case):
     masking_options, pieces, source = _setting(case)
@@ -77,118 +62,6 @@ def test_instances_of_the_release(case):
         for i in walk.instances] == case["instances"]
     assert walk.skipped == []
     _check_next_numbers(case, source)
-
-
-@pytest.mark.parametrize("case", CASES["truncate_seq_pair"])
-def test_truncation_of_the_release(case):
-    source = random.Random(case["seed"])
-    kept = sequences.truncate_at_random_ends(
-        [f"a{i}" for i in range(case["len_a"])],
-        [f"b{i}" for i in range(case["len_b"])], case["max_num_tokens"], source)
-    assert kept == (case["out_a"], case["out_b"])
-    assert source.random() == case["next_random"]
-
-
-def test_word_starts_of_the_release():
-    release, wordpiece = WordStarts("release"), WordStarts("wordpiece")
-    for piece, expected in CASES["is_start_piece"].items():
-        assert [release[piece], wordpiece[piece]] == expected, piece
-
-
-def test_word_starts_by_the_mark_of_a_space_alone():
-    starts = WordStarts("sentencepiece")
-    release = WordStarts("release")
-    words = ["▁при", "вет", "▁мир", ",", "▁2", "019"]
-    assert [starts[p] for p in words] == [True, False, True, False, True, False]
-    assert all(release[p] for p in words)
-    groups, boundary = reference.group_words(
-        ["[CLS]", *words, "[SEP]"], starts, whole_words=True)
-    assert groups == [[1, 2], [3, 4], [5, 6]]
-    assert boundary == [1, 1, 0, 1, 0, 1, 0, 1]
-    groups, same_boundary = reference.group_words(
-        ["[CLS]", *words, "[SEP]"], starts, whole_words=False)
-    assert groups == [[1], [2], [3], [4], [5], [6]] and same_boundary == boundary
-
-
-def _random_sequence(source, length):
-    """Pieces of words of one to four pieces, in two segments."""
-    pieces = [source.choice("▁_") + source.choice(["go", "he", "ru"])
-              for _ in range(length)]
-    pieces = [p.replace("_", "") for p in pieces]
-    middle = source.randint(1, length - 1)
-    return sequences.assemble(
-        pieces[:middle], pieces[middle:], "[CLS]", "[SEP]").tokens
-
-
-@pytest.mark.parametrize("whole_words", [True, False])
-@pytest.mark.parametrize("permute", [True, False])
-def test_masks_keep_their_promises(whole_words, permute):
-    source = random.Random(1)
-    vocabulary = ["▁new", "other", "[MASK]"]
-    starts = WordStarts("release")
-    for trial in range(150):
-        options = MaskingOptions(
-            max_predictions_per_seq=source.randint(1, 12),
-            masked_lm_prob=source.choice([0.1, 0.15, 0.5, 1.0]),
-            ngram=source.randint(1, 4), do_whole_word_mask=whole_words,
-            do_permutation=permute)
-        tokens = _random_sequence(source, source.randint(2, 60))
-        given = list(tokens)
-        masked = reference.mask_sequence(
-            tokens, starts, vocabulary, options, RandomSource.from_seed(trial))
-        assert tokens == given
-        budget = options.num_to_predict(len(tokens))
-        assert len(masked.positions) <= budget * (2 if permute else 1)
-        assert len(masked.positions) <= options.num_prediction_slots
-        assert masked.positions == sorted(set(masked.positions))
-        assert masked.labels == [tokens[p] for p in masked.positions]
-        assert all(size <= options.ngram for size in masked.ngrams)
-        covered = set(masked.positions)
-        for position, (before, after) in enumerate(zip(tokens, masked.pieces)):
-            if position not in covered:
-                assert before == after
-            elif permute:
-                assert after in {*vocabulary, *masked.labels}
-            else:
-                assert after in {before, *vocabulary}
-        words, _ = reference.group_words(tokens, starts, whole_words)
-        touched = [word for word in words if covered.intersection(word)]
-        assert covered == {p for word in touched for p in word}
-        assert all(tokens[p] not in ("[CLS]", "[SEP]") for p in covered)
-
-
-def test_nothing_to_mask_gives_no_predictions():
-    starts = WordStarts("sentencepiece")
-    one_long_word = ["[CLS]", *["x"] * 30, "[SEP]", *["y"] * 30, "[SEP]"]
-    for tokens in (["[CLS]", "[SEP]", "[SEP]"], one_long_word):
-        masked = reference.mask_sequence(
-            tokens, starts, ["z"], MaskingOptions(), RandomSource.from_seed(0))
-        assert masked.pieces == tokens and masked.positions == []
-
-
-def test_shares_of_replacements_and_ngram_sizes():
-    tokens = ["[CLS]", *["▁go"] * 200, "[SEP]", *["▁ru"] * 200, "[SEP]"]
-    starts, source = WordStarts("release"), RandomSource.from_seed(5)
-    shown, sizes = collections.Counter(), collections.Counter()
-    for _ in range(200):
-        masked = reference.mask_sequence(
-            tokens, starts, ["▁new"], MaskingOptions(60, 0.15), source)
-        shown.update("same" if masked.pieces[p] == label else masked.pieces[p]
-                     for p, label in zip(masked.positions, masked.labels))
-        sizes.update(masked.ngrams)
-    assert shown[MASK] / shown.total() == pytest.approx(0.8, abs=0.015)
-    assert shown["same"] / shown.total() == pytest.approx(0.1, abs=0.015)
-    assert shown["▁new"] / shown.total() == pytest.approx(0.1, abs=0.015)
-    # 6/11, 3/11, 2/11, less what collides with earlier n-grams.
-    assert sizes[1] / sizes.total() == pytest.approx(0.58, abs=0.03)
-    assert sizes[2] > 1.3 * sizes[3] > 0
-
-
-def test_budget_rounds_halves_to_even():
-    options = MaskingOptions(max_predictions_per_seq=20, masked_lm_prob=0.5)
-    assert [options.num_to_predict(n) for n in (1, 3, 5, 7, 100)] == [1, 2, 2, 4, 20]
-    assert MaskingOptions(masked_lm_prob=0).num_to_predict(100) == 0
-    assert MaskingOptions(masked_lm_prob=0.01).num_to_predict(3) == 1
 
 
 PIECES = pi.Pieces.of(["▁a", "b"], "release")
@@ -359,17 +232,7 @@ def test_random_next_sentence_is_the_objective_next():
     (lambda: InstanceOptions(
         sentence_objective="none", random_next_sentence=True),
      "--random_next_sentence .* --sentence_objective=none"),
-    (lambda: MaskingOptions(max_predictions_per_seq=0), "--max_predictions_per_seq=0"),
-    (lambda: MaskingOptions(ngram=0), "--ngram=0"),
-    (lambda: MaskingOptions(masked_lm_prob=-0.1), "--masked_lm_prob=-0.1"),
 ])
 def test_values_out_of_range(make, named):
     with pytest.raises(InputError, match=named):
         make()
-
-
-def test_one_seed_fixes_both_generators():
-    draws = [(s.python.random(), s.numpy.random_sample())
-             for s in map(RandomSource.from_seed, (1, 1, 2, -5))]
-    assert draws[0] == draws[1]
-    assert len({d[0] for d in draws}) == 3 == len({d[1] for d in draws})

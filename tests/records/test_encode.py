@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from albert_tf import records
-from albert_tf.records import encode, sequences, tfrecord
+from albert_tf.records import encode, tfrecord
 from albert_tf.records.spec import Feature, FeatureSpec
 
-CLS, SEP, PAD = 2, 3, 0
-LENGTHS = np.dtype([("length_a", "<u4"), ("length_b", "<u4")])
 # Where a varint takes another byte, and the ends of int64.
 EDGES = [0, 1, 127, 128, 255, 16383, 16384, 2**21 - 1, 2**21, 2**28, 2**31, 2**35,
          2**42, 2**49, 2**56, 2**63 - 1, -1, -2**31, -2**63]
@@ -213,57 +211,3 @@ def test_what_does_not_fit_is_refused(change, message):
     for function in (encode.serialize, encode.frames):
         with pytest.raises(ValueError, match=message):
             function(SMALL, batch)
-
-
-# --- assemble
-
-def flat(segments, dtype):
-    return np.array([token for segment in segments for token in segment], dtype)
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-@pytest.mark.parametrize("seed", range(4))
-def test_sequences_are_those_of_one_instance(dtype, seed):
-    rng, size = np.random.default_rng(seed), 12
-    pairs = []
-    for _ in range(30):
-        first = int(rng.integers(1, size - 3))
-        second = int(rng.integers(0, size - 3 - first + 1))
-        pairs.append([rng.integers(8, 60_000, n).tolist() for n in (first, second)])
-    pairs.append([[9] * (size - 2), []])  # full, of one segment
-    plans = np.array([(len(a), len(b)) for a, b in pairs], LENGTHS)
-    made = sequences.assemble_batch(
-        plans, flat([a for a, _ in pairs], dtype), flat([b for _, b in pairs], dtype),
-        size, CLS, SEP, pad_id=1)
-    for row, (first, second) in enumerate(pairs):
-        # Special pieces start words.
-        tokens, segment_ids = sequences.assemble(
-            first, second or None, CLS * 2 + 1, SEP * 2 + 1)
-        expected = sequences.pad_inputs(
-            [token // 2 for token in tokens], segment_ids, size, pad_id=1)
-        for name, values in expected.items():
-            assert getattr(made, name)[row].tolist() == values, name
-        assert made.starts_word[row].tolist() == sequences.pad(
-            [token % 2 == 1 for token in tokens], size, False)
-        assert made.lengths[row] == len(tokens)
-    assert [made.input_ids.dtype, made.starts_word.dtype, made.segment_ids.dtype,
-            made.input_mask.dtype] == [np.int32, bool, np.uint8, np.uint8]
-
-
-def test_no_sequences():
-    made = sequences.assemble_batch(
-        np.zeros(0, LENGTHS), flat([], np.uint16), flat([], np.uint16), 8, CLS, SEP)
-    assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
-
-
-@pytest.mark.parametrize("lengths, num_a, num_b, message", [
-    ([(3, 2)], 2, 2, "2 pieces are given for first segments of 3"),
-    ([(3, 2), (1, 1)], 4, 2, "2 pieces are given for second segments of 3"),
-    ([(1, 1), (3, 3)], 4, 4, "instance 1 of the batch has 9 pieces; at most 8 fit"),
-    ([(7, 0)], 7, 0, "instance 0 of the batch has 9 pieces"),
-])
-def test_segments_that_do_not_fit(lengths, num_a, num_b, message):
-    with pytest.raises(ValueError, match=message):
-        sequences.assemble_batch(
-            np.array(lengths, LENGTHS), np.zeros(num_a, np.uint16),
-            np.zeros(num_b, np.uint16), 8, CLS, SEP)

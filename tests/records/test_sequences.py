@@ -1,15 +1,26 @@
-"""Assembly, truncation and padding of sequences."""
+"""Assembly, truncation and padding of sequences.
 
+    python -m pytest tests/records/test_sequences.py
+"""
+
+import gzip
+import json
 import random
 
+import numpy as np
 import pytest
 
 from albert_tf.records import sequences
+from tests.helpers import FIXTURES
+
+RELEASE = json.loads(gzip.decompress(
+    (FIXTURES / "pretraining_data" / "unit_cases.json.gz").read_bytes()))
+CLS, SEP = 2, 3
 
 
-def _drop_one_by_one(length_a, length_b, max_tokens):
+def _drop_one_by_one(length_a, length_b, max_pieces):
     """The rule spelt out: the longer loses its last, of equals the second."""
-    while length_a + length_b > max_tokens:
+    while length_a + length_b > max_pieces:
         if length_a > length_b:
             length_a -= 1
         else:
@@ -47,12 +58,22 @@ def test_pad_refuses_what_is_too_long():
 def test_longer_first_equals_dropping_one_by_one():
     for length_a in range(8):
         for length_b in range(8):
-            for max_tokens in range(17):
+            for max_pieces in range(17):
                 first, second = list(range(length_a)), list(range(length_b))
-                kept = sequences.truncate_longer_first(first, second, max_tokens)
-                expected = _drop_one_by_one(length_a, length_b, max_tokens)
+                kept = sequences.truncate_longer_first(first, second, max_pieces)
+                expected = _drop_one_by_one(length_a, length_b, max_pieces)
                 assert kept == (first[:expected[0]], second[:expected[1]])
                 assert (len(first), len(second)) == (length_a, length_b)
+
+
+@pytest.mark.parametrize("case", RELEASE["truncate_seq_pair"])
+def test_truncation_of_the_release(case):
+    source = random.Random(case["seed"])
+    kept = sequences.truncate_at_random_ends(
+        [f"a{i}" for i in range(case["len_a"])],
+        [f"b{i}" for i in range(case["len_b"])], case["max_num_tokens"], source)
+    assert kept == (case["out_a"], case["out_b"])
+    assert source.random() == case["next_random"]
 
 
 def test_random_ends_keep_a_middle_part_of_the_right_length():
@@ -61,12 +82,69 @@ def test_random_ends_keep_a_middle_part_of_the_right_length():
     for _ in range(200):
         first = list(range(source.randint(1, 30)))
         second = list(range(source.randint(1, 30)))
-        max_tokens = source.randint(2, 40)
+        max_pieces = source.randint(2, 40)
         kept_first, kept_second = sequences.truncate_at_random_ends(
-            first, second, max_tokens, source)
+            first, second, max_pieces, source)
         assert (len(kept_first), len(kept_second)) == _drop_one_by_one(
-            len(first), len(second), max_tokens)
+            len(first), len(second), max_pieces)
         for given, kept in ((first, kept_first), (second, kept_second)):
             assert kept and kept == given[kept[0]:kept[0] + len(kept)]
             fronts += kept[0] > 0
     assert fronts > 50
+
+
+# Many at a time.
+
+LENGTHS = np.dtype([("length_a", "<u4"), ("length_b", "<u4")])
+
+
+def flat(segments, dtype):
+    return np.array([token for segment in segments for token in segment], dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@pytest.mark.parametrize("seed", range(4))
+def test_sequences_are_those_of_one_instance(dtype, seed):
+    rng, size = np.random.default_rng(seed), 12
+    pairs = []
+    for _ in range(30):
+        first = int(rng.integers(1, size - 3))
+        second = int(rng.integers(0, size - 3 - first + 1))
+        pairs.append([rng.integers(8, 60_000, n).tolist() for n in (first, second)])
+    pairs.append([[9] * (size - 2), []])  # full, of one segment
+    plans = np.array([(len(a), len(b)) for a, b in pairs], LENGTHS)
+    made = sequences.assemble_batch(
+        plans, flat([a for a, _ in pairs], dtype), flat([b for _, b in pairs], dtype),
+        size, CLS, SEP, pad_id=1)
+    for row, (first, second) in enumerate(pairs):
+        # Special pieces start words.
+        tokens, segment_ids = sequences.assemble(
+            first, second or None, CLS * 2 + 1, SEP * 2 + 1)
+        expected = sequences.pad_inputs(
+            [token // 2 for token in tokens], segment_ids, size, pad_id=1)
+        for name, values in expected.items():
+            assert getattr(made, name)[row].tolist() == values, name
+        assert made.starts_word[row].tolist() == sequences.pad(
+            [token % 2 == 1 for token in tokens], size, False)
+        assert made.lengths[row] == len(tokens)
+    assert [made.input_ids.dtype, made.starts_word.dtype, made.segment_ids.dtype,
+            made.input_mask.dtype] == [np.int32, bool, np.uint8, np.uint8]
+
+
+def test_no_sequences():
+    made = sequences.assemble_batch(
+        np.zeros(0, LENGTHS), flat([], np.uint16), flat([], np.uint16), 8, CLS, SEP)
+    assert made.input_ids.shape == (0, 8) and made.lengths.shape == (0,)
+
+
+@pytest.mark.parametrize("lengths, num_a, num_b, message", [
+    ([(3, 2)], 2, 2, "2 pieces are given for first segments of 3"),
+    ([(3, 2), (1, 1)], 4, 2, "2 pieces are given for second segments of 3"),
+    ([(1, 1), (3, 3)], 4, 4, "instance 1 of the batch has 9 pieces; at most 8 fit"),
+    ([(7, 0)], 7, 0, "instance 0 of the batch has 9 pieces"),
+])
+def test_segments_that_do_not_fit(lengths, num_a, num_b, message):
+    with pytest.raises(ValueError, match=message):
+        sequences.assemble_batch(
+            np.array(lengths, LENGTHS), np.zeros(num_a, np.uint16),
+            np.zeros(num_b, np.uint16), 8, CLS, SEP)

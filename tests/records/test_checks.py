@@ -1,0 +1,235 @@
+"""What is checked of records, and of the summaries beside them, before a long run.
+
+    python -m pytest tests/records/test_checks.py
+"""
+
+import json
+import struct
+
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.records import checks
+from albert_tf.records.spec import Feature, FeatureSpec, pretraining_spec
+from tests.records.examples import P, S, SPEC, example, flip, frame_size, write
+
+
+# Files that fit and that do not.
+
+
+def refused(path, spec=SPEC):
+    with pytest.raises(InputError) as caught:
+        checks.check_files([path], spec)
+    message = str(caught.value)
+    assert message.startswith(f"{path}, record 1: ")
+    return message
+
+
+def test_check_files_keeps_the_order(tmp_path):
+    paths = [write(tmp_path / f"{n}", range(n)) for n in (7, 2, 5)]
+    infos = checks.check_files(paths, SPEC)
+    assert [(i.path, i.num_records) for i in infos] == list(zip(paths, (7, 2, 5)))
+
+
+def test_another_length(tmp_path, path):
+    checks.check_files([str(path)], SPEC)
+    other = write(tmp_path / "x", [example(0, 8, 3)], pretraining_spec(8, 3))
+    message = refused(other)
+    assert ("input_ids, input_mask, segment_ids, token_boundary have 8 values where "
+            "max_seq_length says 6 (set max_seq_length to 8") in message
+    assert ("masked_lm_positions, masked_lm_ids, masked_lm_weights have 3 values where "
+            "max_predictions_per_seq says 2") in message
+    # How many slots unmasked records have does not matter.
+    unmasked = checks.unmasked_spec(SPEC)
+    assert "max_predictions_per_seq" not in refused(other, unmasked)
+    checks.check_files([str(path)], unmasked)
+
+
+def test_missing_features_and_other_types(tmp_path):
+    spec = FeatureSpec((Feature("input_ids", "int64", (S,)),
+                        Feature("masked_lm_weights", "int64", (P,))))
+    values = {"input_ids": [1] * S, "masked_lm_weights": [1] * P}
+    assert ("it has no feature input_mask, segment_ids, masked_lm_positions, "
+            "masked_lm_ids, next_sentence_labels; masked_lm_weights holds int64_list "
+            "instead of float_list") in refused(write(tmp_path / "x", [values], spec))
+
+
+def test_contents_that_are_no_records(tmp_path):
+    assert "the content is not a tf.train.Ex" in refused(
+        write(tmp_path / "x", [b"\xff\xff\xff"]))
+    (tmp_path / "y").write_bytes(b"A text of some length, a sentence a line.\n" * 9)
+    assert "not a TFRecord" in refused(str(tmp_path / "y"))
+
+
+# Errors that show while training.
+
+
+def error_of_tf_data(paths):
+    import tensorflow as tf
+
+    with pytest.raises((tf.errors.OpError, UnicodeDecodeError)) as caught:
+        for _ in tf.data.TFRecordDataset(paths).batch(2).map(SPEC.parse):
+            continue
+    return caught.value
+
+
+@pytest.mark.parametrize("what", ["content", "header", "cut", "gone"])
+def test_explain_damage(tmp_path, path, what):
+    paths = [write(tmp_path / "good"), str(path)]
+    if what == "content":
+        flip(path, struct.calcsize("<QI") + frame_size(path) + 9)
+    elif what == "header":
+        flip(path, frame_size(path))
+    elif what == "cut":
+        path.write_bytes(path.read_bytes()[:2 * frame_size(path) - 9])
+    else:
+        path.unlink()
+    explanation = checks.explain_read_error(paths, SPEC, error_of_tf_data(paths))
+    assert isinstance(explanation, InputError)
+    expected = f"{path}:" if what == "gone" else f"{path}, record 2:"
+    assert str(explanation).startswith(expected)
+
+
+@pytest.mark.parametrize("content", [
+    b"\xff\xff", b"", pretraining_spec(8, 2).serialize(example(1, length=8))])
+def test_explain_a_later_record_that_does_not_fit(tmp_path, content):
+    path = write(tmp_path / "mixed", [0, content])
+    checks.check_files([path], SPEC)  # only looks at the first record
+    explanation = checks.explain_read_error([path], SPEC, error_of_tf_data([path]))
+    assert str(explanation).startswith(f"{path}, record 2:")
+
+
+def test_other_errors_are_not_explained(path):
+    import tensorflow as tf
+
+    data_loss = tf.errors.DataLossError(None, None, "corrupted record at 0")
+    assert checks.explain_read_error([str(path)], SPEC, data_loss) is None
+    flip(path, 40)
+    elsewhere = tf.errors.InvalidArgumentError(None, None, "indices[0] = 5 is not in")
+    for error in (elsewhere, ValueError("x")):
+        assert checks.explain_read_error([str(path)], SPEC, error) is None
+    assert checks.explain_read_error([str(path)], SPEC, data_loss)
+
+
+# Masked or not.
+
+
+def sequences(*weights):
+    """Records of 2 7 7 3, masked where a weight is above 0."""
+    return [{**example(0), "input_ids": [2, 7, 7, 3, 0, 0],
+             "masked_lm_weights": [weight, 0]} for weight in weights]
+
+
+def test_records_are_masked_or_not(tmp_path):
+    spec = checks.unmasked_spec(SPEC)
+    unmasked, masked, one = (
+        write(tmp_path / name, sequences(*weights))
+        for name, weights in (("u", [0, 0]), ("m", [1]), ("o", [0, 0, 1])))
+    checks.check_masks([unmasked], spec, dynamic_masking=True)
+    # A record without a mask among others makes no unmasked file.
+    checks.check_masks([masked, one], SPEC, dynamic_masking=False)
+    with pytest.raises(InputError, match="/u: the records are not masked, so there is "
+                       "nothing to predict; give --dynamic_masking, or"):
+        checks.check_masks([one, unmasked], SPEC, dynamic_masking=False)
+    for path in (masked, one):
+        with pytest.raises(InputError, match=f"{path}: the records are masked already; "
+                           "leave out --dynamic_masking"):
+            checks.check_masks([unmasked, path], spec, dynamic_masking=True)
+
+
+IDS = {"cls": 2, "sep": 3, "mask": 4}
+
+
+@pytest.mark.parametrize("summary, given, expected", [
+    (IDS, (None, None, None), IDS),
+    ({**IDS, "cls": 9}, (2, None, 7), {**IDS, "mask": 7}),
+    (None, (2, 3, 4), IDS),
+    (None, (2, None, None), "needs --sep_id, --mask_id, because no summary beside .*x"),
+    (None, (2, 3, 40), "--mask_id is 40, which is not in 0..39"),
+    (None, (2, 3, 2), "are 2, 3 and 2; they must differ"),
+    ({**IDS, "cls": 5}, (None, None, None), "begins with id 2, but --cls_id is 5"),
+    ({**IDS, "sep": 5}, (None, None, None), "ends with id 3, but --sep_id is 5")])
+def test_special_ids_come_from_the_summary_and_flags_go_before(
+        tmp_path, summary, given, expected):
+    path = write(tmp_path / "x", sequences(0))
+    arguments = ([path], checks.unmasked_spec(SPEC), 40, summary,
+                 dict(zip(("cls_id", "sep_id", "mask_id"), given)))
+    if isinstance(expected, dict):
+        assert checks.special_ids(*arguments) == expected
+    else:
+        with pytest.raises(InputError, match=expected):
+            checks.special_ids(*arguments)
+
+
+# The summaries beside the records.
+
+
+def summaries(*folders):
+    return checks.summaries_of([str(folder / "a") for folder in folders])
+
+
+@pytest.fixture(name="made")
+def _made(tmp_path):
+    """Makes a folder with a summary of a record file."""
+    def make(name, instances=None, **vocabulary):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "summary-a.json").write_text(json.dumps({
+            "settings": {"output_files": ["old/a"], **(
+                {"instances": instances} if instances else {})},
+            "vocabulary": {"kind": "WordPiece", "size": 3, **vocabulary}}))
+        return folder
+    return make
+
+
+def test_sentence_objective_is_what_the_records_were_made_for(made):
+    objective = checks.sentence_objective
+    assert objective([]) == "order" and objective([], "none") == "none"
+    for instances, expected in (
+            ({"random_next_sentence": False}, "order"),
+            ({"random_next_sentence": True}, "next"),
+            *(({"sentence_objective": name}, name)
+              for name in ("order", "next", "none"))):
+        found = summaries(made("1", instances))
+        assert objective(found) == objective(found, expected) == expected
+    # Where a summary says nothing of it, the flag decides.
+    assert objective(summaries(made("unknown")), "none") == "none"
+    following, none = (made(name, {"sentence_objective": name})
+                       for name in ("next", "none"))
+    with pytest.raises(InputError, match=(
+            "next/a was made with the sentence objective next, as .*/next/summary-a."
+            "json says, but --sentence_objective=order is given; give --sent.*next, or")):
+        objective(summaries(following), "order")
+    with pytest.raises(InputError, match=(
+            "none/a was made with the sentence objective none, as .* says, but "
+            ".*next/a with next; train and evaluate on records of one objective")):
+        objective(summaries(following, none))
+
+
+def test_vocabulary_of_records(made):
+    def vocabulary(*folders, vocab_size=3):
+        return checks.check_vocabulary(summaries(*folders), vocab_size)
+
+    first = made("1", file="v.txt", sha256="1")
+    assert vocabulary(first) == {"file": "v.txt", "sha256": "1", "size": 3}
+    assert checks.summaries_of([str(first / "b")]) == []
+    # As summaries were before they named the content.
+    old = made("old")
+    assert vocabulary(old) is None and vocabulary(old, first)["sha256"] == "1"
+    ids = {"cls": 0, "sep": 1, "mask": 2}
+    same = made("2", file="renamed.txt", sha256="1", special_ids=ids)
+    for folders in ((first, same), (same, first)):
+        assert vocabulary(*folders)["special_ids"] == ids
+    with pytest.raises(InputError, match=(
+            "1/a and .*3/a were made with vocabularies of different")):
+        vocabulary(first, made("3", file="v.txt", sha256="2"))
+    with pytest.raises(InputError, match=(
+            "1/a was made with a vocabulary of 3 pieces, .*vocab_size is 4; set it")):
+        vocabulary(first, vocab_size=4)
+
+
+def test_a_damaged_summary_is_left_out(made, caplog):
+    folder = made("1", file="v.txt", sha256="1")
+    (folder / "summary-b.json").write_text("{")
+    assert [each.path for each in summaries(folder)] == [str(folder / "summary-a.json")]
+    assert "summary-b.json is left out" in caplog.text

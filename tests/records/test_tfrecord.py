@@ -1,0 +1,116 @@
+"""TFRecord files: written, read, scanned; damage is named with file and record.
+
+    python -m pytest tests/records/test_tfrecord.py
+"""
+
+import gzip
+
+import pytest
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
+from tests.records.examples import SPEC, example, flip, frame_size, write
+
+
+def test_tensorflow_reads_our_files(path):
+    import tensorflow as tf
+
+    ours = list(read_records(str(path)))
+    assert ours == [SPEC.serialize(example(n)) for n in range(5)]
+    assert ours == list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
+
+
+def test_we_read_tensorflows_files(tmp_path):
+    import tensorflow as tf
+
+    path = str(tmp_path / "tf.tfrecord")
+    contents = [b"", b"one", b"x" * 100_000]
+    with tf.io.TFRecordWriter(path) as writer:
+        for content in contents:
+            writer.write(content)
+    assert list(read_records(path)) == contents
+    assert scan(path).num_records == 3
+
+
+def test_a_block_that_raises_leaves_the_old_file(path):
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError):
+        with RecordWriter(str(path)) as writer:
+            writer.write(b"half")
+            raise RuntimeError
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == ["x.tfrecord"]
+    with pytest.raises(ValueError, match="not open"):
+        writer.write(b"late")
+
+
+def test_scan_counts(path):
+    expected = FileInfo(str(path), 5, path.stat().st_size)
+    assert scan(str(path)) == expected
+    # Headers and contents that lie across the ends of reads of any size.
+    for chunk in (1, 7, 12, 13, frame_size(path), frame_size(path) + 3):
+        assert scan(str(path), chunk) == expected
+
+
+def test_files_with_a_scheme():
+    path = write("ram://records/x.tfrecord")
+    assert scan(path).num_records == len(list(read_records(path))) == 5
+    files.remove(path)
+
+
+# Damage.
+
+
+def outcome(function, *arguments):
+    with pytest.raises(InputError) as caught:
+        list(function(*arguments))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("record", [1, 2, 5])
+@pytest.mark.parametrize("cut", ["in header", "in content", "in checksum"])
+@pytest.mark.parametrize("chunk", [5, 1 << 20])
+def test_truncation(path, record, cut, chunk):
+    frame = frame_size(path)
+    end = (record - 1) * frame + {
+        "in header": 5, "in content": 20, "in checksum": frame - 1}[cut]
+    path.write_bytes(path.read_bytes()[:end])
+    for message in (outcome(scan, str(path), chunk), outcome(read_records, str(path))):
+        assert message.startswith(f"{path}, record {record}: cut off")
+        assert " 1 bytes" in message or cut != "in checksum"
+
+
+def test_damaged_header(path):
+    flip(path, 2 * frame_size(path) + 1)
+    for function in (scan, read_records):
+        message = outcome(function, str(path))
+        assert message.startswith(f"{path}, record 3: damaged")
+        assert "header" in message
+
+
+def test_damaged_content(path):
+    flip(path, 3 * frame_size(path) + 40)
+    assert scan(str(path)).num_records == 5  # looks at headers only
+    message = outcome(read_records, str(path))
+    assert message.startswith(f"{path}, record 4: damaged")
+    assert "content" in message
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "the file is empty"),
+    (b"short\n", "record 1: cut off.* not a TFRecord file"),
+    (b"A text of some length, a sentence a line.\n" * 9, "record 1: not a TFRecord"),
+    (gzip.compress(b"x" * 99, mtime=0), "record 1: not a TFRecord file.*gunzip"),
+])
+def test_other_files(tmp_path, content, message):
+    path = tmp_path / "other.txt"
+    path.write_bytes(content)
+    for function in (scan, read_records):
+        with pytest.raises(InputError, match=f"{path}.*{message}"):
+            list(function(str(path)))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(InputError, match="nowhere.tfrecord: cannot be opened"):
+        scan(str(tmp_path / "nowhere.tfrecord"))
