@@ -237,9 +237,10 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
     Raises:
       InputError: names both objectives.
     """
+    from albert_tf.checkpoints.files import checkpoint_of
     from albert_tf.training import run_folder
 
-    if not run_folder.latest_checkpoint(output_dir):
+    if not checkpoint_of(output_dir, best=False):
         return
     old, new = run_folder.changed_options(output_dir, options).get(
         "sentence_objective", (None, None))

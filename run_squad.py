@@ -21,6 +21,7 @@ from typing import Any, Mapping, Optional
 from absl import flags, logging
 
 from albert_tf import files
+from albert_tf.checkpoints.files import holds_checkpoint
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features, model_folder
@@ -117,7 +118,7 @@ def _check_flags() -> None:
 
 def _check_folder() -> None:
     """The other version's model, or another task's, cannot be used here."""
-    if model_folder.has_model(FLAGS.output_dir):
+    if holds_checkpoint(FLAGS.output_dir):
         kept = model_folder.read(FLAGS.output_dir)
         if kept is not None:
             model_folder.check_same(FLAGS.output_dir, kept, {"task": _task_name()})

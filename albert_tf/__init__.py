@@ -34,7 +34,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "AlbertModel": "modeling.albert",
     "AlbertForPreTraining": "modeling.models",
     # Modules by their short names; a slash says that the module is meant.
-    "checkpoint": "checkpoints.tf1/",
+    "checkpoint": "checkpoints/",
     "config": "config/",
     "errors": "errors/",
     "files": "files/",

@@ -147,6 +147,13 @@ def is_folder(path: str) -> bool:
     return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
 
 
+def names_in(folder: str) -> list[str]:
+    """Names of what lies in a folder, sorted; none if it is not there."""
+    if not is_folder(folder):
+        return []
+    return sorted(_gfile().listdir(folder) if is_remote(folder) else os.listdir(folder))
+
+
 def size(path: str) -> int:
     """Size of a file in bytes."""
     if is_remote(path):

@@ -24,12 +24,12 @@ def saved_model(folder):
 def checkpoint(folder):
     import tensorflow as tf
 
-    from albert_tf.checkpoints import tf1 as checkpoints
+    from albert_tf.checkpoints import tf1
     from albert_tf.modeling import models
 
     model = models.AlbertForSequenceClassification(
-        checkpoints.read_config(folder), 2)
-    checkpoints.restore_tf1(model, folder)
+        tf1.read_config(folder), 2)
+    tf1.restore_tf1(model, folder)
     tf.function(model)({
         "input_ids": tf.constant([IDS]), "input_mask": tf.ones([1, len(IDS)], tf.int32),
         "segment_ids": tf.zeros([1, len(IDS)], tf.int32)})["logits"].numpy()

@@ -24,6 +24,7 @@ import sys
 from absl import flags
 
 from albert_tf import files
+from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
@@ -93,7 +94,7 @@ def train(folder: str, dtype: str, seed: int) -> list[dict]:
     """Trains once, or what is left of it; the rows of its metrics."""
     steps = FLAGS.num_train_steps
     output_dir = f"{folder}/{dtype}_{seed}"
-    done = run_folder.latest_checkpoint(output_dir)
+    done = checkpoint_of(output_dir, best=False)
     if FLAGS.train and (not done or run_folder.step_of(done) < steps):
         run_script(
             "run_pretraining.py", input_file=f"{folder}/train.tfrecord",

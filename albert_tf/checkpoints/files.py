@@ -3,22 +3,26 @@
 Two kinds are read: name-based checkpoints, as the TF1 release wrote them, and
 object-based ones (`tf.train.Checkpoint(model=..., optimizer=..., ...)`), whose
 object graph holds the full name of each variable, which here is the release's.
+
+A checkpoint is named by its prefix, "run/model.ckpt-500"; its files are
+"run/model.ckpt-500.index" and the data files "run/model.ckpt-500.data-00000-of-00001".
+TensorFlow is imported late: whether there is a model can be said without it.
 """
 
 import contextlib
 import dataclasses
 import os
 import re
-from typing import Callable, Iterator, Mapping
+from typing import Any, Callable, Mapping, Optional
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from albert_tf import files
 from albert_tf.errors import InputError
 
 BEST_CHECKPOINT = "model.ckpt-best"
+# TensorFlow's list of the checkpoints in a folder.
+STATE_FILE = "checkpoint"
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -45,21 +49,92 @@ class StoredTensors:
 # ---- finding ---------------------------------------------------------------
 
 
+def holds_checkpoint(folder: str) -> bool:
+    """Whether a run has saved in a folder: its best checkpoint or others."""
+    return any(files.exists(os.path.join(folder, name))
+               for name in (f"{BEST_CHECKPOINT}.index", STATE_FILE))
+
+
+def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
+    """The best checkpoint of a folder, if `best`, else the latest that it lists.
+
+    None if it never held one. A list that is damaged, or names files that are gone, is
+    an error: starting anew would overwrite what can be mended.
+    """
+    prefix = os.path.join(folder, BEST_CHECKPOINT)
+    if best and files.exists(f"{prefix}.index"):
+        return prefix
+    state_file = os.path.join(folder, STATE_FILE)
+    if not files.exists(state_file):
+        return None
+    state = _state(folder)
+    if state is None:
+        raise InputError(
+            f"{state_file}: damaged, it names no checkpoint; write the line "
+            'model_checkpoint_path: "NAME" into it with the latest in the folder, such '
+            'as "model.ckpt-500", or move the folder away to start anew.')
+    prefix = state.model_checkpoint_path
+    if not files.exists(f"{prefix}.index"):
+        raise InputError(
+            f"{state_file} names {prefix}, which is not there; restore that file, "
+            f"{earlier_hint(prefix)}or move the folder away to start anew.")
+    return prefix
+
+
+def all_checkpoints(folder: str) -> list[str]:
+    """Checkpoints that a folder lists and holds, oldest first."""
+    state = _state(folder)
+    listed = state.all_model_checkpoint_paths if state else []
+    return [path for path in listed if files.exists(f"{path}.index")]
+
+
+def _state(folder: str):
+    """TensorFlow's list of checkpoints, or None if there is none or it is damaged."""
+    import tensorflow as tf
+
+    try:
+        state = tf.train.get_checkpoint_state(folder)
+    except ValueError:
+        return None
+    return state if state is not None and state.model_checkpoint_path else None
+
+
+def earlier_hint(prefix: str) -> str:
+    """How to resume from the checkpoint before `prefix`, if there is one."""
+    folder = os.path.dirname(prefix)
+    others = [other for other in all_checkpoints(folder) if other != prefix]
+    if not others:
+        return ""
+    return (f"resume from the one before by writing model_checkpoint_path: "
+            f'"{os.path.basename(others[-1])}" into the first line of '
+            f"{os.path.join(folder, STATE_FILE)}, ")
+
+
+def folder_of(path: str) -> str:
+    """The folder of a checkpoint, which is named by its prefix, a file or a folder."""
+    if _SUFFIX.search(path) or files.exists(f"{path}.index"):
+        return os.path.dirname(path)
+    return path
+
+
 def find_checkpoint(path: str) -> str:
-    """The prefix of a checkpoint that a user's path stands for.
+    """The prefix of the checkpoint that a user's path stands for.
 
     Args:
-      path: a prefix ("run/model.ckpt-500"), one of its files
-        ("run/model.ckpt-500.index"), or a folder, which stands for its
-        `model.ckpt-best`, else for the latest that its file `checkpoint` lists.
-
-    Raises:
-      InputError: if there is no checkpoint, or one of its files is missing.
+      path: a prefix, one of the checkpoint's files, or a folder (see checkpoint_of).
     """
-    if tf.io.gfile.isdir(path):
-        return _check_files(_find_in_folder(path))
+    if files.is_folder(path):
+        found = checkpoint_of(path)
+        if found is None:
+            others = [os.path.join(path, name.removesuffix(".index"))
+                      for name in files.names_in(path) if name.endswith(".index")]
+            raise InputError(
+                f"{path}: the folder holds no checkpoint: neither {BEST_CHECKPOINT} "
+                f"nor a file '{STATE_FILE}' that names the latest; give "
+                f"{f'one by its path, such as {others[0]}' if others else 'another'}.")
+        return _check_files(found)
     prefix = _SUFFIX.sub("", path)
-    if not files.exists(prefix + ".index"):
+    if not files.exists(f"{prefix}.index"):
         if prefix != path or _data_files(prefix):
             raise InputError(
                 f"{path}: the file {os.path.basename(prefix)}.index is missing "
@@ -74,34 +149,11 @@ def find_checkpoint(path: str) -> str:
     return _check_files(prefix)
 
 
-def _find_in_folder(folder: str) -> str:
-    best = os.path.join(folder, BEST_CHECKPOINT)
-    if files.exists(best + ".index"):
-        return best
-    state = tf.train.get_checkpoint_state(folder)
-    if state is not None and state.model_checkpoint_path:
-        latest = state.model_checkpoint_path
-        if not files.exists(latest + ".index"):
-            raise InputError(
-                f"{folder}: its file 'checkpoint' names {latest} as the latest, "
-                "which is not there; give the path of another checkpoint.")
-        return latest
-    there = sorted(name[:-len(".index")] for name in tf.io.gfile.listdir(folder)
-                   if name.endswith(".index"))
-    hint = (f"give one by its path, such as {os.path.join(folder, there[0])}"
-            if there else "give the folder or the prefix of one")
-    raise InputError(
-        f"{folder}: the folder holds neither {BEST_CHECKPOINT} nor a file "
-        f"'checkpoint' that names the latest; {hint}.")
-
-
 def _data_files(prefix: str) -> list[str]:
     """Names of the data files beside a prefix, in its folder."""
     folder, name = os.path.split(prefix)
     pattern = re.compile(re.escape(name) + r"\.data-\d{5}-of-\d{5}")
-    if not tf.io.gfile.isdir(folder or "."):
-        return []
-    return sorted(n for n in tf.io.gfile.listdir(folder or ".") if pattern.fullmatch(n))
+    return sorted(filter(pattern.fullmatch, files.names_in(folder or ".")))
 
 
 def _check_files(prefix: str) -> str:
@@ -128,22 +180,19 @@ def open_checkpoint(path: str) -> StoredTensors:
 
     Args:
       path: what find_checkpoint takes.
-
-    Raises:
-      InputError: if there is no such checkpoint, or it is damaged.
     """
+    import tensorflow as tf
+
     prefix = find_checkpoint(path)
-    with _damage_named(prefix):
+    with damage_explained(prefix):
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
         keys = {name: name for name in shapes}
         if _OBJECT_GRAPH in shapes:
-            graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-                reader.get_tensor(_OBJECT_GRAPH))
-            keys = _names_in_graph(graph, prefix)
+            keys = _names_in_graph(reader.get_tensor(_OBJECT_GRAPH), prefix)
 
     def read(name: str) -> np.ndarray:
-        with _damage_named(prefix, name):
+        with damage_explained(prefix, f"the tensor {name} "):
             return reader.get_tensor(keys[name])
 
     return StoredTensors(
@@ -151,13 +200,16 @@ def open_checkpoint(path: str) -> StoredTensors:
 
 
 def read_tensors(path: str) -> dict[str, np.ndarray]:
-    """All tensors of a checkpoint by name; arguments and errors as open_checkpoint."""
+    """All tensors of a checkpoint by name; `path` as for find_checkpoint."""
     stored = open_checkpoint(path)
     return {name: stored.read(name) for name in sorted(stored.shapes)}
 
 
-def _names_in_graph(graph, prefix: str) -> dict[str, str]:
+def _names_in_graph(object_graph: bytes, prefix: str) -> dict[str, str]:
     """Full name → key in the file, of the variables of the model."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(object_graph)
     children = {child.local_name: child.node_id for child in graph.nodes[0].children}
     waiting = [children.get("model", 0)]
     seen = set(waiting)
@@ -180,83 +232,68 @@ def _names_in_graph(graph, prefix: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _damage_named(prefix: str, name: str = ""):
-    """Turns TensorFlow's errors of reading into one sentence."""
+def damage_explained(prefix: str, what: str = "",
+                     advice: Callable[[], str] = lambda: "copy or download it again"):
+    """Turns TensorFlow's errors of reading a checkpoint into one sentence."""
+    import tensorflow as tf
+
     try:
         yield
     except InputError:
         raise
     # The reader raises any of these where a file is damaged.
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        what = f"the tensor {name} " if name else ""
+    except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
+            IndexError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
-            f"{prefix}: {what}cannot be read, the checkpoint is damaged or of another "
-            f"kind ({reason}); copy or download it again.") from error
+            f"{prefix}: {what}cannot be restored ({reason.rstrip('.')}): the "
+            f"checkpoint is damaged or of another kind; {advice()}.") from error
 
 
 # ---- writing ---------------------------------------------------------------
 
 
-def write_whole(checkpoint: tf.train.Checkpoint, prefix: str) -> None:
-    """Writes a checkpoint so that it is never there in part.
+def write_whole(checkpoint: Any, prefix: str) -> None:
+    """Writes a tf.train.Checkpoint so that it is never there in part.
 
     It is written under a temporary name; then an older one of this name is
     removed, the data files get their names, and last the index, without which
     nothing counts as a checkpoint.
-
-    Args:
-      checkpoint: what to write.
-      prefix: path and name, such as "run/model.ckpt-best".
-
-    Raises:
-      InputError: if the folder cannot be written.
     """
     _write_then_rename(prefix, checkpoint.write)
 
 
 def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
-    """Writes a name-based checkpoint, as TF1 does, as whole as write_whole.
+    """Writes a name-based checkpoint, as TF1 does, as whole as write_whole."""
+    import tensorflow as tf
 
-    Raises:
-      InputError: if the folder cannot be written.
-    """
     names = sorted(tensors)
-
-    def write(temporary):
-        tf.raw_ops.SaveV2(
-            prefix=temporary, tensor_names=names, shape_and_slices=[""] * len(names),
-            tensors=[tf.constant(tensors[name]) for name in names])
-
-    _write_then_rename(prefix, write)
+    _write_then_rename(prefix, lambda temporary: tf.raw_ops.SaveV2(
+        prefix=temporary, tensor_names=names, shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(tensors[name]) for name in names]))
 
 
 def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
-    folder, name = os.path.split(prefix)
+    import tensorflow as tf
+
+    folder = os.path.dirname(prefix)
     files.make_directory(folder or ".", prefix)
     temporary = f"{prefix}_temp{os.getpid()}"
     try:
         write(temporary)
         # Between removing the old index and naming the new one there is no
         # checkpoint here; never an index with another's data.
-        files.remove(prefix + ".index")
-        for old in _data_files(prefix):
-            files.remove(os.path.join(folder, old))
-        for new in _data_files(temporary):
-            suffix = new[len(os.path.basename(temporary)):]
-            files.rename(os.path.join(folder, new), prefix + suffix)
-        files.rename(temporary + ".index", prefix + ".index")
+        files.remove(f"{prefix}.index")
+        for name in _data_files(prefix):
+            files.remove(os.path.join(folder, name))
+        written = [os.path.join(folder, name) for name in _data_files(temporary)]
+        for path in (*written, f"{temporary}.index"):
+            files.rename(path, prefix + path[len(temporary):])
     except (tf.errors.OpError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(
             f"{prefix}: the checkpoint cannot be written: {reason}.") from error
     finally:
-        for path in _leftovers(temporary):
-            files.remove(path)
-
-
-def _leftovers(temporary: str) -> Iterator[str]:
-    folder = os.path.dirname(temporary)
-    for name in _data_files(temporary):
-        yield os.path.join(folder, name)
-    yield temporary + ".index"
+        for name in _data_files(temporary):
+            files.remove(os.path.join(folder, name))
+        files.remove(f"{temporary}.index")

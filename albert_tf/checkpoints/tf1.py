@@ -15,17 +15,9 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.files import (
-    BEST_CHECKPOINT, StoredTensors, find_checkpoint, open_checkpoint, read_tensors,
-    write_tensors, write_whole)
+from albert_tf.checkpoints.files import StoredTensors, open_checkpoint, write_tensors
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
-
-__all__ = [
-    "BEST_CHECKPOINT", "CONFIG_FILE", "RestoreReport", "export_tf1",
-    "find_checkpoint", "load_tf1_tensors", "read_config", "read_tensors",
-    "restore_tf1", "tf1_tensors", "write_config", "write_whole",
-]
 
 # What to do about a mismatch. The library's argument and the scripts' flag have
 # one name each, so that both kinds of reader find theirs.

@@ -10,6 +10,8 @@ from typing import Any, Mapping, Sequence
 from absl import flags, logging
 
 from albert_tf import files
+from albert_tf.checkpoints.files import (
+    find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
@@ -99,7 +101,7 @@ def use_kept_task(names: Sequence[str]) -> None:
       names: flags that make up the task.
     """
     folder = FLAGS.output_dir or ""
-    kept = model_folder.read(folder) if model_folder.has_model(folder) else None
+    kept = model_folder.read(folder) if holds_checkpoint(folder) else None
     if kept is None:
         return
     for name in names:
@@ -145,7 +147,7 @@ def model_config() -> AlbertConfig:
         candidates = [kept]
         if FLAGS.init_checkpoint:
             candidates.append(os.path.join(
-                model_folder.folder_of(FLAGS.init_checkpoint), CONFIG_FILE))
+                folder_of(FLAGS.init_checkpoint), CONFIG_FILE))
         found = [path for path in candidates if files.exists(path)]
         if not found:
             raise InputError(
@@ -193,7 +195,7 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
     given = tokenization.vocabulary_of(path)
     # That of a run which came to nothing does not count.
-    start = (FLAGS.output_dir if model_folder.has_model(FLAGS.output_dir)
+    start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
              else FLAGS.init_checkpoint)
     known = model_folder.pretraining_vocabulary(start) if start else None
     if known:
@@ -204,7 +206,7 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
 def check_start() -> None:
     """Raises InputError where there is no model to start from; before long work."""
     folder, init = FLAGS.output_dir, FLAGS.init_checkpoint
-    if model_folder.has_model(folder):
+    if holds_checkpoint(folder):
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
         raise InputError(
@@ -212,15 +214,8 @@ def check_start() -> None:
             "--init_checkpoint is given; give one"
             + (", or --from_scratch to train from random weights." if FLAGS.do_train
                else ", or train first (--do_train)."))
-    if init and not any(files.exists(path) for path in (init, f"{init}.index")):
-        raise InputError(
-            f"--init_checkpoint={init}: there is neither a folder of this name nor "
-            f"{init}.index; give the checkpoint's name without its ending.")
-    if init and os.path.isdir(init) and not any(
-            name.endswith(".index") for name in os.listdir(init)):
-        raise InputError(
-            f"--init_checkpoint={init}: the folder holds no checkpoint, which is a "
-            "file that ends in .index and others beside it.")
+    if init:
+        find_checkpoint(init)
 
 
 def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.ModuleType],

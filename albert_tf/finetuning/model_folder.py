@@ -6,10 +6,10 @@ and its labels, and a copy of the vocabulary.
 
 import json
 import os
-import re
 from typing import Any, Mapping, Optional
 
 from albert_tf import files
+from albert_tf.checkpoints.files import folder_of, holds_checkpoint
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer
 
@@ -17,10 +17,6 @@ TASK_FILE = "task.json"
 
 # Written by run_pretraining.py, and part of task.json.
 VOCABULARY_FILE = "vocabulary.json"
-
-# TensorFlow's list of checkpoints, and the best one.
-_CHECKPOINTS = ("checkpoint", "model.ckpt-best.index")
-_FILE_OF_CHECKPOINT = re.compile(r"\.(index|data-\d+-of-\d+)$")
 
 
 def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None:
@@ -38,7 +34,7 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     settings = json.loads(json.dumps({**settings, "vocabulary": vocabulary}))
     before = read(folder)
     # A run that came to nothing does not tie the folder.
-    if before is not None and has_model(folder):
+    if before is not None and holds_checkpoint(folder):
         check_same(folder, before, settings)
     copy = os.path.join(folder, vocabulary["file"])
     if not (files.exists(copy) and tokenizer.vocabulary_of(copy) == vocabulary):
@@ -46,11 +42,6 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     with files.atomic_write(os.path.join(folder, TASK_FILE)) as stream:
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         stream.write(text.encode() + b"\n")
-
-
-def has_model(folder: str) -> bool:
-    """Whether a folder holds a checkpoint of a run, the best or others."""
-    return any(files.exists(os.path.join(folder, name)) for name in _CHECKPOINTS)
 
 
 def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -80,7 +71,7 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
       folder: output_dir of pretraining.
       vocabulary: of the records to go on with.
     """
-    kept = pretraining_vocabulary(folder) if has_model(folder) else None
+    kept = pretraining_vocabulary(folder) if holds_checkpoint(folder) else None
     if kept and kept.get("sha256") not in (None, vocabulary["sha256"]):
         raise InputError(
             f"the records were made with another vocabulary ({vocabulary['file']}) "
@@ -113,14 +104,6 @@ def pretraining_vocabulary(checkpoint: str) -> Optional[dict[str, str]]:
     task = _read_json(os.path.join(folder, TASK_FILE))
     return task["vocabulary"] if task else _read_json(
         os.path.join(folder, VOCABULARY_FILE))
-
-
-def folder_of(checkpoint: str) -> str:
-    """The folder that a checkpoint lies in, by its name or one of its files; a folder
-    is its own."""
-    if _FILE_OF_CHECKPOINT.search(checkpoint) or files.exists(f"{checkpoint}.index"):
-        return os.path.dirname(checkpoint)
-    return checkpoint
 
 
 def _read_json(path: str) -> Optional[dict[str, Any]]:

@@ -17,7 +17,8 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import tf1 as checkpoints
+from albert_tf.checkpoints.files import (
+    BEST_CHECKPOINT, all_checkpoints, write_whole)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
@@ -328,7 +329,7 @@ class Run:
         self._diverged(what, bad)
 
     def _diverged(self, what: str, step: int) -> None:
-        good = [path for path in run_folder.all_checkpoints(self.options.output_dir)
+        good = [path for path in all_checkpoints(self.options.output_dir)
                 if run_folder.step_of(path) < step]
         raise DivergenceError(
             f"{what}; "
@@ -345,11 +346,10 @@ class Run:
             filename=best_file if self.chief or first else None)
 
         def keep_best(output):
-            checkpoints.write_whole(self.checkpoint, os.path.join(
-                self._folder, checkpoints.BEST_CHECKPOINT))
+            write_whole(self.checkpoint, os.path.join(self._folder, BEST_CHECKPOINT))
             logging.info("Step %d is the best so far (%s %.4f): %s.", self.current_step,
                          self.task.best_metric, float(output[self.task.best_metric]),
-                         checkpoints.BEST_CHECKPOINT)
+                         BEST_CHECKPOINT)
 
         def record(output):
             self._last_evaluation = self.current_step, dict(output)

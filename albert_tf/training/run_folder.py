@@ -6,26 +6,23 @@ All of it goes through tf.io.gfile, so that the folder may be gs://bucket/folder
 import json
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping
 
 import tensorflow as tf
 from absl import logging
 
 from albert_tf import files
-from albert_tf.errors import InputError
+from albert_tf.checkpoints.files import STATE_FILE, damage_explained, earlier_hint
 
 CHECKPOINT_NAME = "model.ckpt"
 BEST_FILE = "best_metric.json"
 OPTIONS_FILE = "options.json"
 RESULTS_FILE = "eval_results.json"
 
-# TensorFlow's list of the checkpoints in a folder.
-_STATE_FILE = "checkpoint"
-
 # Names under which files are written before they get their own.
 _UNFINISHED = re.compile(
     re.escape(CHECKPOINT_NAME) + r"-.*_temp.*"
-    r"|" + _STATE_FILE + r"\.tmp.*"
+    r"|" + STATE_FILE + r"\.tmp.*"
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
     r"|.*\.(json|jsonl|png)\.incomplete-\d+")
 
@@ -39,46 +36,6 @@ _SHOWN_LENGTH = 100  # characters of a value in a message
 
 
 # ---- checkpoints -----------------------------------------------------------
-
-
-def latest_checkpoint(output_dir: str) -> Optional[str]:
-    """The latest checkpoint of a folder, or None if it never held one.
-
-    Raises:
-      InputError: if the folder's list of checkpoints is damaged or names files
-        that are gone: starting anew there would overwrite what can be mended.
-    """
-    state_file = os.path.join(output_dir, _STATE_FILE)
-    if not tf.io.gfile.exists(state_file):
-        return None
-    state = _state(output_dir)
-    if state is None:
-        raise InputError(
-            f"{state_file}: damaged, it names no checkpoint; write the line "
-            f'model_checkpoint_path: "{CHECKPOINT_NAME}-STEP" into it with the '
-            "latest STEP in the folder, or move the folder away to start anew.")
-    path = state.model_checkpoint_path
-    if not tf.io.gfile.exists(path + ".index"):
-        raise InputError(
-            f"{state_file} names {path}, which is not there; restore that file, "
-            f"{_earlier(output_dir, path)}or move the folder away to start anew.")
-    return path
-
-
-def _state(output_dir: str):
-    """TensorFlow's list of checkpoints, or None if there is none or it is damaged."""
-    try:
-        state = tf.train.get_checkpoint_state(output_dir)
-    except ValueError:
-        return None
-    return state if state is not None and state.model_checkpoint_path else None
-
-
-def all_checkpoints(output_dir: str) -> list[str]:
-    """Checkpoints that a folder lists and holds, oldest first."""
-    state = _state(output_dir)
-    listed = state.all_model_checkpoint_paths if state else []
-    return [path for path in listed if tf.io.gfile.exists(path + ".index")]
 
 
 def step_of(path: str) -> int:
@@ -97,30 +54,20 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
         them; the best checkpoint has no such count.
       may_lack: a part of `checkpoint` that stays as it is where the file has none of
         it at all.
-
-    Raises:
-      InputError: if the file is damaged or lacks a variable.
     """
     left_out = getattr(checkpoint, may_lack, None)
     try:
-        if left_out is not None and not _holds(path, may_lack):
-            logging.info("%s holds no %s, which starts anew.", path, may_lack)
-            # Comes back below, where nothing is waiting for it.
-            delattr(checkpoint, may_lack)
-        status = checkpoint.restore(path) if go_on else checkpoint.read(path)
-        status.assert_existing_objects_matched()
-        # Evaluation alone has no use for the optimizer's part, nor for a line on
-        # each variable of it.
-        status.expect_partial()
-    except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
-            IndexError) as error:
-        # The reader raises any of these where a file is damaged.
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        folder = os.path.dirname(path)
-        raise InputError(
-            f"{path}: cannot be restored ({reason.rstrip('.')}); if it is damaged, "
-            f"{_earlier(folder, path)}or move the folder away to start anew."
-        ) from error
+        with damage_explained(path, advice=lambda: (
+                f"{earlier_hint(path)}or move the folder away to start anew")):
+            if left_out is not None and not _holds(path, may_lack):
+                logging.info("%s holds no %s, which starts anew.", path, may_lack)
+                # Comes back below, where nothing is waiting for it.
+                delattr(checkpoint, may_lack)
+            status = checkpoint.restore(path) if go_on else checkpoint.read(path)
+            status.assert_existing_objects_matched()
+            # Evaluation alone has no use for the optimizer's part, nor for a line on
+            # each variable of it.
+            status.expect_partial()
     finally:
         if left_out is not None:
             setattr(checkpoint, may_lack, left_out)
@@ -129,16 +76,6 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
 def _holds(path: str, part: str) -> bool:
     """Whether a checkpoint holds variables of a part of tf.train.Checkpoint."""
     return any(name.startswith(f"{part}/") for name, _ in tf.train.list_variables(path))
-
-
-def _earlier(folder: str, path: str) -> str:
-    """Advice on how to go on from the checkpoint before `path`, if there is one."""
-    others = [other for other in all_checkpoints(folder) if other != path]
-    if not others:
-        return ""
-    return (f"go on from the one before by writing model_checkpoint_path: "
-            f'"{os.path.basename(others[-1])}" into the first line of '
-            f"{os.path.join(folder, _STATE_FILE)}, ")
 
 
 def remove_unfinished(output_dir: str) -> None:

@@ -8,14 +8,13 @@ Evaluation and prediction alone take the best or the latest checkpoint of
 output_dir, else the weights of init_checkpoint.
 """
 
-import os
 from typing import Callable
 
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
-from albert_tf.checkpoints import tf1 as checkpoints
+from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.checkpoints.tf1 import restore_tf1, write_config
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training import distribution, run_folder
@@ -47,7 +46,7 @@ class Start:
     def to_train(self) -> None:
         """Loads the weights to train from."""
         options = self._options
-        latest = run_folder.latest_checkpoint(options.output_dir)
+        latest = checkpoint_of(options.output_dir, best=False)
         distribution.check_same_start(
             tf.distribute.get_strategy(), run_folder.step_of(latest) if latest else 0)
         if latest:
@@ -73,7 +72,7 @@ class Start:
 
     def _initialize(self, may_be_new: Callable[[str], bool]) -> None:
         options = self._options
-        checkpoints.restore_tf1(
+        restore_tf1(
             self._task.model, options.init_checkpoint,
             allow_partial=options.allow_partial_init,
             init_from_group0=options.init_from_group0, may_be_new=may_be_new)
@@ -90,11 +89,7 @@ class Start:
           InputError: if there is none, or it does not fit.
         """
         output_dir = self._options.output_dir
-        best_path = os.path.join(output_dir, checkpoints.BEST_CHECKPOINT)
-        if best and files.exists(f"{best_path}.index"):
-            path = best_path
-        else:
-            path = run_folder.latest_checkpoint(output_dir)
+        path = checkpoint_of(output_dir, best)
         if path:
             self._keep_config()
             run_folder.restore(
@@ -112,4 +107,4 @@ class Start:
 
     def _keep_config(self) -> None:
         if self._chief:
-            checkpoints.write_config(self._options.output_dir, self._config)
+            write_config(self._options.output_dir, self._config)

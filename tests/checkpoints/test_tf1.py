@@ -94,7 +94,7 @@ def test_golden_checkpoints_into_both_models(path):
         config = AlbertConfig.from_dict(values)
     if path.endswith("init_groups1.ckpt"):
         config = config.replace(num_hidden_layers=4)
-    stored = tf1.read_tensors(str(prefix))
+    stored = checkpoint_files.read_tensors(str(prefix))
     for kind in (AlbertForPreTraining, AlbertModel):
         model = kind(config)
         report = tf1.restore_tf1(model, str(prefix))
@@ -116,7 +116,7 @@ def test_golden_finetuned_checkpoints_into_the_encoder(head, extra):
     report = tf1.restore_tf1(model, str(folder / "model.ckpt"))
     assert report.complete and report.extra
     assert extra is None or report.extra == extra
-    assert_holds(model, tf1.read_tensors(str(folder / "model.ckpt")))
+    assert_holds(model, checkpoint_files.read_tensors(str(folder / "model.ckpt")))
 
 
 def test_optimizer_state_is_harmless(tmp_path):
@@ -390,7 +390,7 @@ def test_group_0_as_in_the_release_but_for_its_mistake():
         model, str(golden / run["init_checkpoint"]), init_from_group0=True)
     assert report.complete
     ours = tf1.tf1_tensors(model)
-    theirs = tf1.read_tensors(
+    theirs = checkpoint_files.read_tensors(
         str(golden / "start_lamb_groups_from_group0.ckpt"))
     differing = sorted(name for name in ours
                        if not np.array_equal(ours[name], theirs[name]))
@@ -415,8 +415,8 @@ def test_own_training_checkpoint_by_name(tmp_path):
     tensors = numbered_tensors(model)
     tf1.load_tf1_tensors(model, tensors)
     prefix = str(tmp_path / "model.ckpt-best")
-    tf1.write_whole(training_checkpoint(model), prefix)
-    found = tf1.read_tensors(prefix)
+    checkpoint_files.write_whole(training_checkpoint(model), prefix)
+    found = checkpoint_files.read_tensors(prefix)
     assert sorted(found) == sorted(tensors)
     for name, value in found.items():
         np.testing.assert_array_equal(value, tensors[name])
@@ -431,7 +431,7 @@ def test_keras_weights_file_by_name(tmp_path):
     model.compile(optimizer="adam", metrics=["accuracy"])
     model.optimizer.build(model.trainable_variables)
     model.save_weights(str(tmp_path / "weights"))
-    found = tf1.read_tensors(str(tmp_path / "weights"))
+    found = checkpoint_files.read_tensors(str(tmp_path / "weights"))
     assert sorted(found) == sorted(tf1.tf1_tensors(model))
 
 
@@ -441,7 +441,7 @@ def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
     module.two = tf.Variable(2.0, name="same")
     path = tf.train.Checkpoint(model=module).write(str(tmp_path / "model.ckpt"))
     with pytest.raises(InputError, match="two variables.*'same'"):
-        tf1.read_tensors(path)
+        checkpoint_files.read_tensors(path)
 
 
 def test_weights_under_a_mirrored_strategy(tmp_path):
@@ -460,7 +460,7 @@ def test_weights_under_a_mirrored_strategy(tmp_path):
         tf1.load_tf1_tensors(model, other)
         assert_holds(model, other)
     prefix = str(tmp_path / "run" / "model.ckpt-best")
-    tf1.write_whole(saved, prefix)
+    checkpoint_files.write_whole(saved, prefix)
     single = pretrainer()
     assert tf1.restore_tf1(single, prefix).complete
     assert_holds(single, other)
@@ -473,21 +473,21 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     one, two, best = (write(tmp_path, {"w": np.float32(i)}, name) for i, name in
                       enumerate(("model.ckpt-1", "model.ckpt-2", "model.ckpt-best")))
     for path in (one, f"{one}.index", f"{one}.data-00000-of-00001"):
-        assert tf1.find_checkpoint(path) == one
-    assert tf1.find_checkpoint(str(tmp_path)) == best
+        assert checkpoint_files.find_checkpoint(path) == one
+    assert checkpoint_files.find_checkpoint(str(tmp_path)) == best
     (tmp_path / "model.ckpt-best.index").unlink()
     with pytest.raises(InputError, match="neither model.ckpt-best nor.*model.ckpt-1"):
-        tf1.find_checkpoint(str(tmp_path))
+        checkpoint_files.find_checkpoint(str(tmp_path))
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-    assert tf1.find_checkpoint(str(tmp_path)) == two
+    assert checkpoint_files.find_checkpoint(str(tmp_path)) == two
     moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
-    assert tf1.find_checkpoint(moved) == os.path.join(moved, "model.ckpt-2")
+    assert checkpoint_files.find_checkpoint(moved) == os.path.join(moved, "model.ckpt-2")
 
 
 def test_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
-    assert tf1.read_tensors("model.ckpt") == {"w": 3.0}
+    assert checkpoint_files.read_tensors("model.ckpt") == {"w": 3.0}
 
 
 def without_index(path):
@@ -553,10 +553,10 @@ def test_paths_that_are_no_checkpoint(tmp_path):
 def test_writing_replaces_and_leaves_nothing_else(tmp_path):
     prefix = str(tmp_path / "model.ckpt-best")
     for step in (1, 2):
-        tf1.write_whole(tf.train.Checkpoint(step=tf.Variable(step)), prefix)
+        checkpoint_files.write_whole(tf.train.Checkpoint(step=tf.Variable(step)), prefix)
     # An older one of more data files.
     (tmp_path / "model.ckpt-best.data-00001-of-00002").write_bytes(b"old")
-    tf1.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
+    checkpoint_files.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
     assert sorted(os.listdir(tmp_path)) == [
         "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
     step = tf.Variable(0)
@@ -577,9 +577,9 @@ def test_a_failed_write_keeps_the_old(tmp_path):
             raise tf.errors.ResourceExhaustedError(None, None, "disk full")
 
     with pytest.raises(InputError, match="model.ckpt-best.*disk full"):
-        tf1.write_whole(Broken(), prefix)
+        checkpoint_files.write_whole(Broken(), prefix)
     assert len(os.listdir(tmp_path)) == 2
-    assert tf1.read_tensors(prefix) == {"w": 1.0}
+    assert checkpoint_files.read_tensors(prefix) == {"w": 1.0}
 
 
 def test_the_index_comes_last(tmp_path, monkeypatch):

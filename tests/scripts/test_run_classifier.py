@@ -207,11 +207,11 @@ EARLY = {
     "init_checkpoint": (
         dict(COLA, init_checkpoint="{data}/none/model.ckpt",
              albert_config_file="{data}/config.json"),
-        "--init_checkpoint={data}/none/model.ckpt: there is neither a folder of this"),
+        "{data}/none/model.ckpt: there is no checkpoint: neither a folder nor"),
     "init_checkpoint without a checkpoint": (
         dict(COLA, init_checkpoint="{data}/there",
              albert_config_file="{data}/config.json"),
-        "--init_checkpoint={data}/there: the folder holds no checkpoint"),
+        "{data}/there: the folder holds no checkpoint"),
     "folder of another task": (
         dict(COLA, output_dir="{data}/used", task_name="rte"),
         "{data}/used holds a model of another task: task 'cola' there, 'rte' here; "),
