@@ -118,7 +118,7 @@ EARLY = {
         dict(high_only="true", middle_only="true"),
         "--high_only and --middle_only exclude each other"),
     "not JSON": (
-        dict(data_dir="{data}/not_json"), "dev/high/1.txt, line 2: is not JSON"),
+        dict(data_dir="{data}/not_json"), "dev/high/1.txt, line 2: not JSON"),
     "three options": (
         dict(data_dir="{data}/three_options"),
         "train/high/1.txt, question 1: there are 3 options; it needs 4 texts"),

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import json
 import os
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Iterator, Mapping, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -58,8 +58,8 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
       the F1 of the second and Matthews' correlation; Pearson, Spearman and squared
       error for regression.
     """
-    data = {split: dataclasses.replace(file, path=_joined(data_dir, file.path))
-            for split, file in data.items()}
+    data = {split: file if files.is_remote(file.path) else dataclasses.replace(
+        file, path=os.path.join(data_dir, file.path)) for split, file in data.items()}
     for split, file in data.items():
         if split not in SPLITS:
             raise ValueError(f"{split!r} is none of {SPLITS}")
@@ -69,13 +69,11 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
                 "a set that is predicted can do without.")
     if regression and labels:
         raise InputError("--labels are for classes: leave them out with regression.")
-    if not regression:
-        labels = _checked_labels(
-            labels if labels is not None else _collected(data.get("train")))
-    labels = tuple(labels or ())
     if regression:
-        names = ("pearson", "spearman", "mse")
+        labels, names = (), ("pearson", "spearman", "mse")
     else:
+        labels = _checked_labels(tuple(
+            labels if labels is not None else _collected(data.get("train"))))
         names = ("accuracy", "macro_f1") + ("f1", "matthews") * (len(labels) == 2)
     return ClassificationTask(
         name="custom", labels=labels, metric_names=names, main_metric=names[0],
@@ -83,10 +81,6 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             _read_split, file=file, labels=labels, split=split)
             for split, file in data.items()},
         positive_label=labels[1] if len(labels) == 2 else None)
-
-
-def _joined(data_dir: str, path: str) -> str:
-    return path if files.is_remote(path) else os.path.join(data_dir, path)
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
@@ -104,7 +98,7 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
     return sorted_labels({str(example.label) for example in found.examples})
 
 
-def _checked_labels(labels: Sequence[str]) -> Sequence[str]:
+def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated:
         raise InputError(f"--labels has '{repeated[0]}' more than once.")
@@ -136,17 +130,18 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     kind = file.file_format or tables.format_of(file.path)
     if file.delimiter is not None and len(file.delimiter) != 1:
         raise InputError(f"--delimiter={file.delimiter!r} is not a single character.")
-    reader = (_Fields if kind == "jsonl" else _Cells)(file, label_needed)
-    examples: list[Example] = []
     blank: list[int] = []
-    for row in tables.read_rows(file.path, kind, file.delimiter):
-        if row.cells == []:
-            blank.append(row.number)
-            continue
-        values = reader.values(row)
-        if values is None:
-            continue
-        text_a, text_b, label = values
+
+    def rows() -> Iterator[tables.Row]:
+        for row in tables.read_rows(file.path, kind, file.delimiter):
+            if row.cells == []:
+                blank.append(row.number)
+            else:
+                yield row
+
+    examples: list[Example] = []
+    for row, text_a, text_b, label in (
+            _fields if kind == "jsonl" else _cells)(rows(), file, label_needed):
         for text, column in ((text_a, file.text_a), (text_b, file.text_b)):
             if column is not None and not text.strip():
                 raise InputError(f"{row.where}: the text of column '{column}' is "
@@ -167,103 +162,87 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         file.path, blank, "blank and left out"))
 
 
-_Values = tuple[str, str | None, str | None]  # Text, second text, label.
+# A row with its text, second text and label.
+_Values = tuple[tables.Row, str, str | None, str | None]
 
 
-class _Cells:
-    """Takes the values out of the rows of a TSV or CSV file."""
-
-    def __init__(self, file: DataFile, label_needed: bool):
-        self._file, self._label_needed = file, label_needed
-        self._places: list[int | None] | None = None
-        self._width = 0
-
-    def values(self, row: tables.Row) -> _Values | None:
-        """None for the header."""
-        if self._places is None:
-            self._width = len(row.cells)
-            self._places = self._find(row)
-            if self._file.header:
-                return None
-        if len(row.cells) != self._width:
+def _cells(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
+           ) -> Iterator[_Values]:
+    """What stands in the columns of a TSV or CSV file."""
+    places, width = None, 0
+    for row in rows:
+        if places is None:
+            width = len(row.cells)
+            places = [None if name is None else _place(
+                file, name, row, optional=name == file.label and not label_needed)
+                for name in (file.text_a, file.text_b, file.label)]
+            if file.header:
+                continue
+        if len(row.cells) != width:
             raise InputError(
-                f"{row.where}: has {len(row.cells)} columns where the first line "
-                f"has {self._width}; a delimiter inside a text must go, or the "
-                "file be CSV with that text in quotes.")
-        return tuple(None if place is None else row.cells[place]
-                     for place in self._places)
-
-    def _find(self, first: tables.Row) -> list[int | None]:
-        file = self._file
-        places = []
-        for name in (file.text_a, file.text_b, file.label):
-            optional = name == file.label and not self._label_needed
-            places.append(None if name is None
-                          else self._place(name, first, optional))
-        return places
-
-    def _place(self, name: str, first: tables.Row, optional: bool) -> int | None:
-        if self._file.header:
-            try:
-                return tables.column_index(self._file.path, name, first.cells)
-            except InputError as error:
-                if optional:
-                    return None
-                raise InputError(
-                    f"{str(error).removesuffix('.')}; where the first line is no "
-                    "header, add --noheader.") from error
-        if not name.isdecimal():
-            raise InputError(
-                f"{self._file.path}: without a header a column is a number from 0, "
-                f"not '{name}'; if the first line names the columns, say so.")
-        if int(name) < len(first.cells):
-            return int(name)
-        if optional:
-            return None
-        raise InputError(
-            f"{first.where}: there is no column {name}, only 0 to "
-            f"{len(first.cells) - 1}.")
+                f"{row.where}: has {len(row.cells)} columns where the first line has "
+                f"{width}; a delimiter inside a text must go, or the file be CSV with "
+                "that text in quotes.")
+        yield row, *(None if place is None else row.cells[place] for place in places)
 
 
-class _Fields:
-    """Takes the values out of the objects of a JSON lines file."""
-
-    def __init__(self, file: DataFile, label_needed: bool):
-        self._file, self._label_needed = file, label_needed
-
-    def values(self, row: tables.Row) -> _Values:
-        file = self._file
-        return (self._text(row, file.text_a),
-                None if file.text_b is None else self._text(row, file.text_b),
-                None if file.label is None else self._label(row, file.label))
-
-    def _value(self, row: tables.Row, field: str) -> object:
-        if field not in row.cells:
-            raise InputError(
-                f"{row.where}: there is no field '{field}', only "
-                f"{', '.join(map(repr, row.cells)) or 'none'}.")
-        return row.cells[field]
-
-    def _text(self, row: tables.Row, field: str) -> str:
-        value = self._value(row, field)
-        if not isinstance(value, str):
-            raise _not_a(row, field, "text")
+def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int | None:
+    if file.header:
         try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"{row.where}: character {error.start + 1} of the field '{field}' "
-                "is half a surrogate pair, not a character.") from error
-        return value
+            return tables.column_index(file.path, name, first.cells)
+        except InputError as error:
+            if optional:
+                return None
+            raise InputError(f"{str(error).removesuffix('.')}; where the first line is "
+                             "no header, add --noheader.") from error
+    if not name.isdecimal():
+        raise InputError(
+            f"{file.path}: without a header a column is a number from 0, not '{name}'; "
+            "if the first line names the columns, say so.")
+    if int(name) < len(first.cells):
+        return int(name)
+    if optional:
+        return None
+    raise InputError(f"{first.where}: there is no column {name}, only 0 to "
+                     f"{len(first.cells) - 1}.")
 
-    def _label(self, row: tables.Row, field: str) -> str | None:
-        value = (self._value(row, field) if self._label_needed
-                 else row.cells.get(field))
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, (list, dict)):
-            raise _not_a(row, field, "label")
-        return json.dumps(value)  # 1, 0.5, true
+
+def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
+            ) -> Iterator[_Values]:
+    """What stands in the fields of a JSON lines file."""
+    for row in rows:
+        yield (row, _text(row, file.text_a),
+               None if file.text_b is None else _text(row, file.text_b),
+               None if file.label is None else _label(row, file.label, label_needed))
+
+
+def _value(row: tables.Row, field: str) -> object:
+    if field not in row.cells:
+        raise InputError(f"{row.where}: there is no field '{field}', only "
+                         f"{', '.join(map(repr, row.cells)) or 'none'}.")
+    return row.cells[field]
+
+
+def _text(row: tables.Row, field: str) -> str:
+    value = _value(row, field)
+    if not isinstance(value, str):
+        raise _not_a(row, field, "text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{row.where}: character {error.start + 1} of the field '{field}' is half "
+            "a surrogate pair, not a character.") from error
+    return value
+
+
+def _label(row: tables.Row, field: str, needed: bool) -> str | None:
+    value = _value(row, field) if needed else row.cells.get(field)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (list, dict)):
+        raise _not_a(row, field, "label")
+    return json.dumps(value)  # 1, 0.5, true
 
 
 def _not_a(row: tables.Row, field: str, what: str) -> InputError:

@@ -252,22 +252,29 @@ def _passages(folder: str, level: str) -> Iterator[tuple[Any, str, str]]:
             f"one {_WHOLE_LEVEL}.") from error
     whole = os.path.join(folder, _WHOLE_LEVEL)
     single = sorted((path for path in paths if path != whole), key=_file_order)
-    if whole in paths:
-        if single:
-            raise InputError(
-                f"{folder}: holds {_WHOLE_LEVEL} and {len(single)} other .txt files, "
-                "and so perhaps every passage twice; move one or the others away.")
-        found = 0
-        for number, line in files.read_lines(whole):
-            if line.strip():
-                found += 1
-                where = f"{whole}, line {number}"
-                yield _parse(line, whole, number), f"{level}{number}.txt", where
-        if not found:
-            raise InputError(f"{whole}: is empty; it needs a JSON object a line.")
-    for path in single:
-        text = "\n".join(line for _, line in files.read_lines(path))
-        yield _parse(text, path), level + os.path.basename(path), path
+    if whole not in paths:
+        for path in single:
+            yield (files.read_json(path, "it needs the passage as one object"),
+                   level + os.path.basename(path), path)
+        return
+    if single:
+        raise InputError(
+            f"{folder}: holds {_WHOLE_LEVEL} and {len(single)} other .txt files, and "
+            "so perhaps every passage twice; move one or the others away.")
+    found = False
+    for number, line in files.read_lines(whole):
+        if line.strip():
+            found = True
+            where = f"{whole}, line {number}"
+            try:
+                passage = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise InputError(
+                    f"{where}: not JSON ({error.msg}, character {error.colno}); it "
+                    "needs the passage as one object on one line.") from error
+            yield passage, f"{level}{number}.txt", where
+    if not found:
+        raise InputError(f"{whole}: is empty; it needs a JSON object a line.")
 
 
 def _file_order(path: str) -> tuple:
@@ -277,42 +284,29 @@ def _file_order(path: str) -> tuple:
     return (0, int(stem), name) if stem.isdecimal() else (1, 0, name)
 
 
-def _parse(text: str, path: str, line: int = 0) -> Any:
-    """JSON of a line, or of a whole file if `line` is 0."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {line or error.lineno}: is not JSON ({error.msg}, "
-            f"character {error.colno}); it needs the passage as one object"
-            + (" on one line." if line else ".")) from error
-
-
 def _examples(passage: Any, default_id: str, level: str, where: str
               ) -> list[RaceExample]:
     """The questions of a passage, checked."""
     if not isinstance(passage, dict):
-        raise InputError(
-            f"{where}: is not a JSON object with article, questions and options.")
+        raise InputError(f"{where}: is not a JSON object with article, questions and "
+                         "options.")
     for name, kind, expected in (
             ("article", str, "text"), ("questions", list, "a list"),
             ("options", list, "a list of lists")):
         if not isinstance(passage.get(name), kind):
-            raise InputError(
-                f"{where}: '{name}' is missing or is not {expected}; a passage needs "
-                "article, questions and options.")
+            raise InputError(f"{where}: '{name}' is missing or is not {expected}; a "
+                             "passage needs article, questions and options.")
     questions, options = passage["questions"], passage["options"]
     answers = passage.get("answers")
     if answers is not None and not isinstance(answers, list):
-        raise InputError(
-            f"{where}: 'answers' is not a list; it needs a letter for each question.")
+        raise InputError(f"{where}: 'answers' is not a list; it needs a letter for "
+                         "each question.")
     if not questions:
         raise InputError(f"{where}: the passage has no question; take it out.")
     for name, values in (("options", options), ("answers", answers)):
         if values is not None and len(values) != len(questions):
-            raise InputError(
-                f"{where}: there are {len(questions)} questions but {len(values)} "
-                f"{name}; each question needs its own.")
+            raise InputError(f"{where}: there are {len(questions)} questions but "
+                             f"{len(values)} {name}; each question needs its own.")
     example_id = str(passage.get("id") or default_id)
     examples = []
     for i, question in enumerate(questions):
@@ -322,8 +316,8 @@ def _examples(passage: Any, default_id: str, level: str, where: str
         if (not isinstance(options[i], list) or len(options[i]) != NUM_CHOICES
                 or not all(isinstance(option, str) for option in options[i])):
             count = len(options[i]) if isinstance(options[i], list) else "no list of"
-            raise InputError(
-                f"{here}: there are {count} options; it needs {NUM_CHOICES} texts.")
+            raise InputError(f"{here}: there are {count} options; it needs "
+                             f"{NUM_CHOICES} texts.")
         label = None if answers is None else _label(answers[i], here)
         examples.append(RaceExample(
             example_id, i, level, passage["article"], question, tuple(options[i]),

@@ -201,11 +201,11 @@ def test_a_wrong_passage_is_named(tmp_path, changes, message):
 
 def test_broken_json_is_named_by_file_and_line(tmp_path):
     folder = write(tmp_path, '{\n "article": "a",\n "questions": [}', "[1]")
-    with pytest.raises(InputError, match=r"1\.txt, line 3: is not JSON \(Expecting"):
+    with pytest.raises(InputError, match=r"1\.txt, line 3: not JSON \(Expecting"):
         read_high(folder)
     lines = f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n"
     folder = write(tmp_path / "whole", lines, names=["all.txt"])
-    with pytest.raises(InputError, match=r"all\.txt, line 3: is not JSON .*on one"):
+    with pytest.raises(InputError, match=r"all\.txt, line 3: not JSON .*on one"):
         read_high(folder)
     folder = write(tmp_path / "list", "[1]")
     with pytest.raises(InputError, match=r"1\.txt: is not a JSON object"):
