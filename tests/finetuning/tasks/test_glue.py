@@ -375,6 +375,7 @@ def test_real_data_is_read_whole(name, counts):
 def test_real_sequences_are_short(name, average):
     task = glue.TASKS[name]
     examples = read(name, SHARED / "data" / "glue", "train").examples
+    examples = examples[::len(examples) // 10_000 + 1]
     tokens = FullTokenizer(
         spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
     mean = np.mean([len(task.featurize(

@@ -36,6 +36,10 @@ def features_of(example, max_seq_length=32, max_qa_length=16):
     return features
 
 
+def question(article, text, *options):
+    return race.RaceExample("x", 0, "high", article, text, options, 0, "x")
+
+
 def passage(**changes):
     """PASSAGE with other values; None takes a key out."""
     values = {**PASSAGE, **changes}
@@ -65,10 +69,9 @@ def read_high(folder, **options):
 
 
 @pytest.mark.parametrize("key", [
-    f"{split}/{levels}/64_12" for split in ("train", "dev", "test")
-    for levels in ("high0_middle0", "high1_middle0", "high0_middle1")] + [
-    f"{split}/high0_middle0/{lengths}" for split in ("train", "dev", "test")
-    for lengths in ("128_128", "48_20")])
+    f"{split}/{case}" for split in ("train", "dev", "test") for case in (
+        "high0_middle0/64_12", "high1_middle0/64_12", "high0_middle1/64_12",
+        "high0_middle0/128_128", "high0_middle0/48_20")])
 def test_examples_and_features_are_the_releases(key):
     split, levels, lengths = key.split("/")
     max_seq_length, max_qa_length = map(int, lengths.split("_"))
@@ -90,9 +93,7 @@ def test_every_set_of_the_release_is_compared():
 
 
 def test_features_are_padded_to_the_longest_choice_alone():
-    example = race.RaceExample("x", 0, "high", "a dog", "it", ("a", "a very wet dog",
-                                                             "b", "c"), 2, "x")
-    features = features_of(example)
+    features = features_of(question("a dog", "it", "a", "a very wet dog", "b", "c"))
     lengths = [sum(mask) for mask in features["input_mask"]]
     assert max(lengths) == len(features["input_ids"][0]) < 32
     assert {len(row) for values in (features["input_ids"], features["segment_ids"])
@@ -105,9 +106,8 @@ def test_features_are_padded_to_the_longest_choice_alone():
 
 def test_question_and_option_longer_than_the_sequence_are_cut():
     words = " ".join(["bicycle"] * 30)
-    example = race.RaceExample(
-        "x", 0, "high", "a dog", words, ("end", "a", "b", "c"), 0, "x")
-    features = features_of(example, max_seq_length=10, max_qa_length=128)
+    features = features_of(question("a dog", words, "end", "a", "b", "c"),
+                           max_seq_length=10, max_qa_length=128)
     pieces = tokenizer().encode(f"{words} end")
     assert features["input_ids"][0] == [
         tokenizer().cls_id, tokenizer().sep_id, *pieces[-7:], tokenizer().sep_id]
@@ -115,9 +115,9 @@ def test_question_and_option_longer_than_the_sequence_are_cut():
 
 
 def test_a_number_before_a_comma_is_read():
-    example = race.RaceExample("x", 0, "high", "over 1,200, people", "how many?",
-                               ("1,200,", "12,", "3", "4"), 0, "x")
-    assert len(features_of(example)["input_ids"]) == 4
+    features = features_of(question(
+        "over 1,200, people", "how many?", "1,200,", "12,", "3", "4"))
+    assert len(features["input_ids"]) == 4
 
 
 # ---- reading ---------------------------------------------------------------
@@ -199,24 +199,20 @@ def test_a_wrong_passage_is_named(tmp_path, changes, message):
     assert str(error.value).startswith(str(path)) and message in str(error.value)
 
 
-def test_broken_json_is_named_by_file_and_line(tmp_path):
-    folder = write(tmp_path, '{\n "article": "a",\n "questions": [}', "[1]")
-    with pytest.raises(InputError, match=r"1\.txt, line 3: not JSON \(Expecting"):
-        read_high(folder)
-    lines = f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n"
-    folder = write(tmp_path / "whole", lines, names=["all.txt"])
-    with pytest.raises(InputError, match=r"all\.txt, line 3: not JSON .*on one"):
-        read_high(folder)
-    folder = write(tmp_path / "list", "[1]")
-    with pytest.raises(InputError, match=r"1\.txt: is not a JSON object"):
-        read_high(folder)
-
-
-def test_the_line_of_a_wrong_passage_in_all_txt_is_named(tmp_path):
-    lines = f"{json.dumps(PASSAGE)}\n{json.dumps(passage(options=None))}\n"
-    folder = write(tmp_path, lines, names=["all.txt"])
-    with pytest.raises(InputError, match=r"all\.txt, line 2: 'options' is missing"):
-        read_high(folder)
+@pytest.mark.parametrize("name, text, message", [
+    ("1.txt", '{\n "article": "a",\n "questions": [}',
+     r"1\.txt, line 3: not JSON \(Expecting"),
+    ("all.txt", f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n",
+     r"all\.txt, line 3: not JSON .*on one"),
+    ("1.txt", "[1]", r"1\.txt: is not a JSON object"),
+    ("all.txt", f"{json.dumps(PASSAGE)}\n{json.dumps(passage(options=None))}\n",
+     r"all\.txt, line 2: 'options' is missing"),
+    ("all.txt", "\n", "all.txt: is empty"),
+    ("1.md", "{}", "dev/high: holds no .txt file"),
+])
+def test_a_wrong_file_is_named_with_its_line(tmp_path, name, text, message):
+    with pytest.raises(InputError, match=message):
+        read_high(write(tmp_path, text, names=[name]))
 
 
 def test_missing_folders_are_named(tmp_path):
@@ -228,13 +224,6 @@ def test_missing_folders_are_named(tmp_path):
         read(tmp_path, "dev")
     with pytest.raises(InputError, match=r"no such folder; check --data_dir\."):
         read(tmp_path, "dev", middle_only=True)
-
-
-def test_an_empty_set_is_refused(tmp_path):
-    with pytest.raises(InputError, match="dev/high: holds no .txt file"):
-        read_high(write(tmp_path))
-    with pytest.raises(InputError, match="all.txt: is empty"):
-        read_high(write(tmp_path, "\n", names=["all.txt"]))
 
 
 def test_passages_that_may_be_there_twice_are_refused(tmp_path):
