@@ -15,11 +15,12 @@ import time
 
 from absl import flags
 
-from albert_tf import files, progress
+from albert_tf import files
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
+from albert_tf.progress import duration
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training import baselines, log
@@ -50,11 +51,7 @@ BYTES_PER_PIECE = 500
 
 
 def run_script(step: str, script: str, **flag_values) -> None:
-    """Runs one of the project's scripts and shows its command.
-
-    Raises:
-      InputError: if the script fails; it has said why.
-    """
+    """Runs one of the project's scripts and shows its command."""
     command = [sys.executable, os.path.join(os.path.dirname(__file__) or ".", script)]
     command += [f"--{name}={value}" for name, value in flag_values.items()]
     shown = ["python", script, *command[2:]]
@@ -65,7 +62,7 @@ def run_script(step: str, script: str, **flag_values) -> None:
     if status:
         raise InputError(
             f"{script} ended with status {status}; its last lines say why.")
-    print(f"({progress.duration(time.monotonic() - begin)})", flush=True)
+    print(f"({duration(time.monotonic() - begin)})", flush=True)
 
 
 def make_data(folder: str) -> AlbertConfig:
@@ -146,7 +143,7 @@ def report(folder: str, config: AlbertConfig, begin: float) -> None:
         ("steps", f"{result['step']} of {BATCH_SIZE} sequences"),
         ("steps/s", f"{sorted(rates)[len(rates) // 2]:.1f}" if rates else "-"),
         ("parameters", f"{parameters:,}"),
-        ("time", progress.duration(time.monotonic() - begin)),
+        ("time", duration(time.monotonic() - begin)),
     ]
     print(f"\n== On held-out documents ({guess.examples} sequences, "
           f"{guess.predictions} masked pieces)\n")

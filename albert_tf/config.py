@@ -25,7 +25,12 @@ SHARING = ("all", "attention", "ffn", "none")
 class AlbertConfig:
     """Hyper-parameters of an ALBERT encoder, as in the released JSON files.
 
-    The defaults are those of the release's `modeling.AlbertConfig`. BERT is the
+        AlbertConfig.named("base", vocab_size=21128)
+        AlbertConfig.from_json_file("albert_config.json")
+
+    The defaults are those of the release's `modeling.AlbertConfig`. E is much smaller
+    than H (section 3.1 of the paper): embeddings learn what a piece means by itself,
+    layers what it means here, and V x E + E x H parameters do for V x H. BERT is the
     case `embedding_size == hidden_size`, `parameter_sharing == "none"`.
 
     Attributes:
@@ -49,9 +54,6 @@ class AlbertConfig:
         released files, where it is "all".
       down_scale_factor: in the released files; unused, there and here.
       extra: keys of the JSON file that mean nothing here; kept and written back.
-
-    Raises:
-      InputError: on construction, if a value cannot be or two do not fit.
     """
 
     vocab_size: int = 30000
@@ -112,12 +114,7 @@ class AlbertConfig:
 
     @classmethod
     def from_json_file(cls, path: str) -> "AlbertConfig":
-        """Reads `albert_config.json`.
-
-        Raises:
-          InputError: if the file cannot be read, is not a JSON object, or holds
-            values that cannot be; names the file.
-        """
+        """Reads `albert_config.json`."""
         values = files.read_object(path)
         if "vocab_size" not in values:
             raise InputError(
@@ -134,9 +131,6 @@ class AlbertConfig:
         Args:
           name: one of NAMED, for example "base", "xxlarge-v2", "bert-base".
           **changes: fields to set otherwise, for example vocab_size=21128.
-
-        Raises:
-          InputError: if there is no such name or field.
         """
         if name not in NAMED:
             raise InputError(
@@ -144,11 +138,7 @@ class AlbertConfig:
         return cls(**NAMED[name]).replace(**changes)
 
     def replace(self, **changes) -> "AlbertConfig":
-        """A copy with some fields changed; strings are read as the field's type.
-
-        Raises:
-          InputError: if a field is unknown or a value cannot be.
-        """
+        """A copy with some fields changed; strings are read as the field's type."""
         types = {field.name: field.type for field in dataclasses.fields(self)}
         for name, value in changes.items():
             if name not in types or name == "extra":

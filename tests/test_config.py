@@ -1,3 +1,5 @@
+"""The config: released files, published sizes, sharing, wrong values."""
+
 import dataclasses
 import json
 
@@ -99,9 +101,11 @@ def test_wrong_values_are_named(changes, words):
         assert word in str(error.value)
 
 
-def test_unknown_size_is_named():
+def test_unknown_names_are_named(tmp_path):
     with pytest.raises(InputError, match="'huge'.*xxlarge"):
         AlbertConfig.named("huge")
+    with pytest.raises(InputError, match="absent.json"):
+        AlbertConfig.from_json_file(str(tmp_path / "absent.json"))
 
 
 @pytest.mark.parametrize("text, words", [
@@ -116,11 +120,6 @@ def test_wrong_files_are_named(tmp_path, text, words):
         AlbertConfig.from_json_file(path)
     for word in [path, *words]:
         assert word in str(error.value)
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match="absent.json"):
-        AlbertConfig.from_json_file(str(tmp_path / "absent.json"))
 
 
 def test_group_of_layer_is_the_releases():

@@ -46,7 +46,8 @@ def test_line_has_rates_and_the_end(clock, caplog):
 @pytest.mark.parametrize("total, done, line", [
     (20, 20, "20 of 20 steps (100.0%), 0 s left, 2 steps/s"),
     (200, 100, "100 of 200 steps (50.0%), 10 s left, 10 steps/s"),
-    (2e6, 0.25, "0.25 of 2,000,000 steps (0.0%), 925 d 22 h left (until Z), 0.025 steps/s"),
+    (2e6, 0.25,
+     "0.25 of 2,000,000 steps (0.0%), 925 d 22 h left (until Z), 0.025 steps/s"),
     (20, 0, "0 of 20 steps (0.0%), 0 steps/s"),
     (None, 12345, "12,345 steps, 1,234 steps/s"),
 ])

@@ -66,9 +66,6 @@ def train(lines: Iterable[str], options: Options = Options()) -> Vocabulary:
     Args:
       lines: the text, a sentence to a line.
       options: the settings.
-
-    Raises:
-      InputError: if there is no text, or it does not allow `vocab_size` pieces.
     """
     check(options)
     source = _Source(lines, options.do_lower_case)
@@ -166,11 +163,7 @@ def _explained(error: Exception, source: _Source, options: Options) -> InputErro
 
 
 def vocab_lines(model: bytes) -> bytes:
-    """The content of a .vocab file as the SentencePiece trainer writes it.
-
-    Raises:
-      RuntimeError: if the first pieces are not FIRST_PIECES.
-    """
+    """The content of a .vocab file as the SentencePiece trainer writes it."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     if tuple(pieces[:len(FIRST_PIECES)]) != FIRST_PIECES:

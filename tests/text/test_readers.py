@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.text import (
-    prepare as corpus_preparation, python_prose, readers,
-    sentences as sentence_splitting)
+from albert_tf.text import python_prose, readers
+from albert_tf.text.prepare import (
+    DEDUPLICATION, Options, Summary, document_sentences)
+from albert_tf.text.prepare import prepare as prepare_documents
+from albert_tf.text.sentences import (
+    check_language, clean_text, cut_long, split_sentences)
 from tests.helpers import SHARED
 
 ROOT = Path(__file__).parents[2]
@@ -32,13 +35,13 @@ def read(path, counts=None, **layout):
 
 def prepare(tmp_path, texts, **options):
     """Writes documents given as texts; returns both files' documents, summary."""
-    summary = corpus_preparation.Summary()
+    summary = Summary()
     with_heldout = "heldout_share" in options or "heldout_documents" in options
     paths = tmp_path / "train.txt", tmp_path / "heldout.txt"
     with open(paths[0], "wb") as train, open(paths[1], "wb") as heldout:
-        corpus_preparation.prepare(
+        prepare_documents(
             [readers.Document(str(i), [text]) for i, text in enumerate(texts)],
-            corpus_preparation.Options(**options), train,
+            Options(**options), train,
             heldout if with_heldout else None, summary)
     return [[d.split("\n") for d in p.read_text(encoding="utf-8").split("\n\n") if d]
             for p in paths], summary
@@ -64,14 +67,14 @@ ARTICLES = [f"The mill number {i} stands by the river. It grinds corn {i} days l
 def test_sentences_of_several_languages(language, sentences):
     glue = "" if language in ("zh", "ja") else " "
     wanted = [s.strip() for s in sentences]
-    assert sentence_splitting.split_sentences(glue.join(wanted), language) == wanted
+    assert split_sentences(glue.join(wanted), language) == wanted
 
 
 @pytest.mark.parametrize("mark", ['"', "(", "“", "'"])
 def test_a_mark_never_closed_swallows_nothing(mark):
     sentences = [f"In year {i} the old town built one more bridge." for i in range(20)]
     text = f"{mark}{' '.join(sentences)} The \"end\" came. It (the end) was near."
-    found = sentence_splitting.split_sentences(text)
+    found = split_sentences(text)
     assert len(found) == 22
     assert found[5] == sentences[5]
     assert "".join("".join(found).split()) == "".join(text.split())
@@ -79,43 +82,43 @@ def test_a_mark_never_closed_swallows_nothing(mark):
 
 def test_marks_stay_with_their_sentence_in_a_long_quotation():
     chinese = "他走了很远的路也没有回来过。" * 10
-    found = sentence_splitting.split_sentences(f"“{chinese}”然后天黑了。“好。”", "zh")
+    found = split_sentences(f"“{chinese}”然后天黑了。“好。”", "zh")
     assert found[0].startswith("“") and found[9].endswith("。”")
     assert found[10:] == ["然后天黑了。", "“好。”"]
-    found = sentence_splitting.split_sentences(f"（{chinese}“好的”他说。）天黑了。", "zh")
+    found = split_sentences(f"（{chinese}“好的”他说。）天黑了。", "zh")
     assert found[10:] == ["“好的”他说。）", "天黑了。"]
 
 
 def test_list_numbers_stay_with_their_sentence():
     text = "The list is long. 1. First comes salt. 2. Then comes oil."
-    assert sentence_splitting.split_sentences(text) == [
+    assert split_sentences(text) == [
         "The list is long.", "1. First comes salt.", "2. Then comes oil."]
 
 
 def test_cleaning():
     text = "a\x00b\u200b c\u00a0 \t d\ufeff\u3000e\u00ad\ud800 f\u200cg"
-    assert sentence_splitting.clean_text(text) == ("ab c d e f\u200cg", 5)
+    assert clean_text(text) == ("ab c d e f\u200cg", 5)
 
 
 def test_cutting_long_sentences():
     text = "word " * 100
-    pieces = sentence_splitting.cut_long(text.strip(), 50)
-    assert " ".join(pieces) == text.strip()
-    assert max(map(len, pieces)) <= 50
+    parts = cut_long(text.strip(), 50)
+    assert " ".join(parts) == text.strip()
+    assert max(map(len, parts)) <= 50
     chinese = "一二三四五，" * 10
-    assert sentence_splitting.cut_long(chinese, 20)[0] == "一二三四五，" * 3
-    assert sentence_splitting.cut_long("x" * 45, 20) == ["x" * 20, "x" * 20, "x" * 5]
+    assert cut_long(chinese, 20)[0] == "一二三四五，" * 3
+    assert cut_long("x" * 45, 20) == ["x" * 20, "x" * 20, "x" * 5]
 
 
 @pytest.mark.parametrize("code, language", [
     ("en", "en"), ("pt-BR", "pt"), ("zh_Hans", "zh"), ("ZH", "zh"), ("yue", "yue")])
 def test_language_codes(code, language):
-    assert sentence_splitting.check_language(code) == language
+    assert check_language(code) == language
 
 
 def test_unknown_language():
     with pytest.raises(InputError, match="--language=qq is not a language code"):
-        sentence_splitting.check_language("qq")
+        check_language("qq")
 
 
 # Reading.
@@ -261,7 +264,7 @@ def test_number_held_out_depends_on_no_order(tmp_path):
 
 
 @pytest.mark.parametrize("share", [{"heldout_share": 0.3}, {"heldout_documents": 60}])
-@pytest.mark.parametrize("deduplicate", corpus_preparation.DEDUPLICATION)
+@pytest.mark.parametrize("deduplicate", DEDUPLICATION)
 def test_no_text_on_both_sides(tmp_path, share, deduplicate):
     copied = [t.replace(" ", "  ").upper() for t in ARTICLES]
     texts = [t for pair in zip(ARTICLES[:100], copied) for t in pair]
@@ -458,7 +461,7 @@ def test_real_chinese_text(tmp_path):
     path = SHARED / "data/chinese/news_zh_1.txt"
     documents = read(path, document_separator="blank_line")
     assert len(documents) == 10
-    options = corpus_preparation.Options(language="zh")
-    sentences = corpus_preparation.document_sentences(
+    options = Options(language="zh")
+    sentences = document_sentences(
         documents[0], options, collections.Counter())
     assert len(sentences) >= 60 and sum(s.endswith("。") for s in sentences) > 40

@@ -9,10 +9,11 @@ import pytest
 import sentencepiece
 
 from albert_tf.errors import InputError
-from albert_tf.tokenization import train_sentencepiece
+from albert_tf.tokenization.train_sentencepiece import Options, train, vocab_lines
 from tests.helpers import SHARED
 
 ROOT = Path(__file__).parents[2]
+SMALL = Options(vocab_size=110, num_threads=2)
 FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
          "(", ")", '"', "-", ".", "–", "£", "€"]
 
@@ -31,7 +32,7 @@ def pieces(vocab):
 
 @pytest.fixture(scope="module")
 def small():
-    return train_sentencepiece.train(lines(), train_sentencepiece.Options(vocab_size=110, num_threads=2))
+    return train(lines(), SMALL)
 
 
 def test_symbols_and_ids(small):
@@ -49,29 +50,24 @@ def test_symbols_and_ids(small):
 def test_preprocessing(small):
     text = "".join(pieces(small.vocab)[13:])
     assert text == text.lower() and "é" not in text
-    cased = train_sentencepiece.train(lines(), train_sentencepiece.Options(
-        vocab_size=110, num_threads=2, do_lower_case=False))
+    cased = train(lines(), SMALL._replace(do_lower_case=False))
     assert "K" in "".join(pieces(cased.vocab)[13:])
 
 
 def test_equal_input_gives_an_equal_result(small):
-    again = train_sentencepiece.train(
-        lines(), train_sentencepiece.Options(vocab_size=110, num_threads=2))
-    assert again == small
-    options = train_sentencepiece.Options(
-        vocab_size=90, num_threads=2, input_sentence_size=200)
-    drawn = train_sentencepiece.train(lines(), options)
-    assert drawn == train_sentencepiece.train(lines(), options)
+    assert train(lines(), SMALL) == small
+    options = SMALL._replace(vocab_size=90, input_sentence_size=200)
+    drawn = train(lines(), options)
+    assert drawn == train(lines(), options)
     assert drawn.sentences == 400
-    assert drawn.vocab != train_sentencepiece.train(
+    assert drawn.vocab != train(
         lines(), options._replace(input_sentence_size=300)).vocab
 
 
 def test_long_lines_count():
     # 4192 bytes is where the trainer would leave a line out.
     text = [" ".join(lines()), " ".join(["quartz"] * 2000)]
-    result = train_sentencepiece.train(text, train_sentencepiece.Options(vocab_size=110, num_threads=2))
-    assert "▁quartz" in pieces(result.vocab)
+    assert "▁quartz" in pieces(train(text, SMALL).vocab)
 
 
 @pytest.mark.parametrize("text, options, message", [
@@ -86,14 +82,14 @@ def test_long_lines_count():
 ])
 def test_refusals(text, options, message):
     with pytest.raises(InputError, match=message):
-        train_sentencepiece.train(text, train_sentencepiece.Options(**options))
+        train(text, Options(**options))
 
 
 def test_the_largest_possible_size_works():
     with pytest.raises(InputError) as caught:
-        train_sentencepiece.train(lines(), train_sentencepiece.Options(num_threads=2))
+        train(lines(), Options(num_threads=2))
     largest = int(str(caught.value).split("--vocab_size=")[2].split()[0])
-    train_sentencepiece.train(lines(), train_sentencepiece.Options(vocab_size=largest, num_threads=2))
+    train(lines(), SMALL._replace(vocab_size=largest))
 
 
 def test_an_error_in_the_input_comes_through():
@@ -102,7 +98,7 @@ def test_an_error_in_the_input_comes_through():
         raise InputError("line 7 is damaged")
 
     with pytest.raises(InputError, match="line 7 is damaged"):
-        train_sentencepiece.train(damaged(), train_sentencepiece.Options(vocab_size=110))
+        train(damaged(), SMALL)
 
 
 def run(*flags):
@@ -140,4 +136,4 @@ def test_vocab_file_is_written_as_the_trainer_writes_it():
     for folder, name in (("golden/spm", "en4k"), ("data/spm_en", "30k-clean")):
         model = (SHARED / folder / f"{name}.model").read_bytes()
         wanted = (SHARED / folder / f"{name}.vocab").read_bytes()
-        assert train_sentencepiece.vocab_lines(model) == wanted
+        assert vocab_lines(model) == wanted
