@@ -1,7 +1,9 @@
 """A model of a few hundred parameters and records for it, to train in tests."""
 
+import contextlib
 import dataclasses
 import itertools
+import signal
 
 import numpy as np
 import tensorflow as tf
@@ -97,6 +99,18 @@ class FixedBatches(Batches):
     def training_dataset(self, shape, start_step, pipeline):
         assert shape == 0 and start_step == 0
         return self._dataset
+
+
+class SignalAt(contextlib.nullcontext):
+    """In place of a run's signals: SIGTERM comes during a step."""
+
+    def __init__(self, run, step: int):
+        super().__init__()
+        self._run, self._step = run, step
+
+    @property
+    def received(self):
+        return signal.SIGTERM if self._run.current_step == self._step else None
 
 
 def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:

@@ -83,12 +83,6 @@ def _parsed(line: str) -> Optional[dict[str, Any]]:
     return row if isinstance(row, dict) and {"step", "split"} <= row.keys() else None
 
 
-def has_row(path: str, step: int, split: str) -> bool:
-    """Whether a metrics log is there and has a row of this step and split."""
-    return files.exists(path) and any(
-        row["step"] == step and row["split"] == split for row in read_metrics(path))
-
-
 def draw_curves(metrics_path: str, image_path: str,
                 levels: Optional[Mapping[str, Mapping[str, float]]] = None) -> None:
     """Draws every metric over the steps, training and evaluation in one panel.

@@ -1,15 +1,16 @@
 """The loop, one for every task: start, train, save, evaluate, keep the best.
 
-Where a run starts is told in run_start.
+Where a run starts is told in `start`; what lies in its folder, in `run_folder`.
 """
 
 import contextlib
 import functools
-import io
 import json
 import math
 import os
+import signal
 import tempfile
+import time
 from typing import Any, Callable, Mapping, Optional
 
 import orbit
@@ -25,19 +26,44 @@ from albert_tf.modeling.encoder import Computation
 from albert_tf.progress import Progress
 from albert_tf.training import distribution, run_folder
 from albert_tf.training.log import (
-    CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, has_row, read_metrics)
+    CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
-from albert_tf.training.options import RunOptions, check_batch_sizes
-from albert_tf.training.start import Start
 from albert_tf.training.objectives import Predictions, Task
+from albert_tf.training.options import RunOptions, check_batch_sizes
+from albert_tf.training.start import load_to_train, load_to_use
 from albert_tf.training.steps import Evaluator, Trainer
-from albert_tf.training.stop_signals import StopSignals
-
-__all__ = ["DivergenceError", "Run", "RunOptions", "Stopped"]
 
 
 class DivergenceError(InputError):
     """The loss or the gradient is no longer finite."""
+
+
+class StopSignals:
+    """Within its `with` block SIGTERM and SIGINT are noted instead of ending the
+    program, so that a run ends between two steps and not in the middle of one.
+
+    For the main thread, as all handling of signals in Python.
+
+    Attributes:
+      received: number of the signal that came, or None.
+    """
+
+    def __init__(self):
+        self.received: Optional[int] = None
+        self._old_handlers = {}
+
+    def __enter__(self) -> "StopSignals":
+        def note(number, frame):
+            del frame
+            self.received = number
+
+        self._old_handlers = {number: signal.signal(number, note)
+                              for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception_info):
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
 
 
 class Run:
@@ -45,17 +71,22 @@ class Run:
 
     To be constructed and used within the strategy's scope.
 
+        with strategy.scope():
+            task = Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
+            optimizer = create_optimizer(0.00176, 125000, 3125)
+            optimizer.build(task.model.trainable_variables)
+            run = Run(task, config, RunOptions("runs/base", 125000, 4096), batches,
+                      optimizer)
+            run.train()
+
     Args:
-      task: model, losses and metrics.
+      task: model, objective and score.
       config: the model's shape, kept beside the checkpoints.
       options: how the run goes.
       batches: for training and for evaluation.
       optimizer: a built optimizer; None where nothing is trained.
       task_options: what else the result depends on, such as input files and the
         learning rate; kept beside `options` in output_dir.
-
-    Raises:
-      InputError: if the batch sizes do not divide or output_dir cannot be written.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
@@ -68,10 +99,10 @@ class Run:
         self.optimizer = optimizer
         self.strategy = tf.distribute.get_strategy()
         self.chief = distribution.is_chief(self.strategy)
-        self._evaluates = batches.num_evaluation_shapes > 0
+        self.evaluates = batches.num_evaluation_shapes > 0
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
-                          evaluate=self._evaluates)
+                          evaluate=self.evaluates)
         files.make_directory(options.output_dir, "output_dir")
         # XLA wants all sizes known.
         compiled = options.step.jit_compile or isinstance(
@@ -90,60 +121,16 @@ class Run:
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
         # Step and metrics of the evaluation that `evaluator.predictions` are of.
-        self._last_evaluation: tuple[int, dict[str, float]] = (-1, {})
-        self._start = Start(
-            task, config, options, self.checkpoint, self.step, self.chief)
+        self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
 
     @property
     def current_step(self) -> int:
         """Steps done."""
         return int(self.step.numpy())
 
-    # ---- evaluate and predict ----------------------------------------------
-
-    def load(self, best: bool = True) -> None:
-        """Loads weights to evaluate or predict with; see Start.to_use."""
-        self._start.to_use(best)
-
-    @functools.cached_property
-    def evaluator(self) -> Evaluator:
-        """Evaluates the batches' evaluation set; without one it only predicts."""
-        return Evaluator(self.task, self.batches.evaluation(), self.computation)
-
-    def evaluate(self, best: bool = False) -> dict[str, float]:
-        """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint.
-
-        Returns:
-          The metrics; they are also written to `eval_results.json`.
-        """
-        self.load(best)
-        step, metrics = self._last_evaluation
-        if step != self.current_step:
-            with self._explained():
-                metrics = self.evaluator.evaluate()
-        self._write_results(metrics)
-        return metrics
-
-    def predict(self, batches: distribution.Batches) -> Predictions:
-        """The task's predictions, by the weights as they stand (see `load`).
-
-        Args:
-          batches: of the examples, as an evaluation set; labels do not matter.
-
-        Returns:
-          Name → one array for each example, in their order.
-        """
-        with self._explained():
-            return self.evaluator.predict(batches.evaluation())
-
-    def _write_results(self, metrics: Mapping[str, float]) -> None:
-        logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
-            f"{name} {value:.6g}" for name, value in metrics.items()))
-        if self.chief:
-            path = os.path.join(self.options.output_dir, run_folder.RESULTS_FILE)
-            with files.atomic_write(path) as stream:
-                stream.write(json.dumps(
-                    {"step": self.current_step, **metrics}, indent=2).encode() + b"\n")
+    def path(self, name: str) -> str:
+        """A file of output_dir."""
+        return os.path.join(self.options.output_dir, name)
 
     # ---- train -------------------------------------------------------------
 
@@ -161,222 +148,101 @@ class Run:
         Raises:
           DivergenceError: if the loss is no longer finite.
           Stopped: after SIGTERM or SIGINT, with a checkpoint of the last step.
-          InputError: if there is nothing to start from, or no room to write.
         """
-        self._start.to_train()
+        # 1. Weights, and the step that they are of. What fails here leaves no trace.
+        load_to_train(self)
+        # 2. The task's own files, where nothing but the chief writes.
         if self.chief:
             on_start()
+        # 3. What was evaluated before. Every process of a cluster must come to the
+        #    same answer, hence before the chief opens the log.
+        evaluated = self._earlier_evaluations()
+        due = self._evaluation_due(evaluated)
+        # 4. The folder: leftovers of a kill go, the options are kept or compared.
         first = self.current_step
-        with tempfile.TemporaryDirectory() as scratch:
-            return self._train(first, scratch)
-
-    def _train(self, first: int, scratch: str) -> Optional[dict[str, float]]:
-        options = self.options
-        # Every process of a cluster must come to the same answer, hence before
-        # the chief opens the log.
-        evaluation_due = self._evaluation_due()
+        log = None
         if self.chief:
-            run_folder.remove_unfinished(options.output_dir)
+            run_folder.remove_unfinished(self.options.output_dir)
             run_folder.keep_options(
-                options.output_dir, self._all_options, resumed=first > 0)
+                self.options.output_dir, self._all_options, resumed=first > 0)
             if not first:
-                files.remove(os.path.join(options.output_dir, run_folder.BEST_FILE))
-        self._best_metric_values = self._earlier_values(first)
-        log = MetricsLog(options.output_dir, first) if self.chief else None
-        if first >= options.num_train_steps and not evaluation_due:
+                files.remove(self.path(run_folder.BEST_FILE))
+            log = MetricsLog(self.options.output_dir, first)
+        if first >= self.options.num_train_steps and not due:
             logging.info("Step %d of %d is reached: nothing to train.",
-                         first, options.num_train_steps)
+                         first, self.options.num_train_steps)
             return None
-        self._progress = Progress("training", "steps", options.num_train_steps, first,
-                                  {"sequences": options.train_batch_size})
-        trainer = Trainer(
-            self.task, self.optimizer, self.batches.train(first), options.step,
-            self._on_step, self.batches.shape_of_step, self.scaling,
-            self.computation)
-        self._trainer = trainer
-        evaluator = self.evaluator if self._evaluates else None
-        # Every process must take part in saving; only the chief's files count.
-        self._folder = options.output_dir if self.chief else scratch
-        self._manager = tf.train.CheckpointManager(
-            self.checkpoint, self._folder,
-            max_to_keep=options.keep_checkpoint_max or None,
-            checkpoint_name=run_folder.CHECKPOINT_NAME)
-        controller = orbit.Controller(
-            strategy=self.strategy, global_step=self.step, trainer=trainer,
-            evaluator=evaluator, steps_per_loop=self._steps_per_loop,
-            train_actions=[lambda output: self._after_loop(log, output)],
-            eval_actions=self._evaluation_actions(log, first),
-            summary_dir=self._summary_folder("train"),
-            eval_summary_dir=self._summary_folder("eval"))
+        # 5. Steps, with what they need. Every process must take part in saving; only
+        #    the chief's files count.
+        with tempfile.TemporaryDirectory() as scratch:
+            training = _Training(
+                self, evaluated, log, self.options.output_dir if self.chief else scratch)
+            with self.explained(), self.signals:
+                return training.go(due)
 
-        # orbit also prints what it logs; our lines say the same and more.
-        quiet = contextlib.redirect_stdout(io.StringIO())
-        with self._explained(), quiet, self.signals:
-            try:
-                return self._interleave(controller, evaluator, evaluation_due)
-            except Stopped as stop:
-                self._save()
-                logging.info(
-                    "Stopped by signal %d at step %d; the same command goes on there.",
-                    stop.signal_number, self.current_step)
-                raise
-            finally:
-                if self.chief and log.rows:
-                    draw_curves(log.path, os.path.join(options.output_dir, CURVES_FILE))
+    def _earlier_evaluations(self) -> list[dict[str, Any]]:
+        """The log's rows of evaluations up to the step of this start."""
+        step, path = self.current_step, self.path(METRICS_FILE)
+        return [row for row in (read_metrics(path) if step and files.exists(path) else ())
+                if row["split"] == "eval" and row["step"] <= step]
 
-    def _earlier_values(self, step: int) -> list[float]:
-        """The best metric in the evaluations up to the step of this start."""
-        path = os.path.join(self.options.output_dir, METRICS_FILE)
-        rows = read_metrics(path) if step and files.exists(path) else []
-        return [row[self.task.best_metric] for row in rows
-                if row["split"] == "eval" and row["step"] <= step
-                and self.task.best_metric in row]
-
-    def _evaluation_due(self) -> bool:
+    def _evaluation_due(self, evaluated: list[dict[str, Any]]) -> bool:
         """Whether the run was stopped between a checkpoint and its evaluation."""
         step, options = self.current_step, self.options
-        if not self._evaluates or not step or (
-                step % options.save_checkpoints_steps
-                and step < options.num_train_steps):
-            return False
-        return not has_row(os.path.join(options.output_dir, METRICS_FILE), step, "eval")
+        return bool(
+            self.evaluates and step
+            and (not step % options.save_checkpoints_steps
+                 or step >= options.num_train_steps)
+            and all(row["step"] != step for row in evaluated))
 
-    def _save(self) -> None:
-        try:
-            self._manager.save(checkpoint_number=self.current_step)
-        except (tf.errors.OpError, OSError) as error:
-            raise InputError(
-                f"{self.options.output_dir}: the checkpoint of step "
-                f"{self.current_step} cannot be written "
-                f"({str(error).strip().splitlines()[0]}); make room there, and the "
-                "same command goes on at the checkpoint before.") from error
-        logging.info("Checkpoint of step %d saved in %s.",
-                     self.current_step, self.options.output_dir)
+    # ---- evaluate and predict ----------------------------------------------
 
-    def _interleave(self, controller, evaluator, evaluation_due):
-        """Trains from checkpoint to checkpoint; the last evaluation's metrics."""
-        options = self.options
-        metrics = None
-        if evaluation_due:
-            metrics = controller.evaluate(steps=evaluator.num_steps)
-        while self.current_step < options.num_train_steps:
-            if self._stalled():
-                logging.info(
-                    "Stopped early at step %d: %d evaluations in a row did not "
-                    "better %s.", self.current_step, options.early_stopping,
-                    self.task.best_metric)
-                break
-            # Checkpoints fall on multiples, wherever the run started.
-            interval = options.save_checkpoints_steps
-            target = min((self.current_step // interval + 1) * interval,
-                         options.num_train_steps)
-            controller.train(steps=target, checkpoint_at_completion=False)
-            self._report(self._trainer.current_metrics())
-            self._save()
-            if evaluator is not None:
-                metrics = controller.evaluate(steps=evaluator.num_steps)
-            self._progress.restart(self.current_step)
+    def load(self, best: bool = True) -> None:
+        """Loads weights to evaluate or predict with; see start.load_to_use."""
+        load_to_use(self, best)
+
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        """Evaluates the batches' evaluation set; without one it only predicts."""
+        return Evaluator(self.task, self.batches.evaluation(), self.computation)
+
+    def evaluate(self, best: bool = False) -> dict[str, float]:
+        """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint.
+
+        Returns:
+          The metrics; they are also written to `eval_results.json`.
+        """
+        self.load(best)
+        step, metrics = self.last_evaluation
+        if step != self.current_step:
+            with self.explained():
+                metrics = self.evaluator.evaluate()
+        self.write_results(metrics)
         return metrics
 
-    def _stalled(self) -> bool:
-        """Whether the last `early_stopping` evaluations did not better the best."""
-        patience, values = self.options.early_stopping, self._best_metric_values
-        return 0 < patience < len(values) and (
-            max(values[-patience:]) <= max(values[:-patience]))
+    def predict(self, batches: distribution.Batches) -> Predictions:
+        """The task's predictions, by the weights as they stand (see `load`).
 
-    def _steps_per_loop(self, step: int) -> int:
-        """Steps to the next multiple, so that rows fall on round steps."""
-        loop = self.options.iterations_per_loop
-        return loop - int(step) % loop
+        Args:
+          batches: of the examples, as an evaluation set; labels do not matter.
 
-    def _on_step(self) -> None:
-        """After each step on the host."""
-        if self.signals.received is not None:
-            # Before anything is saved.
-            self._check_finite()
-            raise Stopped(self.signals.received)
-        if not self._progress.restarted:
-            # The first step takes long to be traced.
-            self._progress.restart(self.current_step)
-        if self._progress.due():
-            self._check_finite()
-            self._report(self._trainer.current_metrics())
+        Returns:
+          Name → one array for each example, in their order.
+        """
+        with self.explained():
+            return self.evaluator.predict(batches.evaluation())
 
-    def _report(self, metrics: Mapping[str, float]) -> None:
-        self._progress.report(self.current_step, ", ".join(
-            f"{name} {value:.4g}" for name, value in metrics.items()
-            if "loss" in name or name == "skipped_steps"))
-
-    def _after_loop(self, log: Optional[MetricsLog], output: Mapping[str, Any]) -> None:
-        # Before anything is saved or written.
-        self._check_finite()
-        if log:
-            log.write(self.current_step, "train", output)
-        if self._trainer.runs_on_device:
-            self._report(output)
-        if self.signals.received is not None:
-            raise Stopped(self.signals.received)
-
-    def _check_finite(self) -> None:
-        bad = int(self._trainer.first_bad_step.numpy())
-        if bad < 0:
-            return
-        what = f"the loss or the gradient is not finite at step {bad}"
-        if self.scaling:
-            what += (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
-                     "may not hold this model's numbers, as bfloat16 would")
-        # The checkpoint of step `bad` itself holds the weights that failed.
-        self._diverged(what, bad)
-
-    def _diverged(self, what: str, step: int) -> None:
-        good = [path for path in all_checkpoints(self.options.output_dir)
-                if run_folder.step_of(path) < step]
-        raise DivergenceError(
-            f"{what}; "
-            + (f"the last good checkpoint is {good[-1]}" if good
-               else "there is no checkpoint from before")
-            + "; use a lower learning rate or a longer warm-up, or check the data.")
-
-    def _evaluation_actions(self, log: Optional[MetricsLog], first: int) -> list:
-        options = self.options
-        best_file = os.path.join(options.output_dir, run_folder.BEST_FILE)
-        best = orbit.actions.NewBestMetric(
-            self.task.best_metric, write_metric=self.chief,
-            # At the start the chief removes an older file; others must not see it.
-            filename=best_file if self.chief or first else None)
-
-        def keep_best(output):
-            write_whole(self.checkpoint, os.path.join(self._folder, BEST_CHECKPOINT))
-            logging.info("Step %d is the best so far (%s %.4f): %s.", self.current_step,
-                         self.task.best_metric, float(output[self.task.best_metric]),
-                         BEST_CHECKPOINT)
-
-        def record(output):
-            self._last_evaluation = self.current_step, dict(output)
-            self._best_metric_values.append(float(output[self.task.best_metric]))
-            self._write_results(output)
-            if log:
-                log.write(self.current_step, "eval", output)
-                draw_curves(log.path, os.path.join(options.output_dir, CURVES_FILE))
-
-        def check(output):
-            # The last step before a checkpoint may ruin weights and not yet a loss.
-            for name, value in output.items():
-                if not math.isfinite(value):
-                    self._diverged(f"{name} is {value} in the evaluation at step "
-                                   f"{self.current_step}", self.current_step)
-
-        # The row comes last: without it a run that was killed evaluates again.
-        return [check, orbit.actions.ConditionalAction(
-            condition=best.test, action=[keep_best, best.commit]), record]
-
-    def _summary_folder(self, split: str) -> Optional[str]:
-        if not self.chief:
-            return None
-        return os.path.join(self.options.output_dir, "tensorboard", split)
+    def write_results(self, metrics: Mapping[str, float]) -> None:
+        """Logs the metrics of an evaluation and writes them to output_dir."""
+        logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
+            f"{name} {value:.6g}" for name, value in metrics.items()))
+        if self.chief:
+            with files.atomic_write(self.path(run_folder.RESULTS_FILE)) as stream:
+                stream.write(json.dumps(
+                    {"step": self.current_step, **metrics}, indent=2).encode() + b"\n")
 
     @contextlib.contextmanager
-    def _explained(self):
+    def explained(self):
         """Turns an error of reading into the sentence that names the record."""
         try:
             yield
@@ -392,3 +258,187 @@ class Run:
             if explained is None:
                 raise
             raise explained from error
+
+
+class _Training:
+    """What a run needs while it trains, made at once when its weights are loaded.
+
+    Args:
+      run: the run, at the step to start from.
+      evaluated: the log's rows of earlier evaluations.
+      log: the metrics log; the chief's alone.
+      folder: where this process saves.
+    """
+
+    def __init__(self, run: Run, evaluated: list[dict[str, Any]],
+                 log: Optional[MetricsLog], folder: str):
+        options, first, name = run.options, run.current_step, run.task.best_metric
+        self.run = run
+        self.log = log
+        self.folder = folder
+        self.progress = Progress("training", "steps", options.num_train_steps, first,
+                                 {"sequences": options.train_batch_size})
+        self.trainer = Trainer(
+            run.task, run.optimizer, run.batches.train(first), options.step,
+            self._on_step, run.batches.shape_of_step, run.scaling, run.computation)
+        self.evaluator = run.evaluator if run.evaluates else None
+        self.manager = tf.train.CheckpointManager(
+            run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
+            checkpoint_name=run_folder.CHECKPOINT_NAME)
+        self.best = orbit.actions.NewBestMetric(
+            name, write_metric=run.chief,
+            # At the start the chief removes an older file; others must not see it.
+            filename=run.path(run_folder.BEST_FILE) if run.chief or first else None)
+        self.values = [row[name] for row in evaluated if name in row]
+        self.train_summaries, self.eval_summaries = (
+            orbit.utils.SummaryManager(
+                run.path(f"tensorboard/{split}") if run.chief else None,
+                tf.summary.scalar, run.step) for split in ("train", "eval"))
+
+    def go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
+        """Trains from checkpoint to checkpoint; the last evaluation's metrics."""
+        run, options = self.run, self.run.options
+        try:
+            metrics = self._evaluate() if evaluation_due else None
+            while run.current_step < options.num_train_steps:
+                if self._stalled():
+                    logging.info(
+                        "Stopped early at step %d: %d evaluations in a row did not "
+                        "better %s.", run.current_step, options.early_stopping,
+                        run.task.best_metric)
+                    break
+                # Checkpoints fall on multiples, wherever the run started.
+                self._train_to(min(
+                    _next_multiple(run.current_step, options.save_checkpoints_steps),
+                    options.num_train_steps))
+                self._save()
+                if self.evaluator is not None:
+                    metrics = self._evaluate()
+                self.progress.restart(run.current_step)
+            return metrics
+        except Stopped as stop:
+            self._save()
+            logging.info(
+                "Stopped by signal %d at step %d; the same command continues there.",
+                stop.signal_number, run.current_step)
+            raise
+        finally:
+            self._draw()
+
+    def _stalled(self) -> bool:
+        """Whether the last `early_stopping` evaluations did not better the best."""
+        patience, values = self.run.options.early_stopping, self.values
+        return 0 < patience < len(values) and (
+            max(values[-patience:]) <= max(values[:-patience]))
+
+    # ---- steps -------------------------------------------------------------
+
+    def _train_to(self, target: int) -> None:
+        """Trains with a row of metrics on each round step, and at `target`."""
+        run = self.run
+        while (step := run.current_step) < target:
+            end = min(_next_multiple(step, run.options.iterations_per_loop), target)
+            metrics = self.trainer.train(tf.constant(end - step))
+            # Before anything is saved or written.
+            self._check_finite()
+            if self.log:
+                self.log.write(run.current_step, "train", metrics)
+            if self.trainer.runs_on_device:
+                self._report(metrics)
+            if run.signals.received is not None:
+                raise Stopped(run.signals.received)
+            self.train_summaries.write_summaries(metrics)
+            self.train_summaries.flush()
+        self._report(self.trainer.current_metrics())
+
+    def _on_step(self) -> None:
+        """After each step on the host."""
+        run = self.run
+        if run.signals.received is not None:
+            # Before anything is saved.
+            self._check_finite()
+            raise Stopped(run.signals.received)
+        if not self.progress.restarted:
+            # The first step takes long to be traced.
+            self.progress.restart(run.current_step)
+        if self.progress.due():
+            self._check_finite()
+            # Workers come to such a line at different steps, and the means are an
+            # exchange, in which all of them must take part.
+            alone = not isinstance(
+                run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+            self._report(self.trainer.current_metrics() if alone else {})
+
+    def _report(self, metrics: Mapping[str, float]) -> None:
+        self.progress.report(self.run.current_step, ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items()
+            if "loss" in name or name == "skipped_steps"))
+
+    def _check_finite(self) -> None:
+        bad = int(self.trainer.first_bad_step.numpy())
+        if bad < 0:
+            return
+        what = f"the loss or the gradient is not finite at step {bad}"
+        if self.run.scaling:
+            what += (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
+                     "may not hold this model's numbers, as bfloat16 would")
+        # The checkpoint of step `bad` itself holds the weights that failed.
+        self._diverged(what, bad)
+
+    def _diverged(self, what: str, step: int) -> None:
+        good = [path for path in all_checkpoints(self.run.options.output_dir)
+                if run_folder.step_of(path) < step]
+        raise DivergenceError(
+            f"{what}; "
+            + (f"the last good checkpoint is {good[-1]}" if good
+               else "there is no checkpoint from before")
+            + "; use a lower learning rate or a longer warm-up, or check the data.")
+
+    def _save(self) -> None:
+        step, output_dir = self.run.current_step, self.run.options.output_dir
+        try:
+            self.manager.save(checkpoint_number=step)
+        except (tf.errors.OpError, OSError) as error:
+            raise InputError(
+                f"{output_dir}: the checkpoint of step {step} cannot be written "
+                f"({str(error).strip().splitlines()[0]}); make room there, and the "
+                "same command continues at the checkpoint before.") from error
+        logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
+
+    # ---- evaluations -------------------------------------------------------
+
+    def _evaluate(self) -> dict[str, float]:
+        run = self.run
+        begin = time.monotonic()
+        metrics = self.evaluator.evaluate()
+        rate = self.evaluator.num_steps / max(time.monotonic() - begin, 1e-9)
+        for name, value in metrics.items():
+            # The last step before a checkpoint may ruin weights and not yet a loss.
+            if not math.isfinite(value):
+                self._diverged(f"{name} is {value} in the evaluation at step "
+                               f"{run.current_step}", run.current_step)
+        value = float(metrics[run.task.best_metric])
+        if self.best.test(metrics):
+            write_whole(run.checkpoint, os.path.join(self.folder, BEST_CHECKPOINT))
+            logging.info("Step %d is the best so far (%s %.4f): %s.", run.current_step,
+                         run.task.best_metric, value, BEST_CHECKPOINT)
+            self.best.commit(metrics)
+        self.values.append(value)
+        run.last_evaluation = run.current_step, dict(metrics)
+        run.write_results(metrics)
+        # The row comes last: without it a run that was killed evaluates again.
+        if self.log:
+            self.log.write(run.current_step, "eval", metrics)
+            self._draw()
+        self.eval_summaries.write_summaries({**metrics, "steps_per_second": rate})
+        self.eval_summaries.flush()
+        return metrics
+
+    def _draw(self) -> None:
+        if self.log and self.log.rows:
+            draw_curves(self.log.path, self.run.path(CURVES_FILE))
+
+
+def _next_multiple(step: int, interval: int) -> int:
+    """The next step after `step` that is a multiple of `interval`."""
+    return (step // interval + 1) * interval

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import re
-import signal
 
 import numpy as np
 import pytest
@@ -173,14 +172,7 @@ def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
 
 def train_until_stopped(tuner, step):
     """Trains; SIGTERM comes during this step."""
-    on_step = tuner.run._on_step
-
-    def stop():
-        if tuner.run.current_step == step:
-            tuner.run.signals.received = signal.SIGTERM
-        on_step()
-
-    tuner.run._on_step = stop
+    tuner.run.signals = tiny_run.SignalAt(tuner.run, step)
     with pytest.raises(Stopped):
         tuner.train()
 

@@ -519,5 +519,5 @@ def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data, eager):
     run.train()
     run.load(best=True)
     best_step = run.current_step
-    run._last_evaluation = (best_step + 1, {"sentence_order_accuracy": -1.0})
+    run.last_evaluation = (best_step + 1, {"sentence_order_accuracy": -1.0})
     assert run.evaluate(best=True)["sentence_order_accuracy"] >= float(best)
