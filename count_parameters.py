@@ -15,8 +15,8 @@ without. Its xlarge and xxlarge agree with neither, nor with the heads counted t
 from absl import flags
 
 from albert_tf.cli import flags as cli_flags
-from albert_tf.modeling.parameter_count import (
-    agreement, count_parameters, named_counts, paper_rows)
+from albert_tf.config import NAMED, SHARING, AlbertConfig
+from albert_tf.modeling.parameter_count import count_parameters
 
 FLAGS = flags.FLAGS
 
@@ -29,6 +29,35 @@ PARTS = (("embeddings", "embeddings"), ("projection E to H", "projection"),
          ("encoder", "without_pooler"), ("pooler", "pooler"),
          ("with pooler", "with_pooler"), ("pretraining heads", "heads"),
          ("with heads", "with_heads"))
+
+# The paper's figures, in millions. Table 1: named sizes.
+TABLE_1 = {
+    "bert-base": 108, "bert-large": 334, "bert-xlarge": 1270,
+    "base": 12, "large": 18, "xlarge": 60, "xxlarge": 235,
+}
+# Table 3: embedding size → nothing shared, everything shared (base).
+TABLE_3 = {64: (87, 10), 128: (89, 12), 256: (93, 16), 768: (108, 31)}
+# Table 4: embedding size → what is shared (base).
+TABLE_4 = {
+    768: {"all": 31, "attention": 83, "ffn": 57, "none": 108},
+    128: {"all": 12, "attention": 64, "ffn": 38, "none": 89},
+}
+
+
+def paper_tables():
+    """Number of a table → (label, config, the paper's figure) of its models."""
+    def base(size, sharing, millions):
+        return (f"base, E={size}, shared: {sharing}", AlbertConfig.named(
+            "base", embedding_size=size, parameter_sharing=sharing), millions)
+
+    return {
+        1: [(name, AlbertConfig.named(name), millions)
+            for name, millions in TABLE_1.items()],
+        3: [base(size, sharing, figures[column])
+            for column, sharing in enumerate(("none", "all"))
+            for size, figures in TABLE_3.items()],
+        4: [base(size, sharing, figures[sharing])
+            for size, figures in TABLE_4.items() for sharing in SHARING]}
 
 
 def print_table(header, rows):
@@ -54,10 +83,16 @@ def numbers(count):
 
 
 def note(count, millions):
-    """How the paper's figure and the exact counts go together."""
-    agrees = agreement(count, millions)
-    if agrees:
-        return f"agrees {agrees}"
+    """How the paper's figure and the exact counts go together.
+
+    The paper does not say whether it counts the pooler. Both are tried, with it first.
+    """
+    # It gives BERT-xlarge to three digits only.
+    unit = 10 if millions >= 1000 else 1
+    for name, exact in (("with pooler", count.with_pooler),
+                        ("without pooler", count.without_pooler)):
+        if round(exact / (unit * 1e6)) * unit == millions:
+            return f"agrees {name}"
     gap = millions - count.with_pooler / 1e6
     return (f"DIFFERS: {count.with_pooler / 1e6:.1f}M with pooler, "
             f"{abs(gap):.1f}M {'under' if gap > 0 else 'over'} the paper's figure")
@@ -69,15 +104,14 @@ def main(argv):
         print_one(cli_flags.model_config())
         return
     print_table(("published size", "encoder", "with pooler", "with heads", ""), [
-        (name, *numbers(count), "") for name, count in named_counts().items()])
-    rows = paper_rows()
-    for table in sorted({row.table for row in rows}):
-        counted = [(row, count_parameters(row.config))
-                   for row in rows if row.table == table]
+        (name, *numbers(count_parameters(AlbertConfig.named(name))), "")
+        for name in NAMED])
+    for table, rows in paper_tables().items():
+        counts = [count_parameters(config) for _, config, _ in rows]
         print_table(
             (f"Table {table}", "encoder", "with pooler", "with heads", "paper", ""),
-            [(row.label, *numbers(count), f"{row.millions}M",
-              note(count, row.millions)) for row, count in counted])
+            [(label, *numbers(count), f"{millions}M", note(count, millions))
+             for count, (label, _, millions) in zip(counts, rows)])
 
 
 if __name__ == "__main__":

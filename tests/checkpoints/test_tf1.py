@@ -1,4 +1,5 @@
-import json
+"""Weights by the release's names: what restoring reports, refuses and writes."""
+
 import logging as python_logging
 import os
 import shutil
@@ -14,20 +15,14 @@ from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.models import AlbertForPreTraining
-from tests.golden.model import ALL_CASES, fixture_case
-from tests.helpers import FIXTURES, SHARED
+from tests.golden.model import HEADS, assert_holds, fixture_case
+from tests.helpers import FIXTURES
 
 GOLDEN = FIXTURES / "model" / "model.ckpt"
 TINY = AlbertConfig(
     vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
     num_attention_heads=2, intermediate_size=16, max_position_embeddings=12)
 GROUP = "bert/encoder/transformer/group_{}/inner_group_0"
-HEADS = ["cls/predictions/output_bias", "cls/predictions/transform/LayerNorm/beta",
-         "cls/predictions/transform/LayerNorm/gamma",
-         "cls/predictions/transform/dense/bias",
-         "cls/predictions/transform/dense/kernel",
-         "cls/seq_relationship/output_bias", "cls/seq_relationship/output_weights"]
-
 
 def pretrainer(**changes):
     return AlbertForPreTraining(TINY.replace(**changes))
@@ -38,13 +33,6 @@ def numbered_tensors(model, seed=0):
     numbers = np.random.default_rng(seed)
     return {name: numbers.standard_normal(value.shape).astype("f")
             for name, value in tf1.tf1_tensors(model).items()}
-
-
-def assert_holds(model, tensors):
-    found = tf1.tf1_tensors(model)
-    assert set(found) <= set(tensors)
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, tensors[name], err_msg=name)
 
 
 def write(tmp_path, tensors, name="model.ckpt"):
@@ -73,50 +61,6 @@ def test_release_checkpoint_into_both_models():
     assert report.extra == HEADS and report.complete
     assert report.matched == sorted(set(stored) - set(HEADS))
     assert_holds(encoder, stored)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("path", [
-    *(f"model_forward/{name}/model.ckpt" for name in ALL_CASES),
-    *(f"pretraining_run/{name}.ckpt" for name in (
-        "init", "init_groups1", "final_adamw", "final_lamb_default_lr",
-        "final_lamb_default_lr_with_slots", "final_lamb_high_lr",
-        "start_lamb_groups_from_group0", "final_lamb_groups_from_group0"))])
-def test_golden_checkpoints_into_both_models(path):
-    prefix = SHARED / "golden" / path
-    config_file = prefix.parent / "albert_config.json"
-    if config_file.exists():
-        config = AlbertConfig.from_json_file(str(config_file))
-    else:
-        runs = json.loads((prefix.parent / "runs.json").read_text())
-        values = runs["lamb_groups_from_group0" if "from_group0" in path
-                      else "lamb_default_lr"]["config"]
-        config = AlbertConfig.from_dict(values)
-    if path.endswith("init_groups1.ckpt"):
-        config = config.replace(num_hidden_layers=4)
-    stored = checkpoint_files.read_tensors(str(prefix))
-    for kind in (AlbertForPreTraining, AlbertModel):
-        model = kind(config)
-        report = tf1.restore_tf1(model, str(prefix))
-        assert report.complete and not report.missing and not report.mismatched
-        assert set(report.matched) | set(report.extra) == set(stored)
-        assert_holds(model, stored)
-    slots = 65 if "slots" in path else 0
-    assert len(report.extra) == slots + len(HEADS)
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("head, extra", [
-    ("classifier/head_mnli", ["output_bias", "output_weights"]),
-    ("race/head", ["output_bias", "output_weights"]),
-    ("squad/head_v1", None), ("squad/head_v2", None)])
-def test_golden_finetuned_checkpoints_into_the_encoder(head, extra):
-    folder = SHARED / "golden" / head
-    model = AlbertModel(AlbertConfig.from_json_file(str(folder / "albert_config.json")))
-    report = tf1.restore_tf1(model, str(folder / "model.ckpt"))
-    assert report.complete and report.extra
-    assert extra is None or report.extra == extra
-    assert_holds(model, checkpoint_files.read_tensors(str(folder / "model.ckpt")))
 
 
 def test_optimizer_state_is_harmless(tmp_path):
@@ -379,25 +323,6 @@ def test_missing_groups_point_to_group_0(tmp_path):
                   "lacks: 48")
     check_refused(pretrainer(num_hidden_groups=2, inner_group_num=2), path,
                   "inner_group_1", init_from_group0=True)
-
-
-@pytest.mark.shared
-def test_group_0_as_in_the_release_but_for_its_mistake():
-    golden = SHARED / "golden" / "pretraining_run"
-    run = json.loads((golden / "runs.json").read_text())["lamb_groups_from_group0"]
-    model = AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
-    report = tf1.restore_tf1(
-        model, str(golden / run["init_checkpoint"]), init_from_group0=True)
-    assert report.complete
-    ours = tf1.tf1_tensors(model)
-    theirs = checkpoint_files.read_tensors(
-        str(golden / "start_lamb_groups_from_group0.ckpt"))
-    differing = sorted(name for name in ours
-                       if not np.array_equal(ours[name], theirs[name]))
-    assert differing == sorted(run["variables_not_restored_by_the_original"])
-    for name in differing:
-        np.testing.assert_array_equal(
-            ours[name], ours[name.replace("/group_0", "/group_1")])
 
 
 # ---- this project's own checkpoints ----------------------------------------

@@ -1,21 +1,44 @@
 """The release's fine-tuning heads: weights, batches and outputs of small models.
 
-Run as `python -m tests.golden_heads` it makes tests/fixtures/heads from
+Run as `python -m tests.golden.heads` it makes tests/fixtures/heads from
 ../shared/golden. The three classifiers have one encoder, stored once.
 """
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
 
+from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.config import AlbertConfig
+from albert_tf.modeling.models import (
+    AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
+    AlbertForSpans)
+from albert_tf.training import objectives
 from tests.helpers import FIXTURES, SHARED
 
 CASES = {"cola": "classifier/head_cola", "mnli": "classifier/head_mnli",
          "sts-b": "classifier/head_sts-b", "spans": "squad/head_v1",
          "conditional_spans": "squad/head_v2", "race": "race/head"}
 CLASSIFIERS = ("cola", "mnli", "sts-b")
+
+# Case → (model of a config, objective).
+KINDS = {
+    "cola": (functools.partial(AlbertForSequenceClassification, num_labels=2),
+             objectives.CLASSIFICATION),
+    "mnli": (functools.partial(AlbertForSequenceClassification, num_labels=3),
+             objectives.CLASSIFICATION),
+    "sts-b": (functools.partial(AlbertForSequenceClassification, num_labels=1),
+              objectives.REGRESSION),
+    "race": (AlbertForMultipleChoice, objectives.CHOICE),
+    "spans": (AlbertForSpans, objectives.SPANS),
+    "conditional_spans": (
+        functools.partial(AlbertForConditionalSpans, start_n_top=5, end_n_top=4),
+        objectives.CONDITIONAL_SPANS),
+}
+# One of each kind of head.
+HEADS = ["cola", "sts-b", "race", "spans", "conditional_spans"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +68,8 @@ class Case:
         return batch
 
 
-def load(name: str) -> Case:
+@functools.cache
+def case(name: str) -> Case:
     folder = FIXTURES / "heads"
     parts = {"weights": {}, "values": {}}
     for file in ([f"{name}.npz"] if name not in CLASSIFIERS
@@ -56,6 +80,31 @@ def load(name: str) -> Case:
             parts[part][rest] = stored[key]
     config = json.loads((folder / "albert_config.json").read_text())
     return Case(AlbertConfig.from_dict(config), **parts)
+
+
+def build(name, **options):
+    """(model with the release's weights, objective)."""
+    make, objective = KINDS[name]
+    model = make(case(name).config, **options)
+    load_tf1_tensors(model, case(name).weights)
+    return model, objective
+
+
+@functools.cache
+def without_dropout(name):
+    return build(name, **({} if name == "spans" else {"dropout_prob": 0.0}))
+
+
+def close(ours, theirs, tolerance=1e-5):
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def train_losses(name, features, denominators=None):
+    """Outputs in training without dropout, and losses."""
+    model, objective = without_dropout(name)
+    outputs = model(features, training=True)
+    return outputs, objective.losses(
+        outputs, features, denominators or objective.denominators(features))
 
 
 def main():

@@ -2,7 +2,7 @@
 
 A case holds a config, the weights, and what the release computed from them.
 `fixture_case` reads the reduced copies in tests/fixtures/model, `shared_case` the
-whole from ../shared/golden. Run as `python -m tests.golden_model` it makes the
+whole from ../shared/golden. Run as `python -m tests.golden.model` it makes the
 former from the latter: of the larger arrays only some positions, rows and
 columns, named in the case.
 """
@@ -24,6 +24,12 @@ ALL_CASES = (*FIXTURE_CASES, "emb_gt_hidden", "groups2", "groups_eq_layers", "in
 
 BATCH_FEATURES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions",
                   "masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
+# Pretraining's, which an encoder by itself has no use for.
+HEADS = ["cls/predictions/output_bias", "cls/predictions/transform/LayerNorm/beta",
+         "cls/predictions/transform/LayerNorm/gamma",
+         "cls/predictions/transform/dense/bias",
+         "cls/predictions/transform/dense/kernel",
+         "cls/seq_relationship/output_bias", "cls/seq_relationship/output_weights"]
 WORDS = "bert/embeddings/word_embeddings"
 # The fixtures hold every so-manieth row of a matrix's gradient.
 ROW_STEP = 8
@@ -98,6 +104,16 @@ def shared_case(name: str) -> Case:
         dict(np.load(grads / "grads.npz")), positions=np.arange(20),
         columns=np.arange(config.vocab_size), word_rows=np.arange(config.vocab_size),
         row_step=1)
+
+
+def assert_holds(model, tensors):
+    """A model has just these values."""
+    from albert_tf.checkpoints.tf1 import tf1_tensors
+
+    found = tf1_tensors(model)
+    assert set(found) <= set(tensors)
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, tensors[name], err_msg=name)
 
 
 def _reduce(name: str, whole: Case) -> dict[str, np.ndarray]:

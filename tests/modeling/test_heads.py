@@ -1,156 +1,23 @@
+"""Models of the tasks, with the weights that the release's heads had."""
+
 import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.models import (
-    AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
-    AlbertForSpans)
 from albert_tf.modeling.kernels import fast
-from albert_tf.training import objectives
-from albert_tf.training.optimization import clip_by_global_norm
-from tests.golden import heads as golden_heads
-from tests.helpers import SHARED
+from albert_tf.modeling.models import (
+    AlbertForConditionalSpans, AlbertForSequenceClassification)
+from tests.golden.heads import (
+    HEADS, KINDS, build, case, close, train_losses, without_dropout)
 
-# Case → (model of a config, objective).
-KINDS = {
-    "cola": (functools.partial(AlbertForSequenceClassification, num_labels=2),
-             objectives.CLASSIFICATION),
-    "mnli": (functools.partial(AlbertForSequenceClassification, num_labels=3),
-             objectives.CLASSIFICATION),
-    "sts-b": (functools.partial(AlbertForSequenceClassification, num_labels=1),
-              objectives.REGRESSION),
-    "race": (AlbertForMultipleChoice, objectives.CHOICE),
-    "spans": (AlbertForSpans, objectives.SPANS),
-    "conditional_spans": (
-        functools.partial(AlbertForConditionalSpans, start_n_top=5, end_n_top=4),
-        objectives.CONDITIONAL_SPANS),
-}
-# One of each kind of head.
-HEADS = ["cola", "sts-b", "race", "spans", "conditional_spans"]
 # Same words, padded further.
 PAD_VALUES = {"p_mask": 1}
 PER_POSITION = ("input_ids", "input_mask", "segment_ids", "p_mask")
-
-
-@functools.lru_cache(maxsize=None)
-def case(name):
-    return golden_heads.load(name)
-
-
-def build(name, **options):
-    make, objective = KINDS[name]
-    model = make(case(name).config, **options)
-    load_tf1_tensors(model, case(name).weights)
-    return model, objective
-
-
-@functools.lru_cache(maxsize=None)
-def without_dropout(name):
-    return build(name, **({} if name == "spans" else {"dropout_prob": 0.0}))
-
-
-def close(ours, theirs, tolerance=1e-5):
-    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-
-
-def train_losses(name, features, denominators=None):
-    model, objective = without_dropout(name)
-    outputs = model(features, training=True)
-    return outputs, objective.losses(
-        outputs, features, denominators or objective.denominators(features))
-
-
-# ---- equal to the release --------------------------------------------------
-
-
-@pytest.mark.parametrize("name", HEADS + ["mnli"])
-def test_variables_are_the_releases(name):
-    model = KINDS[name][0](case(name).config)
-    report = load_tf1_tensors(model, case(name).weights)
-    assert report.complete and not report.extra
-    frozen = {variable.name for variable in model.non_trainable_variables}
-    # What no gradient reaches must not decay.
-    assert frozen == ({"bert/pooler/dense/kernel:0", "bert/pooler/dense/bias:0"}
-                      if "spans" in name else set())
-
-
-@pytest.mark.parametrize("name", ["cola", "mnli", "sts-b", "race"])
-def test_label_heads_are_the_releases(name):
-    golden = case(name).values
-    features = case(name).features()
-    model, objective = without_dropout(name)
-    outputs = model(features)
-    losses = objective.losses(outputs, features, objective.denominators(features))
-    kept = objective.predictions(outputs, features)
-    logits = kept["logits"]
-    close(np.reshape(logits, golden["logits"].shape), golden["logits"])
-    if name == "sts-b":
-        assert logits.shape == (7, 1) and set(kept) == {"logits"}
-    else:
-        close(kept["probabilities"], golden["probabilities"])
-    close(losses["example_loss"], golden["per_example_loss"])
-    close(losses["total_loss"], golden["loss"])
-
-
-@pytest.mark.parametrize("name", ["cola", "mnli", "sts-b", "race"])
-def test_metrics_do_not_count_examples_of_weight_0(name):
-    golden = case(name).values
-    features = {**case(name).features(),
-                "example_weights": golden["is_real_example"].astype("f")}
-    model, objective = without_dropout(name)
-    outputs = model(features)
-    losses = objective.losses(outputs, features, objective.denominators(features))
-    metrics = {key: np.average(value, weights=weights) for key, (value, weights)
-               in objective.metrics(outputs, features, losses).items()}
-    close(metrics.pop("loss"), golden["metric_eval_loss"])
-    close(losses["total_loss"], golden["metric_eval_loss"])
-    if name != "sts-b":
-        close(metrics.pop("accuracy"), golden["metric_eval_accuracy"])
-    assert not metrics
-
-
-def test_span_head_is_the_releases():
-    golden = case("spans").values
-    features = case("spans").features()
-    model, objective = build("spans", mask_padding=False)
-    outputs = model(features, training=True)
-    losses = objective.losses(outputs, features, objective.denominators(features))
-    kept = objective.predictions(model(features), features)
-    for side in ("start", "end"):
-        close(outputs[f"{side}_logits"], golden[f"{side}_logits"])
-        close(kept[f"{side}_log_probs"],
-              tf.nn.log_softmax(golden[f"{side}_logits"]))
-    close(losses["total_loss"], golden["total_loss"])
-    assert not features["input_mask"].all()  # Else padding is not tested.
-
-
-def test_conditional_span_head_is_the_releases():
-    golden = case("conditional_spans").values
-    features = case("conditional_spans").features()
-    _, losses = train_losses("conditional_spans", features)
-    close(losses["total_loss"], golden["total_loss"])
-    model, objective = without_dropout("conditional_spans")
-    kept = objective.predictions(model(features), features)
-    assert set(kept) == {"start_top_index", "start_top_log_probs", "end_top_index",
-                         "end_top_log_probs", "cls_logits"}
-    for name, value in kept.items():
-        if name.endswith("index"):
-            np.testing.assert_array_equal(value, golden[f"out_{name}"])
-        else:
-            close(value, golden[f"out_{name}"])
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize("name", HEADS + ["mnli"])
-def test_the_releases_checkpoint_is_read(name):
-    model = KINDS[name][0](case(name).config)
-    path = SHARED / "golden" / golden_heads.CASES[name] / "model.ckpt"
-    assert restore_tf1(model, str(path)).complete
 
 
 # ---- independence ----------------------------------------------------------
@@ -333,29 +200,6 @@ def test_every_dropout_of_a_step_has_a_seed_of_its_own(name, monkeypatch):
     assert len(set(seeds)) == len(seeds) == 2 + 2 * config.num_hidden_layers
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", HEADS)
-def test_a_compiled_step_equals_the_plain_one(name):
-    model, objective = without_dropout(name)
-    features = {key: tf.constant(value) for key, value in case(name).features().items()}
-
-    def step(features):
-        with tf.GradientTape() as tape:
-            outputs = model(features, training=True, seed=tf.constant([1, 2]))
-            loss = objective.losses(
-                outputs, features, objective.denominators(features))["total_loss"]
-        gradients = tape.gradient(
-            loss, model.trainable_variables, unconnected_gradients="zero")
-        return loss, clip_by_global_norm(gradients, 1.0)[0]
-
-    loss, gradients = step(features)
-    compiled_loss, compiled = tf.function(step, jit_compile=True)(features)
-    close(loss, compiled_loss)
-    for ours, theirs in zip(gradients, compiled):
-        np.testing.assert_allclose(tf.convert_to_tensor(ours),
-                                   tf.convert_to_tensor(theirs), atol=2e-6)
-
-
 @pytest.mark.parametrize("batch, length", [(None, None), (None, 20), (5, 20)])
 def test_prediction_in_a_graph_equals_the_eager_one(batch, length):
     model, _ = without_dropout("conditional_spans")
@@ -376,19 +220,13 @@ def test_prediction_in_a_graph_equals_the_eager_one(batch, length):
 @pytest.mark.parametrize("name", HEADS)
 def test_a_model_is_made_again_from_its_config(name):
     model, _ = without_dropout(name)
-    again = type(model).from_config(model.get_config())
+    with tf.name_scope("outer"):  # Names do not depend on the scope around.
+        again = type(model).from_config(model.get_config())
     assert again.get_config() == model.get_config()
     load_tf1_tensors(again, tf1_tensors(model))
     features = case(name).features()
     for key, value in model(features).items():
         np.testing.assert_array_equal(again(features)[key], value)
-
-
-def test_names_do_not_depend_on_the_scope_around():
-    with tf.name_scope("outer"):
-        for name in HEADS:
-            model = KINDS[name][0](case(name).config)
-            assert set(tf1_tensors(model)) == set(case(name).weights)
 
 
 def test_initial_values_of_heads():
