@@ -197,20 +197,14 @@ def _fit(spec: FeatureSpec, columns: list[tuple[np.ndarray, np.ndarray]]) -> boo
     lengths = [sizes // f.num_values for f, (_, sizes) in zip(spec.features, columns)
                if _in_batches(f)]
     return (all((length == lengths[0]).all() and length.all() for length in lengths)
-            and all(_fits(f, *column) for f, column in zip(spec.features, columns)))
+            and all(np.all(f.fits(sizes)) and f.within_limit(values)
+                    and _in_32_bits(values)
+                    for f, (values, sizes) in zip(spec.features, columns)))
 
 
-def _fits(feature: Feature, values: np.ndarray, sizes: np.ndarray) -> bool:
-    if feature.is_variable:
-        well = not (sizes % feature.num_values).any()
-    else:
-        well = (sizes == feature.num_values).all()
-    if feature.dtype != "int64":
-        return bool(well)
-    smallest, largest = values.min(initial=0), values.max(initial=0)
-    if feature.limit:
-        return bool(well and smallest >= 0 and largest < feature.limit)
-    return bool(well and smallest >= _INT32.min and largest <= _INT32.max)
+def _in_32_bits(values: np.ndarray) -> bool:
+    return values.dtype.kind == "f" or (
+        values.min(initial=0) >= _INT32.min and values.max(initial=0) <= _INT32.max)
 
 
 def _check_record(spec: FeatureSpec, arrays: Mapping[str, np.ndarray],
@@ -226,7 +220,6 @@ def _check_record(spec: FeatureSpec, arrays: Mapping[str, np.ndarray],
             f"{where}: its features must have one length, 1 or more, but have "
             f"{', '.join(f'{name} {length}' for name, length in lengths.items())}.")
     for name, array in arrays.items():
-        if array.dtype == np.int64 and array.size and not (
-                _INT32.min <= array.min() and array.max() <= _INT32.max):
+        if not _in_32_bits(array):
             raise InputError(f"{where}: {name} has a value that needs more than 32 "
                              "bits; give smaller numbers.")

@@ -92,16 +92,16 @@ def mask_batch(
     shown = ids.copy()
     masking = _NgramChoice(words, budget, keys, options, _ROUNDS[0])
     masking.run()
-    masked = predicted = _Places.of(masking.pieces(), shape)
+    masked = predicted = _Positions.of(masking.pieces(), shape)
     shown[masked.flat] = _replacements(
         ids[masked.flat], masked, keys, special_ids.mask, vocab_size)
     if options.do_permutation:
         permuting = _NgramChoice(words, budget, keys, options, _ROUNDS[1])
         permuting.exclude(masking)
         permuting.run()
-        permuted = _Places.of(permuting.pieces(), shape)
+        permuted = _Positions.of(permuting.pieces(), shape)
         shown[permuted.flat] = ids[_shuffled(permuted, keys)]
-        predicted = _Places.of(np.concatenate([masked.flat, permuted.flat]), shape)
+        predicted = _Positions.of(np.concatenate([masked.flat, permuted.flat]), shape)
 
     labels, seen = ids[predicted.flat], shown[predicted.flat]
     is_mask, is_same = seen == special_ids.mask, seen == labels
@@ -117,17 +117,11 @@ def mask_batch(
 
 
 class _Words(NamedTuple):
-    """The words of a batch, one row's after the other's.
+    """The words of a batch, one row's after the other's."""
 
-    Attributes:
-      pieces: where the ordinary pieces lie in the flattened batch, int64 [T].
-      first_piece: the piece (of T) at which each word begins, and T: int64 [W + 1].
-      of_row: the word at which each row begins, and W: int64 [N + 1].
-    """
-
-    pieces: np.ndarray
-    first_piece: np.ndarray
-    of_row: np.ndarray
+    pieces: np.ndarray  # where ordinary pieces lie in the flattened batch, int64 [T]
+    first_piece: np.ndarray  # piece (of T) at which each word begins, and T [W + 1]
+    of_row: np.ndarray  # word at which each row begins, and W [N + 1]
 
     @classmethod
     def of(cls, ordinary: np.ndarray, starts_word: np.ndarray,
@@ -161,7 +155,6 @@ class _NgramChoice:
 
     def __init__(self, words: _Words, budget: np.ndarray, keys: np.ndarray,
                  options: MaskingOptions, first_number: int):
-        """Args: as mask_batch, and where the numbers of this round begin."""
         ngram = options.ngram
         self._words, self._keys, self._first_number = words, keys, first_number
         self._thresholds = size_thresholds(options)
@@ -236,12 +229,8 @@ class _NgramChoice:
         return sizes
 
     def _visit(self, rows: np.ndarray, ordinals: np.ndarray, sizes: np.ndarray) -> None:
-        """Visits words of some rows.
-
-        Args:
-          rows: [A].
-          ordinals: which words of the rows, in the order of the visits, [A, V].
-          sizes: sizes drawn for the n-grams, [A, V].
+        """Visits words of the rows [A]: their ordinals in the order of the visits,
+        and the sizes drawn for their n-grams, both [A, V].
         """
         first_piece, of_row = self._words.first_piece, self._words.of_row
         first = ordinals.T + of_row[rows]
@@ -254,8 +243,7 @@ class _NgramChoice:
             self._step(room, *step)
         self._room[rows] = room
 
-    def _step(self, room: np.ndarray, first: np.ndarray, places: np.ndarray,
-              sizes: np.ndarray, lengths: np.ndarray) -> None:
+    def _step(self, room, first, places, sizes, lengths) -> None:
         """One visit of each of A rows: all arguments [A]; `room` is updated."""
         long = (lengths > room).nonzero()[0]
         while len(long):
@@ -294,28 +282,21 @@ def _ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(lengths.sum()) + np.repeat(begin - before, lengths)
 
 
-class _Places(NamedTuple):
-    """Some places of a batch, by rows and from the left.
+class _Positions(NamedTuple):
+    """Some positions of a batch, by rows and from the left."""
 
-    Attributes:
-      flat: in the flattened batch, ascending, int64 [M].
-      row, column: in the batch, int64 [M].
-      slot: number of the place within its row, int64 [M].
-      counts: places in each row, int64 [N].
-    """
-
-    flat: np.ndarray
-    row: np.ndarray
-    column: np.ndarray
-    slot: np.ndarray
-    counts: np.ndarray
+    flat: np.ndarray  # in the flattened batch, ascending, int64 [M]
+    row: np.ndarray  # [M]
+    column: np.ndarray  # [M]
+    slot: np.ndarray  # number of the position within its row [M]
+    counts: np.ndarray  # positions in each row [N]
 
     @classmethod
-    def of(cls, flat: np.ndarray, shape: tuple[int, int]) -> "_Places":
-        """Args: places in any order, each once, and the shape of the batch."""
-        is_place = np.zeros(shape[0] * shape[1], bool)
-        is_place[flat] = True
-        flat = np.flatnonzero(is_place)
+    def of(cls, flat: np.ndarray, shape: tuple[int, int]) -> "_Positions":
+        """From positions in any order, each once, and the shape of the batch."""
+        chosen = np.zeros(shape[0] * shape[1], bool)
+        chosen[flat] = True
+        flat = np.flatnonzero(chosen)
         row, column = np.divmod(flat, shape[1])
         counts = np.bincount(row, minlength=shape[0])
         slot = _ranges(np.zeros_like(counts), counts)
@@ -333,7 +314,7 @@ class _Places(NamedTuple):
         return table
 
 
-def _replacements(ids: np.ndarray, masked: _Places, keys: np.ndarray, mask_id: int,
+def _replacements(ids: np.ndarray, masked: _Positions, keys: np.ndarray, mask_id: int,
                   vocab_size: int) -> np.ndarray:
     """What masked pieces are shown as."""
     numbers = masked.numbers(keys, _REPLACEMENTS)
@@ -345,27 +326,22 @@ def _replacements(ids: np.ndarray, masked: _Places, keys: np.ndarray, mask_id: i
     return shown
 
 
-def _shuffled(places: _Places, keys: np.ndarray) -> np.ndarray:
-    """The flat places of each row in a random order, row after row: int64 [M]."""
-    slots = np.arange(places.counts.max(initial=0))
-    real = slots < places.counts[:, None]
+def _shuffled(positions: _Positions, keys: np.ndarray) -> np.ndarray:
+    """The flat positions of each row in a random order, row after row: int64 [M]."""
+    slots = np.arange(positions.counts.max(initial=0))
+    real = slots < positions.counts[:, None]
     order, _ = _shuffled_columns(
         keyed_random.words(keys, _PERMUTATION, len(slots)), real)
-    row_begins = np.cumsum(places.counts) - places.counts
-    return places.flat[row_begins[places.row] + order[real]]
+    row_begins = np.cumsum(positions.counts) - positions.counts
+    return positions.flat[row_begins[positions.row] + order[real]]
 
 
 def _shuffled_columns(
         numbers: np.ndarray, eligible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The eligible columns of each row, in a random order.
+    """The eligible columns of each row, in the random order of numbers [R, C].
 
-    Args:
-      numbers: uint64 [R, C].
-      eligible: bool [R, C].
-
-    Returns:
-      Columns, then zeros, int64 [R, most eligible columns of a row]; and how many are
-      eligible, int64 [R].
+    Returns columns, then zeros, int64 [R, most eligible columns of a row], and how
+    many are eligible, int64 [R].
     """
     counts = eligible.sum(axis=1)
     columns = np.arange(numbers.shape[1], dtype=np.uint64)

@@ -23,7 +23,7 @@ _NEVER = np.iinfo(np.int32).max
 
 
 def _signed(thresholds: Sequence[int]) -> list[int]:
-    """For draws that are uniform over int32."""
+    """The same for draws that are uniform over int32."""
     return [threshold - 2**31 for threshold in thresholds]
 
 
@@ -65,7 +65,7 @@ class DynamicMasking:
           features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
             others, which stay as they are.
           draws: int32 [B, num_draws], each uniform over all int32: for each of S
-            words its place in the order of the visits and the size of the n-gram
+            words its rank in the order of the visits and the size of the n-gram
             that begins there, then for each of S pieces what becomes of it if it is
             masked, and which random piece.
 
@@ -147,17 +147,10 @@ def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
 
 
 def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
-    """Pieces in the first 1, ..., N words of the n-gram at each word.
+    """Pieces in the first 1, ..., N words of the n-gram at each word: int32 [B, S, N].
 
-    Args:
-      word_lengths: int32 [B, S].
-      num_words: int32 [B, 1].
-      sizes: drawn number of words of each n-gram, int32 [B, S].
-      ngram: N.
-
-    Returns:
-      int32 [B, S, N], ascending; too large for any budget beyond the n-gram's size
-      and the sequence's end.
+    They ascend, and are too large for any budget beyond the n-gram's size and the
+    sequence's end. `word_lengths` and `sizes` are [B, S], `num_words` [B, 1].
     """
     length = word_lengths.shape[1]
     numbers = tf.range(length)
@@ -171,18 +164,11 @@ def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
 
 
 def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
-    """Visits words until each sequence's budget of pieces is spent.
+    """Visits words until each sequence's budget is spent: which are taken, bool [B, S].
 
     An n-gram that exceeds the budget loses words at its end; one that still does, or
-    touches a taken word, is passed over.
-
-    Args:
-      lengths: from _ngram_lengths.
-      order: the words in the order of their visits, int32 [B, S].
-      budgets: int32 [B].
-
-    Returns:
-      Which words are taken, bool [B, S].
+    touches a taken word, is passed over. `lengths` are those of _ngram_lengths,
+    `order` the words in the order of their visits, [B, S], `budgets` [B].
     """
     length, ngram = lengths.shape[1:]
     # The visit first, so that a turn of the loop reads one row.

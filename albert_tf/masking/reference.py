@@ -9,6 +9,7 @@ give the same masks.
 
 import bisect
 import dataclasses
+import functools
 import random as python_random
 from typing import Mapping, NamedTuple, Sequence
 
@@ -33,21 +34,13 @@ class RandomSource:
 
 
 class MaskedSequence(NamedTuple):
-    """A sequence after masking.
+    """A sequence after masking."""
 
-    Attributes:
-      pieces: as shown, [length].
-      token_boundary: 1 for [CLS], [SEP] and where a word starts, [length].
-      positions: masked and permuted positions, ascending.
-      labels: the pieces that stood there.
-      ngrams: number of words of each masked n-gram.
-    """
-
-    pieces: list[str]
-    token_boundary: list[int]
-    positions: list[int]
-    labels: list[str]
-    ngrams: list[int]
+    pieces: list[str]  # as shown
+    token_boundary: list[int]  # 1 for [CLS], [SEP] and where a word starts
+    positions: list[int]  # masked and permuted positions, ascending
+    labels: list[str]  # the pieces that stood there
+    ngrams: list[int]  # number of words of each masked n-gram
 
 
 def group_words(pieces: Sequence[str], starts_word: Mapping[str, bool],
@@ -119,6 +112,11 @@ def choose_ngrams(
     return chosen, sizes
 
 
+@functools.lru_cache(maxsize=None)
+def _budget(options: MaskingOptions, length: int) -> int:
+    return int(options.num_to_predict(length))
+
+
 def mask_sequence(
         pieces: Sequence[str], starts_word: Mapping[str, bool],
         vocabulary: Sequence[str], options: MaskingOptions,
@@ -135,7 +133,7 @@ def mask_sequence(
     """
     words, boundary = group_words(pieces, starts_word, options.do_whole_word_mask)
     output = list(pieces)
-    budget = int(options.num_to_predict(len(pieces)))
+    budget = _budget(options, len(pieces))
     if budget == 0:
         return MaskedSequence(output, boundary, [], [], [])
     size_odds = cumulative_size_odds(options)

@@ -62,8 +62,8 @@ def explain_read_error(
         where its message quotes the bytes of a record that is not an example.
 
     Returns:
-      An error that names file and record, to `raise ... from error`; None if `error`
-      is not about reading records, or the files read well now.
+      An error to `raise ... from error`; None if `error` is not about reading
+      records, or the files read well now.
     """
     import tensorflow as tf
 
@@ -128,14 +128,8 @@ def special_ids(
     """Ids by name (cls, sep, mask): those given, else those in the records' summary.
 
     They must be below `vocab_size`, differ, and stand where the first record of each
-    file has [CLS] and [SEP].
-
-    Args:
-      paths: record files.
-      spec: what is read of them.
-      vocab_size: of the model's config.
-      summary: `special_ids` of `check_vocabulary`, if known.
-      given: values of the flags cls_id, sep_id and mask_id, or None.
+    file has [CLS] and [SEP]. `summary` is the `special_ids` of `check_vocabulary`,
+    `given` the values of the flags cls_id, sep_id and mask_id, or None.
     """
     ids = {name: given[f"{name}_id"] if given[f"{name}_id"] is not None
            else (summary or {}).get(name) for name in ("cls", "sep", "mask")}

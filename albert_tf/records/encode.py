@@ -1,8 +1,9 @@
-"""Records of many instances at once: sequences put together, serialized, framed.
+"""Records of many instances at once, for data creation: arrays to bytes.
 
-The protobuf library takes a Python object for each value of a record. Here the
-values of a batch stay in arrays until they are bytes; what comes out is what
-`FeatureSpec.serialize` gives, byte for byte. A record on the wire:
+The protobuf library takes a Python object for each value of a record. Here the values
+of a batch stay in arrays until they are bytes; what comes out is what
+`FeatureSpec.serialize`, better for a single record, gives byte for byte. A record on
+the wire:
 
     Example   0A n  Features
     Features  0A n  entry     for each feature, in the order of the names
@@ -28,15 +29,12 @@ _ROWS_AT_A_TIME = 128
 
 
 def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:
-    """Records as they lie in a TFRecord file, one after the other.
-
-    Args, Raises: as `serialize`.
-    """
+    """What `serialize` gives, as it lies in a TFRecord file."""
     return b"".join(map(tfrecord.frame, serialize(spec, batch)))
 
 
 def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
-    """Serialized tf.train.Examples, equal to those of `spec.serialize`.
+    """N serialized tf.train.Examples, equal to those of `spec.serialize`.
 
     Byte for byte, but for the order of two names of which one begins the other: it
     comes first here, and not in each of protobuf's implementations.
@@ -47,13 +45,6 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
       batch: name on disk → array [N, number of values] or [N, *shape of the
         feature]; [N] for a single value. int64 features take integers or booleans,
         float32 features numbers of any type.
-
-    Returns:
-      N records; none for a specification without features.
-
-    Raises:
-      ValueError: for an unknown or missing feature, a wrong number of values,
-        values of the wrong type, or features of different N.
     """
     spec.check_names(batch)
     features = sorted(spec.features, key=lambda f: f.name.encode())
@@ -86,17 +77,11 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
 
 
 class _Payload(NamedTuple):
-    """A feature's packed values in N records.
+    """A feature's packed values in N records."""
 
-    Attributes:
-      lengths: int64 [N], bytes of each record.
-      rows: uint8 [N, bytes] if all are of one length, else None.
-      data: uint8, the bytes of all records one after the other; None with rows.
-    """
-
-    lengths: np.ndarray
-    rows: np.ndarray | None
-    data: np.ndarray | None = None
+    lengths: np.ndarray  # bytes of each record, int64 [N]
+    rows: np.ndarray | None  # uint8 [N, bytes] if all are of one length
+    data: np.ndarray | None = None  # else the bytes of all, one record after the other
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> "_Payload":
@@ -147,8 +132,7 @@ def _payload(feature: Feature, values: np.ndarray) -> _Payload:
     if not values.ndim:
         raise ValueError(f"feature {feature.name} has no dimension of records.")
     shape = values.shape[1:]
-    if len(shape) > 1 and (len(shape) != len(feature.shape) or any(
-            d not in (None, n) for d, n in zip(feature.shape, shape))):
+    if len(shape) > 1 and not feature.fits_shape(shape):
         raise ValueError(f"feature {feature.name} has the shape {shape} instead of "
                          f"{feature.shape}.")
     values = values.reshape(len(values), math.prod(shape))

@@ -49,7 +49,7 @@ class SequenceBatch(NamedTuple):
 
 
 def assemble_batch(
-        plans: np.ndarray, pieces_a: np.ndarray, pieces_b: np.ndarray,
+        plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
         max_seq_length: int, cls_id: int, sep_id: int, pad_id: int = 0
 ) -> SequenceBatch:
     """What `assemble` and `pad_inputs` do, for many instances at a time.
@@ -60,19 +60,19 @@ def assemble_batch(
     Args:
       plans: [N], with the fields length_a and length_b; a length_b of 0 stands for
         an instance of one segment.
-      pieces_a: encoded pieces (id * 2 + starts_word) of all first segments, one after
-        the other, in the order of the plans.
-      pieces_b: those of all second segments, likewise.
+      codes_a: those of the pieces (id * 2 + starts_word) of all first segments, one
+        after the other, in the order of the plans.
+      codes_b: those of all second segments, likewise.
       max_seq_length: S.
       cls_id, sep_id: of [CLS] and [SEP].
       pad_id: what fills up input_ids.
     """
     length_a = plans["length_a"].astype(np.int64)
     length_b = plans["length_b"].astype(np.int64)
-    for name, length, pieces in (("first", length_a, pieces_a),
-                                 ("second", length_b, pieces_b)):
-        if length.sum() != len(pieces):
-            raise ValueError(f"{len(pieces)} pieces are given for {name} segments of "
+    for name, length, codes in (("first", length_a, codes_a),
+                                ("second", length_b, codes_b)):
+        if length.sum() != len(codes):
+            raise ValueError(f"{len(codes)} pieces are given for {name} segments of "
                              f"{length.sum()}.")
     lengths = length_a + np.where(
         length_b > 0, length_b + NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE)
@@ -89,14 +89,14 @@ def assemble_batch(
     rows = np.arange(len(plans))
     in_first[rows, length_a + 1] = False
     in_second[rows, lengths - 1] = False
-    pieces = np.full((len(plans), max_seq_length), 2 * pad_id, pieces_a.dtype)
-    pieces[:, 0] = 2 * cls_id + 1
-    pieces[rows, length_a + 1] = pieces[rows, lengths - 1] = 2 * sep_id + 1
+    codes = np.full((len(plans), max_seq_length), 2 * pad_id, codes_a.dtype)
+    codes[:, 0] = 2 * cls_id + 1
+    codes[rows, length_a + 1] = codes[rows, lengths - 1] = 2 * sep_id + 1
     # Positions are filled row by row, from the left: the order of the pieces.
-    pieces[in_first] = pieces_a
-    pieces[in_second] = pieces_b
+    codes[in_first] = codes_a
+    codes[in_second] = codes_b
     return SequenceBatch(
-        (pieces >> 1).astype(np.int32), (pieces & 1).astype(bool), segment_ids,
+        (codes >> 1).astype(np.int32), (codes & 1).astype(bool), segment_ids,
         used.astype(np.uint8), lengths)
 
 

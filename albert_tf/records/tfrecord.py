@@ -94,9 +94,8 @@ def _cut_off(path: str, number: int, missing: int) -> InputError:
 
 
 def _empty(path: str) -> InputError:
-    return InputError(
-        f"{path}: the file is empty, it holds no record; create it again or leave it "
-        "out.")
+    return InputError(f"{path}: the file is empty, it holds no record; create it again "
+                      "or leave it out.")
 
 
 def read_records(path: str) -> Iterator[bytes]:
@@ -169,30 +168,29 @@ def _example_class() -> type[message.Message]:
     proto = descriptor_pb2.FileDescriptorProto(
         name="albert_tf/example.proto", package="tensorflow", syntax="proto3")
 
-    def add(parent, name, kind, repeated=False, type_name=None, oneof=None):
-        parent.field.add(
-            name=name, number=len(parent.field) + 1, type=kind, type_name=type_name,
-            label=field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL,
-            oneof_index=oneof)
+    def add(parent, name, kind, label=field.LABEL_OPTIONAL, oneof=None):
+        """A field of a scalar type, or of the message of this name."""
+        made = parent.field.add(name=name, number=len(parent.field) + 1, label=label,
+                                oneof_index=oneof)
+        if isinstance(kind, str):
+            made.type, made.type_name = field.TYPE_MESSAGE, f".tensorflow.{kind}"
+        else:
+            made.type = kind
 
-    for name, kind in (("BytesList", field.TYPE_BYTES),
-                       ("FloatList", field.TYPE_FLOAT),
+    for name, kind in (("BytesList", field.TYPE_BYTES), ("FloatList", field.TYPE_FLOAT),
                        ("Int64List", field.TYPE_INT64)):
-        add(proto.message_type.add(name=name), "value", kind, repeated=True)
+        add(proto.message_type.add(name=name), "value", kind, field.LABEL_REPEATED)
     feature = proto.message_type.add(name="Feature")
     feature.oneof_decl.add(name="kind")
     for name in ("bytes", "float", "int64"):
-        add(feature, f"{name}_list", field.TYPE_MESSAGE, oneof=0,
-            type_name=f".tensorflow.{name.capitalize()}List")
+        add(feature, f"{name}_list", f"{name.capitalize()}List", oneof=0)
     features = proto.message_type.add(name="Features")
     entry = features.nested_type.add(name="FeatureEntry")
     entry.options.map_entry = True
     add(entry, "key", field.TYPE_STRING)
-    add(entry, "value", field.TYPE_MESSAGE, type_name=".tensorflow.Feature")
-    add(features, "feature", field.TYPE_MESSAGE, repeated=True,
-        type_name=".tensorflow.Features.FeatureEntry")
-    add(proto.message_type.add(name="Example"), "features", field.TYPE_MESSAGE,
-        type_name=".tensorflow.Features")
+    add(entry, "value", "Feature")
+    add(features, "feature", "Features.FeatureEntry", field.LABEL_REPEATED)
+    add(proto.message_type.add(name="Example"), "features", "Features")
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(proto.SerializeToString())
     return message_factory.GetMessageClass(
