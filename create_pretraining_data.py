@@ -38,8 +38,7 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "num_shards", 1,
     "Cut the output into so many files, named <output_file>-00000-of-00064 and so on.")
-flags.DEFINE_integer(
-    "num_workers", 0, "Processes; 0 takes one for each core.")
+flags.DEFINE_integer("num_workers", 0, "Processes; 0 takes one for each core.")
 flags.DEFINE_string(
     "work_dir", None,
     "Folder for unfinished work, removed at the end; by default <output_file>"
@@ -63,8 +62,7 @@ flags.DEFINE_enum(
     "input_file_mode", "r", ["r", "rb"],
     "Kept for commands of the release; both read UTF-8.")
 flags.DEFINE_bool(
-    "do_lower_case", True,
-    "Lower-case the text; as the vocabulary was trained.")
+    "do_lower_case", True, "Lower-case the text; as the vocabulary was trained.")
 flags.DEFINE_bool(
     "do_whole_word_mask", True,
     "Mask words whole; if false, each piece counts as a word.")

@@ -134,16 +134,6 @@ def slice_of(documents: Documents, first: int, end: int) -> Documents:
         np.array(documents.ids[first:end]))
 
 
-def joined(slices: Iterable[tuple[int, Documents]]) -> Documents:
-    """One of several consecutive slices, each with the number of its first."""
-    codes, lengths, first_sentence, first_code, ids = zip(
-        *(documents for _, documents in sorted(slices, key=lambda each: each[0])))
-    return Documents(
-        np.concatenate(codes), np.concatenate(lengths),
-        sums_before(np.concatenate([*map(np.diff, first_sentence)])),
-        sums_before(np.concatenate([*map(np.diff, first_code)])), np.concatenate(ids))
-
-
 def of_kind(element: Any, kind: str) -> Iterator[tuple[int, Any]]:
     """(number, value) of an element of this kind; nothing of another."""
     if element[0] == kind:
@@ -175,7 +165,11 @@ def tokenize_span(span: Any, job: Job) -> Iterator[Any]:
         counts, _ = token_store.write_part(
             folder, job.options.input_files, span._replace(number=0), job.encoder())
         store = token_store.TokenStore(folder)
-        for first, _, documents in store.slices(0, job.sizes.slice_sentences):
+        # Without a sentence objective a walk goes over a slice: as large as in `local`.
+        size = (token_store.SENTENCES_PER_SLICE
+                if job.options.instances.sentence_objective == "none"
+                else job.sizes.slice_sentences)
+        for first, _, documents in store.slices(0, size):
             yield "slice", span.number, (first, pickle.dumps(
                 documents._replace(codes=np.array(documents.codes))))
     yield "counts", span.number, (counts["documents"], counts)
@@ -196,16 +190,11 @@ def text_result(element: Any) -> tuple[int, Any]:
 
 
 def plan_span(element: Any, job: Job) -> Iterator[Any]:
-    """(span, its slices and numbers) → packs, requests, texts and counts.
-
-    One slice is in memory at a time; without a sentence objective all of a span.
-    """
+    """(span, its slices and numbers) → packs, requests, texts and counts."""
     _, given = element
     (first, total), = given["numbers"]
     slices = ((number, pickle.loads(data)) for number, data in given["slices"])
     options, counts = job.options, job.new_counts()
-    if options.instances.sentence_objective == "none":
-        slices = _whole_walks(slices)
     for number, documents in slices:
         for drafts in planning.plan_chunks(
                 documents, SlicePosition(0, 0, first + number, total),
@@ -214,18 +203,7 @@ def plan_span(element: Any, job: Job) -> Iterator[Any]:
             yield from _packs_and_requests(drafts, documents.codes, job, counts)
         if options.instances.needs_random_documents:
             yield from _texts(documents, first + number, job.sizes.block_documents)
-    yield "result", 0, {"made": counts.to_json()}
-
-
-def _whole_walks(slices: Iterable[tuple[int, Documents]]
-                 ) -> Iterator[tuple[int, Documents]]:
-    """Slices of a span as full sentences are packed in them, here and in `local`."""
-    slices = list(slices)
-    if slices:
-        documents = joined(slices)
-        borders = token_store.slice_borders(documents.first_sentence)
-        for first, end in zip(borders, borders[1:]):
-            yield first, slice_of(documents, first, end)
+    yield "result", 0, {"made": vars(counts)}
 
 
 def _texts(documents: Documents, number: int, block_size: int) -> Iterator[Any]:
@@ -315,7 +293,7 @@ def answer_requests(element: Any, job: Job) -> Iterator[Any]:
             documents.codes, plans["start_b"], job)
     if num_answered != len(rows):
         raise ValueError(f"{len(rows) - num_answered} documents are not there.")
-    yield "result", 0, {"made": counts.to_json()}
+    yield "result", 0, {"made": vars(counts)}
 
 
 # ---- records -----------------------------------------------------------------
@@ -351,7 +329,7 @@ def write_bucket(element: Any, job: Job) -> Iterator[Any]:
                     codes_at(codes_a, starts_a[own], plans["length_a"][own]),
                     codes_at(codes_b, starts_b[own], plans["length_b"][own]), counts))
         yield "fragment", shard, (first, path)
-    yield "result", 0, {"made": counts.to_json()}
+    yield "result", 0, {"made": vars(counts)}
 
 
 def join_shard(element: Any, job: Job) -> tuple[int, Any]:
@@ -379,7 +357,7 @@ def merge_results(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
             counts = InstanceCounts(result["made"]["max_seq_length"])
             for each in filter(None, (merged.get("made"), result["made"])):
                 counts.merge(each)
-            merged["made"] = counts.to_json()
+            merged["made"] = vars(counts)
     return merged
 
 

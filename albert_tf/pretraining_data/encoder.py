@@ -65,11 +65,12 @@ class PieceEncoder:
         self.tokenizer = tokenizer
         self.dtype = code_dtype(tokenizer.vocab_size)
         self.separator = tokenizer.sep_id * 2 + 1
-        self._code_of = _Codes(
-            tokenizer, word_start if tokenizer.uses_sentencepiece else "wordpiece")
+        rule = word_start if tokenizer.uses_sentencepiece else "wordpiece"
+        starts_word = WordStarts(rule)
+        self._code_of = _Codes(tokenizer, rule)
         self._table = np.zeros(tokenizer.vocab_size, self.dtype)
         for piece, i in tokenizer.vocab.items():
-            self._table[i] = self._code_of[piece]
+            self._code_of[piece] = self._table[i] = i * 2 + starts_word[piece]
         # What a row of the model's ids is replaced with where it is not final.
         self._splits = {} if not tokenizer.uses_sentencepiece else {
             i: [self._code_of[piece] for piece in pieces]
@@ -143,21 +144,15 @@ class PieceEncoder:
 
 
 class _Codes(dict):
-    """piece → code; only pieces of the vocabulary are remembered.
-
-    Text has any number of unknown pieces.
-    """
+    """piece → code; unknown pieces, of which text has any number, are not remembered."""
 
     def __init__(self, tokenizer: FullTokenizer, rule: str):
         super().__init__()
         self._tokenizer, self._rule = tokenizer, rule
 
     def __missing__(self, piece: str) -> int:
-        starts = WordStarts(self._rule)[piece]
-        code = self._tokenizer.convert_tokens_to_ids([piece])[0] * 2 + starts
-        if piece in self._tokenizer.vocab:
-            self[piece] = code
-        return code
+        starts_word = WordStarts(self._rule)[piece]
+        return self._tokenizer.convert_tokens_to_ids([piece])[0] * 2 + starts_word
 
     def __reduce__(self):
         # As arguments and items: a dictionary's items are pickled by themselves.

@@ -156,7 +156,7 @@ def plan(worker: Worker, name: str, part: int):
                 lookups["document"], lookups["drawn"], lookups["wanted"]), counts))
     writer.flush()
     # "runs": the key that unfinished work has.
-    return {"counts": counts.to_json(), "runs": writer.names}, writer.sums
+    return {"counts": vars(counts), "runs": writer.names}, writer.sums
 
 
 def write(worker: Worker, name: str, task: tuple[Unit, int]):
@@ -182,7 +182,7 @@ def write(worker: Worker, name: str, task: tuple[Unit, int]):
                     store.read(plans["part_b"], plans["start_b"], plans["length_b"]),
                     counts))
         sums[fragment] = stream.sum
-    return {"counts": counts.to_json()}, sums
+    return {"counts": vars(counts)}, sums
 
 
 def _plans_name(part: int) -> str:
@@ -219,7 +219,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         workers = 1
     folder = _work_folder(options, work_dir)
     worker = Worker(options, PieceEncoder(tokenizer, options.word_start), folder)
-    with folder.claimed(_settings(options, tokenizer), _state_of(options)) as resumed:
+    with folder.claimed(_settings(options, tokenizer),
+                        _state_of(options.input_files)) as resumed:
         if resumed:
             logging.info("Resuming the unfinished run in %s.", folder.path)
         try:
@@ -320,23 +321,17 @@ def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
     """All that the records depend on, but for the text; flags by their names."""
-    def flat(values):
-        for name, value in values.items():
-            if isinstance(value, dict):
-                yield from flat(value)
-            else:
-                yield name, value
-
-    settings = dict(flat(dataclasses.asdict(options)))
+    settings = dataclasses.asdict(options)
     del settings["input_files"]
+    for name in ("instances", "masking"):
+        settings |= settings.pop(name)
     return {**settings, "version": _VERSION,
             "vocabulary": vocabulary_of(tokenizer.vocabulary_path)["sha256"],
             "do_lower_case": tokenizer.do_lower_case,
             "strip_digit_comma_prefix": tokenizer.strip_digit_comma_prefix}
 
 
-def _state_of(options: DataOptions) -> list:
+def _state_of(paths: Sequence[str]) -> list:
     """The input files with what shows that one was changed."""
     return [[path, *((os.path.getsize(path), os.stat(path).st_mtime_ns)
-                     if not files.is_remote(path) else ())]
-            for path in options.input_files]
+                     if not files.is_remote(path) else ())] for path in paths]

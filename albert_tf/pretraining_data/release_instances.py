@@ -1,8 +1,7 @@
-"""From documents to pretraining instances: segment pairs, then masks.
+"""From documents to pretraining instances, as the release makes them.
 
-Pure functions: they read nothing but their arguments, and draw random numbers
-only from the source they are given, in the order in which the release's
-create_instances_from_document draws them.
+Random numbers are drawn from the source that is given, in the order in which the
+release's create_instances_from_document draws them.
 
     document     a list of segments (sentences), in order
     segment      a list of pieces
@@ -90,10 +89,8 @@ class _Pair(NamedTuple):
 def create_walks(
         documents: Sequence[Document], pieces: Pieces, options: InstanceOptions,
         random: RandomSource) -> Iterator[DocumentInstances]:
-    """All instances of one copy of the documents.
-
-    A walk over each document in turn; without a sentence objective, one walk over
-    all of them. Arguments as of create_instances.
+    """All instances of one copy of the documents: a walk over each of them in turn;
+    without a sentence objective, one walk over all. Arguments as of create_instances.
     """
     if options.sentence_objective == "none":
         yield create_full_sentences(documents, pieces, options, random)

@@ -128,7 +128,7 @@ class InstanceCounts:
         _add(self.ngrams, enumerate(ngram_words))
 
     def merge(self, other: Mapping[str, Any]) -> None:
-        """Adds to_json() of the counts over other instances, also after JSON."""
+        """Adds vars() of the counts over other instances, also after JSON."""
         _check_keys(other, self)
         if other["max_seq_length"] != self.max_seq_length:
             raise ValueError(
@@ -142,11 +142,6 @@ class InstanceCounts:
                     for key, count in value.items()})
             elif name != "max_seq_length":
                 vars(self)[name] += value
-
-    def to_json(self) -> dict[str, Any]:
-        """The counts as an object for json.dumps."""
-        return {name: dict(value) if isinstance(value, collections.Counter) else value
-                for name, value in vars(self).items()}
 
     def as_dict(self) -> dict[str, Any]:
         """All counts with their shares, as they go into the JSON file."""

@@ -153,15 +153,8 @@ def write_part(
         ) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Tokenizes a span's documents into the files of part `span.number`.
 
-    Memory does not grow with the span or its documents, but for one line.
-
-    Args:
-      folder: where the files go; they appear when they are whole.
-      paths: all files of the input.
-      span: the span.
-      encoder: gives the codes.
-      block_bytes: text that is tokenized at a time.
-      max_pieces, max_sentences: of a document.
+    Memory does not grow with the span or its documents, but for one line; `block_bytes`
+    of text are tokenized at a time. `paths` are all files of the input.
 
     Returns:
       The fields of summary.CorpusCounts, and the sums of the files for
@@ -183,22 +176,6 @@ def write_part(
 # ---- reading -----------------------------------------------------------------
 
 
-def slice_borders(first_sentence: np.ndarray,
-                  num_sentences: int = SENTENCES_PER_SLICE) -> list[int]:
-    """Where slices of documents begin, and the number of documents: 0, ..., D.
-
-    Args:
-      first_sentence: of each document and behind the last, int64 [D + 1].
-      num_sentences: a slice takes documents until it has so many, at least one.
-    """
-    borders, last = [0], len(first_sentence) - 1
-    while borders[-1] < last:
-        reached = np.searchsorted(
-            first_sentence, first_sentence[borders[-1]] + num_sentences)
-        borders.append(int(min(reached, last)))
-    return borders
-
-
 def random_starts(
         documents: Documents, numbers: np.ndarray, drawn: np.ndarray,
         targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -208,8 +185,7 @@ def random_starts(
     of the document.
 
     Args:
-      documents: D documents.
-      numbers: which of them, int64 [K].
+      documents, numbers: documents, and which of them, int64 [K].
       drawn: random numbers (keyed_random.word), uint64 [K].
       targets: pieces wanted, int64 [K].
 
@@ -227,9 +203,8 @@ def random_starts(
 
 def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
           limit: np.ndarray) -> np.ndarray:
-    """Where texts end that begin with sentences `start`; arguments and result [K].
-
-    `before` has the pieces before each sentence, `limit` where the documents end.
+    """Where texts end that begin with sentences `start`, int64 [K]; `before` has the
+    pieces before each sentence, `limit` where the documents end.
     """
     ends = np.searchsorted(before, before[start] + target)
     return np.clip(ends, start + 1, limit)
@@ -238,8 +213,7 @@ def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
 class TokenStore:
     """The parts in a folder, all of them written; documents are numbered through.
 
-    Can be pickled. What reads raises InputError if a file is missing, unreadable or
-    too short.
+    Can be pickled.
 
         store = TokenStore(folder)
         for first, first_code, documents in store.slices(0):
@@ -293,10 +267,7 @@ class TokenStore:
                ) -> Iterator[tuple[int, int, Documents]]:
         """The documents of a part in slices, for parts of any size.
 
-        Args:
-          number: the part.
-          num_sentences: a slice takes documents until it has so many sentences, as
-            slice_borders says.
+        A slice takes documents until it has so many sentences.
 
         Yields:
           The number in the part of the slice's first document, the position in the
@@ -330,15 +301,9 @@ class TokenStore:
 
     def read(self, parts: np.ndarray, starts: np.ndarray,
              lengths: np.ndarray) -> np.ndarray:
-        """Codes from anywhere.
+        """Codes of K texts, in the order given, one after the other.
 
-        Args:
-          parts: number of a part, [K].
-          starts: position of the first code in the part's codes, [K].
-          lengths: how many codes, [K].
-
-        Returns:
-          The codes of all K texts, in the order given, one after the other.
+        Each is `lengths` codes of part `parts` from `starts` on; all [K].
         """
         if not len(parts):
             return np.zeros(0, self.dtype or np.uint16)
@@ -347,16 +312,11 @@ class TokenStore:
     def second_segments(
             self, documents: np.ndarray, drawn: np.ndarray,
             targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Text from a random sentence on of each of K documents, as random_starts.
-
-        Args:
-          documents: numbers of documents in the store, int64 [K].
-          drawn: random numbers, uint64 [K].
-          targets: pieces wanted, int64 [K].
+        """random_starts of K documents by their numbers in the store.
 
         Returns:
-          Where it lies: part, uint32 [K], and first code in the part, uint64 [K];
-          and how many pieces it has, int64 [K].
+          Where the texts lie: part, uint32 [K], and first code in the part,
+          uint64 [K]; and how many pieces they have, int64 [K].
         """
         found = [(np.zeros(0, np.int64),) * 3]
         for i in range(0, len(documents), _SEGMENTS_AT_ONCE):

@@ -20,7 +20,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, beam_stages, local
 from albert_tf.pretraining_data.options import InstanceOptions, Sizes
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, documents_of, options_of
+from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, options_of
 
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
 WITHOUT_BEAM = "needs Apache Beam and Dask (requirements-beam.txt)"
@@ -244,15 +244,6 @@ def test_ranks_follow_one_another():
     given = (0, [(7, 5), (2, 10), (4, 1)])
     assert dict(beam_stages.number_through(given)) == {
         2: (0, 16), 4: (10, 16), 7: (11, 16)}
-
-
-def test_slices_join_to_what_they_were_cut_from():
-    documents = documents_of([[3, 1], [2], [5, 4, 1], [1], [2, 2]])
-    slices = [(first, beam_stages.slice_of(documents, first, end))
-              for first, end in ((4, 5), (0, 1), (1, 4))]
-    assert slices[2][1].first_sentence.tolist() == [0, 1, 4, 5]
-    for found, expected in zip(beam_stages.joined(slices), documents):
-        np.testing.assert_array_equal(found, expected)
 
 
 def test_attempts_at_a_step_do_not_write_to_one_file(tmp_path):

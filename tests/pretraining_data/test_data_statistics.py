@@ -114,9 +114,12 @@ class Maker:
             ("mask", "same", "other"), masked.shown.tolist())))
         stats["span_words"].update({
             size: n for size, n in enumerate(masked.ngram_words.tolist()) if n})
-        for row, count in zip(masked.masked_lm_positions, masked.num_masked):
-            runs = np.split(row[:count], np.flatnonzero(np.diff(row[:count]) > 1) + 1)
-            stats["contiguous_run_pieces"].update(len(run) for run in runs if len(run))
+        slots = np.arange(masked.masked_lm_positions.shape[1])
+        apart = np.arange(len(plans))[:, None] * (self.options.max_seq_length + 1)
+        masked_at = (masked.masked_lm_positions + apart)[
+            slots < masked.num_masked[:, None]]
+        ends = np.flatnonzero(np.append(np.diff(masked_at) != 1, len(masked_at) > 0))
+        stats["contiguous_run_pieces"].update(np.diff(ends, prepend=-1).tolist())
         wanted = self.options.masking.num_to_predict(sequences.lengths)
         stats["shortfall_to_num_to_predict"].update(
             (wanted - masked.num_masked).tolist())

@@ -354,7 +354,7 @@ def test_instances_do_not_depend_on_slices_or_groups(setting, walks_at_once):
         for copies in (range(4), range(4, 6))]
     plans = np.sort(np.concatenate([plans, more]), order="order")
     assert _without_parts(plans, slices) == _without_parts(expected, whole)
-    total.merge(others.to_json())
+    total.merge(vars(others))
     assert total == counts
 
 

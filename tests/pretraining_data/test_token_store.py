@@ -297,13 +297,3 @@ def test_files_that_were_tampered_with(tmp_path):
     os.remove(path)
     with pytest.raises(InputError, match="tokens: cannot be read.*remove its folder"):
         TokenStore(WorkFolder(str(tmp_path / "store")))
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 100])
-def test_borders_are_those_of_the_store_s_slices(size, tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("\n".join("one here\n" * count for count in (1, 2, 5, 1, 1, 3)))
-    store, _ = write(tmp_path / "store", [str(path)])
-    borders = token_store.slice_borders(all_of(store, 0).first_sentence, size)
-    assert borders[:-1] == [first for first, _, _ in store.slices(0, size)]
-    assert borders[-1] == 6
