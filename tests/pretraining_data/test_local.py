@@ -48,8 +48,9 @@ def _bytes(options):
     return [pathlib.Path(path).read_bytes() for path in options.output_files]
 
 
-def _options(tmp_path, outputs=("a.tfrecord", "b.tfrecord", "c.tfrecord"), **more):
-    return options_of(tmp_path, CORPUS, outputs, **{
+def _options(tmp_path, outputs=("a.tfrecord", "b.tfrecord", "c.tfrecord"),
+             text=CORPUS, **more):
+    return options_of(tmp_path, text, outputs, **{
         "instances": SMALL, "dupe_factor": 2, **more})
 
 
@@ -61,17 +62,18 @@ def expected(tmp_path_factory, tokenizer):
     return _bytes(options), summary
 
 
-def _same(summary, other):
-    return {k: v for k, v in summary.items() if k != "settings"} == {
-        k: v for k, v in other.items() if k != "settings"}
+def _check_made(options, tokenizer, expected, num_workers=1):
+    """Makes the records, from what is there already, and compares with `expected`."""
+    summary = _create(options, tokenizer, num_workers)
+    assert _bytes(options) == expected[0]
+    assert summary | {"settings": None} == expected[1] | {"settings": None}
+    assert not pathlib.Path(f"{options.output_files[0]}.unfinished").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_records_do_not_depend_on_processes_and_spans(
         workers, tmp_path, tokenizer, expected):
-    options = _options(tmp_path)
-    summary = _create(options, tokenizer, workers)
-    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+    _check_made(_options(tmp_path), tokenizer, expected, workers)
     assert sorted(os.listdir(tmp_path)) == sorted(
         ["a.tfrecord", "b.tfrecord", "c.tfrecord", "text.txt"]
         + [f"summary-a.tfrecord.{kind}" for kind in ("json", "txt")])
@@ -202,9 +204,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     assert not any(map(os.path.exists, options.output_files))
     kept = os.listdir(tmp_path / "a.tfrecord.unfinished")
     assert any(name.endswith(".json") for name in kept)
-    summary = _create(options, tokenizer)
-    assert _bytes(options) == expected[0] and _same(summary, expected[1])
-    assert not (tmp_path / "a.tfrecord.unfinished").exists()
+    _check_made(options, tokenizer, expected)
 
 
 def _stopped_before_joining(tmp_path, tokenizer, monkeypatch, joined=0):
@@ -237,8 +237,7 @@ def test_what_was_damaged_meanwhile_is_made_again(
     content = bytearray((folder / kind).read_bytes())
     content[len(content) // 2] ^= 1
     (folder / kind).write_bytes(content)
-    summary = _create(options, tokenizer)
-    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+    _check_made(options, tokenizer, expected)
 
 
 @pytest.mark.parametrize("joined", [0, 1, 7])
@@ -251,8 +250,7 @@ def test_finished_units_are_not_made_again(
 
     for step in ("tokenize", "plan", "write"):
         monkeypatch.setattr(local, step, fails)
-    _create(options, tokenizer)
-    assert _bytes(options) == expected[0]
+    _check_made(options, tokenizer, expected)
 
 
 @pytest.mark.parametrize("damaged", ["", "unit-000001.json"])
@@ -275,8 +273,7 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
         True, False, False]
     if damaged:
         (tmp_path / "a.tfrecord.unfinished" / damaged).write_text("{")
-    summary = _create(options, tokenizer)
-    assert _bytes(options) == expected[0] and _same(summary, expected[1])
+    _check_made(options, tokenizer, expected)
 
 
 def test_other_flags_do_not_go_on_with_a_stopped_run(
@@ -290,19 +287,15 @@ def test_other_flags_do_not_go_on_with_a_stopped_run(
 
 def test_changed_text_starts_anew(tmp_path, tokenizer, monkeypatch):
     _, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
-    text = CORPUS[:60_000]
-    changed = options_of(tmp_path, text, ("a.tfrecord", "b.tfrecord", "c.tfrecord"),
-                         instances=SMALL, dupe_factor=2)
-    _create(changed, tokenizer)
     (tmp_path / "alone").mkdir()
-    alone = options_of(tmp_path / "alone", text,
-                       ("a.tfrecord", "b.tfrecord", "c.tfrecord"), instances=SMALL,
-                       dupe_factor=2)
-    _create(alone, tokenizer)
-    assert _bytes(changed) == _bytes(alone) and not folder.exists()
+    made = []
+    for where in (tmp_path, tmp_path / "alone"):
+        made.append(_options(where, text=CORPUS[:60_000]))
+        _create(made[-1], tokenizer)
+    assert _bytes(made[0]) == _bytes(made[1]) and not folder.exists()
 
 
-def _command(tmp_path, *more):
+def _command(tmp_path):
     """The script, with small spans and units, in processes of its own."""
     code = (
         "import functools, runpy, sys; sys.path.insert(0, '.')\n"
@@ -318,7 +311,12 @@ def _command(tmp_path, *more):
     return [sys.executable, str(script), "create_pretraining_data.py",
             f"--input_file={tmp_path / 'text.txt'}", f"--output_file={outputs}",
             f"--spm_model_file={SPM_MODEL}", "--max_seq_length=48", "--dupe_factor=2",
-            "--max_predictions_per_seq=7", "--num_workers=2", *more]
+            "--max_predictions_per_seq=7", "--num_workers=2"]
+
+
+def _run(tmp_path, **more):
+    return subprocess.run(_command(tmp_path), cwd=ROOT, capture_output=True, text=True,
+                          timeout=120, check=False, **more)
 
 
 def _children(pid):
@@ -335,13 +333,6 @@ def _children(pid):
     return found
 
 
-def _kill_all_workers_end(pid):
-    deadline = time.monotonic() + 30
-    while _children(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not _children(pid)
-
-
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="reads /proc")
 @pytest.mark.parametrize("kills", [
     1, pytest.param(20, marks=pytest.mark.slow)])
@@ -354,10 +345,11 @@ def test_killed_at_random_moments(kills, tmp_path, expected):
             time.sleep(draw.uniform(0.3, 3))
             process.kill()
             process.communicate()
-        assert _kill_all_workers_end(process.pid), "workers outlived their parent"
-    done = subprocess.run(_command(tmp_path), cwd=ROOT, capture_output=True, text=True,
-                          timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+        deadline = time.monotonic() + 30
+        while _children(process.pid):
+            assert time.monotonic() < deadline, "workers outlived their parent"
+            time.sleep(0.05)
+    assert _run(tmp_path).returncode == 0
     assert _bytes(options) == expected[0]
 
 
@@ -375,10 +367,8 @@ class KilledOnce(local.Worker):
 def test_a_killed_worker_s_unit_is_made_by_another(
         tmp_path, tokenizer, expected, monkeypatch, caplog):
     monkeypatch.setattr(local, "Worker", KilledOnce)
-    options = _options(tmp_path)
-    _create(options, tokenizer, 2)
+    _check_made(_options(tmp_path), tokenizer, expected, 2)
     assert "writing: a worker process was killed" in caplog.text
-    assert _bytes(options) == expected[0]
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expected):
@@ -388,15 +378,12 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expecte
         # Stands for a full disk: files larger than this cannot be written.
         resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
 
-    done = subprocess.run(
-        _command(tmp_path), cwd=ROOT, capture_output=True, text=True, timeout=120,
-        check=False, preexec_fn=limit)
+    done = _run(tmp_path, preexec_fn=limit)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "cannot be written: File too large" in done.stderr.splitlines()[-1]
     assert "What is finished stays in" in done.stderr
     assert not any(map(os.path.exists, options.output_files))
-    done = subprocess.run(_command(tmp_path), cwd=ROOT, capture_output=True, text=True,
-                          timeout=120, check=False)
+    done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Resuming the unfinished run" in done.stderr
     assert _bytes(options) == expected[0]

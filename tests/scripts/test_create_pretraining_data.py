@@ -1,4 +1,7 @@
-"""From text to records by the script's two ways on one machine: files, wrong inputs."""
+"""From text to records by the script's two ways on one machine: files, wrong inputs.
+
+    python -m pytest tests/scripts/test_create_pretraining_data.py
+"""
 
 import functools
 import json
@@ -6,6 +9,7 @@ import logging
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 
@@ -19,7 +23,9 @@ from albert_tf.pretraining_data.options import InstanceOptions
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.pretraining_data.data_creation import SPM_MODEL, TEXT, WORDPIECE, options_of, written
+from tests.commands import run_commands
+from tests.pretraining_data.data_creation import (
+    SPM_MODEL, TEXT, WORDPIECE, options_of, written)
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -130,14 +136,15 @@ def test_poor_data_warns(tmp_path, tokenizer, caplog, text, more, warned, create
 def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setattr("albert_tf.progress.SECONDS_BETWEEN_LINES", 0)
     with caplog.at_level(logging.INFO):
-        release.create(options_of(tmp_path), tokenizer)
+        release.create(options_of(tmp_path), tokenizer, picture=False)
     size = len(TEXT)
     assert f"tokenizing: {size} of {size} bytes (100.0%), 0 s left" in caplog.text
     assert "instances: 1 of 9 documents (11.1%)" in caplog.text
     assert "documents/s, " in caplog.text and "instances so far" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        made = local.create(options_of(tmp_path), tokenizer)["instances"]
+        made = local.create(
+            options_of(tmp_path), tokenizer, picture=False)["instances"]
     assert " MB (100.0%), 0 s left, " in caplog.text
     assert " MB/s, 3 documents" in caplog.text
     assert "planning: 1 of 1 parts (100.0%), 0 s left, " in caplog.text
@@ -199,47 +206,51 @@ def test_wrong_options(tmp_path, more, message):
         options_of(tmp_path, **more)
 
 
-def _script(*arguments):
-    """Runs the script in a process in which TensorFlow cannot be imported."""
-    code = ("import runpy, sys; sys.modules['tensorflow'] = None; "
-            "sys.argv = sys.argv[1:]; sys.path.insert(0, '.'); "
-            "runpy.run_path(sys.argv[0], run_name='__main__')")
-    return subprocess.run(
-        [sys.executable, "-c", code, "create_pretraining_data.py", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+# ---- the command -------------------------------------------------------------
+
+PYPROJECT = f"--input_file={ROOT / 'pyproject.toml'}"
+WRONG = {  # name → (arguments besides the output, message)
+    "no file": (["--input_file=nowhere/*.txt"], "no file matches"),
+    "folder": (["--input_file=."], ". is a folder; give the files in it"),
+    "no input": ([], "--input_file is missing"),
+    "ngram": ([PYPROJECT, "--ngram=0"], "--ngram=0"),
+    "no vocabulary": ([PYPROJECT, "--spm_model_file="], "--spm_model_file"),
+    "objectives": (
+        [PYPROJECT, "--random_next_sentence", "--sentence_objective=order"],
+        "--sentence_objective=order; give one of the two"),
+    "too long": ([PYPROJECT, "--max_seq_length=1000000"],
+                 "--max_seq_length=1000000: give 32768 or less"),
+}
 
 
-def test_script_without_tensorflow_and_vocab_file(tmp_path):
-    pattern = os.path.dirname(written(tmp_path)) + "/te*.txt"
-    output = str(tmp_path / "new" / "train.tfrecord")
-    done = _script(
-        f"--input_file={pattern}", f"--output_file={output}",
-        f"--spm_model_file={SPM_MODEL}", "--max_seq_length=24",
-        "--max_predictions_per_seq=4", "--do_permutation", "--dupe_factor=2")
-    assert done.returncode == 0, done.stderr
-    spec = pretraining_spec(24, 8)
-    assert all(spec.parse_numpy(record) for record in read_records(output))
-    assert "3 documents, 6 sentences" in done.stderr and output in done.stderr
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What the commands gave, in a process that has not loaded TensorFlow."""
+    folder = tmp_path_factory.mktemp("command")
+    written(folder)
+    commands = {name: [*arguments, "--output_file=o"]
+                for name, (arguments, _) in WRONG.items()}
+    commands["right"] = [
+        f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
+        f"--output_file={folder}/new/train.tfrecord", "--max_seq_length=24",
+        "--max_predictions_per_seq=4", "--do_permutation", "--dupe_factor=2"]
+    with run_commands("create_pretraining_data", commands, light=commands) as results:
+        yield results
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["--input_file=nowhere/*.txt", "--output_file=o"], "no file matches"),
-    (["--input_file=.", "--output_file=o"], ". is a folder; give the files in it"),
-    (["--output_file=o"], "--input_file is missing"),
-    (["--input_file=README.md", "--output_file=o", "--ngram=0"], "--ngram=0"),
-    (["--input_file=README.md", "--output_file=o", "--spm_model_file="],
-     "--spm_model_file"),
-    (["--input_file=README.md", "--output_file=o", "--random_next_sentence",
-      "--sentence_objective=order"], "--sentence_objective=order; give one of the two"),
-    (["--input_file=README.md", "--output_file=o", "--max_seq_length=1000000"],
-     "--max_seq_length=1000000: give 32768 or less"),
-])
-def test_script_says_what_is_wrong_in_one_line(arguments, message):
-    done = _script(*[a.replace("README.md", str(ROOT / "pyproject.toml"))
-                     for a in arguments])
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert message in done.stderr and done.stderr.count("\n") == 1
+def test_script_without_tensorflow_and_vocab_file(results):
+    done = results.ok("right")
+    output = re.search(r"wrote (.*train.tfrecord)\n", done["log"])[1]
+    records = [pretraining_spec(24, 8).parse_numpy(each) for each in read_records(output)]
+    assert len(records) > 4 and not done["loaded"]
+    assert "3 documents, 6 sentences" in done["log"]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_script_says_what_is_wrong_in_one_line(name, results):
+    done = results[name]
+    assert done["status"] == 1 and not done["loaded"]
+    assert WRONG[name][1] in done["stderr"] and done["stderr"].count("\n") == 1
 
 
 def test_flags_have_the_defaults_of_the_release():
