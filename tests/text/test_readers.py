@@ -17,6 +17,7 @@ from albert_tf.text.prepare import (
 from albert_tf.text.prepare import prepare as prepare_documents
 from albert_tf.text.sentences import (
     check_language, clean_text, cut_long, split_sentences)
+from tests.commands import run_commands
 from tests.helpers import SHARED
 
 ROOT = Path(__file__).parents[2]
@@ -330,7 +331,7 @@ def test_script_warns_of_a_single_document(tmp_path):
     assert done.returncode == 0 and "single document" in done.stderr
 
 
-@pytest.mark.parametrize("flags, message", [
+WRONG = [
     (["--input_file={0}/nothing*", "--output_file={0}/o"], "no file matches"),
     (["--output_file={0}/o"], "--input_file names no file"),
     (["--input_file={0}/a.txt", "--output_file={0}/a.txt"], "is also an input"),
@@ -347,14 +348,28 @@ def test_script_warns_of_a_single_document(tmp_path):
      "leave --input_file out"),
     (["--input_file={0}/a.txt", "--output_file={0}/o", "--max_sentence_chars=3"],
      "--max_sentence_chars=3 is too small"),
-])
-def test_script_refuses(tmp_path, flags, message):
-    (tmp_path / "a.txt").write_text("Some text.\n")
-    done = run(*(f.format(tmp_path) for f in flags))
-    assert done.returncode == 1
-    assert message in done.stderr and "Traceback" not in done.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-    assert (tmp_path / "a.txt").read_text() == "Some text.\n"
+]
+
+
+@pytest.fixture(scope="module", name="refused")
+def _refused(tmp_path_factory):
+    folders = [tmp_path_factory.mktemp("wrong") for _ in WRONG]
+    for folder in folders:
+        (folder / "a.txt").write_text("Some text.\n")
+    commands = {str(folder): [flag.format(folder) for flag in flags]
+                for folder, (flags, _) in zip(folders, WRONG)}
+    # All in one process, which never loads TensorFlow.
+    with run_commands("prepare_corpus", commands, light=commands) as results:
+        yield [(folder, results[str(folder)]) for folder in folders]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG)))
+def test_script_refuses(refused, case):
+    folder, result = refused[case]
+    assert result["status"] == 1 and not result["loaded"]
+    assert WRONG[case][1] in result["stderr"]
+    assert [path.name for path in folder.iterdir()] == ["a.txt"]
+    assert (folder / "a.txt").read_text() == "Some text.\n"
 
 
 @pytest.mark.parametrize("script", ["prepare_corpus", "train_sentencepiece"])
