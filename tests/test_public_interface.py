@@ -1,5 +1,8 @@
 """The names that other code relies on, used as the README shows them."""
 
+import doctest
+import importlib
+
 import numpy as np
 import pytest
 
@@ -71,6 +74,12 @@ def test_tensors_go_out_and_back_in(config):
     albert_tf.checkpoint.load_tf1_tensors(second, tensors)
     back = albert_tf.checkpoint.tf1_tensors(second)
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("module", ["modeling.albert", "modeling.models"])
+def test_the_examples_of_docstrings(module):
+    done = doctest.testmod(importlib.import_module(f"albert_tf.{module}"))
+    assert done.attempted and not done.failed
 
 
 def test_an_unknown_name_is_an_attribute_error():

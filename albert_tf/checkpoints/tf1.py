@@ -72,23 +72,17 @@ class RestoreReport:
 
     def summary(self) -> str:
         """Counts and first names, a line for each kind that occurs."""
-        lines = [f"{self.source}: {len(self.matched)} variables matched, "
-                 f"{len(self.missing)} missing, {len(self.mismatched)} of another "
-                 f"shape, {len(self.extra)} extra."]
-        if self.new:
-            lines.append(f"  new, start from random values: {_some(self.new)}")
-        if self.missing:
-            lines.append(f"  missing, keep their values: {_some(self.missing)}")
-        if self.mismatched:
-            lines.append("  of another shape, keep their values: "
-                         f"{_some(self._shapes_shown())}")
-        if self.unexpected:
-            lines.append("  extra within the model's own names: "
-                         f"{_some(self.unexpected)}")
-        harmless = sorted(set(self.extra) - set(self.unexpected))
-        if harmless:
-            lines.append(f"  extra, not used by this model: {_some(harmless)}")
-        return "\n".join(lines)
+        return "\n".join((
+            f"{self.source}: {len(self.matched)} variables matched, "
+            f"{len(self.missing)} missing, {len(self.mismatched)} of another "
+            f"shape, {len(self.extra)} extra.",
+            *(f"  {what}: {_some(names)}" for what, names in (
+                ("new, start from random values", self.new),
+                ("missing, keep their values", self.missing),
+                ("of another shape, keep their values", self._shapes_shown()),
+                ("extra within the model's own names", self.unexpected),
+                ("extra, not used by this model",
+                 sorted(set(self.extra) - set(self.unexpected)))) if names)))
 
     def _shapes_shown(self) -> list[str]:
         return [f"{name} is {_shape(theirs)} in the checkpoint, {_shape(ours)} in the "
@@ -96,17 +90,11 @@ class RestoreReport:
 
     def complaint(self) -> str:
         """The part of an error sentence that says what does not fit."""
-        parts = []
-        if self.mismatched:
-            parts.append(f"variables of another shape: {len(self.mismatched)} "
-                         f"({_some(self._shapes_shown())})")
-        if self.missing:
-            parts.append(f"variables of the model that it lacks: {len(self.missing)} "
-                         f"({_some(self.missing)})")
-        if self.unexpected:
-            parts.append("tensors that have no place in the model: "
-                         f"{len(self.unexpected)} ({_some(self.unexpected)})")
-        return "; ".join(parts)
+        return "; ".join(
+            f"{what}: {len(names)} ({_some(names)})" for what, names in (
+                ("variables of another shape", self._shapes_shown()),
+                ("variables of the model that it lacks", self.missing),
+                ("tensors that have no place in the model", self.unexpected)) if names)
 
 
 def _some(names: list[str]) -> str:
@@ -137,10 +125,7 @@ def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:
 
 def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
                      allow_partial: bool = False) -> RestoreReport:
-    """Sets the model's weights from arrays by the release's names.
-
-    The rest is as in restore_tf1.
-    """
+    """As restore_tf1, from arrays by the release's names."""
     stored = StoredTensors(
         "the given tensors", {name: np.shape(value) for name, value in tensors.items()},
         lambda name: np.asarray(tensors[name]))
@@ -148,16 +133,8 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
-    """Writes the weights as a checkpoint of the release's kind.
-
-    TF1's Saver and restore_tf1 read it.
-
-    Args:
-      model: an AlbertModel or a model on top of one.
-      path: prefix of the checkpoint, such as "albert/model.ckpt".
-
-    Raises:
-      InputError: if it cannot be written.
+    """Writes the weights as the checkpoint "albert/model.ckpt" (for example) of the
+    release's kind, which TF1's Saver and restore_tf1 read.
     """
     write_tensors(tf1_tensors(model), path)
 
@@ -173,9 +150,11 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
     All names and shapes are checked, and all tensors read, before any variable
     changes. Works under any tf.distribute strategy, outside of its replicas.
 
+        report = restore_tf1(model, "albert_base/model.ckpt-best")
+        print(report.summary())
+
     Args:
-      model: an AlbertModel, an AlbertForPreTraining or another model whose
-        variables have the release's names.
+      model: one whose variables have the release's names.
       path: a TF1 checkpoint, or one of this project's training runs: a prefix, a
         file of it or a folder (its best checkpoint, else its latest).
       allow_partial: whether variables that are missing or of another shape keep
@@ -188,18 +167,13 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         shape, and then keeps its values: a task's head on a pretrained encoder.
 
     Returns:
-      The report; it is logged too.
-
-    Raises:
-      InputError: if there is no such checkpoint, it is damaged, it does not match
-        (unless allow_partial), or nothing of it matches (in any case).
+      The report; it is logged too. That nothing matches is an error in any case.
     """
     return _restore(model, open_checkpoint(path), allow_partial, init_from_group0, hint,
                     may_be_new)
 
 
-def _restore(model, stored: StoredTensors, allow_partial: bool, init_from_group0: bool,
-             hint: str, may_be_new: Callable[[str], bool]) -> RestoreReport:
+def _restore(model, stored, allow_partial, init_from_group0, hint, may_be_new):
     variables = _variables(model)
     sources = {name: _GROUP.sub(r"\1group_0/", name) if init_from_group0 else name
                for name in variables}
@@ -223,9 +197,7 @@ def _restore(model, stored: StoredTensors, allow_partial: bool, init_from_group0
     return report
 
 
-def _compare(variables, sources: Mapping[str, str], stored: StoredTensors,
-             init_from_group0: bool, may_be_new: Callable[[str], bool],
-             ) -> RestoreReport:
+def _compare(variables, sources, stored, init_from_group0, may_be_new):
     """The report of restoring, before it is done."""
     matched, missing, mismatched, new = [], [], [], []
     for name in sorted(variables):
@@ -251,8 +223,7 @@ def _compare(variables, sources: Mapping[str, str], stored: StoredTensors,
                          [name for name in extra if belongs_to_model(name)], new)
 
 
-def _group_hint(report: RestoreReport, sources: Mapping[str, str],
-                stored: StoredTensors) -> str:
+def _group_hint(report, sources, stored) -> str:
     """Advice for a checkpoint that lacks whole groups and nothing else."""
     if report.mismatched or report.unexpected or any(
             _GROUP.sub(r"\1group_0/", sources[name]) not in stored.shapes
@@ -266,11 +237,8 @@ def _group_hint(report: RestoreReport, sources: Mapping[str, str],
 
 
 def write_config(output_dir: str, config: AlbertConfig) -> None:
-    """Writes `albert_config.json` into a folder of checkpoints.
-
-    Raises:
-      InputError: if the folder holds a config that differs (names the keys, with
-        both values), or cannot be written.
+    """Writes `albert_config.json` into a folder of checkpoints, unless it is there;
+    one that differs is an error.
     """
     path = os.path.join(output_dir, CONFIG_FILE)
     if files.exists(path):
@@ -289,11 +257,7 @@ def write_config(output_dir: str, config: AlbertConfig) -> None:
 
 
 def read_config(output_dir: str) -> AlbertConfig:
-    """Reads the `albert_config.json` of a folder of checkpoints.
-
-    Raises:
-      InputError: if it is not there or wrong.
-    """
+    """Reads the `albert_config.json` of a folder of checkpoints."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path):
         raise InputError(

@@ -62,9 +62,6 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             dtype: str) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
-    parent = os.path.dirname(export_dir.rstrip("/")) or "."
-    files.make_directory(parent, "--export_dir")
-    staged = f"{export_dir.rstrip('/')}.incomplete-{os.getpid()}"
     constants = _constants(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
@@ -84,21 +81,19 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
                       if id(variable) in read]
     module.serve = serve
     try:
-        # Nobody trains what serves, and gradients by hand would be traced, stored and
-        # loaded.
-        tf.saved_model.save(
-            module, staged, signatures={SIGNATURE: serve},
-            options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
-        if labels:
-            path = os.path.join(staged, "assets", LABELS_FILE)
-            with files.atomic_write(path) as stream:
-                stream.write("".join(f"{label}\n" for label in labels).encode())
-        files.rename(staged, export_dir)
+        with files.staged(export_dir) as (staged,):
+            # Nobody trains what serves, and gradients by hand would be traced, stored
+            # and loaded.
+            tf.saved_model.save(
+                module, staged, signatures={SIGNATURE: serve},
+                options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
+            if labels:
+                path = os.path.join(staged, "assets", LABELS_FILE)
+                with files.atomic_write(path) as stream:
+                    stream.write("".join(f"{label}\n" for label in labels).encode())
     except tf.errors.OpError as error:
         raise InputError(f"--export_dir={export_dir}: cannot be written: "
                          f"{error.message.splitlines()[0]}.") from error
-    finally:
-        files.remove_folder(staged)
     logging.info("Exported to %s.", export_dir)
 
 

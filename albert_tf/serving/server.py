@@ -1,6 +1,6 @@
 """Answers with an exported model: one request, or a whole file in batches by length.
 
-It needs TensorFlow and the folder that model_export wrote, nothing else: neither the
+It needs TensorFlow and the folder that `export` wrote, nothing else: neither the
 model's code, nor its checkpoint, nor Keras.
 """
 
@@ -24,14 +24,15 @@ _PADDING = {"p_mask": 1}
 class Server:
     """A SavedModel, loaded once and asked often. Threads may share one.
 
-    Args:
-      export_dir: the folder that model_export wrote.
+    >>> server = Server(export_dir)  # The folder that `export` wrote.
+    >>> server.labels
+    ('no', 'maybe', '好')
+    >>> server.predict([{"input_ids": [2, 7, 3], "input_mask": [1, 1, 1],
+    ...                  "segment_ids": [0, 0, 0]}])["logits"][0].shape
+    (3,)
 
     Attributes:
       labels: of the classes, in the order of the logits; () if there are none.
-
-    Raises:
-      InputError: if the folder holds no such model.
     """
 
     def __init__(self, export_dir: str):
@@ -68,9 +69,6 @@ class Server:
         Returns:
           Name of the output → the array of each sequence; [S] for log-probabilities
           of positions.
-
-        Raises:
-          InputError: if an input is missing, or the lengths within a sequence differ.
         """
         lengths = [self._length(i, row) for i, row in enumerate(features)]
         order = np.argsort(lengths, kind="stable")

@@ -1,5 +1,6 @@
 """Server: the numbers of the model, whatever sequences share a batch."""
 
+import doctest
 import functools
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import tf_keras
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import export as model_export
+from albert_tf.serving import export as model_export, server as server_module
 from albert_tf.serving.export import export_classifier, export_spans
 from albert_tf.serving.server import Server
 from tests import tiny_run
@@ -154,6 +155,12 @@ def test_export_leaves_the_model_as_it_was(served):
     assert np.abs(changed - server.predict([features])["logits"][0]).max() > 0.1
     np.testing.assert_allclose(of_model(model, features)["logits"],
                                server.predict([features])["logits"][0], atol=1e-5)
+
+
+def test_the_example_of_the_docstring(served, tmp_path):
+    folder = export(served("classifier")[0], str(tmp_path / "model"))
+    done = doctest.testmod(server_module, extraglobs={"export_dir": folder})
+    assert done.attempted and not done.failed
 
 
 def test_no_sequences(served):
