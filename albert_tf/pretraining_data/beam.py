@@ -156,13 +156,7 @@ def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
 
 
 def build(beam, pipeline, spans: Sequence[Span], job: Job):
-    """Joins the steps of beam_stages to a pipeline.
-
-    Args:
-      beam: the package apache_beam.
-      pipeline: an empty pipeline.
-      spans: of the input.
-      job: what all workers know.
+    """Joins the steps of beam_stages to a pipeline; `beam` is the package apache_beam.
 
     Returns:
       The last collection: the name of the file that holds the result.

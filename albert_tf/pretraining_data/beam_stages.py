@@ -55,21 +55,13 @@ REQUEST = np.dtype([
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What all workers know.
-
-    Attributes:
-      options: what to make.
-      folder: of unfinished work, which all workers reach under this name.
-      num_buckets: a power of two.
-      code_dtype: of coded pieces, "<u2" or "<u4".
-      sizes: of slices and blocks.
-    """
+    """What all workers know."""
 
     options: DataOptions
-    folder: str
-    num_buckets: int
-    code_dtype: str
-    sizes: Sizes = Sizes()
+    folder: str  # of unfinished work; all workers reach it under this name
+    num_buckets: int  # a power of two
+    code_dtype: str  # "<u2" or "<u4"
+    sizes: Sizes = Sizes()  # of slices and blocks
 
     def file(self, name: str) -> str:
         """Path of a file in the folder."""

@@ -1,4 +1,4 @@
-"""Checks before a run and between its steps: what cannot be made, what gives poor data."""
+"""Checks before a run and between its steps: what cannot be made, what is poor."""
 
 import os
 import re

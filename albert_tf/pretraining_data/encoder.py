@@ -28,17 +28,11 @@ def sums_before(numbers: np.ndarray) -> np.ndarray:
 
 
 class EncodedLines(NamedTuple):
-    """Coded pieces of L lines.
+    """Coded pieces of L lines."""
 
-    Attributes:
-      codes: those of all lines, one line after the other: [C] of code_dtype.
-      lengths: pieces of each line: uint32 [L].
-      unknown_pieces: how many are the unknown piece.
-    """
-
-    codes: np.ndarray
-    lengths: np.ndarray
-    unknown_pieces: int
+    codes: np.ndarray  # [C] of code_dtype; one line's after the other's
+    lengths: np.ndarray  # uint32 [L]; pieces of each line
+    unknown_pieces: int  # how many are the unknown piece
 
 
 class PieceEncoder:
@@ -136,7 +130,7 @@ class PieceEncoder:
 
     def _encode_as_strings(
             self, lines: list[str], rows: list[int]) -> dict[int, list[int]]:
-        """Codes of the lines of these numbers, where the text of pieces matters."""
+        """Codes of lines by their numbers, where the text of pieces matters."""
         code_of = self._code_of
         return {row: [code_of[piece] for piece in pieces]
                 for row, pieces in zip(rows, self.tokenizer.tokenize_batch(
@@ -144,7 +138,7 @@ class PieceEncoder:
 
 
 class _Codes(dict):
-    """piece → code; unknown pieces, of which text has any number, are not remembered."""
+    """piece → code; unknown pieces, of which there is no end, are not remembered."""
 
     def __init__(self, tokenizer: FullTokenizer, rule: str):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What to make of which text: the flags of create_pretraining_data as frozen options."""
+"""What to make of which text: the flags of create_pretraining_data as options."""
 
 import dataclasses
 import re

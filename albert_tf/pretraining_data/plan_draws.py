@@ -87,12 +87,9 @@ def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
 
 def other_documents(keys: np.ndarray, own: np.ndarray,
                     num_documents: int) -> np.ndarray:
-    """Random documents, other than one's own unless ten draws all give that.
+    """Random documents, other than one's own unless ten draws all give that: int64 [N].
 
-    Args:
-      keys: uint64 [N]; PLAN_KEYs.
-      own: int64 [N]; numbers of the documents that are not wanted.
-      num_documents: documents to choose from.
+    Of PLAN_KEYs and the numbers of the documents that are not wanted, [N].
     """
     other = keyed_random.below(keyed_random.word(keys, DOCUMENT), num_documents)
     for attempt in range(1, _TRIES):

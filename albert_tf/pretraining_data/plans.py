@@ -53,36 +53,23 @@ _STEPS_AHEAD = 256
 
 
 class SlicePosition(NamedTuple):
-    """Where a slice of documents lies.
+    """Where a slice of documents lies."""
 
-    Attributes:
-      part: number of its part of the token store.
-      first_code: position in the part's codes of the slice's first code.
-      first_document: number in the corpus of the slice's first document.
-      num_documents: documents in the whole corpus.
-    """
-
-    part: int
-    first_code: int
-    first_document: int
-    num_documents: int
+    part: int  # of the token store
+    first_code: int  # position in the part's codes of the slice's first code
+    first_document: int  # number in the corpus of the slice's first document
+    num_documents: int  # in the whole corpus
 
 
 class Drafts(NamedTuple):
-    """N instances before the cut, and what is to be looked up for them.
+    """N instances before the cut, and what is to be looked up for them."""
 
-    Attributes:
-      plans: PLAN [N]; segments swapped where that is due, but not cut. The second one
-        of the rows of `lookups` is not known.
-      key: uint64 [N]; of the instance's random numbers.
-      room: int64 [N]; pieces that both segments may have together.
-      lookups: LOOKUP [R]; rows ascending.
-    """
-
+    # PLAN [N]; segments swapped where that is due, but not cut. The second one of the
+    # rows of `lookups` is not known.
     plans: np.ndarray
-    key: np.ndarray
-    room: np.ndarray
-    lookups: np.ndarray
+    key: np.ndarray  # uint64 [N]; of the instance's random numbers
+    room: np.ndarray  # int64 [N]; pieces that both segments may have together
+    lookups: np.ndarray  # LOOKUP [R]; rows ascending
 
 
 class _Text(NamedTuple):
@@ -96,31 +83,21 @@ class _Text(NamedTuple):
 
 
 class _Walks(NamedTuple):
-    """W walks over the sentences begin, ..., end - 1.
+    """W walks over the sentences begin, ..., end - 1."""
 
-    Attributes:
-      key: uint64 [W].
-      document: int64 [W]; number in the slice of the walk's first document.
-      begin, end: int64 [W].
-      target: int64 [W]; pieces of a chunk. (Without a sentence objective every chunk
-        draws its own.)
-    """
-
-    key: np.ndarray
-    document: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
+    key: np.ndarray  # uint64 [W]
+    document: np.ndarray  # int64 [W]; number in the slice of the first document
+    begin: np.ndarray  # int64 [W]
+    end: np.ndarray  # int64 [W]
+    # int64 [W]; pieces of a chunk. (Full sentences draw a target for every chunk.)
     target: np.ndarray
 
 
 class _Chunks(NamedTuple):
-    """N chunks: the sentences begin, ..., end - 1; all int64 [N].
-
-    `ordinal` says how many chunks of the walk came before.
-    """
+    """N chunks: the sentences begin, ..., end - 1; all int64 [N]."""
 
     walk: np.ndarray
-    ordinal: np.ndarray
+    ordinal: np.ndarray  # how many chunks of the walk came before
     begin: np.ndarray
     end: np.ndarray
 

@@ -23,14 +23,9 @@ Document = list[Segment]
 
 
 class Pieces(NamedTuple):
-    """What instances need to know of a vocabulary.
+    """What instances need to know of a vocabulary."""
 
-    Attributes:
-      vocabulary: all pieces, in the order of the vocabulary.
-      starts_word: piece → whether it starts a word.
-    """
-
-    vocabulary: Sequence[str]
+    vocabulary: Sequence[str]  # all pieces, in its order
     starts_word: Mapping[str, bool]
 
     @classmethod
@@ -40,41 +35,24 @@ class Pieces(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """One example of pretraining, before padding; lists are [length] or [masked].
+    """One example of pretraining, before padding; lists are [length] or [masked]."""
 
-    Attributes:
-      tokens: pieces with [CLS] and [SEP], after masking.
-      segment_ids: 0 up to the first [SEP], then 1; all 0 for one segment.
-      token_boundary: 1 where a word starts.
-      masked_lm_positions: positions to predict, ascending.
-      masked_lm_labels: the pieces to predict.
-      label: 0 if the second segment follows the first, else 1.
-      origin: FOLLOWING, SWAPPED, RANDOM_DOCUMENT or ONE_SEGMENT.
-      num_cut: pieces cut off to fit max_seq_length.
-      ngrams: number of words of each masked n-gram.
-    """
-
-    tokens: list[str]
-    segment_ids: list[int]
-    token_boundary: list[int]
-    masked_lm_positions: list[int]
-    masked_lm_labels: list[str]
-    label: int
-    origin: str
-    num_cut: int
-    ngrams: list[int]
+    tokens: list[str]  # pieces with [CLS] and [SEP], after masking
+    segment_ids: list[int]  # 0 up to the first [SEP], then 1; all 0 for one segment
+    token_boundary: list[int]  # 1 where a word starts
+    masked_lm_positions: list[int]  # ascending
+    masked_lm_labels: list[str]  # the pieces to predict
+    label: int  # 0 if the second segment follows the first, else 1
+    origin: str  # one of options.ORIGINS
+    num_cut: int  # pieces cut off to fit max_seq_length
+    ngrams: list[int]  # words of each masked n-gram
 
 
 class DocumentInstances(NamedTuple):
-    """One walk over a document (without a sentence objective: over several).
+    """One walk over a document (without a sentence objective: over several)."""
 
-    Attributes:
-      instances: in the order of the text.
-      skipped: pieces of each chunk of one sentence that was left out.
-    """
-
-    instances: list[Instance]
-    skipped: list[int]
+    instances: list[Instance]  # in the order of the text
+    skipped: list[int]  # pieces of each chunk of one sentence that was left out
 
 
 class _Pair(NamedTuple):
@@ -112,11 +90,8 @@ def create_instances(
       document_index: the document to walk over. The others are only read for
         second segments of the origin RANDOM_DOCUMENT.
       pieces: the vocabulary.
-      options: how to cut and mask.
-      random: its generators go on from where they stand.
-
-    Raises:
-      ValueError: without a sentence objective (create_full_sentences).
+      options: how to cut and mask; there is a sentence objective.
+      random: its generators continue from their state.
     """
     if options.sentence_objective == "none":
         raise ValueError(
@@ -152,8 +127,6 @@ def create_full_sentences(
     ends and the next begins within a sequence, a [SEP] stands between (RoBERTa,
     Liu et al. 2019, section 4.2, FULL-SENTENCES). A sentence longer than the
     target is an instance of its own, and the only one to be cut.
-
-    Args and returns: as of create_instances, with all documents in a row.
     """
     # [SEP] goes before a document's first sentence, but not at a sequence's start.
     sentences = [(index == 0, sentence) for document in documents

@@ -75,7 +75,8 @@ class GrowingFile:
         """
         whole = self.sum
         try:
-            with open(self.path, "r+b") as stream, files.open_binary(fragment) as source:
+            with (open(self.path, "r+b") as stream,
+                  files.open_binary(fragment) as source):
                 stream.seek(whole[0])
                 while data := source.read(READ_BYTES):
                     stream.write(data)

@@ -29,18 +29,12 @@ _ROWS_PER_FILE = 1 << 20  # of 50 bytes each
 
 
 class Unit(NamedTuple):
-    """Instances of consecutive ranks: those of some cells.
+    """Instances of consecutive ranks: those of some cells."""
 
-    Attributes:
-      number: counts the units.
-      first_cell, end_cell: the cells.
-      first_rank, end_rank: its ranks in the whole data set.
-    """
-
-    number: int
+    number: int  # counts the units
     first_cell: int
     end_cell: int
-    first_rank: int
+    first_rank: int  # in the whole data set
     end_rank: int
 
 

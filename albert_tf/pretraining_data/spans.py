@@ -37,39 +37,26 @@ _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")
 
 
 class Span(NamedTuple):
-    """The lines that begin from (first_file, start) up to, not at, (end_file, end).
+    """The lines that begin from (first_file, start) up to, not at, (end_file, end)."""
 
-    Attributes:
-      number: counts spans from 0.
-      first_file: number of the file in which it begins.
-      start: the byte at which it begins; above 0 only in a local file that is not
-        compressed.
-      end_file: number of the file in which it ends; the number of files at the end.
-      end: the byte at which it ends; 0 at the beginning of a file.
-      num_bytes: about how long it is; a compressed file counts four times.
-    """
-
-    number: int
+    number: int  # counts spans from 0
     first_file: int
-    start: int
-    end_file: int
-    end: int
-    num_bytes: int
+    start: int  # byte; above 0 only in a local file that is not compressed
+    end_file: int  # the number of files at the end
+    end: int  # byte; 0 at the beginning of a file
+    num_bytes: int  # about how long it is; a compressed file counts four times
 
 
 class Lines(NamedTuple):
     """Consecutive prepared lines of a span's documents, blank ones left out.
 
-    Attributes:
-      lines: the lines; those before the first of `first` go on with the document
-        of the lines before.
-      first: places in `lines` at which documents begin.
-      ids: the documents' ids: number of the file << 44 | place of the document's
-        first line in the (uncompressed) file, in bytes.
+    Those before the first of `first` continue the document of the lines before.
     """
 
     lines: list[str]
-    first: list[int]
+    first: list[int]  # where in `lines` documents begin
+    # Of these documents: number of the file << 44 | the byte of its (uncompressed)
+    # content at which the document's first line begins.
     ids: list[int]
 
 
@@ -82,11 +69,7 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     """Cuts an input into spans, in a way that depends on the sizes of its files only.
 
     Local files are cut anywhere, compressed and remote ones nowhere. Small files
-    share a span.
-
-    Args:
-      paths: the files, in order.
-      size: of a span, in bytes; by default span_bytes of the input.
+    share a span. `size` is in bytes, by default span_bytes of the input.
     """
     if len(paths) > MAX_FILES:
         raise InputError(

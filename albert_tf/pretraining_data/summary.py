@@ -30,22 +30,13 @@ def _counter():
 
 @dataclasses.dataclass
 class CorpusCounts:
-    """Counts over the text, filled while it is read.
+    """Counts over the text, filled while it is read."""
 
-    Attributes:
-      documents: documents with at least one sentence.
-      sentences: lines that gave pieces.
-      pieces: pieces of all sentences.
-      unknown_pieces: pieces that are not in the vocabulary.
-      lines_without_pieces: lines that are not blank but gave no piece.
-      single_sentence_documents: documents of one sentence.
-    """
-
-    documents: int = 0
-    sentences: int = 0
+    documents: int = 0  # with at least one sentence
+    sentences: int = 0  # lines that gave pieces
     pieces: int = 0
     unknown_pieces: int = 0
-    lines_without_pieces: int = 0
+    lines_without_pieces: int = 0  # that are not blank
     single_sentence_documents: int = 0
 
     def merge(self, other: Mapping[str, int]) -> None:
@@ -65,26 +56,16 @@ class InstanceCounts:
     """Counts over the instances, filled while they are made.
 
     `add_plans` and `add_masks` count their two halves, each where it is made.
-
-    Attributes:
-      max_seq_length: positions of a record.
-      lengths: instances by their pieces, special ones counted.
-      origins: instances by the origin of their second segment.
-      ngrams: masked n-grams by their words.
-      shown: masked pieces by what stands in their place.
-      masked: instances by their masked pieces.
-      cut: pieces cut off to fit max_seq_length.
-      skipped, skipped_pieces: chunks of one sentence left out, and their pieces.
     """
 
     max_seq_length: int
-    lengths: collections.Counter = _counter()
-    origins: collections.Counter = _counter()
-    ngrams: collections.Counter = _counter()
-    shown: collections.Counter = _counter()
-    masked: collections.Counter = _counter()
-    cut: int = 0
-    skipped: int = 0
+    lengths: collections.Counter = _counter()  # instances by pieces, special ones too
+    origins: collections.Counter = _counter()  # instances by those of second segments
+    ngrams: collections.Counter = _counter()  # masked n-grams by their words
+    shown: collections.Counter = _counter()  # masked pieces by what is shown instead
+    masked: collections.Counter = _counter()  # instances by their masked pieces
+    cut: int = 0  # pieces cut off to fit max_seq_length
+    skipped: int = 0  # chunks of one sentence left out
     skipped_pieces: int = 0
 
     def add(self, walk: DocumentInstances) -> None:
@@ -106,23 +87,14 @@ class InstanceCounts:
     def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
         """Counts all but the masks of N planned instances.
 
-        Args:
-          num_pieces: integers [N]; the lengths of their sequences.
-          origins: integers [N]; indices of ORIGINS.
-          num_cut: pieces cut off to fit.
+        Their lengths and indices of ORIGINS, [N], and how many pieces were cut off.
         """
         _add(self.lengths, enumerate(_histogram(num_pieces)))
         _add(self.origins, zip(ORIGINS, _histogram(origins)))
         self.cut += int(num_cut)
 
     def add_masks(self, num_masked: Any, shown: Any, ngram_words: Any) -> None:
-        """Counts the masks of N instances (fields of masking.batched.MaskedBatch).
-
-        Args:
-          num_masked: integers [N]; masked pieces of each.
-          shown: masked pieces that are shown as [MASK], unchanged, as another piece.
-          ngram_words: how many n-grams have 0, 1, ... words.
-        """
+        """Counts the masks of instances: fields of masking.batched.MaskedBatch."""
         _add(self.masked, enumerate(_histogram(num_masked)))
         _add(self.shown, zip(_SHOWN, shown))
         _add(self.ngrams, enumerate(ngram_words))
@@ -261,14 +233,14 @@ def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str
     masked, n = made["predicted_per_instance"], figures(corpus, made)
     yield (f"text: {n['documents']} documents, {n['sentences']} sentences, "
            f"{n['pieces']} pieces, {n['unknown pieces']} unknown")
-    yield (f"instances: {n['instances']}, {n['label 1']} with label 1; second segment: "
-           + ", ".join(f"{name} {count:,}"
+    yield (f"instances: {n['instances']}, {n['label 1']} with label 1; second segment"
+           ": " + ", ".join(f"{name} {count:,}"
                        for name, count in made["second_segment"].items()))
     yield (f"length: {n['mean length']} pieces in the mean, {length['min']} to "
            f"{length['max']}, median {length['median']}; {n['padding']} padding")
-    yield (f"predictions: {n['predicted pieces']} pieces, {n['share of all pieces']} of "
-           f"all; shown as [MASK] {shown['mask']:.1%}, unchanged {shown['same']:.1%}, "
-           f"another piece {shown['other']:.1%}")
+    yield (f"predictions: {n['predicted pieces']} pieces, "
+           f"{n['share of all pieces']} of all; shown as [MASK] {shown['mask']:.1%}, "
+           f"unchanged {shown['same']:.1%}, another piece {shown['other']:.1%}")
     if made["predicted_pieces"]:
         yield (f"predictions of an instance: {n['mean of an instance']} in the mean, "
                f"{masked['min']} to {masked['max']}, median {masked['median']}; "

@@ -47,21 +47,15 @@ def part_name(number: int, kind: str) -> str:
 class Documents(NamedTuple):
     """Consecutive documents in memory: C codes, S sentences, D documents.
 
-    Attributes:
-      codes: [C]; those of each document's pieces and then one separator.
-      sentence_lengths: uint32 [S]; pieces of each sentence, none of them 0.
-      first_sentence: int64 [D + 1]; document d has the sentences first_sentence[d],
-        ..., first_sentence[d + 1] - 1.
-      first_code: int64 [D + 1]; document d has the codes first_code[d], ...,
-        first_code[d + 1] - 2, and a separator after them.
-      ids: uint64 [D]; where each document begins in the input (spans.Lines).
+    Document d has the sentences first_sentence[d], ..., first_sentence[d + 1] - 1, and
+    the codes first_code[d], ..., first_code[d + 1] - 2, with a separator behind them.
     """
 
-    codes: np.ndarray
-    sentence_lengths: np.ndarray
-    first_sentence: np.ndarray
-    first_code: np.ndarray
-    ids: np.ndarray
+    codes: np.ndarray  # [C]; those of each document's pieces and then one separator
+    sentence_lengths: np.ndarray  # uint32 [S]; pieces, none of them 0
+    first_sentence: np.ndarray  # int64 [D + 1]
+    first_code: np.ndarray  # int64 [D + 1]
+    ids: np.ndarray  # uint64 [D]; where each begins in the input (spans.Lines)
 
 
 # ---- writing -----------------------------------------------------------------

@@ -110,7 +110,8 @@ class WorkFolder:
         names = sorted(os.listdir(self.path))
         others = [name for name in names if name != _LOCK
                   # Left by a process that was killed in its first moments.
-                  and not name.startswith((f"{_SETTINGS}.json.incomplete", ".writable-"))]
+                  and not name.startswith(
+                      (f"{_SETTINGS}.json.incomplete", ".writable-"))]
         if others and f"{_SETTINGS}.json" not in names:
             raise InputError(
                 f"{self.path} holds other files, such as {others[0]}; the folder for "

@@ -176,7 +176,7 @@ def test_counts_of_text():
 
 
 def test_description():
-    text = CorpusCounts(documents=1200, sentences=7, pieces=1000, unknown_pieces=2).as_dict()
+    text = CorpusCounts(1200, sentences=7, pieces=1000, unknown_pieces=2).as_dict()
     lines = "\n".join(describe(text, added().as_dict()))
     for part in ("1,200 documents", "7 sentences", "1,000 pieces", "0.200% unknown",
                  "instances: 5, 40.0% with label 1", "swapped 1",

@@ -230,7 +230,8 @@ def test_random_starts_by_definition():
 def test_a_store_is_opened_again_by_another_process(store):
     again = pickle.loads(pickle.dumps(store))
     arguments = np.array([0, 1]), np.array([5, 2**63], np.uint64), np.array([9, 9])
-    for a, b in zip(again.second_segments(*arguments), store.second_segments(*arguments)):
+    for a, b in zip(again.second_segments(*arguments),
+                    store.second_segments(*arguments)):
         np.testing.assert_array_equal(a, b)
     again.close()
 

@@ -105,7 +105,8 @@ def test_what_was_made_of_other_text_is_removed(tmp_path):
 
 
 def test_two_runs_do_not_share_a_folder(folder):
-    code = ("import sys; from albert_tf.pretraining_data.work_folder import WorkFolder\n"
+    code = ("import sys\n"
+            "from albert_tf.pretraining_data.work_folder import WorkFolder\n"
             "with WorkFolder(sys.argv[1]).claimed({'max_seq_length': 128}, []): pass")
     done = subprocess.run([sys.executable, "-c", code, folder.path], text=True,
                           capture_output=True, check=False)

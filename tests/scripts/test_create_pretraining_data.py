@@ -241,7 +241,8 @@ def results(tmp_path_factory):
 def test_script_without_tensorflow_and_vocab_file(results):
     done = results.ok("right")
     output = re.search(r"wrote (.*train.tfrecord)\n", done["log"])[1]
-    records = [pretraining_spec(24, 8).parse_numpy(each) for each in read_records(output)]
+    spec = pretraining_spec(24, 8)
+    records = [spec.parse_numpy(each) for each in read_records(output)]
     assert len(records) > 4 and not done["loaded"]
     assert "3 documents, 6 sentences" in done["log"]
 
