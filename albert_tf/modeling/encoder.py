@@ -1,8 +1,10 @@
 """The encoder: the layers of ALBERT, and the blocks that they share.
 
 A layer is self-attention and a feed-forward network; several layers may use one block
-of each. A block hands out its variables as its layers use them (`layer_weights`), and
-computes a layer with weights that were handed out.
+of each. Sharing keeps the number of parameters from growing with depth, and makes what
+goes from layer to layer change more smoothly (paper, section 3.1 and Figure 1).
+A block hands out its variables as its layers use them (`layer_weights`), and computes a
+layer with weights that were handed out.
 
 Shapes below: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
 [..., H] as the layout (see kernels.packing) holds a batch.

@@ -29,9 +29,8 @@ _HEAD_SEED = 0x48454144
 
 
 class _EncoderWithHead(ConfiguredModel):
-    """What the models below share; none of them reads positions of padding.
-
-    They are called with
+    """What the models below share: outputs at positions of padding have no meaning to
+    them, but for AlbertForSpans(mask_padding=False). They are called with
 
       features: `input_ids`, `input_mask`, `segment_ids` int [B, S], and what else a
         model names; further keys are ignored.

@@ -1,4 +1,6 @@
-"""A trained model as a SavedModel, and answers from one, without the rest of the package."""
+"""A trained model as a SavedModel, and answers from one, without the rest of the
+package.
+"""
 
 from albert_tf import lazily
 

@@ -1,4 +1,4 @@
-"""Rows of pieces alone: the same outputs, losses and gradients, and no others."""
+"""Packing: the same outputs, losses and gradients as with padding, and no others."""
 
 import numpy as np
 import pytest
@@ -82,30 +82,30 @@ def _fast(monkeypatch):
     monkeypatch.setattr(fused, "MIN_SIZE", 0)
 
 
-# ---- the rows --------------------------------------------------------------
+# ---- layouts ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 def test_what_is_packed_comes_back(lengths):
     features = inputs(lengths)
-    rows = packing.Packed(tf.constant(features["input_mask"]))
+    layout = packing.Packed(tf.constant(features["input_mask"]))
     hidden = tf.random.stateless_normal([4, LENGTH, 6], [1, 2])
-    packed = rows.unpad(hidden)
+    packed = layout.unpad(hidden)
     real = there(features)
     assert packed.shape[0] >= min(real.sum() + 1, real.size)
     assert packed.shape[0] in (real.size, *range(2, real.size, 2))  # 28 / 16, up
     np.testing.assert_array_equal(
-        np.where(real, rows.pad(packed), 0), np.where(real, hidden, 0))
-    first, second, third = rows.to_heads(tf.concat([packed] * 3, axis=1), 3, 2)
+        np.where(real, layout.pad(packed), 0), np.where(real, hidden, 0))
+    first, second, third = layout.to_heads(tf.concat([packed] * 3, axis=1), 3, 2)
     np.testing.assert_array_equal(first, third)
     np.testing.assert_array_equal(
-        first, tf.transpose(tf.reshape(rows.pad(packed), [4, LENGTH, 3, 2]),
+        first, tf.transpose(tf.reshape(layout.pad(packed), [4, LENGTH, 3, 2]),
                             [0, 2, 1, 3]))
     np.testing.assert_array_equal(
-        rows.pad(rows.from_heads(second)), rows.pad(packed))
+        layout.pad(layout.from_heads(second)), layout.pad(packed))
     positions = features["masked_lm_positions"]
     np.testing.assert_array_equal(
-        rows.at(packed, tf.constant(positions)),
+        layout.at(packed, tf.constant(positions)),
         np.take_along_axis(hidden.numpy(), positions[..., np.newaxis], axis=1))
 
 
@@ -113,27 +113,27 @@ def test_few_sizes_whatever_the_padding():
     sizes, sequences = set(), np.arange(64)
     for count in range(0, 64 * 9 + 1, 8):
         mask = (np.arange(9) < np.clip(count - 9 * sequences, 1, 9)[:, np.newaxis])
-        rows = packing.Packed(tf.constant(mask.astype(np.int32)))
-        sizes.add(int(rows.unpad(tf.zeros([64, 9, 1])).shape[0]))
+        layout = packing.Packed(tf.constant(mask.astype(np.int32)))
+        sizes.add(int(layout.unpad(tf.zeros([64, 9, 1])).shape[0]))
     assert max(sizes) == 64 * 9 and len(sizes) <= 16
 
 
-def test_gradients_of_what_is_read_are_those_of_all_rows():
+def test_gradients_of_what_is_read_are_those_of_all_positions():
     """Where the upstream gradient of padding is 0, as the layers have it."""
     features = inputs(LENGTHS["ragged"])
     real = tf.constant(there(features), tf.float32)
     packed = packing.Packed(tf.constant(features["input_mask"]))
 
-    def gradient(rows):
+    def gradient(layout):
         hidden = tf.random.stateless_normal([4, LENGTH, 12], [1, 2])
         with tf.GradientTape() as tape:
             tape.watch(hidden)
-            mine = rows.unpad(hidden)
-            heads = tf.stack(rows.to_heads(tf.square(mine), 3, 2))  # [2, B, A, S, D]
-            context = rows.from_heads(heads[0] * heads[1] * tf.reshape(
+            mine = layout.unpad(hidden)
+            heads = tf.stack(layout.to_heads(tf.square(mine), 3, 2))  # [2, B, A, S, D]
+            context = layout.from_heads(heads[0] * heads[1] * tf.reshape(
                 real, [1, 4, 1, LENGTH, 1])[0])
-            read = rows.at(mine, tf.constant(features["masked_lm_positions"]))
-            loss = tf.reduce_sum(rows.pad(context)[..., :3] * real) + tf.reduce_sum(
+            read = layout.at(mine, tf.constant(features["masked_lm_positions"]))
+            loss = tf.reduce_sum(layout.pad(context)[..., :3] * real) + tf.reduce_sum(
                 read * weights(read))
         return tape.gradient(loss, hidden)
 
@@ -194,19 +194,19 @@ def test_one_trace_takes_every_mask(fast):
     assert_close(outputs[True], outputs[False])
 
 
-def test_layers_compute_rows_of_pieces_alone(fast):
+def test_layers_compute_pieces_alone(fast):
     """Dropout is drawn for as many numbers as the layers compute."""
     model = AlbertModel(tiny_run.config(hidden_dropout_prob=0.1))
-    features = inputs((2, 1, 1, 1))  # 5 of 28: with a spare row 6.
+    features = inputs((2, 1, 1, 1))  # 5 of 28: with a spare place 6.
     drawn = []
 
     class Recorder(layers.DropoutSeeds):
         def draw(self, shape, rate):
             drawn.append(list(np.array(shape)))
 
-    rows = packing.Packed(tf.constant(features["input_mask"]))
+    layout = packing.Packed(tf.constant(features["input_mask"]))
     bias = tf.zeros([4, 1, 1, LENGTH])
-    model.encoder(tf.zeros([4, LENGTH, 4]), bias, Recorder(None), Computation(), rows)
+    model.encoder(tf.zeros([4, LENGTH, 4]), bias, Recorder(None), layout=layout)
     attention = [4, 2, LENGTH, LENGTH]
     assert drawn == 2 * [attention, [6, 8], [6, 8]]
 
@@ -242,7 +242,8 @@ def test_a_model_that_may_read_padding_finds_it_there():
     pytest.param(dict(replicas=2, clip_norm=100.0), marks=SLOW)])
 def test_steps_are_those_with_padding(options, fast):
     one, other = (
-        Training(config=ONE_LAYER, computation=Computation(skip_padding=skip), **options)
+        Training(config=ONE_LAYER, computation=Computation(skip_padding=skip),
+                 **options)
         for skip in (False, True))
     assert_same_training(one, other, even_batches())
 
@@ -260,8 +261,8 @@ def test_an_exported_model_takes_any_size():
     model = AlbertForSequenceClassification(tiny_run.config(), 2)
     features = inputs(LENGTHS["ragged"])
     names = ("input_ids", "input_mask", "segment_ids")
-    step = tf.function(lambda features: model(
-        features, computation=Computation(skip_padding=True))["logits"], input_signature=[
+    how = Computation(skip_padding=True)
+    step = tf.function(lambda x: model(x, computation=how)["logits"], input_signature=[
         {name: tf.TensorSpec([None, None], tf.int32) for name in names}])
     expected = model(features)["logits"]
     found = step({name: features[name][:, :6] for name in names})
