@@ -265,8 +265,8 @@ def test_an_answer_that_no_piece_stands_for_has_no_features_in_training():
 def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch):
     squad_alignment.align_paragraph.cache_clear()
     texts = []
-    tokenize = FullTokenizer.tokenize
-    monkeypatch.setattr(FullTokenizer, "tokenize", lambda self, text: (
+    tokenize = type(spm()).tokenize
+    monkeypatch.setattr(type(spm()), "tokenize", lambda self, text: (
         texts.append(text), tokenize(self, text))[1])
     examples = read("dev_v1")
     for example in examples:
