@@ -254,9 +254,7 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
 def main(argv):
     del argv
     config = cli_flags.model_config()
-    options = cli_flags.run_options(
-        num_train_steps=FLAGS.num_train_steps,
-        init_from_group0=FLAGS.init_from_group0)
+    options = cli_flags.run_options()
     cli_flags.check_not_negative("poly_power")
     if FLAGS.masked_lm_budget:
         raise InputError(

@@ -4,7 +4,7 @@ Only the scripts, this module and finetuning_flags know absl flags. TensorFlow i
 imported here, so that the scripts that create data start without it.
 """
 
-import json
+import dataclasses
 import logging as pylogging
 import math
 import os
@@ -81,12 +81,7 @@ def define_model_flags() -> None:
 
 
 def model_config() -> AlbertConfig:
-    """The config that the model flags describe.
-
-    Raises:
-      InputError: if neither or both of --albert_config_file and --model are
-        given, or a value cannot be.
-    """
+    """The config that the model flags describe."""
     if bool(FLAGS.albert_config_file) == bool(FLAGS.model):
         raise InputError(
             "give either --albert_config_file=FILE or --model=NAME, one of "
@@ -141,67 +136,15 @@ def define_device_flags() -> None:
 
 
 def make_strategy():
-    """The tf.distribute strategy that the device flags describe.
-
-    Raises:
-      InputError: if the flags contradict each other or the devices are not there.
-    """
-    import tensorflow as tf
-    from official.common import distribute_utils
+    """The tf.distribute strategy that the device flags describe."""
+    from albert_tf.training import distribution
 
     tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
-    name = "tpu" if tpu is not None else FLAGS.distribution_strategy
-    if name == "tpu" and tpu is None or FLAGS.use_tpu and tpu is None:
+    name = FLAGS.distribution_strategy if tpu is None else "tpu"
+    if tpu is None and (name == "tpu" or FLAGS.use_tpu):
         raise InputError("give the TPU's name or address: --tpu=NAME, or --tpu=local.")
-    if FLAGS.num_virtual_cpus:
-        if name not in ("one_device", "mirrored") or FLAGS.num_gpus:
-            raise InputError(
-                "--num_virtual_cpus stands alone: without --tpu, --num_gpus and "
-                "multi_worker_mirrored.")
-        return _virtual_cpus(FLAGS.num_virtual_cpus)
-    if name == "multi_worker_mirrored":
-        _check_tf_config(os.environ.get("TF_CONFIG", ""))
-    # Listing devices starts TensorFlow, which several workers must not do before
-    # their strategy is made.
-    num_gpus = FLAGS.num_gpus or 0
-    if name in ("one_device", "mirrored"):
-        found = len(tf.config.list_physical_devices("GPU"))
-        if FLAGS.num_gpus is None:
-            num_gpus = min(found, 1) if name == "one_device" else found
-        if not 0 <= num_gpus <= found:
-            raise InputError(
-                f"--num_gpus is {num_gpus}, but TensorFlow sees {found} GPUs here.")
-    try:
-        return distribute_utils.get_distribution_strategy(
-            name, num_gpus=num_gpus, tpu_address=tpu)
-    except (ValueError, tf.errors.OpError) as error:
-        raise InputError(
-            f"--distribution_strategy={name}: {str(error).splitlines()[0]}") from error
-
-
-def _check_tf_config(value: str) -> None:
-    if not value:
-        raise InputError(
-            "--distribution_strategy=multi_worker_mirrored needs the environment "
-            "variable TF_CONFIG with the cluster's workers and this one's index.")
-    try:
-        json.loads(value)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"the environment variable TF_CONFIG is not JSON ({error}); it holds the "
-            "cluster's workers and this one's index.") from error
-
-
-def _virtual_cpus(count: int):
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    try:
-        tf.config.set_logical_device_configuration(
-            cpu, [tf.config.LogicalDeviceConfiguration()] * count)
-    except (RuntimeError, ValueError) as error:
-        raise InputError(f"--num_virtual_cpus={count}: {error}") from error
-    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+    return distribution.make_strategy(
+        name, tpu, FLAGS.num_gpus, FLAGS.num_virtual_cpus)
 
 
 # ---- the loop ---------------------------------------------------------------
@@ -276,10 +219,10 @@ def check_not_negative(name: str) -> None:
 
 
 def run_options(**task_options: Any) -> RunOptions:
-    """The training flags as a RunOptions.
+    """The training flags as a RunOptions, whose fields are called as the flags.
 
     Args:
-      **task_options: fields that the task's own flags give, such as
+      **task_options: fields that the task's own flags give otherwise, such as
         num_train_steps.
     """
     if not FLAGS.output_dir:
@@ -291,21 +234,13 @@ def run_options(**task_options: Any) -> RunOptions:
         raise InputError(
             "--sparse_gradient_norm counts the rows of one whole batch, so it does "
             "not go with --gradient_accumulation_steps.")
-    return RunOptions(
-        output_dir=FLAGS.output_dir,
-        train_batch_size=FLAGS.train_batch_size,
-        eval_batch_size=FLAGS.eval_batch_size,
-        iterations_per_loop=FLAGS.iterations_per_loop,
-        save_checkpoints_steps=FLAGS.save_checkpoints_steps,
-        keep_checkpoint_max=FLAGS.keep_checkpoint_max,
-        init_checkpoint=FLAGS.init_checkpoint or "",
-        allow_partial_init=FLAGS.allow_partial_init,
-        step=StepOptions(
-            gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,
-            random_seed=FLAGS.random_seed,
-            clip_norm=FLAGS.clip_norm,
-            count_duplicate_rows=FLAGS.sparse_gradient_norm,
-            jit_compile=FLAGS.jit_compile,
-            dtype=FLAGS.dtype,
-            recompute=FLAGS.recompute),
+
+    def of_flags(options, **given):
+        return options(**{
+            field.name: FLAGS[field.name].value for field in dataclasses.fields(options)
+            if field.name in FLAGS and field.name not in given}, **given)
+
+    return of_flags(
+        RunOptions, init_checkpoint=FLAGS.init_checkpoint or "",
+        step=of_flags(StepOptions, count_duplicate_rows=FLAGS.sparse_gradient_norm),
         **task_options)

@@ -1,13 +1,82 @@
-"""Several replicas and processes that train one model: the batches of each, which
-process writes, where they start.
+"""Several replicas and processes that train one model: their devices, the batches of
+each, which process writes, where they start.
 """
 
+import json
+import os
 import re
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from albert_tf.errors import InputError
+
+
+# ---- devices ---------------------------------------------------------------
+
+
+def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] = None,
+                  num_virtual_cpus: int = 0) -> tf.distribute.Strategy:
+    """A strategy over the devices that there are.
+
+    Args:
+      name: one_device, mirrored, multi_worker_mirrored or tpu.
+      tpu: the TPU's name or address.
+      num_gpus: of this machine. By default one if there is one for one_device, all
+        for mirrored.
+      num_virtual_cpus: splits the CPU into so many devices, if not 0.
+    """
+    from official.common import distribute_utils
+
+    if num_virtual_cpus:
+        if name not in ("one_device", "mirrored") or num_gpus:
+            raise InputError(
+                "--num_virtual_cpus stands alone: without --tpu, --num_gpus and "
+                "multi_worker_mirrored.")
+        return _virtual_cpus(num_virtual_cpus)
+    if name == "multi_worker_mirrored":
+        _check_tf_config(os.environ.get("TF_CONFIG", ""))
+    # Listing devices starts TensorFlow, which several workers must not do before
+    # their strategy is made.
+    elif name != "tpu":
+        found = len(tf.config.list_physical_devices("GPU"))
+        if num_gpus is None:
+            num_gpus = min(found, 1) if name == "one_device" else found
+        if not 0 <= num_gpus <= found:
+            raise InputError(
+                f"--num_gpus is {num_gpus}, but TensorFlow sees {found} GPUs here.")
+    try:
+        return distribute_utils.get_distribution_strategy(
+            name, num_gpus=num_gpus or 0, tpu_address=tpu)
+    except (ValueError, tf.errors.OpError) as error:
+        raise InputError(
+            f"--distribution_strategy={name}: {str(error).splitlines()[0]}") from error
+
+
+def _check_tf_config(value: str) -> None:
+    if not value:
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored needs the environment "
+            "variable TF_CONFIG with the cluster's workers and this one's index.")
+    try:
+        json.loads(value)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"the environment variable TF_CONFIG is not JSON ({error}); it holds the "
+            "cluster's workers and this one's index.") from error
+
+
+def _virtual_cpus(count: int) -> tf.distribute.Strategy:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f"--num_virtual_cpus={count}: {error}") from error
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
+
+
+# ---- batches ---------------------------------------------------------------
 
 
 class Pipeline(NamedTuple):
@@ -108,6 +177,9 @@ def _pipeline(context: tf.distribute.InputContext, batch_size: int) -> Pipeline:
         context.input_pipeline_id, context.num_input_pipelines)
 
 
+# ---- several processes -----------------------------------------------------
+
+
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes what there is one of."""
     resolver = strategy.cluster_resolver
@@ -122,14 +194,8 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def check_same_start(strategy: tf.distribute.Strategy, step: int) -> None:
     """Checks that the workers of a cluster are about to start at the same step.
 
-    To be called before anything is restored, which the workers do together.
-
-    Args:
-      strategy: the current one.
-      step: where this worker is about to start.
-
-    Raises:
-      InputError: if another worker is about to start elsewhere; on every worker.
+    To be called before anything is restored, which the workers do together. All of
+    them raise the InputError.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return

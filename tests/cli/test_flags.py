@@ -31,20 +31,15 @@ def run_python(code, *args):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_flags_of_the_release_have_its_names_and_defaults():
-    found = run_python(
+def test_flags_of_the_release_have_its_names_and_defaults_and_all_have_help():
+    defaults, helpless = run_python(
         "flags = run_pretraining.FLAGS\n"
-        "print(json.dumps({name: flags[name].default for name in sys.argv[1:]}))",
-        *RELEASE)
-    assert found == RELEASE
-
-
-def test_every_flag_has_help():
-    found = run_python(
-        "own = run_pretraining.FLAGS.flags_by_module_dict()\n"
-        "print(json.dumps([f.name for name in ('run_pretraining', "
-        "'albert_tf.cli.flags') for f in own[name] if len(f.help) < 10]))")
-    assert found == []
+        "own = flags.flags_by_module_dict()\n"
+        "print(json.dumps([{name: flags[name].default for name in sys.argv[1:]}, "
+        "[flag.name for module in ('run_pretraining', 'albert_tf.cli.flags') "
+        "for flag in own[module] if len(flag.help) < 10]]))", *RELEASE)
+    assert defaults == RELEASE
+    assert helpless == []
 
 
 CONFIG = """
@@ -71,19 +66,19 @@ def test_options_of_the_flags():
         "import dataclasses\n"
         "from albert_tf.cli import flags as command_line\n"
         "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
-        "options = command_line.run_options(num_train_steps=7)\n"
+        "options = command_line.run_options()\n"
         "assert 'tensorflow' not in sys.modules\n"
         "print(json.dumps(dataclasses.asdict(options)))",
         "--output_dir=out", "--init_checkpoint=init", "--allow_partial_init",
         "--train_batch_size=64", "--eval_batch_size=3", "--save_checkpoints_steps=9",
         "--keep_checkpoint_max=0", "--iterations_per_loop=11", "--random_seed=12",
         "--clip_norm=2", "--gradient_accumulation_steps=4", "--jit_compile",
-        "--dtype=bfloat16", "--recompute")
+        "--dtype=bfloat16", "--recompute", "--num_train_steps=7", "--init_from_group0")
     assert found == dict(
         output_dir="out", num_train_steps=7, train_batch_size=64, eval_batch_size=3,
         iterations_per_loop=11, save_checkpoints_steps=9, keep_checkpoint_max=0,
-        init_checkpoint="init", init_from_group0=False, allow_partial_init=True,
-            from_scratch=True, early_stopping=0,
+        init_checkpoint="init", init_from_group0=True, allow_partial_init=True,
+        from_scratch=True, early_stopping=0,
         step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
                   count_duplicate_rows=False, jit_compile=True, dtype="bfloat16",
                   recompute=True))

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -479,6 +480,16 @@ def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
             "the loss or the gradient is not finite at step 2, though the loss scale "
             "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
         run.train()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_noted_within_the_block_alone(number):
+    before = signal.getsignal(number)
+    with loop.StopSignals() as signals:
+        assert signals.received is None
+        signal.raise_signal(number)
+        assert signals.received == number
+    assert signal.getsignal(number) is before
 
 
 # ---- the folder ------------------------------------------------------------
