@@ -22,9 +22,11 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import features as feature_files
+from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue
+from albert_tf.finetuning.tasks.common import write_files
 from albert_tf.finetuning.tasks.recipes import RECIPES
+from albert_tf.records.spec import classification_spec
 
 FLAGS = flags.FLAGS
 
@@ -63,7 +65,95 @@ flags.DEFINE_string("delimiter", None, "Custom task: in place of tab or comma.")
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "dropout_prob", "text_column",
          "text_b_column", "label_column", "header", "labels", "regression", "delimiter")
-_OUTPUT_OF_SPLIT = {"dev": "eval_predictions", "test": ""}
+
+
+class Classification(FineTuningTask):
+    """A task of `glue` or `custom`, with what the flags say of it."""
+
+    code = (classification,)
+
+    def __init__(self, task: classification.ClassificationTask):
+        self.task = task
+        self.main_metric = task.main_metric
+
+    def read(self, split):
+        return self.task.read(FLAGS.data_dir, split)
+
+    def spec(self):
+        config = self.settings.config
+        return classification_spec(
+            self.task.num_outputs, config.vocab_size, config.type_vocab_size)
+
+    def featurizer(self, split):
+        return functools.partial(
+            self.task.featurize, tokenizer=self.settings.tokenizer,
+            max_seq_length=FLAGS.max_seq_length)
+
+    def sources(self, split, data):
+        return {f"{split} data {i}": files.sha256(path)
+                for i, path in enumerate(data.paths)}
+
+    def feature_settings(self, split):
+        names = "text_column", "text_b_column", "label_column", "header", "delimiter"
+        return {**{name: FLAGS[name].value for name in names},
+                "task": self.task.name, "labels": self.task.labels}
+
+    def model(self):
+        from albert_tf.modeling import models
+
+        return models.AlbertForSequenceClassification(
+            self.settings.config, self.task.num_outputs, FLAGS.dropout_prob)
+
+    def objective(self):
+        from albert_tf.training import objectives
+
+        return (objectives.REGRESSION if self.task.is_regression
+                else objectives.CLASSIFICATION)
+
+    def kept_options(self, num_warmup_steps):
+        return {name: FLAGS[name].value for name in (
+            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
+            "dropout_prob", "num_length_buckets")}
+
+    def score(self, data, outputs, table):
+        return self.task.score(data.examples, outputs)
+
+    def write(self, split, data, outputs, table, step):
+        folder = "eval_predictions" if split == "dev" else ""
+        paths = self.task.write(
+            os.path.join(FLAGS.output_dir, folder), data.examples, outputs)
+        if split == "dev":
+            report = self.task.report(data.examples, outputs)
+            paths += write_files(FLAGS.output_dir, {"eval_report.txt": report})
+            for line in report.splitlines():
+                logging.info("%s", line)
+        logging.info("Wrote %s.", ", ".join(paths))
+
+    def export(self, model, metrics):
+        from albert_tf.serving import export
+
+        value = metrics.get(self.main_metric, math.nan)
+        # Never true where either is nan.
+        if value < FLAGS.threshold_to_export:
+            logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
+                         self.main_metric, value, FLAGS.threshold_to_export)
+        else:
+            export.export_classifier(
+                model, FLAGS.export_dir, self.task.labels, FLAGS.dtype)
+
+
+def _check_flags() -> None:
+    finetuning_flags.check_work()
+    if FLAGS.export_dir and not (
+            math.isnan(FLAGS.threshold_to_export) or FLAGS.do_eval):
+        raise InputError("--threshold_to_export is compared with the evaluation: give "
+                         "--do_eval, or leave it out.")
+    if (FLAGS.task_name or "").lower() == "custom":
+        for split, wanted in (("train", FLAGS.do_train), ("dev", FLAGS.do_eval),
+                              ("test", FLAGS.do_predict)):
+            if wanted and not FLAGS[f"{split}_file"].value:
+                raise InputError(
+                    f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
 
 
 def _task() -> classification.ClassificationTask:
@@ -78,175 +168,27 @@ def _task() -> classification.ClassificationTask:
         path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,
         delimiter=FLAGS.delimiter)
         for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
-    return custom.build_task(data, labels=FLAGS.labels, regression=FLAGS.regression,
+    task = custom.build_task(data, labels=FLAGS.labels, regression=FLAGS.regression,
                              data_dir=FLAGS.data_dir)
-
-
-def _splits() -> list[str]:
-    """The sets that are needed, in the order of their use."""
-    splits = [split for split, needed in (
-        ("train", FLAGS.do_train), ("dev", FLAGS.do_eval), ("test", FLAGS.do_predict))
-        if needed]
-    if not (splits or FLAGS.export_dir):
-        raise InputError("nothing to do: give --do_train, --do_eval, --do_predict or "
-                         "--export_dir.")
-    if (FLAGS.task_name or "").lower() == "custom":
-        for split in splits:
-            if not FLAGS[f"{split}_file"].value:
-                raise InputError(
-                    f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
-    return splits
-
-
-def _check_export() -> None:
-    if not FLAGS.export_dir:
-        return
-    if files.exists(FLAGS.export_dir):
-        raise InputError(
-            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
-    if not (math.isnan(FLAGS.threshold_to_export) or FLAGS.do_eval):
-        raise InputError("--threshold_to_export is compared with the evaluation: give "
-                         "--do_eval, or leave it out.")
-
-
-def _read(task, split):
-    found = task.read(FLAGS.data_dir, split)
-    for note in found.notes:
-        logging.warning("%s", note)
-    return found
-
-
-def _features(task, split, found, config, tokenizer):
-    """A FeatureTable, made or taken from a file that fits."""
-    from albert_tf.records.spec import classification_spec
-
-    paths = {f"{split} data {i}": path for i, path in enumerate(found.paths)}
-    function = functools.partial(
-        task.featurize, tokenizer=tokenizer, max_seq_length=FLAGS.max_seq_length)
-
-    def create():
-        for features in feature_files.featurize_all(
-                found.examples, function, what=split, num_workers=FLAGS.num_workers):
-            yield from features
-
-    return feature_files.load_or_create(
-        finetuning_flags.features_path(split),
-        classification_spec(
-            task.num_outputs, config.vocab_size, config.type_vocab_size),
-        finetuning_flags.features_fingerprint(
-            paths, [classification],
-            **{name: FLAGS[name].value for name in (
-                "text_column", "text_b_column", "label_column", "header", "delimiter")},
-            task=task.name, labels=task.labels),
-        create)
-
-
-def _build(task, config, options, sets, tables):
-    """The FineTuning object; in the strategy's scope."""
-    import tf_keras
-
-    from albert_tf.finetuning import run
-    from albert_tf.modeling import models
-    from albert_tf.training import objectives
-
-    tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = models.AlbertForSequenceClassification(
-        config, task.num_outputs, FLAGS.dropout_prob)
-
-    def score(predictions):
-        return task.score(sets["dev"].examples, predictions)
-
-    objective = (objectives.REGRESSION if task.is_regression
-                 else objectives.CLASSIFICATION)
-    optimizer = run.make_optimizer(
-        model, FLAGS.learning_rate, FLAGS.train_step, FLAGS.warmup_step,
-        FLAGS.optimizer) if FLAGS.do_train else None
-    return run.FineTuning(
-        run.make_task(model, objective, score, task.main_metric),
-        config, options,
-        run.BatchOptions(FLAGS.max_seq_length, FLAGS.num_length_buckets,
-                                FLAGS.random_seed, FLAGS.predict_batch_size),
-        tables.get("train"), tables.get("dev"), optimizer,
-        {name: FLAGS[name].value for name in (
-            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets")})
-
-
-def _write(tuner, task, split, found, predictions):
-    """Files of predictions and, for the evaluation set, the report."""
-    if not tuner.chief:
-        return
-    folder = os.path.join(FLAGS.output_dir, _OUTPUT_OF_SPLIT[split])
-    paths = task.write(folder, found.examples, predictions)
-    if split == "dev":
-        report = task.report(found.examples, predictions)
-        paths.append(os.path.join(FLAGS.output_dir, "eval_report.txt"))
-        with files.atomic_write(paths[-1]) as stream:
-            stream.write(report.encode())
-        for line in report.splitlines():
-            logging.info("%s", line)
-    logging.info("Wrote %s.", ", ".join(paths))
-
-
-def _export(tuner, task, metrics):
-    from albert_tf.serving import export
-
-    value = metrics.get(task.main_metric, math.nan)
-    # Never true where either is nan.
-    if value < FLAGS.threshold_to_export:
-        logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
-                     task.main_metric, value, FLAGS.threshold_to_export)
-        return
-    tuner.load()
-    if tuner.chief:
-        export.export_classifier(
-            tuner.model, FLAGS.export_dir, task.labels, FLAGS.dtype)
+    if task.labels:
+        FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
+    return task
 
 
 def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
-    splits = _splits()
-    _check_export()
+    _check_flags()
     task = _task()
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
             raise InputError("--recipe: the paper has none for a custom task.")
         finetuning_flags.use_recipe(
-            RECIPES[task.name], albert_dropout="albert_dropout_prob",
-            classifier_dropout="dropout_prob", batch_size="train_batch_size",
-            learning_rate="learning_rate", num_train_steps="train_step",
-            warmup_steps="warmup_step", max_seq_length="max_seq_length")
-    options = cli_flags.run_options(
-        num_train_steps=FLAGS.train_step, from_scratch=FLAGS.from_scratch,
-        early_stopping=FLAGS.early_stopping)
-    config = finetuning_flags.model_config()
-    tokenizer = finetuning_flags.tokenizer(config)
-    finetuning_flags.check_start()
-    sets = {split: _read(task, split) for split in splits}
-    files.make_directory(options.output_dir, "--output_dir")
-    if task.name == "custom" and task.labels:
-        FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
-    finetuning_flags.keep_task(_KEPT, task=task.name, labels=task.labels)
-    # Before the features, which start TensorFlow.
-    strategy = cli_flags.make_strategy()
-
-    tables = {split: _features(task, split, found, config, tokenizer)
-              for split, found in sets.items()}
-
-    with strategy.scope():
-        tuner = _build(task, config, options, sets, tables)
-        metrics = {}
-        if FLAGS.do_train:
-            tuner.train()
-        if FLAGS.do_eval:
-            metrics, predictions = tuner.evaluate()
-            _write(tuner, task, "dev", sets["dev"], predictions)
-        if FLAGS.do_predict:
-            predictions = tuner.predict(tables["test"], "prediction")
-            _write(tuner, task, "test", sets["test"], predictions)
-        if FLAGS.export_dir:
-            _export(tuner, task, metrics)
+            RECIPES[task.name], num_train_steps="train_step",
+            warmup_steps="warmup_step")
+    fine_tune(Classification(task), finetuning_flags.settings(
+        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
+        labels=task.labels))
 
 
 if __name__ == "__main__":

@@ -32,9 +32,10 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     Returns:
       JSON values; "equal" says whether the results are.
     """
-    from albert_tf.finetuning import length_batching, run
+    from albert_tf.finetuning import length_batching
     from albert_tf.modeling import models
     from albert_tf.training import objectives, steps
+    from albert_tf.training.distribution import Pipeline
 
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
@@ -44,13 +45,13 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     def score(predictions):
         return task.score(examples, predictions)
 
-    made = run.make_task(
-        model, objectives.CLASSIFICATION, score, task.main_metric)
+    made = objectives.Task(
+        model, objectives.CLASSIFICATION, task.main_metric, score)
 
     def evaluate(padded_to):
         evaluator = steps.Evaluator(made, [
             length_batching.evaluation_dataset(
-                table, padded_to, shape, batch_size=batch_size, replicas=1)
+                table, padded_to, shape, Pipeline(batch_size))
             for shape in range(len(padded_to))])
         metrics = evaluator.evaluate()
         return metrics, np.stack(evaluator.predictions["logits"])

@@ -85,10 +85,9 @@ class TaskData:
         self.dev = self._table(self.dev_examples)
         lengths = length_batching.choose_lengths(
             self.train.lengths, MAX_SEQ_LENGTH, FLAGS.num_length_buckets)
-        longest = length_batching.choose_lengths(
-            self.dev.lengths, MAX_SEQ_LENGTH, 2)[-1]
         self.lengths = {
-            "by length": lengths if longest <= lengths[-1] else (*lengths, longest),
+            "by length": length_batching.lengths_for(
+                self.dev.lengths, MAX_SEQ_LENGTH, 2, lengths),
             **{str(padding): (padding,) for padding in PADDINGS}}
 
     def _table(self, examples):
@@ -142,9 +141,10 @@ class TaskData:
 
 def _evaluation_set(table, lengths, shape):
     from albert_tf.finetuning import length_batching
+    from albert_tf.training.distribution import Pipeline
 
     return length_batching.evaluation_dataset(
-        table, lengths, shape, batch_size=FLAGS.eval_batch_size, replicas=1)
+        table, lengths, shape, Pipeline(FLAGS.eval_batch_size))
 
 
 # ---- times -----------------------------------------------------------------
@@ -159,18 +159,19 @@ class Stopwatch:
     """
 
     def __init__(self, data, config: AlbertConfig):
-        from albert_tf.finetuning import length_batching, run
+        from albert_tf.finetuning import length_batching
         from albert_tf.modeling import models
-        from albert_tf.training import objectives, steps
+        from albert_tf.training import objectives, optimization, steps
+        from albert_tf.training.distribution import Pipeline
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
-        self._model = models.AlbertForSequenceClassification(
-            config, num_outputs)
-        self._task = run.make_task(
-            self._model, objectives.CLASSIFICATION, None, "accuracy")
-        self._optimizer = run.make_optimizer(
-            self._model, 1e-5, 10**6, 0, "adamw")
+        self._model = models.AlbertForSequenceClassification(config, num_outputs)
+        self._task = objectives.Task(
+            self._model, objectives.CLASSIFICATION, "accuracy")
+        self._optimizer = optimization.create_optimizer(
+            1e-5, 10**6, 0, optimizer="adamw")
+        self._optimizer.build(self._model.trainable_variables)
         self._evaluator = steps.Evaluator(self._task)
         train, dev = collections.defaultdict(list), collections.defaultdict(list)
         for each in data:
@@ -179,8 +180,7 @@ class Stopwatch:
                 for length in each.training_shares(padding):
                     train[length].append(length_batching.training_dataset(
                         each.train, plan, plan.shapes.index(length),
-                        batch_size=FLAGS.train_batch_size, replicas=1, start_step=0,
-                        num_steps=10**7))
+                        Pipeline(FLAGS.train_batch_size), 0, 10**7))
                 for length in each.evaluation_batches(padding):
                     shapes = each.lengths[padding]
                     dev[length].append(_evaluation_set(

@@ -4,8 +4,7 @@ As in command_line, TensorFlow is not imported here.
 """
 
 import os
-import types
-from typing import Any, Mapping, Sequence
+from typing import Any, Sequence
 
 from absl import flags, logging
 
@@ -16,8 +15,8 @@ from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
-from albert_tf.tokenization import tokenizer as tokenization
-from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.finetuning.task import Settings
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 FLAGS = flags.FLAGS
 
@@ -82,14 +81,21 @@ def define_flags(**defaults: Any) -> None:
                          lower_bound=0)
 
 
+# Field of a recipe → its flag, where tasks agree.
+_FLAG_OF_RECIPE = dict(
+    albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",
+    batch_size="train_batch_size", learning_rate="learning_rate",
+    max_seq_length="max_seq_length")
+
+
 def use_recipe(recipe: Any, **flag_of: str) -> None:
     """Sets flags that were not given to a recipe's values.
 
     Args:
-      recipe: of albert_tf.finetuning.tasks.recipes.
-      **flag_of: field of the recipe → its flag.
+      recipe: one of tasks.recipes.
+      **flag_of: further fields of the recipe → their flags.
     """
-    for field, name in flag_of.items():
+    for field, name in {**_FLAG_OF_RECIPE, **flag_of}.items():
         if not FLAGS[name].present:
             FLAGS[name].value = getattr(recipe, field)
 
@@ -112,59 +118,65 @@ def use_kept_task(names: Sequence[str]) -> None:
         FLAGS[kept["vocabulary_flag"]].value = copy
 
 
-def keep_task(names: Sequence[str], **settings: Any) -> None:
-    """Writes the task.json of output_dir; without --do_train only compares.
+def check_work() -> None:
+    """Raises InputError where there is nothing to do, or an export in the way."""
+    can_export = "export_dir" in FLAGS
+    if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict
+            or can_export and FLAGS.export_dir):
+        raise InputError("nothing to do: give --do_train, --do_eval"
+                         + (", --do_predict or --export_dir." if can_export
+                            else " or --do_predict."))
+    if can_export and FLAGS.export_dir and files.exists(FLAGS.export_dir):
+        raise InputError(
+            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
+
+
+def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
+             **task: Any) -> Settings:
+    """The flags of every task as Settings, checked before any long work.
 
     Args:
-      names: flags that make up the task.
-      **settings: JSON values; `task` and `labels` must be those of later runs. (A
-        model may be evaluated on another task that has its labels.)
-
-    Raises:
-      InputError: if the folder holds a model of another task.
+      num_train_steps: the step at which training ends.
+      num_warmup_steps: of linear warm-up.
+      kept: flags that make up the task, for task.json.
+      **task: JSON values for task.json; `task` and `labels` must be those of later
+        runs.
     """
-    if not FLAGS.do_train:
-        kept = model_folder.read(FLAGS.output_dir)
-        if kept is not None and "labels" in settings:
-            model_folder.check_same(
-                FLAGS.output_dir, kept, {"labels": list(settings["labels"])})
-        return
+    run = cli_flags.run_options(
+        num_train_steps=num_train_steps, from_scratch=FLAGS.from_scratch,
+        early_stopping=FLAGS.early_stopping)
+    config = model_config()
+    made = tokenizer(config)
+    check_start()
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
-    model_folder.keep(
-        FLAGS.output_dir,
-        {**settings, "vocabulary_flag": flag,
-         "flags": {name: FLAGS[name].value for name in names}}, FLAGS[flag].value)
+    return Settings(
+        run, config, made, FLAGS[flag].value, cli_flags.make_strategy,
+        num_warmup_steps=num_warmup_steps, num_lengths=FLAGS.num_length_buckets,
+        features_dir=FLAGS.cached_dir or FLAGS.output_dir,
+        export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
+        kept={**task, "vocabulary_flag": flag,
+              "flags": {name: FLAGS[name].value for name in kept}},
+        **{name: FLAGS[name].value for name in (
+            "do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
+            "max_seq_length", "predict_batch_size", "num_workers", "do_lower_case")})
 
 
 def model_config() -> AlbertConfig:
-    """The encoder's config: given, or kept with the model that the run starts from.
-
-    Raises:
-      InputError: if there is none, or --max_seq_length is over its positions.
-    """
+    """The encoder's config: given, or kept with the model that the run starts from."""
     kept = os.path.join(FLAGS.output_dir or "", CONFIG_FILE)
-    if not (FLAGS.albert_config_file or FLAGS.model):
-        candidates = [kept]
-        if FLAGS.init_checkpoint:
-            candidates.append(os.path.join(
-                folder_of(FLAGS.init_checkpoint), CONFIG_FILE))
-        found = [path for path in candidates if files.exists(path)]
-        if not found:
-            raise InputError(
-                "give the model's config: --albert_config_file=FILE or --model=NAME; "
-                f"neither --output_dir nor --init_checkpoint has an {CONFIG_FILE}.")
-        config = AlbertConfig.from_json_file(found[0]).replace(
-            **cli_flags.config_overrides())
-    else:
-        config = cli_flags.model_config()
+    config = cli_flags.model_config([kept, *(
+        [os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)]
+        if FLAGS.init_checkpoint else [])])
     rate = FLAGS.albert_dropout_prob
     if not FLAGS.do_train and files.exists(kept):
-        # Dropout is of no matter here, and may have come from a recipe.
+        # Dropout does not matter here, and may have come from a recipe.
         trained = AlbertConfig.from_json_file(kept)
-        config = _with_dropout(config, trained.hidden_dropout_prob,
-                               trained.attention_probs_dropout_prob)
+        config = config.replace(
+            hidden_dropout_prob=trained.hidden_dropout_prob,
+            attention_probs_dropout_prob=trained.attention_probs_dropout_prob)
     elif rate is not None:
-        config = _with_dropout(config, rate, rate)
+        config = config.replace(
+            hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise InputError(
             f"--max_seq_length {FLAGS.max_seq_length} is over the config's "
@@ -172,35 +184,23 @@ def model_config() -> AlbertConfig:
     return config
 
 
-def _with_dropout(config: AlbertConfig, hidden: float,
-                  attention: float) -> AlbertConfig:
-    return config.replace(
-        hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
-
-
 def tokenizer(config: AlbertConfig) -> FullTokenizer:
-    """The tokenizer of the vocabulary flags, checked against the model's.
-
-    Raises:
-      InputError: if there is no vocabulary, or it is not the model's.
-    """
+    """The tokenizer of the vocabulary flags, checked against the model's."""
     if FLAGS.spm_model_file and FLAGS.vocab_file and FLAGS["vocab_file"].present:
         logging.info("--vocab_file is passed over, as --spm_model_file is given.")
-    tokenizer = FullTokenizer(
-        FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file)
+    made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file)
     path = FLAGS.spm_model_file or FLAGS.vocab_file
-    if tokenizer.vocab_size != config.vocab_size:
+    if made.vocab_size != config.vocab_size:
         raise InputError(
-            f"{path} has {tokenizer.vocab_size} pieces, but the config's vocab_size is "
+            f"{path} has {made.vocab_size} pieces, but the config's vocab_size is "
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
-    given = tokenization.vocabulary_of(path)
     # That of a run which came to nothing does not count.
     start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
              else FLAGS.init_checkpoint)
     known = model_folder.pretraining_vocabulary(start) if start else None
     if known:
-        model_folder.check_vocabulary(known, given, start)
-    return tokenizer
+        model_folder.check_vocabulary(known, vocabulary_of(path), start)
+    return made
 
 
 def check_start() -> None:
@@ -214,36 +214,5 @@ def check_start() -> None:
             "--init_checkpoint is given; give one"
             + (", or --from_scratch to train from random weights." if FLAGS.do_train
                else ", or train first (--do_train)."))
-    if init:
+    if init and not holds_checkpoint(init):  # Which is asked without TensorFlow.
         find_checkpoint(init)
-
-
-def features_fingerprint(paths: Mapping[str, str], modules: Sequence[types.ModuleType],
-                         **settings: Any) -> dict[str, Any]:
-    """What a set's features depend on: the data, and how it is tokenized and cut.
-
-    Args:
-      paths: what a file of data is → its path.
-      modules: the task's code.
-      **settings: what else matters to the task.
-    """
-    import sentencepiece
-
-    from albert_tf.finetuning import features
-    from albert_tf.records import sequences
-    from albert_tf.tokenization import (
-        cleaning, sentencepiece_tokenizer, tokenizer as tokenization,
-        wordpiece_tokenizer)
-
-    return features.fingerprint_parts(
-        {what: files.sha256(path) for what, path in {
-            **paths, "vocabulary": FLAGS.spm_model_file or FLAGS.vocab_file}.items()},
-        [*modules, sequences, sentencepiece_tokenizer, cleaning, tokenization,
-         wordpiece_tokenizer],
-        **settings, do_lower_case=FLAGS.do_lower_case,
-        max_seq_length=FLAGS.max_seq_length, sentencepiece=sentencepiece.__version__)
-
-
-def features_path(name: str) -> str:
-    """Where the features of a set are kept."""
-    return os.path.join(FLAGS.cached_dir or FLAGS.output_dir, f"{name}.tf_record")

@@ -13,7 +13,8 @@ from typing import Any, Callable, Sequence
 
 from absl import app, flags, logging
 
-from albert_tf.config import AlbertConfig, DTYPES, NAMED, SHARING
+from albert_tf import files
+from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError, Stopped
 from albert_tf.training.options import RunOptions, StepOptions
 
@@ -80,16 +81,25 @@ def define_model_flags() -> None:
         "Own vocabulary: vocab_size=21128.")
 
 
-def model_config() -> AlbertConfig:
-    """The config that the model flags describe."""
-    if bool(FLAGS.albert_config_file) == bool(FLAGS.model):
+def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
+    """The config that the model flags describe.
+
+    Args:
+      kept: files to take the first of that is there, where no flag is given.
+    """
+    if FLAGS.albert_config_file and FLAGS.model or not (
+            FLAGS.albert_config_file or FLAGS.model or kept):
         raise InputError(
             "give either --albert_config_file=FILE or --model=NAME, one of "
             f"{', '.join(NAMED)}.")
     if FLAGS.model:
         return AlbertConfig.named(FLAGS.model, **config_overrides())
-    return AlbertConfig.from_json_file(FLAGS.albert_config_file).replace(
-        **config_overrides())
+    path = FLAGS.albert_config_file or next(filter(files.exists, kept), None)
+    if not path:
+        raise InputError(
+            "give the model's config: --albert_config_file=FILE or --model=NAME; "
+            f"neither --output_dir nor --init_checkpoint has an {CONFIG_FILE}.")
+    return AlbertConfig.from_json_file(path).replace(**config_overrides())
 
 
 def config_overrides() -> dict[str, str]:

@@ -75,6 +75,18 @@ def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
     return choice
 
 
+def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
+                others: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """`choose_lengths`, or those of another set, so that fewer shapes are compiled.
+
+    One more is added to `others` where sequences are longer.
+    """
+    own = choose_lengths(lengths, max_length, num_lengths)
+    if not others:
+        return own
+    return others if own[-1] <= others[-1] else (*others, own[-1])
+
+
 def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
     """Which of the ascending `shapes` is the smallest to hold each length, [N]."""
     if list(shapes) != sorted(set(shapes)) or not shapes:
@@ -157,38 +169,34 @@ class BatchPlan:
         return Window(batches, self._buckets[batches[:, -1]])
 
 
-def training_dataset(
-        table: FeatureTable, plan: BatchPlan, shape: int, *, batch_size: int,
-        replicas: int, start_step: int, num_steps: int, shard_index: int = 0,
-        num_shards: int = 1) -> tf.data.Dataset:
+def training_dataset(table: FeatureTable, plan: BatchPlan, shape: int,
+                     pipeline: Pipeline, start_step: int, num_steps: int
+                     ) -> tf.data.Dataset:
     """The batches of one input pipeline for the steps that have one shape.
 
     A step's rows are dealt out in order: to pipelines, then to their replicas.
 
     Args:
       table: the data.
-      plan: its batch_size is batch_size · replicas · num_shards.
+      plan: its batch_size is that of all replicas together.
       shape: index into plan.shapes.
-      batch_size: rows of one replica.
-      replicas: replicas that this pipeline feeds.
+      pipeline: whose batches.
       start_step: the first step.
       num_steps: the step after the last.
-      shard_index: which pipeline, 0..num_shards-1.
-      num_shards: number of pipelines.
 
     Returns:
-      For each step in order, `replicas` elements: name → [batch_size, ...] int32
-      or float32, variable features padded to plan.shapes[shape]; and
-      `example_index` [batch_size] int32, the rows. All shapes are static.
+      For each step in order, a batch for each of the pipeline's replicas: name →
+      [batch_size, ...] int32 or float32, variable features padded to
+      plan.shapes[shape]; and `example_index` [batch_size] int32, the rows. All
+      shapes are static.
     """
+    _check(pipeline)
+    batch_size, replicas, shard_index, num_shards = pipeline
     if plan.batch_size != batch_size * replicas * num_shards or (
-            plan.num_rows != table.num_rows or not 0 <= shard_index < num_shards):
+            plan.num_rows != table.num_rows or start_step < 0):
         raise ValueError(
             f"a plan of {plan.num_rows} rows and batches of {plan.batch_size} for "
-            f"{table.num_rows} rows, {batch_size} · {replicas} replicas, pipeline "
-            f"{shard_index} of {num_shards}.")
-    if not 0 <= start_step:
-        raise ValueError(f"start_step {start_step} is below 0.")
+            f"{table.num_rows} rows and {pipeline}, from step {start_step}.")
 
     def rows_in_window(number):
         """[steps · replicas, batch_size] of the window's steps with this shape."""
@@ -213,20 +221,15 @@ def training_dataset(
             .with_options(dataset_options()))
 
 
-def evaluation_dataset(
-        table: FeatureTable, shapes: Sequence[int], shape: int, *, batch_size: int,
-        replicas: int, shard_index: int = 0, num_shards: int = 1
-) -> tuple[tf.data.Dataset, int]:
+def evaluation_dataset(table: FeatureTable, shapes: Sequence[int], shape: int,
+                       pipeline: Pipeline) -> tuple[tf.data.Dataset, int]:
     """Every row of one bucket exactly once over all pipelines; none is dropped.
 
     Args:
       table: the data.
       shapes: static lengths, ascending.
       shape: index into `shapes`.
-      batch_size: rows of one replica.
-      replicas: replicas that this pipeline feeds.
-      shard_index: which pipeline, 0..num_shards-1.
-      num_shards: number of pipelines.
+      pipeline: whose batches.
 
     Returns:
       The dataset, and the number of its batches per replica, the same in every
@@ -235,9 +238,8 @@ def evaluation_dataset(
       with rows of weight 0 and example_index -1, which repeat a row of the bucket
       so that they are like any input.
     """
-    if batch_size < 1 or replicas < 1 or not 0 <= shard_index < num_shards:
-        raise ValueError(f"batch_size {batch_size}, {replicas} replicas, pipeline "
-                         f"{shard_index} of {num_shards}: out of range.")
+    _check(pipeline)
+    batch_size, replicas, shard_index, num_shards = pipeline
     rows = np.flatnonzero(buckets(table.lengths, shapes) == shape).astype(np.int32)
     padding = -len(rows) % (batch_size * replicas * num_shards)
     index = np.concatenate([rows, np.full(padding, -1, np.int32)])
@@ -260,44 +262,52 @@ def evaluation_dataset(
     return dataset, len(rows) // (batch_size * replicas * num_shards)
 
 
+def _check(pipeline: Pipeline) -> None:
+    if pipeline.batch_size < 1 or pipeline.replicas < 1 or not (
+            0 <= pipeline.shard_index < pipeline.num_shards):
+        raise ValueError(f"{pipeline}: out of range.")
+
+
+class Padded(NamedTuple):
+    """A set, and the static lengths that its rows are padded to, ascending."""
+
+    table: FeatureTable
+    lengths: tuple[int, ...]
+
+
 class FeatureBatches(Batches):
     """Batches of sets of features, padded to a few lengths.
 
+        train = Padded(table, choose_lengths(table.lengths, 512, 8))
+        batches = FeatureBatches(train, train_batch_size=32, num_steps=1000, seed=1)
+
     Args:
       train, evaluation: the sets, or None.
-      train_lengths, evaluation_lengths: static lengths of each, ascending.
       train_batch_size, eval_batch_size: rows of all replicas together.
       num_steps: the step after the last of training.
       seed: fixes the order of training.
     """
 
-    def __init__(self, train: Optional[FeatureTable] = None,
-                 train_lengths: Sequence[int] = (),
-                 evaluation: Optional[FeatureTable] = None,
-                 evaluation_lengths: Sequence[int] = (), *,
-                 train_batch_size: int = 1, eval_batch_size: int = 1,
-                 num_steps: int = 0, seed: int = 0):
+    def __init__(self, train: Optional[Padded] = None,
+                 evaluation: Optional[Padded] = None, *, train_batch_size: int = 1,
+                 eval_batch_size: int = 1, num_steps: int = 0, seed: int = 0):
         super().__init__(train_batch_size, eval_batch_size)
-        self.num_shapes = len(train_lengths)
-        self.num_evaluation_shapes = len(evaluation_lengths)
-        self._train = train
-        self._plan = None if train is None else BatchPlan(
-            train.lengths, train_lengths, train_batch_size, seed)
+        self._train, self._evaluation = train, evaluation
         self._num_steps = num_steps
-        self._evaluation = evaluation
-        self._evaluation_lengths = evaluation_lengths
+        self.num_shapes = len(train.lengths) if train else 0
+        self.num_evaluation_shapes = len(evaluation.lengths) if evaluation else 0
+        self._plan = train and BatchPlan(
+            train.table.lengths, train.lengths, train_batch_size, seed)
 
     def shape_of_step(self, step):
         return self._plan.shape_of_step(step)
 
-    def training_dataset(self, shape, start_step, pipeline: Pipeline):
-        return training_dataset(
-            self._train, self._plan, shape, start_step=start_step,
-            num_steps=self._num_steps, **pipeline._asdict())
+    def training_dataset(self, shape, start_step, pipeline):
+        return training_dataset(self._train.table, self._plan, shape, pipeline,
+                                start_step, self._num_steps)
 
-    def evaluation_dataset(self, shape, pipeline: Pipeline):
-        return evaluation_dataset(
-            self._evaluation, self._evaluation_lengths, shape, **pipeline._asdict())
+    def evaluation_dataset(self, shape, pipeline):
+        return evaluation_dataset(*self._evaluation, shape, pipeline)
 
 
 def _assembler(table: FeatureTable, length: int):

@@ -44,6 +44,17 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
         stream.write(text.encode() + b"\n")
 
 
+def check_use(folder: str, settings: Mapping[str, Any]) -> None:
+    """Raises InputError where a folder holds a model that does not fit a task.
+
+    A model may be evaluated on another task that has its labels.
+    """
+    kept = read(folder) if holds_checkpoint(folder) else None
+    if kept is not None:
+        key = "labels" if "labels" in settings else "task"
+        check_same(folder, kept, json.loads(json.dumps({key: settings[key]})))
+
+
 def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises InputError where what both tell of the task or vocabulary differs."""
     for key in ("task", "labels"):

@@ -90,9 +90,9 @@ class Pipeline(NamedTuple):
     """
 
     batch_size: int
-    replicas: int
-    shard_index: int
-    num_shards: int
+    replicas: int = 1
+    shard_index: int = 0
+    num_shards: int = 1
 
 
 class Batches:

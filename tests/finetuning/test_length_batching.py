@@ -11,6 +11,7 @@ from albert_tf import records
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import BatchPlan
+from albert_tf.training.distribution import Pipeline
 
 SHAPES = (8, 16, 24)
 
@@ -196,12 +197,12 @@ def test_plans_out_of_range_are_refused(arguments):
 
 def train(table, plan, start=0, steps=28, **pipeline):
     """(step, batches of the pipeline's replicas) in the order of the steps."""
-    pipeline = {"replicas": 1, "batch_size": plan.batch_size} | pipeline
+    pipeline = Pipeline(**{"batch_size": plan.batch_size, **pipeline})
     iterators = [iter(length_batching.training_dataset(
-        table, plan, shape, start_step=start, num_steps=steps, **pipeline
-    ).as_numpy_iterator()) for shape in range(len(plan.shapes))]
+        table, plan, shape, pipeline, start, steps).as_numpy_iterator())
+                 for shape in range(len(plan.shapes))]
     result = [[next(iterators[plan.shape_of_step(step)])
-               for _ in range(pipeline["replicas"])] for step in range(start, steps)]
+               for _ in range(pipeline.replicas)] for step in range(start, steps)]
     for iterator in iterators:  # and not one batch more
         assert next(iterator, None) is None
     return result
@@ -221,10 +222,8 @@ def test_training_batches_hold_the_tables_rows(kind):
 def test_shapes_are_static_and_nobody_shards_once_more():
     table = make_table("choices")
     plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
-    dataset = length_batching.training_dataset(
-        table, plan, 1, batch_size=2, replicas=2, start_step=0, num_steps=4)
-    evaluation, _ = length_batching.evaluation_dataset(
-        table, SHAPES, 1, batch_size=2, replicas=1)
+    dataset = length_batching.training_dataset(table, plan, 1, Pipeline(2, 2), 0, 4)
+    evaluation, _ = length_batching.evaluation_dataset(table, SHAPES, 1, Pipeline(2))
     expected = {
         "input_ids": tf.TensorSpec([2, 4, 16], tf.int32),
         "input_mask": tf.TensorSpec([2, 4, 16], tf.int32),
@@ -272,8 +271,7 @@ def test_parsed_names_are_those_in_batches():
         records.Feature("input_ids", "int64", (None,), pad_value=7),
         records.Feature("old", "int64", (1,), parsed_name="new")))
     table = FeatureTable.from_values(spec, [{"input_ids": [1, 2], "old": [3]}])
-    dataset, _ = length_batching.evaluation_dataset(
-        table, (4,), 0, batch_size=1, replicas=1)
+    dataset, _ = length_batching.evaluation_dataset(table, (4,), 0, Pipeline(1))
     [batch] = dataset.as_numpy_iterator()
     assert batch["new"].tolist() == [[3]] and "old" not in batch
     assert batch["input_ids"].tolist() == [[1, 2, 7, 7]]
@@ -284,8 +282,7 @@ def test_data_is_no_part_of_the_graph():
     table = make_table(count=1)
     table.columns["input_ids"].values = np.arange(10**6, dtype=np.int32)
     plan = BatchPlan(table.lengths, SHAPES, 1, seed=1)
-    dataset = length_batching.training_dataset(
-        table, plan, 0, batch_size=1, replicas=1, start_step=0, num_steps=1)
+    dataset = length_batching.training_dataset(table, plan, 0, Pipeline(1), 0, 1)
 
     @tf.function
     def function():
@@ -303,8 +300,9 @@ def test_a_plan_for_another_batch_size_is_refused(change):
     table = make_table(count=9)
     plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
     with pytest.raises(ValueError):
-        length_batching.training_dataset(table, plan, 0, **{
-            "batch_size": 2, "replicas": 2, "start_step": 0, "num_steps": 1} | change)
+        length_batching.training_dataset(
+            table, plan, 0, num_steps=1, start_step=change.pop("start_step", 0),
+            pipeline=Pipeline(2, 2)._replace(**change))
 
 
 def test_a_feature_with_the_name_of_the_row_index_is_refused():
@@ -313,7 +311,7 @@ def test_a_feature_with_the_name_of_the_row_index_is_refused():
         records.Feature("example_index", "int64", (1,))))
     table = FeatureTable.from_values(spec, [{"input_ids": [1], "example_index": [1]}])
     with pytest.raises(ValueError, match="example_index"):
-        length_batching.evaluation_dataset(table, (8,), 0, batch_size=1, replicas=1)
+        length_batching.evaluation_dataset(table, (8,), 0, Pipeline(1))
 
 
 # --- evaluation
@@ -328,8 +326,7 @@ def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shar
         counts = set()
         for shard in range(num_shards):
             dataset, per_replica = length_batching.evaluation_dataset(
-                table, SHAPES, shape, batch_size=batch, replicas=replicas,
-                shard_index=shard, num_shards=num_shards)
+                table, SHAPES, shape, Pipeline(batch, replicas, shard, num_shards))
             batches = list(dataset.as_numpy_iterator())
             assert len(batches) == per_replica * replicas
             counts.add(per_replica)
@@ -350,7 +347,7 @@ def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shar
 def test_a_bucket_without_rows():
     table = make_table()
     dataset, per_replica = length_batching.evaluation_dataset(
-        table, (*SHAPES, 32), 3, batch_size=2, replicas=2)
+        table, (*SHAPES, 32), 3, Pipeline(2, 2))
     assert per_replica == 0 and not list(dataset)
     assert dataset.element_spec["input_ids"].shape == [2, 32]
 
@@ -361,7 +358,7 @@ def test_datasets_are_dealt_out_to_replicas_whole():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     data = iter(strategy.distribute_datasets_from_function(
         lambda _: length_batching.training_dataset(
-            table, plan, 0, batch_size=2, replicas=2, start_step=0, num_steps=5)))
+            table, plan, 0, Pipeline(2, 2), 0, 5)))
     for step in range(5):
         parts = strategy.experimental_local_results(next(data)["example_index"])
         assert np.concatenate([p.numpy() for p in parts]).tolist() == (

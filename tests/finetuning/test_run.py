@@ -1,6 +1,5 @@
 """Fine-tuning in the loop: several lengths, replicas, stops, early ends, the best."""
 
-import dataclasses
 import itertools
 import json
 import re
@@ -13,12 +12,14 @@ import tf_keras
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError, Stopped
-from albert_tf.finetuning import run as finetuning
 from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.length_batching import (
+    BatchPlan, FeatureBatches, Padded, lengths_for)
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import loop, objectives
 from albert_tf.training.loop import Run
+from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 
@@ -75,8 +76,14 @@ def make_task(dropout=0.0, score=None, best_metric="accuracy"):
     load_tf1_tensors(model, {
         name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
         for name, value in tf1_tensors(model).items()})
-    return finetuning.make_task(
-        model, objectives.CLASSIFICATION, score, best_metric)
+    return objectives.Task(model, objectives.CLASSIFICATION, best_metric, score,
+                           may_be_new=lambda name: not name.startswith("bert/"))
+
+
+def make_optimizer(task):
+    optimizer = create_optimizer(0.01, STEPS, 2, "adamw")
+    optimizer.build(task.model.trainable_variables)
+    return optimizer
 
 
 def make_options(folder, **options):
@@ -87,15 +94,27 @@ def make_options(folder, **options):
                step=StepOptions(clip_norm=1e9)), **options})
 
 
+def padded(table, num_lengths=3):
+    return table and Padded(table, lengths_for(table.lengths, LENGTH, num_lengths))
+
+
 def make(folder, dropout=0.0, score=None, best_metric="accuracy", train=TRAIN,
          evaluation=DEV, lengths=3, **options):
     task = make_task(dropout, score, best_metric)
-    optimizer = finetuning.make_optimizer(
-        task.model, 0.01, STEPS, 2, "adamw") if train is not None else None
-    return finetuning.FineTuning(
-        task, config(dropout), make_options(folder, **options),
-        finetuning.BatchOptions(LENGTH, lengths, random_seed=5, predict_batch_size=5),
-        train, evaluation, optimizer)
+    optimizer = make_optimizer(task) if train is not None else None
+    options = make_options(folder, **options)
+    return Run(task, config(dropout), options, FeatureBatches(
+        padded(train, lengths), padded(evaluation, lengths),
+        train_batch_size=options.train_batch_size,
+        eval_batch_size=options.eval_batch_size, num_steps=options.num_train_steps,
+        seed=5), optimizer)
+
+
+def predict(run, table):
+    """Predictions in batches of 5, or of 6 on two replicas."""
+    return run.predict(FeatureBatches(
+        evaluation=padded(table),
+        eval_batch_size=4 + run.strategy.num_replicas_in_sync))
 
 
 def assert_close(found, expected, tolerance=2e-5):
@@ -111,18 +130,16 @@ def assert_close(found, expected, tolerance=2e-5):
 def _trained(tmp_path_factory):
     """A run over three lengths without dropout: its folder, weights and model."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    tuner = make(folder)
-    tuner.train()
-    return folder, tf1_tensors(tuner.model)
+    run = make(folder)
+    run.train()
+    return folder, tf1_tensors(run.task.model)
 
 
 # ---- several lengths -------------------------------------------------------
 
 
 def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
-    plan = finetuning.length_batching.BatchPlan(
-        TRAIN.lengths, finetuning.lengths_for(
-            TRAIN, finetuning.BatchOptions(LENGTH, 3)), 8, 5)
+    plan = BatchPlan(TRAIN.lengths, padded(TRAIN).lengths, 8, 5)
     assert len(plan.shapes) == 3
     assert len({plan.shape_of_step(step) for step in range(STEPS)}) == 3
 
@@ -140,41 +157,41 @@ def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     task = make_task()
     run = Run(task, config(), make_options(tmp_path),
               tiny_run.FixedBatches(dataset, 8),
-              finetuning.make_optimizer(task.model, 0.01, STEPS, 2, "adamw"))
+              make_optimizer(task))
     run.train()
     assert_close(tf1_tensors(task.model), trained[1])
 
 
 @pytest.mark.slow
 def test_weights_do_not_depend_on_the_set_that_is_evaluated(trained, tmp_path):
-    tuner = make(tmp_path, evaluation=None)
-    tuner.train()
+    run = make(tmp_path, evaluation=None)
+    run.train()
     for name, value in trained[1].items():
-        np.testing.assert_array_equal(tf1_tensors(tuner.model)[name], value)
+        np.testing.assert_array_equal(tf1_tensors(run.task.model)[name], value)
 
 
 @pytest.mark.slow
 def test_two_replicas_train_evaluate_and_predict_as_one(trained, tmp_path):
     with tiny_run.strategy(2).scope():
-        tuner = make(tmp_path)
-        tuner.train()
-        weights = tf1_tensors(tuner.model)
-        metrics, predictions = tuner.evaluate()
-        predicted = tuner.predict(DEV, "prediction")
+        run = make(tmp_path)
+        run.train()
+        weights = tf1_tensors(run.task.model)
+        metrics = run.evaluate(best=True)
+        predictions, predicted = run.evaluator.predictions, predict(run, DEV)
     assert_close(weights, trained[1])
     one = make(trained[0], train=None)
-    expected_metrics, expected = one.evaluate()
+    expected_metrics, expected = one.evaluate(best=True), one.evaluator.predictions
     assert metrics == pytest.approx(expected_metrics, rel=1e-4)
     for found in (predictions, predicted):
         np.testing.assert_allclose(found["probabilities"], expected["probabilities"],
                                    atol=1e-4)
 
 
-def train_until_stopped(tuner, step):
+def train_until_stopped(run, step):
     """Trains; SIGTERM comes during this step."""
-    tuner.run.signals = tiny_run.SignalAt(tuner.run, step)
+    run.signals = tiny_run.SignalAt(run, step)
     with pytest.raises(Stopped):
-        tuner.train()
+        run.train()
 
 
 def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
@@ -187,8 +204,8 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
 
     resumed = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
     resumed.train()
-    for name, value in tf1_tensors(whole.model).items():
-        np.testing.assert_array_equal(tf1_tensors(resumed.model)[name], value)
+    for name, value in tf1_tensors(whole.task.model).items():
+        np.testing.assert_array_equal(tf1_tensors(resumed.task.model)[name], value)
 
 
 # ---- evaluation and prediction ---------------------------------------------
@@ -199,11 +216,11 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
 def test_every_example_is_evaluated_once_and_in_order(
         replicas, batch_size, lengths, trained):
     with tiny_run.strategy(replicas).scope():
-        tuner = make(
+        run = make(
             trained[0], train=None, lengths=lengths, eval_batch_size=batch_size)
-        metrics, predictions = tuner.evaluate()
-        predicted = tuner.predict(DEV, "prediction")
-        model = tuner.model
+        metrics = run.evaluate(best=True)
+        predictions, predicted = run.evaluator.predictions, predict(run, DEV)
+        model = run.task.model
     expected = np.stack([model({
         name: tf.constant([row[name]], tf.int32)
         for name in ("input_ids", "input_mask", "segment_ids")})["logits"][0].numpy()
@@ -221,18 +238,21 @@ def test_every_example_is_evaluated_once_and_in_order(
 def test_labels_do_not_matter_to_predictions(trained):
     other = FeatureTable.from_values(
         SPEC, [{**row, "label_ids": [0]} for row in DEV_ROWS])
-    tuner = make(trained[0], train=None, evaluation=None)
-    for name, values in tuner.predict(other, "prediction").items():
-        np.testing.assert_array_equal(values, tuner.predict(DEV, "again")[name])
+    run = make(trained[0], train=None, evaluation=None)
+    run.load()
+    for name, values in predict(run, other).items():
+        np.testing.assert_array_equal(values, predict(run, DEV)[name])
 
 
 def test_prediction_of_longer_sequences_than_in_training(trained):
     short = FeatureTable.from_values(
         SPEC, [row for row in make_rows(60, 4) if len(row["input_ids"]) <= 8])
-    tuner = make(trained[0], train=None, evaluation=short)
-    expected = make(trained[0], train=None).evaluate()[1]
-    np.testing.assert_allclose(tuner.predict(DEV, "prediction")["logits"],
-                               expected["logits"], atol=1e-5)
+    run = make(trained[0], train=None, evaluation=short)
+    run.load()
+    expected = make(trained[0], train=None)
+    expected.evaluate(best=True)
+    np.testing.assert_allclose(predict(run, DEV)["logits"],
+                               expected.evaluator.predictions["logits"], atol=1e-5)
 
 
 # ---- early stopping and the best -------------------------------------------
@@ -256,24 +276,24 @@ def test_training_ends_after_evaluations_without_a_better_one(
         tmp_path, caplog, eager):
     del eager
     # A best that comes again is not better.
-    tuner = make(tmp_path, score=scores(1.0, 3.0, 2.0, 3.0), **EARLY)
-    tuner.train()
+    run = make(tmp_path, score=scores(1.0, 3.0, 2.0, 3.0), **EARLY)
+    run.train()
     assert evaluated(tmp_path) == [(1, 1.0), (2, 3.0), (3, 2.0), (4, 3.0)]
-    assert tuner.run.current_step == 4
+    assert run.current_step == 4
     assert ("Stopped early at step 4: 2 evaluations in a row did not better score."
             in caplog.text)
-    tuner.run.load()
-    assert tuner.run.current_step == 2
-    best = tf1_tensors(tuner.model)
+    run.load()
+    assert run.current_step == 2
+    best = tf1_tensors(run.task.model)
 
     # The same command finds nothing more to do, and what it kept is still there.
     again = make(tmp_path, score=scores(3.0), **EARLY)
     again.train()
-    assert evaluated(tmp_path)[-1] == (4, 3.0) and again.run.current_step == 4
-    metrics, _ = again.evaluate()
-    assert again.run.current_step == 2 and metrics["score"] == 3.0
+    assert evaluated(tmp_path)[-1] == (4, 3.0) and again.current_step == 4
+    metrics = again.evaluate(best=True)
+    assert again.current_step == 2 and metrics["score"] == 3.0
     for name, value in best.items():
-        np.testing.assert_array_equal(tf1_tensors(again.model)[name], value)
+        np.testing.assert_array_equal(tf1_tensors(again.task.model)[name], value)
 
 
 def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
@@ -284,17 +304,17 @@ def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
     second = make(tmp_path, score=scores(2.5), **early)
     second.train()
     assert evaluated(tmp_path) == [(2, 3.0), (4, 2.0), (6, 2.5)]
-    second.run.load()
-    assert second.run.current_step == 2
+    second.load()
+    assert second.current_step == 2
 
 
 def test_better_evaluations_train_to_the_end(tmp_path, eager):
     del eager
     values = itertools.count()
-    tuner = make(tmp_path, score=lambda predictions: {"score": float(next(values))},
+    run = make(tmp_path, score=lambda predictions: {"score": float(next(values))},
                  **EARLY, num_train_steps=4)
-    tuner.train()
-    assert tuner.run.current_step == 4
+    run.train()
+    assert run.current_step == 4
 
 
 def test_score_sees_every_example(tmp_path, eager):
@@ -323,9 +343,9 @@ def test_no_model_to_start_from(tmp_path):
 
 
 def test_own_checkpoint_needs_no_from_scratch(trained):
-    tuner = make(trained[0], from_scratch=False)
-    tuner.train()
-    assert tuner.run.current_step == STEPS
+    run = make(trained[0], from_scratch=False)
+    run.train()
+    assert run.current_step == STEPS
 
 
 def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path, eager):
@@ -334,22 +354,23 @@ def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path, eager):
     encoder = {name: value for name, value in trained[1].items()
                if name.startswith("bert/")}
     write_tensors(encoder, str(tmp_path / "encoder" / "model.ckpt"))
-    tuner = make(tmp_path / "run", train=None,
+    run = make(tmp_path / "run", train=None,
                  init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
     with pytest.raises(InputError, match=r"model that it lacks: 2 \(output_bias"):
-        tuner.evaluate()
+        run.evaluate(best=True)
     trainer = make(tmp_path / "run", from_scratch=False, num_train_steps=1,
                    init_checkpoint=str(tmp_path / "encoder" / "model.ckpt"))
     trainer.train()
-    assert trainer.run.current_step == 1
+    assert trainer.current_step == 1
 
 
 # ---- lengths ---------------------------------------------------------------
 
 
 def test_lengths_of_the_first_set_are_used_again():
-    batches = finetuning.BatchOptions(LENGTH, 3)
-    assert finetuning.lengths_for(DEV, batches, (16, 24)) == (16, 24)
-    assert finetuning.lengths_for(DEV, batches, (8,)) == (8, 24)
-    one = dataclasses.replace(batches, num_lengths=1, max_seq_length=30)
-    assert finetuning.lengths_for(DEV, one) == (30,)
+    def lengths(*options):
+        return lengths_for(DEV.lengths, *options)
+
+    assert lengths(LENGTH, 3, (16, 24)) == (16, 24)
+    assert lengths(LENGTH, 3, (8,)) == (8, 24)
+    assert lengths(30, 1) == (30,)

@@ -78,7 +78,8 @@ def _data(tmp_path_factory):
     spoil(folder / "not_json", content='{"article": \n "w1" "w2"}')
     spoil(folder / "three_options", "train", options=[["w1"] * 3, ["w1"] * 4])
     (folder / "no_test" / "train").mkdir(parents=True)
-    (folder / "not_read.index").touch()
+    for end in ("index", "data-00000-of-00001"):
+        (folder / f"not_read.{end}").touch()
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     (folder / "short_vocab.txt").write_text("\n".join(vocabulary[:-1]) + "\n")

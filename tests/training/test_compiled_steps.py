@@ -13,7 +13,6 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
-from albert_tf.finetuning import run as finetuning
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast
@@ -129,7 +128,7 @@ class Steps:
             self.optimizer.epsilon = 1e-2
             self.optimizer.build(self.model.trainable_variables)
             task = (tiny_run.task(self.model) if objective is None else
-                    finetuning.make_task(self.model, objective, None, "loss"))
+                    objectives.Task(self.model, objective, "loss"))
             batches = [features(chosen["task"])]
             data = strategy.distribute_datasets_from_function(
                 lambda _: batches_of(batches, chosen["replicas"]).repeat(STEPS))

@@ -1,0 +1,290 @@
+"""Fine-tuning: what a task is, and the one course that every task takes.
+
+    read → features → batches of few lengths → train, evaluate, predict → files
+
+What is particular to a task (its files, its features, its model and objective, its
+score) is a `FineTuningTask`; flags that all tasks share become `Settings`;
+`fine_tune` does the rest. TensorFlow is loaded late, once the inputs are checked.
+"""
+
+import dataclasses
+import os
+import types
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from albert_tf import files
+from albert_tf.config import AlbertConfig
+from albert_tf.finetuning import features, model_folder
+from albert_tf.finetuning.feature_table import FeatureTable
+from albert_tf.finetuning.tasks.common import ExampleSet
+from albert_tf.records import sequences
+from albert_tf.records.spec import FeatureSpec
+from albert_tf.tokenization import (
+    cleaning, sentencepiece_tokenizer, tokenizer, wordpiece_tokenizer)
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training.options import RunOptions
+
+# Code that every task's features depend on.
+_CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, wordpiece_tokenizer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a command fine-tunes, whatever the task.
+
+    Attributes:
+      run: how the run goes; a task may set num_train_steps anew (`schedule`).
+      config: the encoder's shape.
+      tokenizer: of the vocabulary.
+      vocabulary: its file.
+      make_strategy: gives the tf.distribute strategy of the devices.
+      do_train, do_eval, do_predict: what to do, in this order.
+      learning_rate, num_warmup_steps, optimizer: of training.
+      max_seq_length: the longest sequence, in pieces.
+      num_lengths: static lengths that sequences are padded to; 1 pads all to
+        max_seq_length, as the release does.
+      predict_batch_size: examples per batch of prediction, all replicas together.
+      num_workers: processes that make features; 0: one for each core.
+      features_dir: folder of the features.
+      do_lower_case: how the tokenizer was made.
+      export_dir: folder for a SavedModel of the best checkpoint; "" for none.
+      kept: what task.json keeps of the task.
+    """
+
+    run: RunOptions
+    config: AlbertConfig
+    tokenizer: FullTokenizer
+    vocabulary: str
+    make_strategy: Callable[[], Any]
+    do_train: bool
+    do_eval: bool
+    do_predict: bool
+    learning_rate: float
+    num_warmup_steps: int
+    optimizer: str
+    max_seq_length: int
+    num_lengths: int
+    predict_batch_size: int
+    num_workers: int
+    features_dir: str
+    do_lower_case: bool
+    export_dir: str
+    kept: Mapping[str, Any]
+
+
+class FineTuningTask:
+    """What is particular to a task: a script's class, made of its flags.
+
+    `data` is what `read` returned, `table` holds its features, and `outputs` are the
+    objective's predictions: name → an array for each row of the table.
+
+    Attributes:
+      main_metric: the one that the best checkpoint is chosen by; higher is better.
+      evaluation_split, prediction_split: names of the sets beside "train".
+      code: modules that make the features, besides those that all tasks share.
+      settings: of the command; set by `fine_tune` before anything is asked for.
+    """
+
+    main_metric = "accuracy"
+    evaluation_split, prediction_split = "dev", "test"
+    code: Sequence[types.ModuleType] = ()
+    settings: Settings
+
+    # ---- data and features -------------------------------------------------
+
+    def read(self, split: str) -> ExampleSet:
+        """The examples of a split, checked."""
+        raise NotImplementedError
+
+    def schedule(self, num_examples: int) -> tuple[int, int]:
+        """Training steps, and those of them with warm-up."""
+        del num_examples
+        return self.settings.run.num_train_steps, self.settings.num_warmup_steps
+
+    def spec(self) -> FeatureSpec:
+        """What a record holds."""
+        raise NotImplementedError
+
+    def featurizer(self, split: str) -> Callable[[Any], list[dict[str, Any]]]:
+        """A function that makes the records of an example; can be pickled."""
+        raise NotImplementedError
+
+    def records(self, featurized: Iterable[list[dict[str, Any]]]
+                ) -> Iterator[dict[str, Any]]:
+        """The records of all examples, each example's as `featurizer` made them."""
+        for found in featurized:
+            yield from found
+
+    def sources(self, split: str, data: Any) -> dict[str, str]:
+        """What a split's features are made of → a digest of its content."""
+        raise NotImplementedError
+
+    def feature_settings(self, split: str) -> dict[str, Any]:
+        """What else the features depend on, besides vocabulary and length."""
+        raise NotImplementedError
+
+    def features_path(self, split: str) -> str:
+        """Where a split's features are kept."""
+        return os.path.join(self.settings.features_dir, f"{split}.tf_record")
+
+    def check_features(self, sets: Mapping[str, Any],
+                       tables: Mapping[str, FeatureTable]) -> None:
+        """Tells of examples without features, where a task has such."""
+
+    # ---- what needs TensorFlow, which is imported within -------------------
+
+    def model(self):
+        """A model of `modeling.heads`, new."""
+        raise NotImplementedError
+
+    def objective(self):
+        """What it learns, one of `training.objectives`."""
+        raise NotImplementedError
+
+    # ---- results -----------------------------------------------------------
+
+    def score(self, data: Any, outputs: Mapping[str, Any],
+              table: FeatureTable) -> Mapping[str, float]:
+        """The evaluation set's metrics, `main_metric` among them."""
+        raise NotImplementedError
+
+    def write(self, split: str, data: Any, outputs: Mapping[str, Any],
+              table: FeatureTable, step: int) -> None:
+        """Writes predictions and reports; only one process of a cluster does."""
+        raise NotImplementedError
+
+    def export(self, model: Any, metrics: Mapping[str, float]) -> None:
+        """Writes a SavedModel to export_dir, where the task has that flag."""
+        raise NotImplementedError
+
+    def kept_options(self, num_warmup_steps: int) -> dict[str, Any]:
+        """What options.json keeps besides the run's options."""
+        raise NotImplementedError
+
+
+def fine_tune(task: FineTuningTask, settings: Settings) -> None:
+    """Trains, evaluates, predicts and exports, whatever of it is wanted."""
+    task.settings = settings
+    sets = {split: _read(task, split) for split in dict.fromkeys(
+        split for split, wanted in (
+            ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
+            (task.prediction_split, settings.do_predict)) if wanted)}
+    num_warmup_steps = 0
+    if settings.do_train:
+        num_train_steps, num_warmup_steps = task.schedule(len(sets["train"].examples))
+        settings = task.settings = dataclasses.replace(
+            settings, num_warmup_steps=num_warmup_steps,
+            run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
+    folder = settings.run.output_dir
+    files.make_directory(folder, "--output_dir")
+    paths = {split: task.features_path(split) for split in sets}
+    if settings.do_train:
+        model_folder.keep(folder, settings.kept, settings.vocabulary)
+    else:
+        model_folder.check_use(folder, settings.kept)
+    # Before anything of TensorFlow runs, as reading features does: devices and workers
+    # cannot be arranged later.
+    strategy = settings.make_strategy()
+    tables = {split: _features(task, split, data, paths[split])
+              for split, data in sets.items()}
+    task.check_features(sets, tables)
+    with strategy.scope():
+        _run(task, sets, tables)
+
+
+def _read(task: FineTuningTask, split: str) -> ExampleSet:
+    data = task.read(split)
+    for note in data.notes:
+        logging.warning("%s", note)
+    return data
+
+
+def _features(task: FineTuningTask, split: str, data: ExampleSet,
+              path: str) -> FeatureTable:
+    """Features made, or taken from a file that fits."""
+    import sentencepiece
+
+    settings = task.settings
+    parts = features.fingerprint_parts(
+        {**task.sources(split, data), "vocabulary": files.sha256(settings.vocabulary)},
+        [*task.code, *_CODE], **task.feature_settings(split),
+        do_lower_case=settings.do_lower_case, max_seq_length=settings.max_seq_length,
+        sentencepiece=sentencepiece.__version__)
+    return features.load_or_create(
+        path, task.spec(), parts, lambda: task.records(features.featurize_all(
+            data.examples, task.featurizer(split), what=split,
+            num_workers=settings.num_workers)))
+
+
+def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
+         tables: Mapping[str, FeatureTable]) -> None:
+    """What runs in the strategy's scope."""
+    import tf_keras
+
+    from albert_tf.finetuning.length_batching import (
+        FeatureBatches, Padded, lengths_for)
+    from albert_tf.training import objectives, optimization
+    from albert_tf.training.loop import Run
+
+    settings, options = task.settings, task.settings.run
+    lengths: tuple[int, ...] = ()
+
+    def padded(split: str, what: str):
+        # The first set's lengths are used again. It is the one to train on: its order
+        # must not depend on what is evaluated or predicted.
+        nonlocal lengths
+        table = tables[split]
+        lengths = lengths_for(
+            table.lengths, settings.max_seq_length, settings.num_lengths, lengths)
+        logging.info(
+            "%s: %d sequences of %.1f pieces on average; batches are padded to %s "
+            "pieces.", what, table.num_rows, float(np.mean(table.lengths)),
+            ", ".join(map(str, lengths)))
+        return Padded(table, lengths)
+
+    def score(outputs):
+        split = task.evaluation_split
+        return task.score(sets[split], outputs, tables[split])
+
+    def write(split, outputs):
+        if run.chief:
+            task.write(split, sets[split], outputs, tables[split], run.current_step)
+
+    tf_keras.utils.set_random_seed(options.step.random_seed)
+    model, optimizer = task.model(), None
+    if settings.do_train:
+        optimizer = optimization.create_optimizer(
+            settings.learning_rate, options.num_train_steps, settings.num_warmup_steps,
+            optimizer=settings.optimizer)
+        optimizer.build(model.trainable_variables)
+        optimization.log_parameter_groups(model.trainable_variables, optimizer)
+    run = Run(
+        # Only the encoder must be in the checkpoint that is started from.
+        objectives.Task(model, task.objective(), task.main_metric, score,
+                        may_be_new=lambda name: not name.startswith("bert/")),
+        settings.config, options, FeatureBatches(
+            settings.do_train and padded("train", "training") or None,
+            settings.do_eval and padded(task.evaluation_split, "evaluation") or None,
+            train_batch_size=options.train_batch_size,
+            eval_batch_size=options.eval_batch_size,
+            num_steps=options.num_train_steps, seed=options.step.random_seed),
+        optimizer, task.kept_options(settings.num_warmup_steps))
+    metrics: Mapping[str, float] = {}
+    if settings.do_train:
+        run.train()
+    if settings.do_eval:
+        metrics = run.evaluate(best=True)
+        write(task.evaluation_split, run.evaluator.predictions)
+    elif settings.do_predict or settings.export_dir:
+        run.load()
+    if settings.do_predict and not (
+            settings.do_eval and task.prediction_split == task.evaluation_split):
+        replicas = run.strategy.num_replicas_in_sync
+        write(task.prediction_split, run.predict(FeatureBatches(
+            evaluation=padded(task.prediction_split, "prediction"),
+            eval_batch_size=-(-settings.predict_batch_size // replicas) * replicas)))
+    if settings.export_dir and run.chief:
+        task.export(model, metrics)
