@@ -1,5 +1,17 @@
 """ALBERT in TensorFlow 2 / Keras, faithful to the TF1 release.
 
+    text ─► sentences ─► pieces ─► segment pairs, n-gram masks ─► TFRecords
+     text/               tokenization/  pretraining_data/ masking/  records/
+
+    TFRecords ─► batches ─► encoder, heads ─► losses ─► LAMB ─► checkpoint, evaluation
+     records/    training/  modeling/         training/         checkpoints/
+
+    labelled data ─► features ─► batches of few lengths ─► scores, predictions
+     finetuning/tasks/           finetuning/
+
+    checkpoint ─► SavedModel ─► answers
+     checkpoints/  serving/
+
 Names load on first use: `import albert_tf`, tokenization and data creation never load
 TensorFlow.
 """
@@ -7,7 +19,7 @@ TensorFlow.
 import importlib
 from typing import Any, Callable, Mapping
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def lazily(package: str, names: Mapping[str, str]

@@ -47,7 +47,7 @@ flags.DEFINE_bool("train", True,
                   "Train what is missing; else runs are taken as far as they went.")
 flags.DEFINE_string("output", "", "JSON file to write the curves to.")
 
-# Large enough for the parts of a layer that suit a CPU (fused.MIN_SIZE), small
+# Large enough for the parts of a layer that suit a CPU (fast.MIN_SIZE), small
 # enough for two cores.
 MODEL = dict(
     vocab_size=4000, embedding_size=128, hidden_size=128, num_hidden_layers=3,

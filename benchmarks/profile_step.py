@@ -9,7 +9,7 @@ its own. The share is that of the traced time, nested events taken out of those 
 them; the milliseconds are the share of the seconds that the process had a core. Each
 shape and type is traced in a process of its own. The groups are found by the names of
 the operations: those of XLA's loops have the name of the function that was compiled
-(fused.island).
+(fast.island).
 """
 
 import collections

@@ -8,7 +8,7 @@ optimizer, on a batch of random pieces. Measured in turns, one step of each a ro
   limit      the matrix products that a step needs alone, through the kernels that ours
              use; of the last layer only what the heads read
   ours       what run_pretraining.py runs, metrics of training included
-  plain      the same with the plain element-wise parts (fused.PLAIN)
+  plain      the same with the plain element-wise parts (kernels.plain.PLAIN)
   tf-models  tf-models-official's AlbertEncoder and our heads, loss and optimizer
   hf         transformers' AlbertForPreTraining in PyTorch, with its fused AdamW,
              which does less than LAMB

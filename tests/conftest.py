@@ -1,16 +1,20 @@
-"""Two CPU devices for every test; markers `shared` (needs ../shared) and `slow`."""
+"""Two CPU devices for every test; markers; the order of the files; what tests change
+of absl and of the environment is put back.
+"""
 
 import logging
 import os
+import random
 
 import pytest
 from absl import logging as absl_logging
+from hypothesis import settings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf  # noqa: E402
 
-from tests.helpers import SHARED  # noqa: E402
+from tests.helpers import ROOT, SHARED  # noqa: E402
 
 # Two replicas on one machine, for the tests under MirroredStrategy. TensorFlow
 # takes the number of devices only before its first operation, and tests load it
@@ -19,39 +23,65 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 2)
 
+# Random inputs, the same in every run; a busy machine is no failure.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
+
 # Whole runs of scripts, and steps that XLA compiles: minutes for few tests. They come
-# first, so that no process is left with one of them when the others are done.
+# first, the longest ahead, so that no process is left with one of them when the others
+# are done.
 LONG_FILES = (
-    "test_run_pretraining", "test_loop", "test_run_classifier", "test_run_squad",
-    "test_steps", "test_run", "test_packing", "test_fast",
-    "test_run_race", "test_quickstart", "test_in_training", "test_local",
-    "test_compiled_steps", "test_read_positions", "test_loss_scaling",
-    "test_recompute", "test_server", "test_optimization")
+    "scripts/test_run_pretraining", "scripts/test_run_classifier", "training/test_loop",
+    "scripts/test_run_squad", "scripts/test_run_race", "finetuning/test_run",
+    "training/test_steps", "modeling/kernels/test_packing", "modeling/kernels/test_fast",
+    "scripts/test_dynamic_masking", "masking/test_in_training",
+    "training/test_compiled_steps", "pretraining_data/test_local",
+    "scripts/test_create_pretraining_data", "modeling/test_read_positions",
+    "training/test_step_types", "modeling/kernels/test_recompute",
+    "training/test_optimization", "serving/test_server", "golden/test_heads")
 
 
-@pytest.fixture(autouse=True)
-def absl_log():
-    """Lines from INFO on reach caplog, whatever a test or a library did to the logger.
-
-    Setting absl's verbosity back is not enough: it begins as -1 beside a logger that
-    takes the root's level, and once it is set, to -1 too, the logger has its own.
-    """
-    logger = logging.getLogger("absl")
-    verbosity, level, propagate = (
-        absl_logging.get_verbosity(), logger.level, logger.propagate)
-    absl_logging.set_verbosity(absl_logging.INFO)
-    logger.propagate = True
-    yield
-    absl_logging.set_verbosity(verbosity)
-    logger.setLevel(level)
-    logger.propagate = propagate
+def pytest_addoption(parser):
+    parser.addoption(
+        "--random-order", type=int, metavar="SEED", help="shuffle files, and the tests "
+        "of each: none may depend on which others ran before it in its process")
 
 
-def pytest_collection_modifyitems(items):
-    places = {name: place for place, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+def pytest_collection_modifyitems(config, items):
+    seed = config.getoption("--random-order")
+    if seed is None:
+        places = {ROOT / "tests" / f"{name}.py": place
+                  for place, name in enumerate(LONG_FILES)}
+        items.sort(key=lambda item: places.get(item.path, len(places)))
+    else:
+        draw = random.Random(seed)
+        draw.shuffle(items)
+        places = {path: draw.random() for path in sorted({i.path for i in items})}
+        items.sort(key=lambda item: places[item.path])
     if SHARED is None:
         skip = pytest.mark.skip(reason="../shared is not here")
         for item in items:
             if "shared" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks():
+    """What a test changes of the environment and of absl's logger ends with it.
+
+    Lines from INFO on reach caplog, whatever a test or a library did before. Setting
+    absl's verbosity back is not enough: it begins as -1 beside a logger that takes the
+    root's level, and once it is set, to -1 too, the logger has its own.
+    """
+    logger = logging.getLogger("absl")
+    verbosity = absl_logging.get_verbosity()
+    kept = logger.level, logger.propagate, logger.handlers[:], logger.filters[:]
+    environment = dict(os.environ)
+    absl_logging.set_verbosity(absl_logging.INFO)
+    logger.propagate = True
+    yield
+    absl_logging.set_verbosity(verbosity)
+    logger.setLevel(kept[0])
+    logger.propagate, logger.handlers[:], logger.filters[:] = kept[1:]
+    os.environ.clear()
+    os.environ.update(environment)

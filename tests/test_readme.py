@@ -1,0 +1,216 @@
+"""What README, docs and docstrings say is so: commands, examples, the tree of files.
+
+    python -m tests.test_readme         writes the tree of files into README.md
+"""
+
+import collections
+import importlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import albert_tf
+from tests.helpers import ROOT
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+SCRIPTS = sorted(ROOT.glob("*.py"))
+BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+
+# In a process of its own, and each script in a fork of it, since scripts define flags
+# of the same names. What all import is imported before.
+PARSE = """
+import importlib, json, os, sys
+import numpy
+from absl import flags
+from absl.testing import flagsaver
+from albert_tf.cli import flags as cli_flags
+
+for name, commands in json.load(sys.stdin).items():
+    child = os.fork()
+    if not child:
+        try:
+            module = importlib.import_module(name)
+            defined = sorted(flags.FLAGS) if hasattr(module, "FLAGS") else None
+            print(json.dumps([name, "", defined]), flush=True)
+        except BaseException as error:
+            print(json.dumps([name, f"{type(error).__name__}: {error}", []]),
+                  flush=True)
+            os._exit(0)
+        for command in commands if defined else ():
+            try:
+                with flagsaver.flagsaver():
+                    flags.FLAGS([name, *command])
+            except BaseException as error:
+                print(json.dumps([" ".join([name, *command]), str(error), []]),
+                      flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def commands_in(text):
+    """(module, words) of each `python script.py ...` or `python -m benchmarks...`."""
+    text = re.sub(r"(?<!`)`[^`]+`(?!`)", lambda code: code[0].replace("\n", " "), text)
+    text = re.sub(r"\\+\n *", "", text)
+    for name, words in re.findall(
+            r"python (?:-m )?(benchmarks\.\w+|\w+\.py\b)([^\n`]*)", text):
+        # What follows three spaces explains the command.
+        words = re.sub(r"[\[\]]", "", words.split("   ")[0])
+        words = [word for word in shlex.split(words, comments=True)
+                 if word not in ("...", "--help")]
+        if words:
+            yield name.removesuffix(".py"), words
+
+
+@pytest.fixture(scope="module", name="parsed")
+def _parsed():
+    """(module or command, error, flags of the module)."""
+    texts = [path.read_text(encoding="utf-8")
+             for path in (*PAGES, *SCRIPTS, *BENCHMARKS)]
+    commands = {**{path.stem: [] for path in SCRIPTS},
+                **{f"benchmarks.{path.stem}": [] for path in BENCHMARKS}}
+    for text in texts:
+        for name, words in commands_in(text):
+            commands[name].append(words)
+    assert sum(map(len, commands.values())) > 50
+    done = subprocess.run([sys.executable, "-c", PARSE], input=json.dumps(commands),
+                          capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()
+            if line.startswith("[")]
+
+
+def test_scripts_and_benchmarks_start_and_understand_the_commands_of_the_texts(parsed):
+    errors = [(command, error) for command, error, _ in parsed if error]
+    assert not errors
+    assert {name for name, _, _ in parsed} >= {path.stem for path in SCRIPTS}
+
+
+def test_every_flag_that_is_named_exists(parsed):
+    known = {flag for _, _, defined in parsed for flag in defined or ()}
+    known |= {f"no{flag}" for flag in known}
+    others = {"no-deps", "flink_master", "durations", "random-order"}
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text("utf-8")))
+        assert not named - known - others, page
+
+
+def test_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").split()) < 2500
+
+
+# ---- Python ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="albert_base")
+def _albert_base(tmp_path_factory):
+    """A tiny model under the released files' names."""
+    import sentencepiece
+
+    folder = tmp_path_factory.mktemp("albert_base")
+    text = folder / "text.txt"
+    text.write_text("\n".join(f"albert shares its {word} layers in step {i}."
+                              for i, word in enumerate("all some many few".split() * 9)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "30k-clean"), vocab_size=40,
+        pad_id=0, unk_id=1, eos_id=-1, bos_id=-1, minloglevel=2,
+        control_symbols="[CLS],[SEP],[MASK]")
+    config = albert_tf.AlbertConfig(
+        vocab_size=40, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)
+    (folder / "albert_config.json").write_text(config.to_json())
+    albert_tf.checkpoint.export_tf1(
+        albert_tf.AlbertForPreTraining(config), str(folder / "model.ckpt-best"))
+    return folder
+
+
+def examples(path):
+    return re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.S)
+
+
+@pytest.mark.parametrize("code", examples(README))
+def test_python_example_of_the_readme_runs(code, albert_base):
+    assert "albert_base/" in code
+    names = {}
+    exec(code.replace("albert_base", str(albert_base)), names)
+    length = len(names["ids"][0])
+    assert length > 3
+    assert names["out"]["pooled_output"].shape == [1, 8]
+    assert names["out"]["sequence_output"].shape == [1, length, 8]
+    assert not names["report"].missing
+
+
+def test_names_that_are_mentioned_exist():
+    for page in PAGES:
+        for dotted in re.findall(r"\balbert_tf((?:\.\w+)+)", page.read_text("utf-8")):
+            found = albert_tf
+            for name in dotted.split(".")[1:]:
+                found = (getattr(found, name) if hasattr(found, name) else
+                         importlib.import_module(f"{found.__name__}.{name}"))
+
+
+def test_files_that_are_mentioned_exist():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for link in re.findall(r"\]\(([^):#]+)(?:#[\w-]+)?\)", text):
+            assert (page.parent / link).exists(), f"{page}: {link}"
+        for file in re.findall(r"`((?:albert_tf|tests|benchmarks|docs)/[\w/.]+)`", text):
+            assert (ROOT / file).exists(), f"{page}: {file}"
+
+
+# ---- the tree --------------------------------------------------------------
+
+
+# The package's folders, in the order of the data's way.
+WAY = ("text", "tokenization", "records", "masking", "pretraining_data", "modeling",
+       "modeling/kernels", "training", "checkpoints", "finetuning", "finetuning/tasks",
+       "serving", "cli")
+
+
+def _wrapped(words, indent=" " * 6):
+    return textwrap.wrap(" ".join(words), 88, initial_indent=indent,
+                         subsequent_indent=indent, break_on_hyphens=False)
+
+
+def tree():
+    """Every file, with the sentence of its folder."""
+    folders = collections.defaultdict(list)
+    for path in sorted((ROOT / "albert_tf").rglob("*.py")):
+        name = path.parent.relative_to(ROOT / "albert_tf").as_posix()
+        folders[name].extend([path.name] * (path.name != "__init__.py"))
+    assert sorted(folders) == sorted([".", *WAY]), "WAY lists the folders"
+    lines = [*_wrapped([path.name for path in SCRIPTS], ""),
+             "      scripts: a command in the docstring, flags and a short main",
+             "albert_tf/", "      the ground: everyone may import it",
+             *_wrapped(folders["."])]
+    for name in WAY:
+        module = importlib.import_module("albert_tf." + name.replace("/", "."))
+        lines += [f"  {name}/", *_wrapped(module.__doc__.split("\n\n")[0].split()),
+                  *_wrapped(folders[name])]
+    return "\n".join([
+        *lines,
+        "benchmarks/", "      measurements, against peers or paddings",
+        *_wrapped([path.name for path in BENCHMARKS]),
+        "docs/", *_wrapped([page.name for page in PAGES[1:-1]]),
+        "tests/", "      the same folders; golden/: what the release computed; "
+        "scripts/: whole commands"])
+
+
+def with_tree(text):
+    head, _, end = text.partition("## Files\n\n```text\n")
+    return f"{head}## Files\n\n```text\n{tree()}\n```{end.partition('```')[2]}"
+
+
+def test_tree_names_the_files_there_are():
+    text = README.read_text(encoding="utf-8")
+    assert text == with_tree(text), "python -m tests.test_readme mends it"
+
+
+if __name__ == "__main__":
+    README.write_text(with_tree(README.read_text(encoding="utf-8")), encoding="utf-8")
