@@ -7,7 +7,7 @@ r"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
         --train_batch_size=4096 --gradient_accumulation_steps=512
 
 On a Cloud TPU add --tpu=NAME, on GPUs --distribution_strategy=mirrored. The same
-command started again goes on at its last checkpoint. Records made with
+command started again resumes at its last checkpoint. Records made with
 --masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
 """
 
@@ -232,11 +232,7 @@ def _build(config, options, sentence_objective: str):
 
 
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
-    """Refuses to go on with layers that the run so far left out.
-
-    Raises:
-      InputError: names both objectives.
-    """
+    """Refuses to continue with layers that the run so far left out."""
     from albert_tf.checkpoints.files import checkpoint_of
     from albert_tf.training import run_folder
 

@@ -58,9 +58,6 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
       test_paths: records to score the guesses on.
       spec: features of both.
       mask_id: id of [MASK].
-
-    Raises:
-      InputError: if a file is damaged or does not fit `spec`, or nothing is masked.
     """
     pieces, pairs = collections.Counter(), collections.Counter()
     for record in _parsed(train_paths, spec):

@@ -137,8 +137,8 @@ def dataset_options() -> tf.data.Options:
     """What every dataset here has: a fixed order, and no sharding by tf.data."""
     options = tf.data.Options()
     options.deterministic = True
-    # The tuning thread sleeps for up to a minute, and whoever drops an iterator
-    # waits for it; AUTOTUNE then takes as many threads as there are cores.
+    # The tuning thread sleeps for up to a minute, and dropping an iterator waits for
+    # it; AUTOTUNE then takes as many threads as there are cores.
     options.autotune.enabled = False
     # Sharding is done here; tf.data must not do it once more.
     options.experimental_distribute.auto_shard_policy = (
@@ -188,10 +188,6 @@ def training_dataset(
 
     Returns:
       Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
-
-    Raises:
-      InputError: if there are fewer records than shards. (Damage that shows while
-        reading: see records.checks.explain_read_error.)
     """
     if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:
         raise ValueError(

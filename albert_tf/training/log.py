@@ -20,11 +20,8 @@ class MetricsLog:
 
     Args:
       output_dir: the run's folder.
-      resume_step: rows of later steps are dropped: a run that was killed goes on
-        at its last checkpoint and writes them again. 0 starts an empty log.
-
-    Raises:
-      InputError: if the log is not what this class writes; names the line.
+      resume_step: rows of later steps are dropped: a run that was killed resumes at
+        its last checkpoint and writes them again. 0 starts an empty log.
     """
 
     def __init__(self, output_dir: str, resume_step: int = 0):
@@ -55,9 +52,6 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 def read_metrics(path: str) -> list[dict[str, Any]]:
     """Rows of a metrics log; a last line cut short by a kill is left out.
-
-    Raises:
-      InputError: if another line is no row.
     """
     lines = [(n, line) for n, line in files.read_lines(path) if line.strip()]
     rows = []

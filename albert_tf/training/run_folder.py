@@ -50,7 +50,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
     Args:
       checkpoint: what to restore.
       path: the checkpoint's prefix.
-      go_on: whether more checkpoints will follow it, which go on with its count of
+      go_on: whether more checkpoints will follow it, which continue its count of
         them; the best checkpoint has no such count.
       may_lack: a part of `checkpoint` that stays as it is where the file has none of
         it at all.
@@ -96,9 +96,6 @@ def remove_unfinished(output_dir: str) -> None:
 
 def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> None:
     """Writes the options of a run that starts, and warns of changes in a later one.
-
-    Raises:
-      InputError: if the file of options is damaged or cannot be written.
     """
     path = os.path.join(output_dir, OPTIONS_FILE)
     if resumed and files.exists(path):
@@ -115,9 +112,6 @@ def changed_options(
     Returns:
       name → value at the start and value now; None stands for one that is not
       there. Empty if the folder holds no options.
-
-    Raises:
-      InputError: if the file of options is damaged.
     """
     path = os.path.join(output_dir, OPTIONS_FILE)
     if not files.exists(path):

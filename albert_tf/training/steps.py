@@ -111,7 +111,7 @@ class Trainer(orbit.StandardTrainer):
       scaling: for float16. A step whose loss or gradient is not finite then leaves
         weights and moments as they were, and does not count in the metrics; its
         number and its batch are used up like those of any other, so that the
-        schedule and the data go on as if nothing had been skipped.
+        schedule and the data continue as if nothing had been skipped.
     """
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
