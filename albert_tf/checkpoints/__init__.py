@@ -1,6 +1,5 @@
 """Weights by name: finding, reading, comparing, writing; one file for each foreign
-format.
-"""
+format."""
 
 from albert_tf import lazily
 

@@ -33,17 +33,11 @@ _NO_WEIGHTS = ("optimizer", "keras_api")
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensors:
-    """Named tensors of a checkpoint, read when asked for.
+    """Named tensors of a checkpoint, read when asked for."""
 
-    Attributes:
-      source: the checkpoint's prefix, or what else the tensors come from.
-      shapes: shape of each tensor, by name.
-      read: name → array; raises InputError if the file is damaged there.
-    """
-
-    source: str
-    shapes: Mapping[str, tuple[int, ...]]
-    read: Callable[[str], np.ndarray]
+    source: str  # the checkpoint's prefix, or what else the tensors come from
+    shapes: Mapping[str, tuple[int, ...]]  # by name
+    read: Callable[[str], np.ndarray]  # by name; InputError if it is damaged there
 
 
 # ---- finding ---------------------------------------------------------------
@@ -58,8 +52,8 @@ def holds_checkpoint(folder: str) -> bool:
 def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
     """The best checkpoint of a folder, if `best`, else the latest that it lists.
 
-    None if it never held one. A list that is damaged, or names files that are gone, is
-    an error: starting anew would overwrite what can be mended.
+    None if it never held one. A damaged list, or one that names missing files, is an
+    error: starting anew would overwrite what can be mended.
     """
     prefix = os.path.join(folder, BEST_CHECKPOINT)
     if best and files.exists(f"{prefix}.index"):
@@ -118,11 +112,8 @@ def folder_of(path: str) -> str:
 
 
 def find_checkpoint(path: str) -> str:
-    """The prefix of the checkpoint that a user's path stands for.
-
-    Args:
-      path: a prefix, one of the checkpoint's files, or a folder (see checkpoint_of).
-    """
+    """The prefix of the checkpoint that a user's path stands for: a prefix, one of the
+    checkpoint's files, or a folder (see checkpoint_of)."""
     if files.is_folder(path):
         found = checkpoint_of(path)
         if found is None:
@@ -173,13 +164,13 @@ def _check_files(prefix: str) -> str:
 
 
 def open_checkpoint(path: str) -> StoredTensors:
-    """The tensors of a checkpoint under the release's names.
+    """The tensors of a checkpoint (see find_checkpoint) by the release's names.
 
-    Of an object-based checkpoint only the variables of its `model` are there
-    (of all of it, if it has no such child).
+    Of an object-based checkpoint only the variables of its `model` are there (of all of
+    it, if it has no such child).
 
-    Args:
-      path: what find_checkpoint takes.
+        stored = open_checkpoint("albert_base/model.ckpt-best")
+        stored.read("bert/embeddings/word_embeddings").shape
     """
     import tensorflow as tf
 
@@ -256,9 +247,8 @@ def damage_explained(prefix: str, what: str = "",
 def write_whole(checkpoint: Any, prefix: str) -> None:
     """Writes a tf.train.Checkpoint so that it is never there in part.
 
-    It is written under a temporary name; then an older one of this name is
-    removed, the data files get their names, and last the index, without which
-    nothing counts as a checkpoint.
+    It is written under a temporary name; then an older one of this name is removed, the
+    data files get their names, and last the index, which makes it a checkpoint.
     """
     _write_then_rename(prefix, checkpoint.write)
 

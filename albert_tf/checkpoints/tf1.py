@@ -1,6 +1,6 @@
 """Weights by the names of the TF1 release, and the config beside them.
 
-Every variable of a model is named as in the release's checkpoints, so restoring
+Every variable of a model is named as in the release's checkpoints, so that restoring
 is matching names and shapes. What matched, what is missing and what is left over
 is always reported; a mismatch stops unless it is allowed.
 """
@@ -46,15 +46,15 @@ class RestoreReport:
     Attributes:
       source: the checkpoint.
       matched: variables of the model that got their values from it.
-      missing: variables of the model that it lacks; they keep their values.
+      missing: variables of the model that it lacks; like the next two kinds of
+        variables, they keep their values.
+      mismatched: (name, shape in the model, shape in the checkpoint) of variables of
+        another shape.
+      new: variables that may be new and are missing there or of another shape.
       extra: its tensors that no variable of the model took.
-      mismatched: (name, shape in the model, shape in the checkpoint) of variables
-        of another shape; they keep their values.
-      unexpected: the part of `extra` that lies within the model's own scopes, such
-        as a second group for a model of one. The rest of `extra` is harmless:
-        heads that the model does not have, and the optimizer's state.
-      new: variables that may be new and are: the checkpoint lacks them or has them
-        in another shape; they keep their values.
+      unexpected: those of `extra` within the model's own scopes, such as a second group
+        for a model of one. The others are harmless: heads that the model does not
+        have, and the optimizer's state.
     """
 
     source: str
@@ -133,9 +133,8 @@ def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
-    """Writes the weights as the checkpoint "albert/model.ckpt" (for example) of the
-    release's kind, which TF1's Saver and restore_tf1 read.
-    """
+    """Writes the weights as a checkpoint of the release's kind ("albert/model.ckpt"),
+    which TF1's Saver and restore_tf1 read."""
     write_tensors(tf1_tensors(model), path)
 
 
@@ -155,8 +154,7 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
 
     Args:
       model: one whose variables have the release's names.
-      path: a TF1 checkpoint, or one of this project's training runs: a prefix, a
-        file of it or a folder (its best checkpoint, else its latest).
+      path: as for find_checkpoint: of the TF1 release, or of this project's training.
       allow_partial: whether variables that are missing or of another shape keep
         their values; by default they are errors.
       init_from_group0: whether every group of layers gets the values of the
@@ -237,9 +235,8 @@ def _group_hint(report, sources, stored) -> str:
 
 
 def write_config(output_dir: str, config: AlbertConfig) -> None:
-    """Writes `albert_config.json` into a folder of checkpoints, unless it is there;
-    one that differs is an error.
-    """
+    """Writes `albert_config.json` into a folder of checkpoints, unless it is there; one
+    that differs is an error."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if files.exists(path):
         old, new = _values(AlbertConfig.from_json_file(path)), _values(config)

@@ -1,6 +1,5 @@
 """The encoder, its heads and the models made of both, every variable under its name in
-the release.
-"""
+the release."""
 
 from albert_tf import lazily
 

@@ -21,13 +21,11 @@ MASKED_SCORE = -10000.0
 
 
 class Embeddings(NamedLayer):
-    """Word + token type + position, LayerNorm, dropout.
+    """Word + token type + position, LayerNorm, dropout; all of width E ≪ H in ALBERT.
 
-    All of width E, much smaller than H: what a piece means without its context needs
-    fewer numbers than with it, and the table of V pieces costs V · E + E · H
-    parameters in place of V · H (paper, section 3.1).
-
-    Release: `embedding_lookup` and `embedding_postprocessor`.
+    What a piece means without its context takes fewer numbers than what it means within
+    one; and a table of V pieces costs V · E + E · H parameters in place of V · H
+    (paper, section 3.1). Release: `embedding_lookup`, `embedding_postprocessor`.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -55,13 +53,8 @@ class Embeddings(NamedLayer):
 
 
 class ConfiguredModel(tf_keras.Model):
-    """A Keras model of a config, which Keras can store and make again.
-
-    Args:
-      config: the model's shape.
-      name: of the Keras model.
-      **options: what else a model is made of.
-    """
+    """A Keras model of a config, which Keras can store and make again; `options` are
+    the constructor's further arguments."""
 
     def __init__(self, config: AlbertConfig, name: str, **options: Any):
         super().__init__(name=name)
@@ -87,9 +80,6 @@ class AlbertModel(ConfiguredModel):
 
     Its weights are random until a checkpoint is restored
     (`albert_tf.checkpoint.restore_tf1`).
-
-    Args:
-      config: the model's shape.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):
@@ -106,27 +96,24 @@ class AlbertModel(ConfiguredModel):
         """Runs the encoder.
 
         Args:
-          inputs: `input_ids` int [B, S]; optionally `input_mask` int [B, S],
-            1 for pieces and 0 for padding (default all 1), and `segment_ids`
-            int [B, S] (default all 0). Further keys are ignored.
+          inputs: `input_ids` int [B, S]; optionally `input_mask` int [B, S], 1 for
+            pieces and 0 for padding (default all 1), and `segment_ids` int [B, S]
+            (default all 0). Further keys are ignored.
           training: whether dropout is on.
           seed: int32 [2]; equal seeds drop equal units, so that a training step is a
-            function of its number and can be repeated after a restart. By default
-            every training call draws a new one.
-          positions: int [B, Q], the positions at which the caller reads the sequence
-            output; Q may be 0. What nobody reads of the last block is not computed.
-            By default all positions.
-          padding_is_read: whether the caller reads outputs at positions of padding.
-            If not, what stands there has no meaning, and a computation that skips
-            padding does.
-          computation: how to compute.
+            function of its number and can be repeated after a restart. By default every
+            training call draws a new one.
+          positions: int [B, Q], Q ≥ 0; where the caller reads the sequence output, by
+            default everywhere. Of the last layer no other outputs are computed.
+          padding_is_read: False allows outputs without meaning at positions of padding,
+            which a computation that skips padding needs.
 
         Returns:
-          A dict: `embedding_output` [B, S, E]; `encoder_outputs`, a list of
-          [B, S, H] in the computation's dtype, one for each block; `sequence_output`
-          [B, S, H], the last of them; `pooled_output` [B, H] float32, of position 0.
-          With `positions`, sequence_output and with it the last of encoder_outputs
-          are [B, Q, H], at those positions in their order.
+          A dict: `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H]
+          in the computation's dtype, one for each layer; `sequence_output` [B, S, H],
+          the last of them; `pooled_output` [B, H] float32, of position 0. With
+          `positions`, sequence_output and the last of encoder_outputs are [B, Q, H], in
+          their order.
         """
         input_ids, mask, segment_ids = self._checked(inputs)
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)

@@ -1,12 +1,12 @@
 """The encoder: the layers of ALBERT, and the blocks that they share.
 
 A layer is self-attention and a feed-forward network; several layers may use one block
-of each. Sharing keeps the number of parameters from growing with depth, and makes what
-goes from layer to layer change more smoothly (paper, section 3.1 and Figure 1).
+of each. Sharing keeps the number of parameters from growing with depth, and makes the
+hidden states change more smoothly from layer to layer (paper, section 3.1, Figure 1).
 A block hands out its variables as its layers use them (`layer_weights`), and computes a
 layer with weights that were handed out.
 
-Shapes below: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
+Shapes: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
 [..., H] as the layout (see kernels.packing) holds a batch.
 """
 
@@ -32,20 +32,21 @@ _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
 class Computation:
     """How a model computes; what it computes is the same.
 
-    Handed in with each call, and no part of the model: one model may train in bfloat16,
-    be evaluated in float32 and be exported.
+    Handed in with each call, and no part of the model, which may so train in bfloat16,
+    be evaluated in float32 and be exported:
+
+        model(features, computation=Computation("bfloat16", skip_padding=True))
 
     Attributes:
       dtype: of the layers' products and activations, one of config.DTYPES. Variables,
-        statistics and what is computed outside of the layers are float32. Training in
-        float16 needs loss scaling, and products of queries and keys must stay below
-        65504, its largest number.
+        statistics and all outside of the layers are float32. Training in float16 needs
+        loss scaling, and products of queries and keys below its largest number, 65504.
       recompute: whether the backward pass computes each layer once more instead of
-        keeping what is in it.
-      skip_padding: whether the layers may leave out positions of padding. XLA cannot
+        keeping its intermediate results.
+      skip_padding: whether layers may leave out positions of padding. XLA cannot
         compile that.
-      constants: scope of a block → its weights as `layer_weights` makes them, where
-        they were computed before, for serving. None computes them.
+      constants: scope of a block → its weights as from `layer_weights`, computed ahead
+        for serving. None computes them in each call.
     """
 
     dtype: str = "float32"
@@ -60,7 +61,7 @@ class Computation:
 
 
 class AttentionWeights(NamedTuple):
-    """An attention block's variables as one layer uses them."""
+    """An attention block's variables as one layer uses them; kernels are [in, out]."""
 
     qkv_kernel: tf.Tensor  # query, key and value side by side, [H, 3H]
     qkv_bias: tf.Tensor
@@ -108,10 +109,10 @@ class AttentionBlock(NamedLayer):
     def call(self, hidden, attention_bias, seeds: DropoutSeeds,
              weights: Optional[AttentionWeights] = None,
              layout: Padded = PADDED, positions=None):
-        """[..., H] and [B, 1, 1, S] → [..., H], or [B, Q, H].
+        """[..., H], [B, 1, 1, S] → [..., H], or [B, Q, H] at `positions` int [B, Q].
 
-        The weights are the own by default. The latter are the outputs at `positions`
-        int [B, Q]; all positions are attended to, whichever the outputs are of.
+        `weights` are by default the block's own. All positions are attended to,
+        whichever the outputs are of.
         """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         kernel, bias = weights.qkv_kernel, weights.qkv_bias
@@ -152,10 +153,8 @@ class FeedForwardWeights(NamedTuple):
 
 
 class FeedForwardBlock(NamedLayer):
-    """Dense, activation, dense, add, LayerNorm.
-
-    Release: second half of `attention_ffn_block`.
-    """
+    """Dense, activation, dense, add, LayerNorm. Release: second half of
+    `attention_ffn_block`."""
 
     def __init__(self, config: AlbertConfig, index: int, inner: int):
         scope = _BLOCK.format(index=index, inner=inner)
@@ -184,7 +183,7 @@ class FeedForwardBlock(NamedLayer):
     def call(self, hidden, seeds: DropoutSeeds,
              weights: Optional[FeedForwardWeights] = None,
              layout: Padded = PADDED):
-        """[..., H] → [..., H]; weights are the own by default."""
+        """[..., H] → [..., H]; `weights` are by default the block's own."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
         parts = layout.parts(hidden)
         inner = parts.add_activation(
@@ -196,11 +195,9 @@ class FeedForwardBlock(NamedLayer):
 
 
 class Encoder(NamedLayer):
-    """Projection E → H where they differ, then the layers.
-
-    Release: `transformer_model`. Which parameters a layer uses is the config's
-    `attention_index` and `ffn_index`.
-    """
+    """Projection E → H where they differ, then the layers (release:
+    `transformer_model`); the config's `attention_index` and `ffn_index` say which block
+    a layer uses."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__("bert/encoder")
@@ -230,10 +227,8 @@ class Encoder(NamedLayer):
     def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
              computation: Computation = Computation(), layout: Padded = PADDED,
              positions=None):
-        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H].
-
-        With positions int [B, Q] the last of them is [B, Q, H], at those alone.
-        """
+        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H]; the
+        last of them [B, Q, H] with positions int [B, Q]."""
         hidden = layout.unpad(embedding_output)
         if self.projection is not None:
             hidden = self.projection(hidden)
@@ -258,7 +253,6 @@ class Encoder(NamedLayer):
 
 
 def _weights(block, constants, dtype, uses):
-    """Of a block, for each of its layers."""
     if constants is None:
         return block.layer_weights(dtype, uses)
     found = constants[block.scope]

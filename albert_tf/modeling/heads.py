@@ -1,4 +1,4 @@
-"""The heads that stand on the encoder.
+"""The heads that stand on the encoder, one for each kind of task.
 
 Every variable carries the name that it has in the release's checkpoints; some heads of
 the release stand outside of any scope.
@@ -19,7 +19,8 @@ TASK_INITIALIZER_RANGE = 0.02
 class MaskedLanguageModelHead(NamedLayer):
     """Scores of every piece at the masked positions (`get_masked_lm_output`).
 
-    The output weights are the word embeddings, passed in by the caller.
+    The output weights are the word embeddings, passed in by the caller: a table of V
+    pieces of its own would cost as many parameters once more.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -43,14 +44,10 @@ class MaskedLanguageModelHead(NamedLayer):
 
 
 class OutputLayer(NamedLayer):
-    """x · weightsᵀ + bias, with variables `output_weights` and `output_bias`.
+    """x · weightsᵀ + bias, [N, in] → [N, out]: `output_weights`, `output_bias`.
 
-    Args:
-      scope: path of the variables; "" is the root, where the release has them
-        for classification and multiple choice.
-      in_size: units of the input.
-      out_size: units of the output.
-      initializer_range: deviation of the weights at the start.
+    The scope "" is the root, where the release has them for classification and multiple
+    choice.
     """
 
     def __init__(self, scope: str, in_size: int, out_size: int,
@@ -70,13 +67,13 @@ class OutputLayer(NamedLayer):
             return self.add_weight(name=name, shape=shape, initializer=initializer)
 
     def call(self, inputs):
-        """[N, in] → [N, out]."""
         logits = tf.matmul(inputs, self.output_weights, transpose_b=True)
         return tf.nn.bias_add(logits, self.output_bias)
 
 
 class EndHead(NamedLayer):
-    """Scores of the ends, given where the answer starts (`end_logits`)."""
+    """Scores of the ends given the start, on which the end of an answer depends
+    (`end_logits`)."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__("end_logits")
@@ -98,7 +95,8 @@ class EndHead(NamedLayer):
 
 
 class AnswerabilityHead(NamedLayer):
-    """The score of "has no answer" (`answer_class`)."""
+    """The score of "has no answer", from the first piece and the expected start
+    (`answer_class`)."""
 
     def __init__(self, config: AlbertConfig, dropout_prob: float):
         super().__init__("answer_class")
@@ -110,7 +108,7 @@ class AnswerabilityHead(NamedLayer):
             "dense_1/kernel", [size, 1], kernel_initializer(config))
 
     def call(self, hidden, start_probs, seeds: DropoutSeeds):
-        """[B, S, H], [B, S] → [B]."""
+        """Hidden states [B, S, H], probabilities of starts [B, S] → [B]."""
         start = tf.einsum("bs,bsh->bh", start_probs, hidden)
         features = self.dense_0(tf.concat([start, hidden[:, 0]], axis=-1))
         features = seeds.dropout(features, self.dropout_prob)

@@ -17,11 +17,8 @@ from albert_tf.modeling.kernels.recompute import after
 
 
 class NamedLayer(tf_keras.layers.Layer):
-    """A layer whose variables are named after the release's, from the start.
-
-    Args:
-      scope: path of the layer in the release's checkpoints.
-    """
+    """A layer whose variables are named as in the release's checkpoints, where `scope`
+    is its path."""
 
     def __init__(self, scope: str, **kwargs):
         # Each layer casts what it must; Keras would cast all inputs to float32.
@@ -83,9 +80,9 @@ class LayerNorm(NamedLayer):
 def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:
     """Which units stay: bool of `shape`, from a random byte each.
 
-    A unit is dropped if its byte is below a threshold, 256 · rate rounded down or, as
-    one more number decides, up, so that each is dropped with just the probability
-    `rate`. A float each would cost a CPU almost four times as much.
+    A unit is dropped if its byte is below 256 · rate, rounded down or, as one more
+    number decides, up: with just the probability `rate`. A float each would cost a CPU
+    almost four times as much.
     """
     level = math.floor(256 * rate)
     rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
@@ -111,11 +108,8 @@ def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
 
 
 class DropoutSeeds:
-    """Gives each dropout of one forward pass a seed of its own.
-
-    Args:
-      seed: int32 [2], or None where nothing is to be dropped.
-    """
+    """Gives each dropout of one forward pass a seed of its own, derived from `seed`
+    int32 [2]; None drops nothing."""
 
     def __init__(self, seed: Optional[tf.Tensor]):
         self._seed = None if seed is None else _not_negative(seed)
@@ -135,10 +129,10 @@ class DropoutSeeds:
         return plain.Dropped(keep, rate)
 
     def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
-        """A copy that goes on from here, and draws when `tensor` is there.
+        """A copy that continues from here, and draws only once `tensor` is there.
 
-        No draw needs an input, so all of a step could be made at its beginning, and
-        those of layers that are computed once more be kept from the first time.
+        No draw needs an input, so that otherwise all of a step could be made at its
+        beginning, and those of recomputed layers be kept from the first time.
         """
         found = copy.copy(self)
         if self._seed is not None:
@@ -146,7 +140,7 @@ class DropoutSeeds:
         return found
 
     def follow(self, other: "DropoutSeeds") -> None:
-        """Goes on after `other`, a copy that has drawn."""
+        """Continues after `other`, a copy that has drawn."""
         self._count = max(self._count, other._count)
 
     def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:

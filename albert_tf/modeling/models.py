@@ -29,15 +29,14 @@ _HEAD_SEED = 0x48454144
 
 
 class _EncoderWithHead(ConfiguredModel):
-    """What the models below share: outputs at positions of padding have no meaning to
-    them, but for AlbertForSpans(mask_padding=False). They are called with
+    """What the models below share.
+
+    But for AlbertForSpans(mask_padding=False), they read no outputs at positions of
+    padding. They are called with
 
       features: `input_ids`, `input_mask`, `segment_ids` int [B, S], and what else a
         model names; further keys are ignored.
-      training: whether dropout is on.
-      seed: int32 [2]; equal seeds drop equal units. By default every training call
-        draws a new one.
-      computation: how to compute.
+      training, seed, computation: as for AlbertModel.call.
     """
 
     def __init__(self, config: AlbertConfig, name: str, **options: Any):
@@ -46,11 +45,8 @@ class _EncoderWithHead(ConfiguredModel):
 
     def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
                 computation: Computation, **options):
-        """The encoder's outputs, and the seeds of the head's dropout.
-
-        Heads compute in float32 whatever the encoder computes in. Options as in
-        AlbertModel.call.
-        """
+        """The encoder's outputs and the seeds of the head's dropout; options as for
+        AlbertModel.call. Heads compute in float32 whatever the encoder computes in."""
         seed = given_or_drawn(seed) if training else None
         outputs = self.bert(features, training=training, seed=seed,
                             computation=computation,
@@ -66,11 +62,9 @@ class _EncoderWithHead(ConfiguredModel):
         return outputs["pooled_output"], seeds
 
     def _freeze_pooler(self):
-        """For heads that do not see the pooled output.
-
-        Its weights have no gradient, and the release's optimizer leaves such ones
-        alone; as trainable variables they would decay.
-        """
+        """For heads that do not see the pooled output: the pooler has no gradient then,
+        and the release's optimizer leaves such variables alone; trainable ones would
+        decay."""
         self.bert.pooler.trainable = False
 
 
@@ -83,9 +77,9 @@ class AlbertForPreTraining(_EncoderWithHead):
     >>> outputs["mlm_logits"].shape, outputs["sentence_order_logits"].shape
     (TensorShape([1, 1, 100]), TensorShape([1, 2]))
 
-    The second head tells two segments in order (0) from two that were swapped (1):
-    BERT's, which tells the next segment from one of another text, can go by the topic
-    alone and learns little of coherence (paper, section 3.1).
+    The second head classifies two segments as in order (0) or swapped (1). BERT's next
+    sentence prediction, whose negatives come from another text, can be solved by topic
+    alone and teaches little coherence (paper, section 3.1).
 
     Release: `get_masked_lm_output`, `get_sentence_order_output`.
     """
@@ -100,8 +94,7 @@ class AlbertForPreTraining(_EncoderWithHead):
              seed: Optional[tf.Tensor] = None,
              computation: Computation = Computation()) -> dict[str, tf.Tensor]:
         """Features with `masked_lm_positions` int [B, P], as parsed from the records →
-        `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2].
-        """
+        `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]."""
         outputs = self.bert(
             features, training=training, seed=seed, padding_is_read=False,
             positions=features["masked_lm_positions"], computation=computation)
@@ -112,11 +105,9 @@ class AlbertForPreTraining(_EncoderWithHead):
         }
 
     def freeze_sentence_layers(self) -> None:
-        """Leaves the pooler and the sentence-order head as they are.
-
-        For training without the loss over sentences: weight decay alone would shrink
-        them to nothing.
-        """
+        """Leaves the pooler and the sentence-order head as they are, for training
+        without the loss over sentences: weight decay alone would shrink them to
+        nothing."""
         self.bert.pooler.trainable = False
         self.seq_relationship.trainable = False
 
@@ -129,10 +120,7 @@ class AlbertForSequenceClassification(_EncoderWithHead):
     >>> model({"input_ids": tf.constant([[2, 45, 7, 3]])})["logits"].shape
     TensorShape([1, 3])
 
-    Args:
-      config: the encoder's shape.
-      num_labels: classes; 1 for regression.
-      dropout_prob: of the pooled output, in training.
+    For regression `num_labels` is 1. `dropout_prob` is that of the pooled output.
     """
 
     def __init__(self, config: AlbertConfig, num_labels: int,
@@ -160,9 +148,7 @@ class AlbertForMultipleChoice(_EncoderWithHead):
     ...        "segment_ids": tf.zeros_like(ids)})["logits"].shape
     TensorShape([1, 2])
 
-    Args:
-      config: the encoder's shape.
-      dropout_prob: of the pooled output, in training.
+    Each choice is a sequence of its own, with text, question and answer.
     """
 
     def __init__(self, config: AlbertConfig, dropout_prob: float = 0.1):
@@ -198,11 +184,9 @@ class AlbertForSpans(_EncoderWithHead):
     >>> outputs["start_log_probs"].shape, outputs["end_log_probs"].shape
     (TensorShape([1, 4]), TensorShape([1, 4]))
 
-    Args:
-      config: the encoder's shape.
-      mask_padding: whether positions of padding can be no start and no end, so that
-        losses and predictions do not depend on the length that a batch is padded
-        to. False counts them in, as the release does.
+    With `mask_padding` no answer starts or ends in padding, so that losses and
+    predictions do not depend on the length that a batch is padded to; without it
+    padding counts, as in the release.
     """
 
     def __init__(self, config: AlbertConfig, mask_padding: bool = True):
@@ -215,10 +199,7 @@ class AlbertForSpans(_EncoderWithHead):
              seed: Optional[tf.Tensor] = None,
              computation: Computation = Computation()) -> dict[str, tf.Tensor]:
         """In training `start_logits`, `end_logits` [B, S], not normalized; else
-        `start_log_probs`, `end_log_probs` [B, S].
-
-        With mask_padding, positions of padding are at -1e30.
-        """
+        `start_log_probs`, `end_log_probs` [B, S]. Masked padding is at -1e30."""
         hidden = self._encode(
             features, training, seed, computation,
             padding_is_read=not self.mask_padding)[0]["sequence_output"]
@@ -247,11 +228,8 @@ class AlbertForConditionalSpans(_EncoderWithHead):
     >>> outputs["start_top_index"].shape, outputs["cls_logits"].shape
     (TensorShape([1, 2]), TensorShape([1]))
 
-    Args:
-      config: the encoder's shape.
-      start_n_top: k, starts that prediction follows.
-      end_n_top: m, ends that it keeps for each of them.
-      dropout_prob: of the answerability head, in training.
+    Prediction follows the `start_n_top` likeliest starts and keeps the `end_n_top`
+    likeliest ends of each. `dropout_prob` is that of the answerability head.
     """
 
     def __init__(self, config: AlbertConfig, start_n_top: int = 5, end_n_top: int = 5,
@@ -274,18 +252,18 @@ class AlbertForConditionalSpans(_EncoderWithHead):
              computation: Computation = Computation()) -> dict[str, tf.Tensor]:
         """Log-probabilities of starts and ends, and the score of "no answer".
 
-        Further features are `p_mask` [B, S], 1 where no answer may start or end, and
-        in training, where the ends are those of the true start, `start_positions`
-        int [B] or [B, 1].
+        Further features are `p_mask` [B, S], 1 where no answer may start or end, and in
+        training, where the ends are those of the true start, `start_positions` int [B]
+        or [B, 1].
 
         Returns:
-          A dict: `cls_logits` [B], higher where the question has no answer, and
-          in training `start_log_probs`, `end_log_probs` [B, S]; else
+          A dict: `cls_logits` [B], higher where the question has no answer, and in
+          training `start_log_probs`, `end_log_probs` [B, S]; else
           `start_top_log_probs`, `start_top_index` [B, k] with the likeliest start
-          first, and `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends
-          of the first start first. Where fewer than k or m positions are
-          possible, impossible ones with log-probability -1e30 fill up; their
-          indices may be S or more if S is under k or m.
+          first, and `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends of
+          the first start first. Where fewer than k or m positions are possible,
+          impossible ones with log-probability -1e30 fill up; their indices may be S or
+          more.
         """
         outputs, seeds = self._encode(features, training, seed, computation)
         hidden = outputs["sequence_output"]

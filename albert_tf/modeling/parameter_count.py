@@ -10,23 +10,14 @@ from albert_tf.config import AlbertConfig
 
 @dataclasses.dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters of the parts of a model.
+    """Numbers of parameters of the parts of a model."""
 
-    Attributes:
-      embeddings: word, token type and position tables, and their LayerNorm.
-      projection: from width E to H; 0 where they are equal.
-      attention: all attention sub-layers, with their LayerNorm.
-      feed_forward: all feed-forward sub-layers, with their LayerNorm.
-      pooler: the dense layer on the first piece.
-      heads: masked-LM and sentence-order head; the masked-LM head's output
-        weights are the word embeddings.
-    """
-
-    embeddings: int
-    projection: int
-    attention: int
-    feed_forward: int
-    pooler: int
+    embeddings: int  # word, token type and position tables, and their LayerNorm
+    projection: int  # from width E to H; 0 where they are equal
+    attention: int  # all attention sub-layers, with their LayerNorm
+    feed_forward: int  # all feed-forward sub-layers, with their LayerNorm
+    pooler: int  # the dense layer on the first piece
+    # Masked-LM and sentence-order head; output weights are the word embeddings.
     heads: int
 
     @property
@@ -49,7 +40,11 @@ def _dense(in_size: int, out_size: int) -> int:
 
 
 def count_parameters(config: AlbertConfig) -> ParameterCount:
-    """Counts the parameters of a model of this config."""
+    """Counts the parameters of a model of this config.
+
+    >>> count_parameters(AlbertConfig.named("base")).with_pooler
+    11683584
+    """
     embedding, hidden = config.embedding_size, config.hidden_size
     layers = range(config.num_hidden_layers)
     attention_blocks = len({config.attention_index(layer) for layer in layers})

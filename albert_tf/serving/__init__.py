@@ -1,6 +1,5 @@
 """A trained model as a SavedModel, and answers from one, without the rest of the
-package.
-"""
+package."""
 
 from albert_tf import lazily
 

@@ -1,4 +1,4 @@
-"""SavedModels of fine-tuned models, for `serving`, TensorFlow Serving and the like.
+"""Fine-tuned models as SavedModels, for `Server`, TensorFlow Serving and others.
 
 What of the weights is the same for every request (kernels in the type of the
 products, query, key and value side by side) is computed here, once.
@@ -22,17 +22,18 @@ Outputs = Mapping[str, tf.Tensor]
 
 def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
                       dtype: str = "float32") -> None:
-    """Writes a SavedModel with the signature `serving_default`.
+    """Writes an AlbertForSequenceClassification with the signature `serving_default`.
 
     Inputs `input_ids`, `input_mask`, `segment_ids`, int32 [B, S] for any B and S.
     Outputs `logits` [B, K] and, for classes, `probabilities` [B, K]; the labels
     stand in the asset `labels.txt`, a line each, in the order of K.
 
+        export_classifier(model, "exported/sst-2", ["0", "1"])
+
     Args:
-      model: an AlbertForSequenceClassification.
       export_dir: the SavedModel's folder; must not exist.
       labels: of the classes; none for regression.
-      dtype: of the layers' products and activations.
+      dtype: of the layers' products and activations (Computation).
     """
     def outputs(features, computation):
         found = {"logits": model(features, computation=computation)["logits"]}
@@ -45,11 +46,9 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
 
 def export_spans(model: tf_keras.Model, export_dir: str,
                  dtype: str = "float32") -> None:
-    """As export_classifier, for questions about a text.
-
-    The model is an AlbertForSpans or AlbertForConditionalSpans; the latter's signature
-    takes `p_mask` too. The outputs are the model's.
-    """
+    """As export_classifier, for questions about a text: an AlbertForSpans or an
+    AlbertForConditionalSpans, whose signature takes `p_mask` too. Outputs are the
+    model's."""
     def outputs(features, computation):
         return dict(model(features, computation=computation))
 

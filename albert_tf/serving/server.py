@@ -57,14 +57,14 @@ class Server:
                 batch_size: int = 32) -> dict[str, list[np.ndarray]]:
         """The model's outputs for sequences, in their order.
 
-        Sequences of like length share a batch, which is padded to the longest of
-        them. The result does not depend on the batches but for float rounding.
+        Sequences of like length share a batch of up to `batch_size`, padded to the
+        longest of them. The result does not depend on the batches but for float
+        rounding.
 
         Args:
           features: of each sequence, without padding, as the tasks' `featurize`
             makes them: `input_ids`, `input_mask`, `segment_ids` and, for models of
             SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
-          batch_size: the most sequences of a batch.
 
         Returns:
           Name of the output → the array of each sequence; [S] for log-probabilities

@@ -1,3 +1,2 @@
 """Faster ways to the same numbers: compiled element-wise parts, packing without
-padding, recomputing; `plain` alone is ALBERT.
-"""
+padding, recomputing; `plain` alone is ALBERT."""

@@ -33,10 +33,8 @@ def parts_for(shape: tf.TensorShape, served: bool = False) -> Parts:
     """The parts that suit the device and the shape, [B, S, H] or [N, H], of a batch.
 
     Unknown shapes get the plain ones: XLA would compile for every shape that comes.
-
-    Args:
-      shape: where N is unknown, but takes few values, the largest.
-      served: whether it is for an exported model.
+    Where N is unknown but takes few values, give the largest. `served`: for an exported
+    model.
     """
     if not on_cpu():
         return plain.PLAIN
@@ -59,7 +57,7 @@ def on_cpu() -> bool:
 
 
 def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., H] + `bias` [H], float32, in the type of the inputs."""
+    """`inputs` [..., H] + `bias` [H] float32, in the type of the inputs."""
     if inputs.dtype == bias.dtype:
         return tf.nn.bias_add(inputs, bias)
 
@@ -74,10 +72,10 @@ def add_bias(inputs: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 def _sum_rows(*tensors):
     """[..., H] → [H] of each, in the type of biases.
 
-    Apart from the part that made them, in which XLA would compute each number once to
-    store it and once more to sum it. TensorFlow's own sums would add up bfloat16 in
-    bfloat16, where 256 + 1 is 256; oneDNN's product with ones adds up in float32, and
-    rounds once, as in the gradients of kernels.
+    Apart from the part that made them, in which XLA would compute each number twice, to
+    store it and to sum it. TensorFlow's own sums would add up bfloat16 in bfloat16,
+    where 256 + 1 is 256; oneDNN's product with ones adds up in float32 and rounds once,
+    as in the gradients of kernels.
     """
     flat = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in tensors]
     if flat[0].dtype == tf.bfloat16 and on_cpu():
@@ -97,8 +95,8 @@ _compiled = {}
 def island(function, *tensors, **options):
     """function(*tensors, **options), compiled by XLA; None among the tensors stays.
 
-    One tf.function for each signature, so that all layers of a shape share it, and
-    TensorFlow does not warn that a single one was traced for many shapes.
+    One tf.function for each signature: all layers of a shape share it, and TensorFlow
+    does not warn of one that was traced for many shapes.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     places = tuple(tensor is not None for tensor in tensors)

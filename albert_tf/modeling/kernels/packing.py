@@ -1,19 +1,19 @@
 """Packing: the layers compute the pieces of a batch without its padding.
 
-All of a layer but attention treats each position by itself, and so needs no padding.
-Packed, the pieces of all sequences follow each other (flash-attention: `unpad_input`),
-and after them come spare ones (*). Only attention sees [B, A, S, D], with the first
-spare one at every position of padding (`pad_input`):
+Texts of a batch differ in length, and padding costs as much as pieces do. All of a
+layer but attention treats each position by itself, and so needs no padding. Packed, the
+pieces of all sequences follow each other (flash-attention: `unpad_input`), and after
+them come spare ones (*). Only attention sees [B, A, S, D], with the first spare one at
+every position of padding (`pad_input`):
 
     a b c . .    packed    a b c d e * *    for attention    a b c * *
     d e . . .                                                d e * * *
 
-This is exact as long as nobody reads positions of padding. Their keys have the
+This is exact as long as positions of padding are not read. Their keys have the
 probability 0 (exactly, through the mask), so that no piece depends on a spare one, and
 the gradient at spare ones is 0 everywhere: of the outputs because they are not read,
-and through the layers because each of the products and element-wise parts turns zeros
-into zeros. Hence unpadding and padding, both of them gathers, are each other's
-gradient.
+and through the layers because products and element-wise parts turn zeros into zeros.
+Hence unpadding and padding, both of them gathers, are each other's gradient.
 
 Shapes: B batch, S sequence, N places of the packed, H width, A heads, D = H / A;
 n tensors beside each other in the last axis.
@@ -41,10 +41,7 @@ def at_positions(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
 
 
 class Padded:
-    """Activations of every position, [B, S, H].
-
-    Of a batch that a model computes, a layout takes the padding away and puts it back.
-    """
+    """Activations of every position, [B, S, H]: the layout that leaves padding in."""
 
     def unpad(self, hidden: tf.Tensor) -> tf.Tensor:
         """[B, S, H] → the layout's own shape, [..., H]."""
@@ -90,7 +87,7 @@ class Packed(Padded):
 
     Args:
       mask: [B, S], not 0 for pieces. Where B or S is unknown, nothing is compiled, and
-        there is one spare place and no other.
+        there is a single spare place.
       served: whether it is for an exported model.
     """
 

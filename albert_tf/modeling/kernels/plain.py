@@ -21,26 +21,20 @@ LAYER_NORM_EPSILON = 1e-12
 
 
 class Dropped(NamedTuple):
-    """Units that dropout leaves.
+    """Units that dropout leaves."""
 
-    Attributes:
-      keep: bool, of the shape of what is dropped from.
-      rate: share that is dropped; the rest is divided by 1 - rate.
-    """
-
-    keep: tf.Tensor
-    rate: float
+    keep: tf.Tensor  # bool, of the shape of what is dropped from
+    rate: float  # share that is dropped; the rest is divided by 1 - rate
 
 
 class Parts(NamedTuple):
-    """The parts of a layer.
+    """The parts of a layer; `Dropped` may be None.
 
-    Attributes:
-      attend: (query, key, value [B, A, S, D], mask [B, 1, 1, S], Dropped
-        of [B, A, S, S] or None) → context [B, A, S, D].
-      add_activation: (inputs [..., H], bias [H], name) → [..., H].
-      add_and_normalize: (inputs [..., H], bias [H], residual [..., H], gamma [H],
-        beta [H], Dropped of the inputs or None) → [..., H].
+        attend              query, key, value [B, A, S, D], mask [B, 1, 1, S],
+                            Dropped of [B, A, S, S] → context [B, A, S, D]
+        add_activation      inputs [..., H], bias [H], name → [..., H]
+        add_and_normalize   inputs [..., H], bias [H], residual [..., H], gamma [H],
+                            beta [H], Dropped of the inputs → [..., H]
     """
 
     attend: Callable[..., tf.Tensor]

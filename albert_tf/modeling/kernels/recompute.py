@@ -31,8 +31,8 @@ def recomputed(function: Callable[..., tf.Tensor], hidden: tf.Tensor,
                *weights: tf.Tensor) -> tf.Tensor:
     """function(hidden, *weights), of which nothing is kept for the backward pass.
 
-    There it is computed once more. It must give the same each time, and all that it
-    computes, and is large, must depend on `hidden`.
+    There it is computed once more: it must give the same each time, and what it
+    computes that is large must depend on `hidden`.
     """
     @tf.custom_gradient
     def call(hidden, *weights):
