@@ -105,7 +105,7 @@ def mask_batch(
 
     labels, seen = ids[predicted.flat], shown[predicted.flat]
     is_mask, is_same = seen == special_ids.mask, seen == labels
-    shown_counts = [np.count_nonzero(each) for each in (
+    shown_counts = [int(np.count_nonzero(each)) for each in (
         is_mask, is_same & ~is_mask, ~(is_same | is_mask))]
     slots = (shape[0], options.num_prediction_slots)
     return MaskedBatch(

@@ -93,7 +93,7 @@ class PieceEncoder:
             codes, lengths = _flat(
                 [[code_of[piece] for piece in pieces]
                  for pieces in self.tokenizer.tokenize_batch(lines)], self.dtype)
-        unknown = np.count_nonzero(codes >> 1 == self.tokenizer.unk_id)
+        unknown = int(np.count_nonzero(codes >> 1 == self.tokenizer.unk_id))
         return EncodedLines(codes, lengths, unknown)
 
     def _encode_sentencepiece(
