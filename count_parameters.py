@@ -14,7 +14,7 @@ without. Its xlarge and xxlarge agree with neither, nor with the heads counted t
 
 from absl import flags
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
 
@@ -115,4 +115,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

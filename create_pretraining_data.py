@@ -18,7 +18,7 @@ again. Memory stays below 1 GB for each process, whatever the size of the text.
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
@@ -180,4 +180,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main, takes_words=True)
+    script.run(main, takes_words=True)

@@ -22,7 +22,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.errors import InputError
 from albert_tf.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences
@@ -177,4 +177,4 @@ def report(summary: prepare.Summary, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

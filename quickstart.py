@@ -16,7 +16,7 @@ import time
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
@@ -185,4 +185,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -20,7 +20,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.cli import finetuning_flags, script
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue
@@ -192,4 +192,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

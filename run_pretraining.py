@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.checkpoints import vocabulary as model_vocabulary
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
-from albert_tf.finetuning import model_folder
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 
 FLAGS = flags.FLAGS
@@ -150,7 +150,7 @@ def _data(config) -> _Data:
     summaries = checks.summaries_of(all_paths)
     vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
-        model_folder.check_records(FLAGS.output_dir, vocabulary)
+        model_vocabulary.check_records(FLAGS.output_dir, vocabulary)
     objective = checks.sentence_objective(
         summaries, FLAGS.sentence_objective)
     checks.check_masks(all_paths, spec, FLAGS.dynamic_masking)
@@ -279,10 +279,10 @@ def main(argv):
 
         def keep_vocabulary():
             if data.vocabulary:
-                model_folder.keep_vocabulary(options.output_dir, data.vocabulary)
+                model_vocabulary.keep(options.output_dir, data.vocabulary)
 
         run.train(keep_vocabulary)
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -26,7 +26,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.cli import finetuning_flags, script
 from albert_tf.errors import InputError
 from albert_tf.finetuning.features import fingerprint_path
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
@@ -194,4 +194,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

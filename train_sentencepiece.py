@@ -15,7 +15,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.progress import Progress
 from albert_tf.tokenization import train_sentencepiece
 
@@ -77,4 +77,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

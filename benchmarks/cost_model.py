@@ -21,7 +21,7 @@ from typing import Iterator, NamedTuple
 
 from absl import flags
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
 
@@ -199,4 +199,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

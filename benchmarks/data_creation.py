@@ -23,7 +23,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.pretraining_data.summary import summary_path
 from benchmarks import benchmark_flags
 from benchmarks.benchmark_flags import DATA, ROOT
@@ -197,4 +197,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -22,7 +22,7 @@ import time
 import numpy as np
 from absl import flags
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import check_files, unmasked_spec
@@ -175,4 +175,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

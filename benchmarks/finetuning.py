@@ -30,7 +30,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
@@ -343,4 +343,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -38,7 +38,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
 from benchmarks import predictors
 from benchmarks.peers import NotInstalled
@@ -382,4 +382,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -25,7 +25,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.checkpoints.files import checkpoint_of
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
 from albert_tf.training import log, run_folder
@@ -211,4 +211,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -25,7 +25,7 @@ import time
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape
@@ -219,4 +219,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -22,7 +22,7 @@ import time
 
 from absl import flags
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from benchmarks import contestants, training
 
 FLAGS = flags.FLAGS
@@ -140,4 +140,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

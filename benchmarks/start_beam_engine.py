@@ -23,7 +23,7 @@ from typing import Iterator
 
 from absl import flags
 
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import script
 from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
@@ -124,4 +124,4 @@ def main(_):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -36,7 +36,7 @@ import numpy as np
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
 from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape, predictions
 from benchmarks.peers import NotInstalled
@@ -271,4 +271,4 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    cli_flags.run(main)
+    script.run(main)

@@ -171,7 +171,7 @@ def _run(module, arguments):
     from absl import flags
     from absl.testing import flagsaver
 
-    from albert_tf.cli import flags as cli_flags
+    from albert_tf.cli import script
 
     if arguments[:1] == ["stop"]:
         _, path, seconds, *arguments = arguments
@@ -186,8 +186,8 @@ def _run(module, arguments):
         with flagsaver.flagsaver(), contextlib.redirect_stderr(stderr):
             argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
             # absl parses the flags only once in a process.
-            cli_flags.app.run = lambda main: main(argv)
-            cli_flags.run(module.main)
+            script.app.run = lambda main: main(argv)
+            script.run(module.main)
     except flags.Error as error:
         status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")
     except SystemExit as error:

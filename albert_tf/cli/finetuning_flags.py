@@ -1,6 +1,6 @@
 """What the scripts of fine-tuning share: flags, and what they make of them.
 
-As in command_line, TensorFlow is not imported here.
+As in cli/flags.py, TensorFlow is not imported here.
 """
 
 import os
@@ -9,6 +9,7 @@ from typing import Any, Sequence
 from absl import flags, logging
 
 from albert_tf import files
+from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.files import (
     find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.cli import flags as cli_flags
@@ -197,9 +198,9 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
     # That of a run which came to nothing does not count.
     start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
              else FLAGS.init_checkpoint)
-    known = model_folder.pretraining_vocabulary(start) if start else None
+    known = vocabulary.kept_beside(start) if start else None
     if known:
-        model_folder.check_vocabulary(known, vocabulary_of(path), start)
+        vocabulary.check(known, vocabulary_of(path), start)
     return made
 
 

@@ -1,63 +1,20 @@
-"""What the scripts share: running `main`, and flags turned into option objects.
+"""Flags of the model, of devices and of the training loop, turned into frozen options.
 
-Only the scripts, this module and finetuning_flags know absl flags. TensorFlow is not
-imported here, so that the scripts that create data start without it.
+Only the scripts, this module and finetuning_flags know absl flags.
 """
 
 import dataclasses
-import logging as pylogging
 import math
-import os
-import sys
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
-from absl import app, flags, logging
+from absl import flags
 
 from albert_tf import files
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
-from albert_tf.errors import InputError, Stopped
+from albert_tf.errors import InputError
 from albert_tf.training.options import RunOptions, StepOptions
 
 FLAGS = flags.FLAGS
-
-
-def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:
-    """Runs a script's `main` after parsing the flags.
-
-    An InputError ends the program with its sentence on stderr, without a
-    traceback, and exit status 1; so does a word on the command line that is
-    no flag, which absl would hand over in silence. Stopped ends it with the status
-    that shells give a program which a signal ended.
-
-    Args:
-      main: receives the program's name and the words that are no flags.
-      takes_words: whether there may be such words.
-    """
-
-    def guarded(argv):
-        try:
-            if len(argv) > 1 and not takes_words:
-                raise InputError(
-                    f"'{argv[1]}' is not a flag: flags are written --name=value, "
-                    "and a value with spaces in quotes.")
-            main(argv)
-        except InputError as error:
-            print(f"{argv[0]}: {error}", file=sys.stderr)
-            sys.exit(1)
-        except Stopped as stop:
-            sys.exit(128 + stop.signal_number)
-
-    # TensorFlow's C++ log complains of missing GPUs; its errors come as exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    logging.set_verbosity(logging.INFO)
-    logging.get_absl_handler().addFilter(_is_ours)
-    app.run(guarded)
-
-
-def _is_ours(record) -> bool:
-    """Whether a log line is this project's, or a warning; libraries chatter."""
-    return (record.levelno > pylogging.INFO
-            or f"{os.sep}site-packages{os.sep}" not in record.pathname)
 
 
 # ---- the model --------------------------------------------------------------

@@ -173,9 +173,9 @@ def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
     script.write_text(
         "import sys\n"
         f"sys.path[:0] = [{str(ROOT)!r}, {str(library.parent)!r}]\n"
-        "import library\nfrom absl import logging\nfrom albert_tf.cli import flags as command_line\n"
+        "import library\nfrom absl import logging\nfrom albert_tf.cli import script\n"
         "def main(argv):\n    logging.info('ours')\n    library.say()\n"
-        "command_line.run(main)\n")
+        "script.run(main)\n")
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert "ours" in done.stderr and "beware" in done.stderr

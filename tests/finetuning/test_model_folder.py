@@ -3,6 +3,7 @@
 
 import pytest
 
+from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.tokenization import tokenizer
@@ -83,40 +84,40 @@ def test_vocabulary_is_found_from_a_folder_and_from_its_checkpoints(tmp_path):
     (tmp_path / "parent").mkdir()
     kept = {"file": "30k.model", "sha256": "12", "size": 3}
     folder = tmp_path / "parent" / "model"
-    model_folder.keep_vocabulary(str(folder), kept)
+    model_vocabulary.keep(str(folder), kept)
     (folder / "model.ckpt-5.index").write_bytes(b"")
     for name in ("", "/", "/model.ckpt-5", "/model.ckpt-5.index",
                  "/model.ckpt-5.data-00000-of-00001"):
-        assert model_folder.pretraining_vocabulary(f"{folder}{name}") == kept, name
+        assert model_vocabulary.kept_beside(f"{folder}{name}") == kept, name
     # A folder beside it or below it is another's.
     (folder / "below").mkdir()
-    assert model_folder.pretraining_vocabulary(str(folder / "below")) is None
-    assert model_folder.pretraining_vocabulary(str(tmp_path / "parent")) is None
+    assert model_vocabulary.kept_beside(str(folder / "below")) is None
+    assert model_vocabulary.kept_beside(str(tmp_path / "parent")) is None
 
 
 def test_task_goes_before_the_vocabulary_of_pretraining(folder, vocabulary):
     keep(folder, vocabulary)
-    model_folder.keep_vocabulary(str(folder), {"file": "old", "sha256": "12"})
-    assert model_folder.pretraining_vocabulary(str(folder)) == (
+    model_vocabulary.keep(str(folder), {"file": "old", "sha256": "12"})
+    assert model_vocabulary.kept_beside(str(folder)) == (
         tokenizer.vocabulary_of(str(vocabulary)))
 
 
 def test_vocabulary_without_a_digest_is_not_compared(vocabulary):
     given = tokenizer.vocabulary_of(str(vocabulary))
-    model_folder.check_vocabulary({"file": "other"}, given, "model")
-    model_folder.check_vocabulary({**given, "file": "renamed"}, given, "model")
+    model_vocabulary.check({"file": "other"}, given, "model")
+    model_vocabulary.check({**given, "file": "renamed"}, given, "model")
     with pytest.raises(InputError, match=r"made with another \(other\); give that"):
-        model_folder.check_vocabulary({"file": "other", "sha256": "1"}, given, "model")
+        model_vocabulary.check({"file": "other", "sha256": "1"}, given, "model")
 
 
 def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
     kept = {"file": "a.model", "sha256": "1", "size": 3}
-    model_folder.keep_vocabulary(str(folder), kept)
+    model_vocabulary.keep(str(folder), kept)
     other = {**kept, "file": "b.model", "sha256": "2"}
-    model_folder.check_records(str(folder), other)  # There is no model yet.
+    model_vocabulary.check_records(str(folder), other)  # There is no model yet.
     with_model(folder)
-    model_folder.check_records(str(folder), {**kept, "file": "renamed"})
+    model_vocabulary.check_records(str(folder), {**kept, "file": "renamed"})
     with pytest.raises(InputError, match=(
             r"made with another vocabulary \(b.model\) than the model in "
             r".* \(a.model\)")):
-        model_folder.check_records(str(folder), other)
+        model_vocabulary.check_records(str(folder), other)

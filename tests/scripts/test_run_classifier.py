@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import export_tf1, tf1_tensors
-from albert_tf.finetuning import model_folder
 from albert_tf.modeling import models
 from albert_tf.tokenization import tokenizer
 from tests import tiny_run
@@ -122,7 +122,7 @@ def _data(tmp_path_factory):
     (folder / "short.txt").write_text("\n".join(PIECES[:-1]) + "\n", encoding="utf-8")
     (folder / "other.txt").write_text("\n".join([*PIECES[:-1], "us"]) + "\n",
                                       encoding="utf-8")
-    model_folder.keep_vocabulary(str(folder / "pretrained"), {
+    vocabulary.keep(str(folder / "pretrained"), {
         **tokenizer.vocabulary_of(str(folder / "vocab.txt")), "size": len(PIECES)})
     bad = folder / "bad"
     good = "the film was good."

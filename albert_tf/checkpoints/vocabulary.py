@@ -1,0 +1,57 @@
+"""The vocabulary that a model was made with, as its folder says beside the checkpoints.
+
+A model with another vocabulary gives numbers without meaning, and no error: so runs
+compare the SHA-256 of what they are given with what the folder says.
+"""
+
+import json
+import os
+from typing import Any, Mapping, Optional
+
+from albert_tf import files
+from albert_tf.checkpoints.files import folder_of, holds_checkpoint
+from albert_tf.errors import InputError
+
+# Of a pretrained model: file, sha256 and size of its vocabulary.
+VOCABULARY_FILE = "vocabulary.json"
+# Of a fine-tuned model: its settings, `vocabulary` (file and sha256) among them.
+TASK_FILE = "task.json"
+
+
+def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
+    """Writes the vocabulary.json of a pretrained model."""
+    with files.atomic_write(os.path.join(folder, VOCABULARY_FILE)) as stream:
+        stream.write(json.dumps(vocabulary, indent=2).encode() + b"\n")
+
+
+def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
+    """The vocabulary of a model, by its folder or a checkpoint in it; None: unknown."""
+    folder = folder_of(checkpoint)
+    task = settings_in(os.path.join(folder, TASK_FILE))
+    return task["vocabulary"] if task else settings_in(
+        os.path.join(folder, VOCABULARY_FILE))
+
+
+def settings_in(path: str) -> Optional[dict[str, Any]]:
+    """The object that a JSON file of the folder holds, or None if it is not there."""
+    return files.read_object(
+        path, "restore the file, or remove it and give all flags"
+    ) if files.exists(path) else None
+
+
+def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:
+    """Raises InputError where two vocabularies differ in content."""
+    if kept.get("sha256") and kept["sha256"] != given["sha256"]:
+        raise InputError(
+            f"{given['file']} is not the vocabulary of the model in {where}, which "
+            f"was made with another ({kept.get('file', 'unnamed')}); give that one.")
+
+
+def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
+    """Raises InputError where the model in `folder` has another one than records."""
+    kept = kept_beside(folder) if holds_checkpoint(folder) else None
+    if kept and kept.get("sha256") not in (None, vocabulary["sha256"]):
+        raise InputError(
+            f"the records were made with another vocabulary ({vocabulary['file']}) "
+            f"than the model in {folder} ({kept.get('file', 'unnamed')}); choose "
+            "another --output_dir, or make the records with the model's.")
