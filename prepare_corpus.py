@@ -1,5 +1,5 @@
-"""Turns text into a corpus for pretraining: one sentence per line, a blank line
-after each document, some documents held out for evaluation.
+"""Turns text into a corpus for pretraining: a sentence a line, a blank line after each
+document, some documents held out for evaluation.
 
   python prepare_corpus.py \\
     --input_file='books/*.txt' \\

@@ -7,7 +7,7 @@ r"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
         --train_batch_size=4096 --gradient_accumulation_steps=512
 
 On a Cloud TPU add --tpu=NAME, on GPUs --distribution_strategy=mirrored. The same
-command started again resumes at its last checkpoint. Records made with
+command started again resumes from its last checkpoint. Records made with
 --masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
 """
 
@@ -85,22 +85,14 @@ _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 
 
 class _Data(NamedTuple):
-    """What there is to train and evaluate on.
+    """What there is to train and evaluate on."""
 
-    Attributes:
-      spec: what is read of the records.
-      train, evaluation: checked files, or None.
-      vocabulary: what the records were made with, where it is known.
-      sentence_objective: "order", "next" or "none".
-      special_ids: where masks are made while training.
-    """
-
-    spec: Any
-    train: Optional[Sequence[Any]]
-    evaluation: Optional[Sequence[Any]]
-    vocabulary: Optional[dict[str, Any]]
-    sentence_objective: str
-    special_ids: Any
+    spec: Any  # what is read of the records
+    train: Optional[Sequence[Any]]  # checked files
+    evaluation: Optional[Sequence[Any]]  # checked files
+    vocabulary: Optional[dict[str, Any]]  # of the records, where it is known
+    sentence_objective: str  # "order", "next" or "none"
+    special_ids: Any  # where masks are made while training
 
 
 def _masking_options() -> Optional[MaskingOptions]:

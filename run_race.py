@@ -6,7 +6,7 @@ r"""Fine-tunes ALBERT on RACE: reading comprehension with four choices.
         --output_dir=runs/race --gradient_accumulation_steps=8 --do_predict
 
 Trains on RACE's train, evaluates on dev at each checkpoint, keeps the best and, with
---do_predict, answers test; where test has answers its accuracy is told too.
+--do_predict, answers test; where test has answers its accuracy is reported too.
 
 A question is four sequences: a batch of 32 is 128 of up to 512 pieces, which few
 devices have the memory for. --gradient_accumulation_steps=8 computes it in parts of
@@ -94,7 +94,7 @@ class Race(FineTuningTask):
             self.task.featurize, tokenizer=self.settings.tokenizer)
 
     def sources(self, split, data):
-        # RACE comes as 28,000 files; one digest tells of all.
+        # RACE comes as 28,000 files; one digest stands for all.
         digest = hashlib.sha256()
         for example in data.examples:
             digest.update(json.dumps([

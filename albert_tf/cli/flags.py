@@ -188,9 +188,8 @@ def check_not_negative(name: str) -> None:
 def run_options(**task_options: Any) -> RunOptions:
     """The training flags as a RunOptions, whose fields are called as the flags.
 
-    Args:
-      **task_options: fields that the task's own flags give otherwise, such as
-        num_train_steps.
+    `task_options` are fields that the task's own flags give otherwise, such as
+    num_train_steps.
     """
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")

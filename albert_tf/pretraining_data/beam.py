@@ -56,18 +56,14 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     in this process, Dask a partition at a time, others a few elements. An element is
     a span of text at most, or the instances of a bucket (beam_stages).
 
-    Args:
-      options: what to make, from and into which files.
-      tokenizer: gives pieces and ids; goes to the workers.
-      runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner,
-        or the full name of another runner's class.
-      runner_options: flags of Beam and of the runner ("--flink_master=host:8081").
-      picture: whether the summary has one.
-      sizes: of units of work.
+        run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
 
-    Returns:
-      The summary, as in the JSON file beside the first output. Records and summary
-      are those of local.create.
+    Args:
+      options, tokenizer, picture, sizes: as for local.create, and so are records and
+        the summary that is returned. The tokenizer goes to the workers.
+      runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, or the
+        full name of another runner's class.
+      runner_options: flags of Beam and of the runner.
     """
     beam = _beam()
     check(options, tokenizer)
@@ -126,7 +122,6 @@ def _package_importable() -> Iterator[None]:
 
 
 def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
-    """A pipeline for a runner, by name."""
     flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
     if runner == "DaskRunner":
         try:
@@ -157,10 +152,7 @@ def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
 
 def build(beam, pipeline, spans: Sequence[Span], job: Job):
     """Joins the steps of beam_stages to a pipeline; `beam` is the package apache_beam.
-
-    Returns:
-      The last collection: the name of the file that holds the result.
-    """
+    The last collection has one element, the name of the file that holds the result."""
     packs, results = _instances(beam, pipeline, spans, job)
     ranks = (packs
              | "CountInstances" >> beam.Map(stages.count_pack)
@@ -236,7 +228,7 @@ def _run_pipeline(beam, pipeline, spans: Sequence[Span], job: Job) -> None:
 
 def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
              picture: bool) -> dict[str, Any]:
-    """Checks the result and gives everything its final name, once all is whole."""
+    """Checks the result, and gives everything its final name once all is whole."""
     with files.open_binary(job.file("result.json")) as stream:
         result = json.load(stream)
     corpus, made = CorpusCounts(**result["text"]), job.new_counts()

@@ -13,9 +13,9 @@ elements names the kind before:
     fragment  shard     (rank of the first record, file of records)
     result    0         what goes into the summary, and the finished shards
 
-A span is as `spans` plans it. A block is so many documents in the order of the corpus.
-A bucket is the instances whose `order` begins with the same bits: as many buckets as
-keep each within memory. Ranks, shards and records are those of `local`.
+A span is as `spans` plans it; a block, so many documents in the order of the corpus; a
+bucket, the instances whose `order` begins with the same bits: as many buckets as keep
+each within memory. Ranks, shards and records are those of `local`.
 """
 
 import dataclasses
@@ -64,7 +64,6 @@ class Job:
     sizes: Sizes = Sizes()  # of slices and blocks
 
     def file(self, name: str) -> str:
-        """Path of a file in the folder."""
         return f"{self.folder}/{name}"
 
     def unique_file(self, name: str) -> str:
@@ -72,7 +71,6 @@ class Job:
         return self.file(f"{name}-{uuid.uuid4().hex}")
 
     def new_counts(self) -> InstanceCounts:
-        """Counts over no instance."""
         return InstanceCounts(self.options.instances.max_seq_length)
 
     def save_encoder(self, encoder: PieceEncoder) -> None:
@@ -81,7 +79,6 @@ class Job:
             pickle.dump(encoder, stream)
 
     def encoder(self) -> PieceEncoder:
-        """What save_encoder saved."""
         return _load(self.file("encoder"))
 
 
@@ -93,14 +90,14 @@ def _load(path: str) -> PieceEncoder:
 
 def num_buckets(text_bytes: int, dupe_factor: int,
                 fewest_bytes: int = Sizes.bucket_bytes) -> int:
-    """Buckets for a text of about so many bytes: a power of two, at least 1."""
+    """Buckets for a text of about so many bytes: a power of two."""
     num_bytes = text_bytes * dupe_factor // _TEXT_BYTES_PER_PIECE_BYTE
     size = min(max(num_bytes // _BUCKETS, fewest_bytes), _MOST_BUCKET_BYTES)
     return 1 << max(0, -(-num_bytes // size) - 1).bit_length()
 
 
 def buckets_of(order: np.ndarray, num_buckets: int) -> np.ndarray:
-    """The bucket of each `order`: its highest bits. int64 [N]."""
+    """The bucket of each `order`, its highest bits: int64 [N]."""
     bits = num_buckets.bit_length() - 1
     if not bits:
         return np.zeros(len(order), np.int64)

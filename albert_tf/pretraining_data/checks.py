@@ -1,4 +1,4 @@
-"""Checks before a run and between its steps: what cannot be made, what is poor."""
+"""Checks before data is made and between steps: what cannot be made, what is poor."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
 
 
 def _check_no_other_shards(paths: tuple[str, ...]) -> None:
-    """Refuses to mix with shards of a run that made another number of them."""
+    """Refuses to mix shards with those of a data set cut otherwise."""
     names = {os.path.abspath(path) for path in paths if not files.is_remote(path)}
     for name in sorted({SHARD.sub("", name) for name in names}):
         folder = os.path.dirname(name)

@@ -1,7 +1,7 @@
 """Lines of text → coded pieces: ids with a bit that says whether a piece starts a word.
 
-The code of a piece is id * 2 + starts_word. Masking needs no more of a piece than that,
-so that pieces as strings occur nowhere after this module.
+The code of a piece is id * 2 + starts_word. Masking needs no more of a piece, so that
+pieces as strings occur nowhere after this module.
 """
 
 import itertools
@@ -38,21 +38,16 @@ class EncodedLines(NamedTuple):
 class PieceEncoder:
     """Encodes lines as `tokenize` and the masking rules do, many at a time.
 
-    An encoder can be pickled and sent to other processes.
-
         encoder = PieceEncoder(FullTokenizer(spm_model_file="30k-clean.model"))
         encoder.encode(encoder.prepare(["The cat sat on the mat."])).codes
 
-    Args:
-      tokenizer: gives the pieces; each of its vocabulary is looked at once.
-      word_start: which SentencePiece pieces start a word, "release" or
-        "sentencepiece"; WordPiece has one rule.
+    `word_start` says which SentencePiece pieces start a word, "release" or
+    "sentencepiece"; WordPiece has one rule. An encoder can be pickled.
 
     Attributes:
-      tokenizer: as given.
       dtype: of codes.
-      separator: the code of [SEP], a word start; it ends each document in a
-        token store.
+      separator: the code of [SEP], a word start; it ends each document in a token
+        store.
     """
 
     def __init__(self, tokenizer: FullTokenizer, word_start: str = "release"):
@@ -73,11 +68,8 @@ class PieceEncoder:
         self._is_final[[tokenizer.unk_id, *self._splits]] = False
 
     def prepare(self, lines: Sequence[str]) -> list[str]:
-        """Lines as `encode` takes them; a blank line becomes "".
-
-        That is tokenizer.prepare(line).strip(): with SentencePiece a line of
-        nothing but combining characters is blank too.
-        """
+        """Lines as `encode` takes them, tokenizer.prepare(line).strip(); "" is a blank
+        one: with SentencePiece also a line of nothing but combining characters."""
         return list(map(str.strip, self.tokenizer.prepare_batch(lines)))
 
     def encode(self, lines: list[str]) -> EncodedLines:

@@ -1,18 +1,18 @@
 """Pretraining records on the cores of one machine, in constant memory.
 
     text --spans--> tokenize --> token store: coded pieces of every document, once
-         --parts--> plan     --> rows of 50 bytes that say where an instance's pieces
-                                 lie, sorted by their rank in the shuffle
+         --parts--> plan     --> rows of PLAN.itemsize = 50 bytes: where an instance's
+                                 pieces lie; sorted by their rank in the shuffle
          --units--> write    --> pieces fetched, masked, serialized; appended to the
                                  output files, which get their names when all are whole
 
 Units of work do not know of each other, so that they go to any number of processes,
-and an interrupted run is resumed from the units that are finished. The shuffle is
+and interrupted work is resumed from the units that are finished. The shuffle is
 uniform over all instances of the data set (shuffle).
 
-The distribution is that of `release`; the random numbers are functions of the seed and
-the document (keyed_random), so that the records depend neither on the number of workers
-nor on how the text is cut into units.
+The distribution is that of `release`; random numbers are functions of the seed and the
+document (keyed_random), so that records depend neither on the number of workers nor on
+how the text is cut into units.
 """
 
 import dataclasses
@@ -53,12 +53,7 @@ ROWS_PER_BATCH = 512  # whose arrays stay in the processor's cache
 
 
 class RecordMaker:
-    """Plans and coded pieces → TFRecords.
-
-    Args:
-      options: how long sequences are, and how to mask.
-      tokenizer: has the special ids and the size of the vocabulary.
-    """
+    """Plans and coded pieces → TFRecords."""
 
     def __init__(self, options: InstanceOptions, tokenizer: FullTokenizer):
         self._options = options
@@ -68,13 +63,10 @@ class RecordMaker:
 
     def frames(self, plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
                counts: InstanceCounts) -> bytes:
-        """Masked records as they lie in a TFRecord file.
+        """Masked records as they lie in a TFRecord file, from PLAN [N].
 
-        Args:
-          plans: PLAN [N].
-          codes_a, codes_b: coded pieces of all first and of all second segments, one
-            after the other.
-          counts: what is masked is added to them.
+        `codes_a` and `codes_b` are the coded pieces of all first and of all second
+        segments, one after the other. Masks are added to `counts`.
         """
         masking, tokenizer = self._options.masking, self._tokenizer
         sequences = assemble_batch(
@@ -108,11 +100,6 @@ class Worker:
 
     A step takes the worker, the unit's name and the unit, and returns what
     WorkFolder.finish keeps: JSON values and the sums of its files.
-
-    Args:
-      options: what to make.
-      encoder: lines → coded pieces; its tokenizer's special ids go into the records.
-      folder: of unfinished work.
     """
 
     def __init__(self, options: DataOptions, encoder: PieceEncoder,
@@ -195,13 +182,12 @@ def _plans_name(part: int) -> str:
 def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int = 0,
            work_dir: str | None = None, picture: bool = True,
            sizes: Sizes = Sizes()) -> dict[str, Any]:
-    """Makes a pretraining data set, or resumes a run that was interrupted.
+    """Makes a pretraining data set, or resumes one that was interrupted.
 
     Args:
       options: what to make, from and into which files.
       tokenizer: gives pieces and ids.
-      num_workers: processes; 0 takes as many as there are cores. The records do not
-        depend on it.
+      num_workers: processes, 0 for one on each core; records do not depend on it.
       work_dir: folder for unfinished work, removed at the end; by default the first
         output's name and ".unfinished". It takes about half the size of the text, 50
         bytes for each instance, and the records until they are whole.
@@ -297,7 +283,7 @@ def _write(units: Sequence[Unit], num_instances: int, outputs: Sequence[str],
 
 def _publish(options: DataOptions, folder: WorkFolder,
              summary: dict[str, bytes]) -> None:
-    """Gives everything its final name, once all is whole."""
+    """Gives everything its final name once all is whole."""
     moves = {folder.file(shard_name(shard)): path
              for shard, path in enumerate(options.output_files)}
     for number, (path, content) in enumerate(summary.items()):

@@ -28,26 +28,24 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 class InstanceOptions:
     """How to cut documents into instances; the release's flags and defaults.
 
-    Example:
-
         InstanceOptions(max_seq_length=128, single_segment="split")
 
     Attributes:
       max_seq_length: longest sequence, in pieces, special ones counted.
-      short_seq_prob: share of the walks over a document that aim at a shorter
-        length, drawn uniformly.
+      short_seq_prob: share of the walks over a document that aim at a shorter length,
+        drawn uniformly, since texts of fine-tuning are often shorter.
       random_next_sentence: the release's flag for sentence_objective="next".
       sentence_objective: what label 1 means (table 5 of the paper). "order": the
         segments are swapped. "next": the second is from another document; that is
         random_next_sentence=True, and each sets the other. "none": there are no
         pairs, but full sentences of one document after another (RoBERTa,
         section 4.2), all with label 0. By default "order": a random document differs
-        in topic, which masked pieces teach already, so that telling it apart is
-        easy and helps little; the order of two segments of one text has to be
-        learned from their coherence (section 4.6).
-      single_segment: what to do with a chunk of one sentence, which has no
-        second segment: "random" takes one from another document (the release),
-        "split" cuts the sentence in two, "skip" leaves it out.
+        in topic, which masked pieces teach already, so that detecting it is easy and
+        helps little; the order of two segments of one text has to be learned from
+        their coherence (section 4.6).
+      single_segment: what to do with a chunk of one sentence, which has no second
+        segment: "random" takes one from another document (the release), "split" cuts
+        the sentence in two, "skip" leaves it out.
       masking: what to mask.
     """
 
@@ -99,29 +97,18 @@ class InstanceOptions:
 
 @dataclasses.dataclass(frozen=True)
 class DataOptions:
-    """One run of create_pretraining_data; fields as the flags, globs expanded.
-
-    Example:
+    """What create_pretraining_data makes; fields as the flags, globs expanded.
 
         options = DataOptions(("train.txt",), shard_names("train.tfrecord", 4))
         local.create(options, FullTokenizer(spm_model_file="30k-clean.model"))
-
-    Attributes:
-      input_files: text files, in the order in which they are read.
-      output_files: TFRecord files, evenly filled.
-      instances: how to cut and mask.
-      dupe_factor: walks over each document, with other masks each time.
-      word_start: which pieces start a word with SentencePiece: "release" or
-        "sentencepiece".
-      random_seed: fixes all that is random.
     """
 
-    input_files: tuple[str, ...]
-    output_files: tuple[str, ...]
+    input_files: tuple[str, ...]  # text, in the order in which it is read
+    output_files: tuple[str, ...]  # TFRecords, evenly filled
     instances: InstanceOptions = InstanceOptions()
-    dupe_factor: int = 40
-    word_start: str = "release"
-    random_seed: int = 12345
+    dupe_factor: int = 40  # walks over each document, with other masks each time
+    word_start: str = "release"  # or "sentencepiece": which pieces start a word
+    random_seed: int = 12345  # fixes all that is random
 
     def __post_init__(self):
         if self.dupe_factor < 1:
@@ -138,19 +125,12 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """How work is cut up. Records do not depend on it; tests make units small.
+    """How work is cut up. Records do not depend on it; tests make units small."""
 
-    Attributes:
-      span_bytes: of text in a unit of tokenizing; 0: by the size of the input.
-      few_bytes: less text than that takes one process, as starting others takes longer.
-      unit_rows: fewest instances in a unit of writing.
-      slice_sentences, block_documents, bucket_bytes: elements of the Beam pipeline
-        (beam_stages); the last is the fewest bytes of pieces in a bucket.
-    """
-
-    span_bytes: int = 0
-    few_bytes: int = 1 << 20
-    unit_rows: int = 2048
+    span_bytes: int = 0  # of text in a unit of tokenizing; 0: by the input's size
+    few_bytes: int = 1 << 20  # less takes one process: starting others takes longer
+    unit_rows: int = 2048  # fewest instances in a unit of writing
+    # Elements of the Beam pipeline (beam_stages), the last in bytes of pieces at least.
     slice_sentences: int = 1 << 16
     block_documents: int = 256
     bucket_bytes: int = 1 << 20

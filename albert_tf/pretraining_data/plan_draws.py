@@ -1,8 +1,8 @@
 """What the random numbers of walks and chunks decide.
 
 Of the same distribution as the draws of release_instances, with the numbers of
-keyed_random: each decision has a number of its own of the walk's or the chunk's
-key, so that it does not depend on how many were drawn before.
+keyed_random: each decision has a number of its own of the walk's or the chunk's key, so
+that it does not depend on how many were drawn before.
 """
 
 import numpy as np
@@ -26,7 +26,8 @@ def target_lengths(numbers: np.ndarray, options: InstanceOptions) -> np.ndarray:
     """Pieces to aim at, from two random numbers each: uint64 [..., 2] → int64 [...].
 
     Mostly as many as fit, since padding is wasted computation; some fewer, so that
-    pretraining differs less from fine-tuning, whose texts are shorter.
+    pretraining differs less from fine-tuning, whose texts are shorter (release:
+    create_instances_from_document).
     """
     short = keyed_random.as_uniform(numbers[..., 0]) < options.short_seq_prob
     shorter = 2 + keyed_random.below(numbers[..., 1], options.max_pieces - 1)
@@ -34,10 +35,8 @@ def target_lengths(numbers: np.ndarray, options: InstanceOptions) -> np.ndarray:
 
 
 def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
-    """Sentences in a chunk's first segment: 1 to all but one, or the only one.
-
-    From random numbers and the sentences of the chunk, [N]: int64 [N].
-    """
+    """Sentences in a chunk's first segment, 1 to all but one or the only one: int64 [N]
+    from random numbers and the sentences of the chunk, [N]."""
     return 1 + keyed_random.below(numbers, num_sentences - 1)
 
 
@@ -52,13 +51,9 @@ def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
 
     Before the start of a word, where one starts after the first piece (each is as
     likely), else before any piece but the first: half a word at the cut would give the
-    order away.
-
-    Args:
-      codes: the slice's.
-      start, length: int64 [N]; where the sentences lie in codes, and their pieces,
-        two or more. A sentence may come several times.
-      numbers: uint64 [N]; a random number for each.
+    order away. `start` and `length` int64 [N] say where in the slice's codes the
+    sentences lie, of two pieces or more, some perhaps several times; `numbers` uint64
+    [N] are random.
     """
     codes = np.asarray(codes)  # slices of a memmap are slow
     cuts_at = np.zeros(len(start), np.int64)
@@ -87,10 +82,8 @@ def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
 
 def other_documents(keys: np.ndarray, own: np.ndarray,
                     num_documents: int) -> np.ndarray:
-    """Random documents, other than one's own unless ten draws all give that: int64 [N].
-
-    Of PLAN_KEYs and the numbers of the documents that are not wanted, [N].
-    """
+    """Random documents, other than one's own unless ten draws all give that: int64 [N],
+    of PLAN_KEYs and the documents that are not wanted, [N]."""
     other = keyed_random.below(keyed_random.word(keys, DOCUMENT), num_documents)
     for attempt in range(1, _TRIES):
         same = np.flatnonzero(other == own)
@@ -113,8 +106,8 @@ def cuts(keys: np.ndarray, length_a: np.ndarray, length_b: np.ndarray,
 
     Args:
       keys: uint64 [N]; PLAN_KEYs.
-      length_a, length_b: int64 [N]; pieces of the segments.
-      room: int64 [N]; pieces that both may have together.
+      length_a, length_b, room: int64 [N]; pieces of the segments, and of what both may
+        have together.
 
     Returns:
       Pieces to lose and how many of them from the front, for both segments: int64 [N].

@@ -112,13 +112,11 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
     objective a slice is the text that a walk goes over.
 
     Args:
-      documents: the slice.
-      position: where it lies.
+      documents, position: the slice, and where it lies.
       copies: numbers of the copies to make.
       options: how to cut; its masking is not read.
-      seed: any integer.
       counts: chunks that are left out are added to them.
-      at_once: walks that go in step, at most.
+      at_once: walks that advance together, at most.
 
     Yields:
       Some ten thousands of instances each, few enough to bound the memory.
@@ -154,20 +152,16 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
 
 
 def _ranges(whole: range, size: int) -> Iterator[range]:
-    """Cuts a range into ranges of `size` numbers or, the last one, fewer."""
     for begin in range(0, len(whole), size):
         yield whole[begin:begin + size]
 
 
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             at_once: int) -> Iterator[_Chunks]:
-    """The first chunk of every walk, then the second of those not at their end, ...
+    """The first chunks of all walks, then the second ones, ..., `at_once` or more.
 
     Where the end of a chunk depends on random numbers, they are computed for many steps
     ahead where walks are few, since a step costs as much for one walk as for hundreds.
-
-    Yields:
-      The chunks in the order in which they are found, `at_once` or more at a time.
     """
     full_sentences = options.sentence_objective == "none"
     draws = full_sentences or options.random_next_sentence
@@ -237,7 +231,7 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
     length = text.end[chunks.end - 1] - start
     first = text.end[chunks.begin + num_first(split, num_sentences) - 1] - start
     # Half of the pairs are negative. For sentence order their segments change places:
-    # both kinds have the same topic and words, and only coherence tells them apart.
+    # both kinds have the same topic and words, and differ in coherence alone.
     swap = is_negative(keyed_random.word(key, LABEL))
     other = swap & options.random_next_sentence
     single = num_sentences == 1
@@ -290,15 +284,10 @@ def _plans_of(text: _Text, walks: _Walks, chunks: _Chunks):
 
 def finish(drafts: Drafts, part_b: np.ndarray, start_b: np.ndarray,
            length_b: np.ndarray, counts: InstanceCounts) -> np.ndarray:
-    """Puts second segments from other documents in, and cuts all pairs to size.
+    """Adds second segments from other documents and cuts pairs to size: PLAN [N].
 
-    Args:
-      drafts: N instances, R of them with such a segment.
-      part_b, start_b, length_b: integers [R]; where it lies, for each lookup.
-      counts: all but the masks of the instances is added to them.
-
-    Returns:
-      PLAN [N].
+    `part_b`, `start_b`, `length_b`, integers [R], say where the segment of each of the
+    R lookups lies. All but the masks of the instances is added to `counts`.
     """
     plans, rows = drafts.plans.copy(), drafts.lookups["row"]
     plans["part_b"][rows], plans["start_b"][rows] = part_b, start_b

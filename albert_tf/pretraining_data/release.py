@@ -30,13 +30,10 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
                    lines_at_once: int = 4096) -> tuple[list[Document], CorpusCounts]:
-    """Reads and tokenizes documents, each once.
+    """The documents that have a sentence, in order, each tokenized once.
 
-    A document ends at a blank line; where a file does not end in one, its last
-    document goes on in the next file, as in the release.
-
-    Returns:
-      The documents that have a sentence, in order; equal pieces are one object.
+    A document ends at a blank line; where a file does not end in one, its last document
+    continues in the next file, as in the release. Equal pieces are one object.
     """
     progress = Progress("tokenizing", "bytes", files.total_size(paths))
     documents, counts, known = [[]], CorpusCounts(), {}
@@ -89,14 +86,8 @@ def features_of(instance: Instance, tokenizer: FullTokenizer,
 def make_records(
         documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
         random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
-    """Serialized instances of all documents, shuffled.
-
-    Args:
-      documents: from read_documents; shuffled in place, as the release does.
-      tokenizer: the one that made their pieces.
-      options: what to make.
-      random: shuffles the documents, makes the instances, shuffles those.
-    """
+    """Serialized instances of all documents, shuffled; `documents` are shuffled in
+    place, as in the release. All random draws are of `random`."""
     rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
     pieces = Pieces.of(tokenizer.vocab, rule)
     spec: FeatureSpec = pretraining_spec(
@@ -122,10 +113,8 @@ def make_records(
 
 def write_outputs(records: Sequence[bytes], paths: Sequence[str],
                   summary: dict[str, bytes]) -> None:
-    """Writes records to the files in turn, and the summary's files: all or none.
-
-    If one cannot be written, files of an earlier run stay as they were.
-    """
+    """Writes records to the files in turn, and the summary's files: all or none, so
+    that earlier files stay as they were if one cannot be written."""
     with files.staged(*paths, *summary) as staged:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(RecordWriter(path))
@@ -140,11 +129,9 @@ def write_outputs(records: Sequence[bytes], paths: Sequence[str],
 def create(options: DataOptions, tokenizer: FullTokenizer,
            random: Optional[RandomSource] = None, *,
            picture: bool = True) -> dict[str, Any]:
-    """Makes a pretraining data set; as local.create, on one process.
+    """Makes a pretraining data set, as local.create does, in one process.
 
-    Args:
-      options, tokenizer, picture: as for local.create, and so is what is returned.
-      random: by default both generators come from options.random_seed.
+    By default both generators of `random` start from options.random_seed.
     """
     check(options, tokenizer)
     begin = time.monotonic()

@@ -30,7 +30,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, vocabulary: Sequence[str], rule: str) -> "Pieces":
-        """Args: all pieces, and a rule of tokenization.word_starts."""
+        """All pieces, and a rule of tokenization.word_starts."""
         return cls(list(vocabulary), WordStarts(rule))
 
 
@@ -82,13 +82,13 @@ def create_instances(
         options: InstanceOptions, random: RandomSource) -> DocumentInstances:
     """Walks once over a document (the release's create_instances_from_document).
 
-    Segments gather in a chunk until it has the target length or the document
-    ends; each chunk gives one instance.
+    Segments gather in a chunk until it has the target length or the document ends; each
+    chunk gives one instance.
 
     Args:
-      documents: all documents; none is empty, and no segment is.
-      document_index: the document to walk over. The others are only read for
-        second segments of the origin RANDOM_DOCUMENT.
+      documents: all documents; none is empty, and no segment is. Those other than
+        `document_index` are only read for second segments of the origin
+        RANDOM_DOCUMENT.
       pieces: the vocabulary.
       options: how to cut and mask; there is a sentence objective.
       random: its generators continue from their state.
@@ -155,7 +155,7 @@ def _target_length(options: InstanceOptions, random: RandomSource) -> int:
     """Pieces to aim at: mostly as many as fit."""
     target_length = options.max_pieces
     if random.python.random() < options.short_seq_prob:
-        # Shorter sequences too, so that pretraining differs less from fine-tuning.
+        # Texts of fine-tuning are often shorter than a full sequence.
         target_length = random.python.randint(2, target_length)
     return target_length
 
@@ -182,8 +182,8 @@ def _pair_of_chunk(
         num_unused = len(chunk) - num_first
     if draw.random() >= 0.5:
         return _Pair(first, second, FOLLOWING)
-    # Sentence order: both segments are of one text and topic, so that nothing but
-    # their coherence tells a swapped pair (section 3.1 of the paper).
+    # Sentence order: both segments are of one text and topic, so that only coherence
+    # shows that a pair was swapped (section 3.1 of the paper).
     if not options.random_next_sentence:
         return _Pair(second, first, SWAPPED)
     second = _random_segment(
@@ -196,9 +196,9 @@ def _random_segment(
         random: RandomSource) -> Segment:
     """Text from a random place of a random other document.
 
-    Ten draws look for another document; after that the last one drawn is used,
-    so with one document the text comes from that document. At least one
-    segment is taken, also if target_length is not positive.
+    Ten draws look for another document; then the last one drawn is used, so that a
+    single document gives its own text. At least one segment is taken, also if
+    target_length is not positive.
     """
     for _ in range(10):
         other = random.python.randint(0, len(documents) - 1)
@@ -215,11 +215,8 @@ def _random_segment(
 
 def _split_segment(segment: Segment, pieces: Pieces,
                    random: RandomSource) -> tuple[Segment, Segment]:
-    """Cuts a segment of two pieces or more at a random place.
-
-    Before the start of a word, where there is one: half a word at the cut would
-    give the order away.
-    """
+    """Cuts a segment of two pieces or more at a random place: before the start of a
+    word where there is one, since half a word at the cut would give the order away."""
     places = [place for place in range(1, len(segment))
               if pieces.starts_word[segment[place]]]
     cut = random.python.choice(places or range(1, len(segment)))

@@ -1,4 +1,4 @@
-"""The output files of a run while they grow: units' records, in the units' order.
+"""The output files while they grow: units' records, in the units' order.
 
     ranks      0 ......................................... N - 1
     units      |    0    |    1    |    2    |    3    |    4    |   made in any order
@@ -40,10 +40,9 @@ def shard_name(shard: int) -> str:
 class GrowingFile:
     """A local file to which fragments are appended, also after an interruption.
 
-    Args:
-      path: the file; it may be there from an interrupted run.
-      sums: [size, CRC-32C] of the fragments that it may hold, in order. As many as are
-        found whole and unchanged are kept, and what comes after them is cut off.
+    Where the file is there, `sums` are [size, CRC-32C] of the fragments that it may
+    hold, in order: as many as are found whole and unchanged are kept, the rest is cut
+    off.
 
     Attributes:
       num_fragments: how many the file holds.
@@ -68,11 +67,8 @@ class GrowingFile:
             raise _cannot_write(path, error) from error
 
     def append(self, fragment: str) -> None:
-        """Appends a file, and removes it.
-
-        Raises:
-          Interruption: if there is no room; the file then holds what it held.
-        """
+        """Appends a file, and removes it. An Interruption, if there is no room, leaves
+        what the file held."""
         whole = self.sum
         try:
             with (open(self.path, "r+b") as stream,
@@ -94,11 +90,7 @@ def _cannot_write(path: str, error: OSError) -> Interruption:
 class Shards:
     """All output files, as far as they have grown.
 
-    Args:
-      folder: of unfinished work.
-      outputs: the final names, one for each shard.
-      units: all of the data set, by their numbers 0, 1, ...
-      num_instances: of the data set.
+    `outputs` are their final names; `units` are all of the data set, by their numbers.
     """
 
     def __init__(self, folder: WorkFolder, outputs: Sequence[str],

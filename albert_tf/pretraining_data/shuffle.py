@@ -54,12 +54,8 @@ def shards_of_ranks(first: int, end: int, num_instances: int,
 
 
 def units_of_cells(cells: np.ndarray, fewest_rows: int) -> list[Unit]:
-    """Units of about equal size.
-
-    Args:
-      cells: number of instances in each cell.
-      fewest_rows: instances of a unit of a small data set.
-    """
+    """Units of about equal size, of at least `fewest_rows` instances where there are as
+    many; `cells` is the number of instances in each cell."""
     total = int(cells.sum())
     # Enough units for many workers and for an even progress, none too large.
     size = min(_MOST_ROWS_PER_UNIT, max(fewest_rows, total // 256))
@@ -77,12 +73,8 @@ class SortedWriter:
     """Sorts rows in memory, so many at a time, and writes them as sorted files.
 
     Attributes:
-      names: of the sorted files.
+      names: of the sorted files, which begin with `prefix`.
       sums: name on disk → size and checksum, for WorkFolder.finish.
-
-    Args:
-      folder: where to.
-      prefix: begins the names.
     """
 
     def __init__(self, folder: WorkFolder, prefix: str):
@@ -99,7 +91,6 @@ class SortedWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is held, if anything."""
         if not self._held:
             return
         rows = sort_by_rank(np.concatenate(self._held))

@@ -1,11 +1,11 @@
 """Documents of text files, read in parallel: the files are cut into spans.
 
-Text has a sentence a line and a blank line between documents; a document runs on
-into the next file where a file does not end in a blank line. The input, all files
-one after the other, is cut anywhere. A document belongs to the span in which the
-blank line before it begins (think of one before the input). To read a span is to skip
-what comes before its first blank line, and to read its last document to the end,
-whatever spans and files that reaches into. So any cutting gives the same documents.
+Text has a sentence a line and a blank line between documents; a document continues in
+the next file where a file does not end in a blank line. The input, all files one after
+the other, is cut anywhere. A document belongs to the span in which the blank line
+before it begins (think of one before the input). To read a span is to skip what comes
+before its first blank line, and to read its last document to the end, whatever spans
+and files that reaches into. So any cutting gives the same documents.
 
 Files are read in blocks of lines: a block is decoded, prepared and searched for
 blank lines as one, and a document is never held as a whole.
@@ -32,7 +32,8 @@ _COMPRESSION = 4
 # A line with NUL for more than a quarter of its bytes is not text: text in UTF-16
 # without a byte-order mark has one for every other byte, and is valid UTF-8.
 _FEWEST_NULS, _NUL_SHARE = 16, 0.25
-# Near a byte that is not UTF-8 these tell a binary file from another encoding.
+# Near a byte that is not UTF-8 these are the sign of a binary file; without them the
+# text has another encoding.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")
 
 
@@ -108,18 +109,14 @@ def read_span(paths: Sequence[str], span: Span,
               prepare: Callable[[list[str]], list[str]],
               block_bytes: int = BLOCK_BYTES,
               max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
-    """Documents that belong to a span, in blocks.
+    """Documents that belong to a span, in blocks; the first block begins with one.
 
     Args:
       paths: all files of the input, in order: those that plan_spans got.
-      span: one of plan_spans(paths).
-      prepare: makes of lines (which may end in "\\r") lines for the tokenizer; a
-        line that becomes "" is blank.
+      prepare: makes of lines (which may end in "\\r") lines for the tokenizer; a line
+        that becomes "" is blank.
       block_bytes: text that is read at a time.
       max_line_bytes: longest line.
-
-    Yields:
-      Blocks without gaps; the first begins with a document.
     """
     # Whether a blank line of this span has been seen, and whether a document has
     # begun since the last one.
@@ -159,14 +156,8 @@ def read_span(paths: Sequence[str], span: Span,
 def _between(lines: list[str], blanks: list[int], at: int, end: int,
              starts: np.ndarray, file_bits: int,
              inside: bool) -> tuple[Lines, bool]:
-    """Lines at ... end - 1 of a block without its blank lines.
-
-    Args:
-      inside: whether a document goes on in these lines.
-
-    Returns:
-      The lines, and whether a document goes on behind them.
-    """
+    """Lines at ... end - 1 of a block without its blank lines, and whether a document
+    continues behind them, as it does before them if `inside`."""
     kept: list[str] = []
     first: list[int] = []
     ids: list[int] = []
@@ -192,10 +183,8 @@ class _Block(NamedTuple):
 
 def _blocks(path: str, start: int, limit: float, block_bytes: int,
             max_line_bytes: int) -> Iterator[_Block]:
-    """Blocks of the lines of a file that begin at byte `start` or later.
-
-    None if there is no such line before byte `limit`.
-    """
+    """Blocks of the lines of a file that begin at byte `start` or later; none if there
+    is no such line before byte `limit`."""
     with files.open_binary(path) as raw:
         stream = files.decompressed(path, raw)
         offset = 0

@@ -53,10 +53,8 @@ class CorpusCounts:
 
 @dataclasses.dataclass
 class InstanceCounts:
-    """Counts over the instances, filled while they are made.
-
-    `add_plans` and `add_masks` count their two halves, each where it is made.
-    """
+    """Counts over the instances, filled while they are made: `add_plans` and
+    `add_masks` count their two halves, each where it is made."""
 
     max_seq_length: int
     lengths: collections.Counter = _counter()  # instances by pieces, special ones too
@@ -85,10 +83,8 @@ class InstanceCounts:
                        _histogram([size for one in made for size in one.ngrams]))
 
     def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
-        """Counts all but the masks of N planned instances.
-
-        Their lengths and indices of ORIGINS, [N], and how many pieces were cut off.
-        """
+        """Counts all but the masks of N planned instances: their lengths and indices of
+        ORIGINS, [N], and how many pieces were cut off."""
         _add(self.lengths, enumerate(_histogram(num_pieces)))
         _add(self.origins, zip(ORIGINS, _histogram(origins)))
         self.cut += int(num_cut)
@@ -188,10 +184,8 @@ def _distribution(counted: collections.Counter) -> dict[str, float]:
 
 
 def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
-    """Counts of lengths in bins of equal width, the last of which ends at `longest`.
-
-    Bin i of B holds the lengths up to longest - (B - 1 - i) * width.
-    """
+    """Counts of lengths in B bins of equal width; bin i holds the lengths up to
+    longest - (B - 1 - i) * width."""
     width = max(1, -(-longest // _MOST_BINS))
     counts = [0] * -(-longest // width)
     for length, n in lengths.items():
@@ -200,12 +194,8 @@ def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
 
 
 def figures(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, str]:
-    """The numbers of a summary as text, by names for the eye.
-
-    Args:
-      corpus: CorpusCounts.as_dict.
-      made: InstanceCounts.as_dict.
-    """
+    """The numbers of a summary (the `as_dict` of CorpusCounts and of InstanceCounts) as
+    text, by names for the eye."""
     length, masked = made["length"], made["predicted_per_instance"]
     return {
         "documents": f"{corpus['documents']:,}",
@@ -256,10 +246,9 @@ def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str
 
 
 def summary_path(output_file: str) -> str:
-    """Where the summary of a run goes: beside its first output.
+    """Where the summary goes: beside the first output, without the number of a shard.
 
-    The name differs at its start, so that no glob for the outputs matches it; the
-    number of a shard is left out.
+    The name differs at its start, so that no glob for the outputs matches it.
     """
     folder, name = os.path.split(SHARD.sub("", output_file))
     return os.path.join(folder, f"summary-{name}.json")

@@ -26,14 +26,10 @@ _TEXT = {
 
 
 def draw_summary(made: Mapping[str, Any], figures: Mapping[str, str]) -> bytes:
-    """Draws the summary: lengths, labels, predictions, and the counts as text.
+    """Draws lengths, labels, predictions, and the counts as text: a PNG of 1200 x 800.
 
-    Args:
-      made: InstanceCounts.as_dict.
-      figures: the counts as text, by name.
-
-    Returns:
-      A PNG of 1200 by 800 pixels.
+    `made` is InstanceCounts.as_dict, `figures` the counts as text by name
+    (summary.figures).
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -62,7 +62,7 @@ class Documents(NamedTuple):
 
 
 class _Tokenizing:
-    """The state of tokenizing one span: what has gone before."""
+    """The state of tokenizing one span: what came before."""
 
     def __init__(self, paths: Sequence[str], encoder: PieceEncoder,
                  max_pieces: int, max_sentences: int):
@@ -77,18 +77,15 @@ class _Tokenizing:
         self._first_sentence = self._first_code = 0
 
     def add(self, block: spans.Lines) -> tuple[np.ndarray, ...]:
-        """Encodes lines, and closes the documents that end before one of them.
-
-        Returns:
-          What the block adds to each file of the part.
-        """
+        """Encodes lines, and closes the documents that end before one of them; returns
+        what the block adds to each file of the part."""
         encoded = self._encoder.encode(block.lines)
         lengths = encoded.lengths
         pieces_before = sums_before(lengths)
         bounds = np.array([0, *block.first, len(lengths)])
         pieces = np.diff(pieces_before[bounds])
         sentences = np.diff(sums_before(lengths != 0)[bounds])
-        # The first section goes on with the open document, the last stays open.
+        # The first section continues the open document, the last stays open.
         pieces[0] += self._pieces
         sentences[0] += self._sentences
         ids = np.array([self._id, *block.ids], np.uint64)
@@ -148,11 +145,8 @@ def write_part(
     """Tokenizes a span's documents into the files of part `span.number`.
 
     Memory does not grow with the span or its documents, but for one line; `block_bytes`
-    of text are tokenized at a time. `paths` are all files of the input.
-
-    Returns:
-      The fields of summary.CorpusCounts, and the sums of the files for
-      WorkFolder.finish.
+    of text are tokenized at a time. `paths` are all files of the input. Returns the
+    fields of summary.CorpusCounts, and the sums of the files for WorkFolder.finish.
     """
     state = _Tokenizing(paths, encoder, max_pieces, max_sentences)
     blocks = spans.read_span(paths, span, encoder.prepare, block_bytes)
@@ -198,8 +192,7 @@ def random_starts(
 def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
           limit: np.ndarray) -> np.ndarray:
     """Where texts end that begin with sentences `start`, int64 [K]; `before` has the
-    pieces before each sentence, `limit` where the documents end.
-    """
+    pieces before each sentence, `limit` where the documents end."""
     ends = np.searchsorted(before, before[start] + target)
     return np.clip(ends, start + 1, limit)
 
@@ -207,15 +200,12 @@ def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
 class TokenStore:
     """The parts in a folder, all of them written; documents are numbered through.
 
-    Can be pickled.
-
         store = TokenStore(folder)
         for first, first_code, documents in store.slices(0):
+            print(len(documents.ids), documents.codes[:10])
 
-    Args:
-      folder: with all parts.
-      most_open: files that may be open at a time; by default half of what the process
-        may have open, or fewer.
+    Can be pickled. At most `most_open` files are open at a time, by default half of
+    what the process may have open, or fewer.
 
     Attributes:
       num_parts: how many parts there are.
@@ -261,12 +251,12 @@ class TokenStore:
                ) -> Iterator[tuple[int, int, Documents]]:
         """The documents of a part in slices, for parts of any size.
 
-        A slice takes documents until it has so many sentences.
+        A slice takes documents until it has `num_sentences`. Its codes are mapped: what
+        is not looked at takes no memory.
 
         Yields:
           The number in the part of the slice's first document, the position in the
-          part's codes of its first code, and the slice; its codes are mapped: what
-          is not looked at takes no memory.
+          part's codes of its first code, and the slice.
         """
         total = self._num_documents(number)
         first = 0
@@ -295,10 +285,8 @@ class TokenStore:
 
     def read(self, parts: np.ndarray, starts: np.ndarray,
              lengths: np.ndarray) -> np.ndarray:
-        """Codes of K texts, in the order given, one after the other.
-
-        Each is `lengths` codes of part `parts` from `starts` on; all [K].
-        """
+        """Codes of K texts in the order given, one after the other: `lengths` codes of
+        part `parts` from `starts` on, each [K]."""
         if not len(parts):
             return np.zeros(0, self.dtype or np.uint16)
         return self._read("tokens", self.dtype, parts, starts, lengths)
@@ -306,12 +294,8 @@ class TokenStore:
     def second_segments(
             self, documents: np.ndarray, drawn: np.ndarray,
             targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """random_starts of K documents by their numbers in the store.
-
-        Returns:
-          Where the texts lie: part, uint32 [K], and first code in the part,
-          uint64 [K]; and how many pieces they have, int64 [K].
-        """
+        """random_starts of K documents by their numbers in the store: part, uint32 [K],
+        first code in it, uint64 [K], and pieces, int64 [K], of each text."""
         found = [(np.zeros(0, np.int64),) * 3]
         for i in range(0, len(documents), _SEGMENTS_AT_ONCE):
             some = np.s_[i:i + _SEGMENTS_AT_ONCE]

@@ -1,8 +1,8 @@
 """A folder of finished units of work, from which an interrupted run is resumed.
 
-A unit is finished when its JSON file is there. That is written last, and holds sizes
-and checksums of the unit's files, so that a damaged or missing one is found before
-it is used. Files appear under their names when they are whole.
+A unit is finished when its JSON file is there, which is written last and holds sizes
+and checksums of the unit's files, so that a damaged or missing one is found before it
+is used. Files appear under their names when they are whole.
 """
 
 import contextlib
@@ -37,47 +37,40 @@ def has_sum(path: str, expected: list[int]) -> bool:
 
 
 class FileSum:
-    """A file while it is written.
-
-    Attributes:
-      sum: [size, CRC-32C] of what it holds so far.
-    """
+    """A file while it is written; `sum` is [size, CRC-32C] of what it holds."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
         self.sum = [0, 0]
 
     def write(self, data: bytes) -> None:
-        """Appends bytes."""
         self._stream.write(data)
         self.sum = extended(self.sum, data)
 
 
 class WorkFolder:
-    """Units of work in a folder; can be pickled.
+    """Units of work in a local folder; can be pickled.
 
-    Args:
-      path: the folder; a local one.
+        folder = WorkFolder("data.unfinished")
+        with folder.claimed({"seed": 1}, ["a.txt"]), folder.write("rows") as stream:
+            stream.write(b"...")
+        folder.finish("unit-0", {"count": 1}, {"rows": stream.sum})
     """
 
     def __init__(self, path: str):
         self.path = path
 
     def file(self, name: str) -> str:
-        """Path of a file in the folder."""
         return os.path.join(self.path, name)
 
     @contextlib.contextmanager
     def claimed(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[bool]:
-        """Makes the folder, and keeps other runs out of it.
+        """Makes the folder and keeps other runs out; yields whether a run is resumed.
 
         Args:
           settings: JSON values; what is in the folder was made with the same.
-          inputs: JSON value for the state of the input. Where it has changed, what
-            is in the folder is of no use and is removed.
-
-        Yields:
-          Whether an interrupted run is resumed.
+          inputs: JSON value for the state of the input. Where it has changed, what is
+            in the folder is removed.
         """
         files.make_directory(self.path, "the folder for unfinished work")
         self._check_files()
@@ -134,15 +127,10 @@ class WorkFolder:
 
     def finish(self, unit: str, info: Mapping[str, Any],
                sums: Mapping[str, list[int]]) -> dict[str, Any]:
-        """Marks a unit as finished.
+        """Marks a unit as finished; returns what `finished` gives from now on.
 
-        Args:
-          unit: its name.
-          info: JSON values to be kept with it.
-          sums: the unit's files → FileSum.sum.
-
-        Returns:
-          What `finished` gives from now on: `info`, and "files": `sums`.
+        That is `info`, JSON values to be kept with it, and "files": `sums`, the unit's
+        files → FileSum.sum.
         """
         info = {**info, "files": dict(sums)}
         self._note(unit, info)
