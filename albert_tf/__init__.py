@@ -26,10 +26,8 @@ def lazily(package: str, names: Mapping[str, str]
            ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose public names load on first use.
 
-    Args:
-      package: its `__name__`.
-      names: public name → the module of the package that defines it, or, with a slash
-        at its end, that it stands for.
+    `package` is its `__name__`; `names` maps a public name to the module of the package
+    that defines it or, with a slash at its end, that it stands for.
     """
     def getattr_(name: str) -> Any:
         if name not in names:

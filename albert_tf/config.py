@@ -30,28 +30,26 @@ class AlbertConfig:
 
     The defaults are those of the release's `modeling.AlbertConfig`. E is much smaller
     than H (section 3.1 of the paper): embeddings learn what a piece means by itself,
-    layers what it means here, and V x E + E x H parameters do for V x H. BERT is the
-    case `embedding_size == hidden_size`, `parameter_sharing == "none"`.
+    layers what it means in its context, and V x E + E x H parameters replace V x H.
+    BERT is the case `embedding_size == hidden_size`, `parameter_sharing == "none"`.
 
     Attributes:
-      vocab_size: number of pieces V.
-      embedding_size: width E of the embeddings.
-      hidden_size: width H of the layers.
-      num_hidden_layers: number of layers L.
-      num_hidden_groups: number of groups G of layers; layers of one group share
-        their parameters.
+      vocab_size, embedding_size, hidden_size: V pieces; widths E of the embeddings and
+        H of the layers.
+      num_hidden_layers, num_hidden_groups: L layers in G groups; layers of one group
+        share their parameters.
       num_attention_heads: heads per layer; divides H.
       intermediate_size: width of the feed-forward sub-layer.
       inner_group_num: blocks inside each layer.
-      hidden_act: activation of the feed-forward sub-layer and of the
-        masked-LM transform: gelu (in its tanh form), relu, tanh or linear.
+      hidden_act: activation of the feed-forward sub-layer and of the masked-LM
+        transform, one of ACTIVATIONS; gelu is its tanh form.
       hidden_dropout_prob: dropout rate of embeddings and sub-layer outputs.
       attention_probs_dropout_prob: dropout rate of attention probabilities.
       max_position_embeddings: longest sequence.
       type_vocab_size: number of segment ids.
       initializer_range: standard deviation of the initial weights.
-      parameter_sharing: what layers share, one of SHARING. Not in the
-        released files, where it is "all".
+      parameter_sharing: what layers share, one of SHARING. Not in the released files,
+        where it is "all".
       down_scale_factor: in the released files; unused, there and here.
       extra: keys of the JSON file that mean nothing here; kept and written back.
     """
@@ -126,12 +124,8 @@ class AlbertConfig:
 
     @classmethod
     def named(cls, name: str, **changes) -> "AlbertConfig":
-        """A published size by name, with some values changed.
-
-        Args:
-          name: one of NAMED, for example "base", "xxlarge-v2", "bert-base".
-          **changes: fields to set otherwise, for example vocab_size=21128.
-        """
+        """A published size, one of NAMED ("base", "xxlarge-v2", "bert-base"), with some
+        values changed, such as vocab_size=21128."""
         if name not in NAMED:
             raise InputError(
                 f"no model is named '{name}'; known: {', '.join(NAMED)}.")
@@ -168,9 +162,9 @@ class AlbertConfig:
     def group_of_layer(self, layer: int) -> int:
         """Group of a layer: int(l / L * G), in floats as the release computes it.
 
-        For a few settings, such as 49 layers in 49 groups, rounding gives another
-        group than l * G // L, and some groups have no layer; so too where there are
-        more groups than layers.
+        For a few settings, such as 49 layers in 49 groups, rounding gives another group
+        than l * G // L, and some groups have no layer; likewise with more groups than
+        layers.
         """
         return int(layer / self.num_hidden_layers * self.num_hidden_groups)
 

@@ -1,6 +1,6 @@
 """The exceptions that end a script with a sentence and no traceback.
 
-One rule holds in the whole package, and is said here alone: whatever a user can mend
+One rule holds in the whole package, and stands here alone: whatever a user can mend
 raises `InputError` with one sentence that names the file, line, flag or value and says
 what to do. Functions have no "Raises" section for it. Anything else that is raised, an
 AssertionError or a KeyError, is a mistake of this package.

@@ -1,8 +1,8 @@
 """Files by name: globs, text with line numbers, writing under a temporary name.
 
 Local paths go through Python's own functions; paths with a scheme, such as
-`gs://bucket/file`, through `tf.io.gfile`, which is imported only then, so that
-work on local files never loads TensorFlow.
+`gs://bucket/file`, through `tf.io.gfile`, imported only then: work on local files never
+loads TensorFlow.
 """
 
 import bz2
@@ -69,15 +69,11 @@ def is_compressed(path: str) -> bool:
 
 
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
-    """The content of an open file, decompressed if its name ends in COMPRESSED.
+    """The content of an open file, decompressed if its name ends in COMPRESSED;
+    otherwise `stream` itself.
 
-    Args:
-      path: the file's name.
-      stream: its bytes; stays open when the result is closed.
-
-    Returns:
-      A stream whose reading raises one of READ_ERRORS if the file is damaged;
-      `stream` itself for other names.
+    `stream` stays open when the result is closed. Reading raises one of READ_ERRORS
+    where the file is damaged.
     """
     if path.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream)
@@ -91,10 +87,8 @@ def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
 
 
 class _ZstdReader(io.RawIOBase):
-    """Decompresses Zstandard frames, and notices when the last one is cut short.
-
-    (The stream readers of the package take such a file as complete.)
-    """
+    """Decompresses Zstandard frames, and notices when the last one is cut short, which
+    the package's own stream readers take for complete."""
 
     def __init__(self, path: str, stream: BinaryIO):
         super().__init__()
@@ -229,15 +223,10 @@ def remove_folder(path: str) -> None:
 
 
 def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
-    """Files that match comma-separated globs.
+    """Files that match globs, given as one comma-separated string or several; `flag` is
+    where they came from, for the error message.
 
-    Args:
-      patterns: globs, as one comma-separated string or as several strings.
-      flag: the flag they came from, for the error message ("--input_file").
-
-    Returns:
-      The paths in the order of the patterns, sorted within each pattern, each
-      path once.
+    The paths come in the order of the patterns, sorted within each, each path once.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
@@ -267,16 +256,13 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
 
 def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
                keep_ends: bool = False) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 text file with their numbers, starting at 1.
+    """Lines of a UTF-8 text file, decompressed by its name, with their numbers from 1.
 
-    A byte-order mark at the start is dropped. A file whose name ends in one of
-    COMPRESSED is decompressed.
+        for number, line in read_lines("wiki.txt.gz"):
 
-    Args:
-      path: the file.
-      on_bytes: called with the number of bytes of the file (compressed, if it is)
-        that were read since the last call.
-      keep_ends: whether lines keep their ends, "\\n" or "\\r\\n".
+    A byte-order mark at the start is dropped. `on_bytes` is called with the number of
+    bytes of the file as it lies on disk that were read since the last call; `keep_ends`
+    keeps the lines' "\\n" or "\\r\\n".
     """
     number, told = 0, 0
     with open_binary(path) as stream:
@@ -357,7 +343,7 @@ def staged(*paths: str) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def atomic_write(path: str) -> Iterator[BinaryIO]:
-    """Opens `path` for writing bytes as `staged` does: it appears whole or not at all."""
+    """Opens `path` to write bytes as `staged` does: it appears whole or not at all."""
     with staged(path) as (temporary,):
         stream = open_binary(temporary, "wb")
         try:
@@ -371,12 +357,8 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
 
 
 def make_directory(path: str, what: str) -> None:
-    """Makes a directory and its parents, and checks that files can be made in it.
-
-    Args:
-      path: the directory.
-      what: what wants it, for the error message ("--output_dir").
-    """
+    """Makes a directory and its parents, and checks that files can be made in it;
+    `what` wants it, for the error message ("--output_dir")."""
     if is_remote(path):
         with _remote_errors(f"{what}: the folder {path}"):
             _gfile().makedirs(path)

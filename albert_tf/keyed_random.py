@@ -1,14 +1,17 @@
 """Random numbers as a pure function of a key and an index.
 
-Data creation draws for millions of sequences at once, in any order, on any number
-of workers, and must come to the same records. So there is no generator with a state:
-a sequence of numbers belongs to a key, such as that of (seed, document, copy,
-instance), and its i-th number is computed from the key and i alone, for whole arrays
-of keys at a time.
+    keys = keys_of(seed, np.arange(1000))    # one for each of 1000 sequences
+    uniform(keys, 7)                         # number 7 of each, [1000]
+
+Data creation draws for millions of sequences at once, in any order, on any number of
+workers, and must come to the same records. So there is no generator with a state: a
+sequence of numbers belongs to a key, such as that of (seed, document, copy, instance),
+and its i-th number is computed from the key and i alone, for whole arrays of keys at a
+time.
 
 The numbers are those of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014; its outputs pass BigCrush): the state
-goes up by an odd constant, and each state is mixed by two rounds of shift, xor and
+pseudorandom number generators", OOPSLA 2014; its outputs pass BigCrush): the state goes
+up by an odd constant, and each state is mixed by two rounds of shift, xor and
 multiplication.
 """
 
@@ -34,11 +37,8 @@ def _mixed(states: np.ndarray) -> np.ndarray:
 def keys_of(*parts: int | np.ndarray) -> np.ndarray:
     """One key for several integers: other integers, or another order, another key.
 
-    Args:
-      parts: integers, or arrays of them that broadcast; taken modulo 2^64.
-
-    Returns:
-      uint64, of the shape to which the parts broadcast; [] if all are integers.
+    The parts are integers modulo 2^64, or arrays of them; the result is uint64 of the
+    shape to which they broadcast, [] if all are integers.
     """
     key = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in parts)), np.uint64)
     for part in parts:
@@ -73,28 +73,17 @@ def uniform(keys: np.ndarray, index: int) -> np.ndarray:
 
 
 def below(numbers: np.ndarray, bounds: int | np.ndarray) -> np.ndarray:
-    """Numbers as integers in 0 ... bounds - 1, int64 of the broadcast shape.
-
-    All are equally likely but for a share of bounds / 2^53.
-
-    Args:
-      numbers: uint64 from `words`.
-      bounds: 1 to 2^53.
-    """
+    """uint64 numbers of `words` as int64 in 0 ... bounds - 1, bounds being 1 to 2^53;
+    all equally likely but for a share of bounds / 2^53."""
     return (as_uniform(numbers) * bounds).astype(np.int64)
 
 
 def ones(keys: np.ndarray, first: int, counts: np.ndarray) -> np.ndarray:
-    """How many of `counts` random bits are 1, for each key: Binomial(counts, 1/2).
+    """How many of counts [N] random bits are 1, for each of keys [N]: Binomial(counts,
+    1/2), int64 [N].
 
-    Args:
-      keys: uint64 [N].
-      first: the bits are those of the words first, first + 1, ...
-      counts: int64 [N]; for the same key, the bits of a smaller count are the first
-        ones of those of a larger.
-
-    Returns:
-      int64 [N].
+    The bits are those of the words first, first + 1, ...; for the same key those of a
+    smaller count are the first ones of those of a larger.
     """
     found = np.zeros(len(keys), np.int64)
     rows, word = np.flatnonzero(counts), 0

@@ -1,8 +1,7 @@
 """Processes that apply a function to many items.
 
-A worker that is killed, for want of memory say, does not hang the others: its item
-is done again by another, a few times at most. Workers end with their parent, however
-that ends.
+A worker that is killed, for lack of memory say, does not hang the others: another one
+repeats its item, a few times at most. Workers end with their parent, however that ends.
 """
 
 import collections
@@ -42,14 +41,13 @@ def num_processes(num_workers: int) -> int:
 
 
 class WorkerPool:
-    """Processes that apply a function to items, in one go or several.
+    """Processes that apply a function to items, in one call or several.
 
         with WorkerPool(function, num_workers) as pool:
             for result in pool.in_order(items, "tokenizing"):
 
-    Args:
-      function: can be pickled; each process receives it once, with what it holds.
-      num_workers: processes; with 1, this one does the work.
+    `function` can be pickled; each process receives it once, with what it holds. With
+    one worker, this process does the work.
     """
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
@@ -64,14 +62,10 @@ class WorkerPool:
         self._stop()
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
-        """function(item) of each item, in the order of the items.
+        """function(item) of each item, in the order of the items, which can be pickled.
 
-        An error is that of the first item with one. Where processes are killed again
-        and again it is an Interruption.
-
-        Args:
-          items: can be pickled.
-          what: the work, for messages ("tokenizing").
+        An error is that of the first item with one; processes killed again and again
+        raise an Interruption. `what` names the work in messages ("tokenizing").
         """
         if self._num_workers == 1:
             yield from map(self._function, items)
@@ -157,7 +151,7 @@ def _start_worker(pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """Without this, a worker whose parent was killed would wait for work for ever."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 

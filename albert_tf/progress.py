@@ -1,4 +1,4 @@
-"""How far long work is, how fast, how long it will still take."""
+"""Progress of long work on the log: how far it is, how fast, and the time left."""
 
 import datetime
 import time
@@ -32,9 +32,9 @@ class Progress:
         reading: 310 of 1,240 documents (25.0%), 50 s left, 18.6 documents/s
 
     Args:
-      doing: what goes on, the line's first word.
+      doing: the line's first word.
       unit: what is counted.
-      total: how many there are; None if that is not known.
+      total: None if not known.
       done: how many are done at the start.
       contents: what a unit consists of, for more rates: name → how many.
     """
@@ -48,7 +48,7 @@ class Progress:
 
     @classmethod
     def of_bytes(cls, doing: str, total: Optional[int]) -> Callable[[int], None]:
-        """What to call with numbers of bytes as they come; lines count in MB."""
+        """A function to call with numbers of bytes as they come; lines count in MB."""
         progress = cls(doing, "MB", total and total / 1e6)
         return lambda count: progress.add(count / 1e6)
 

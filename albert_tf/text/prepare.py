@@ -21,14 +21,16 @@ DEDUPLICATION = ("documents", "sentences", "none")
 class Options(NamedTuple):
     """What becomes of the documents.
 
+        Options(language="de", min_document_sentences=2, heldout_share=0.005)
+
     Attributes:
       language: ISO code, as `sentences.check_language` returns it.
       min_sentence_chars: shorter sentences are dropped.
       max_sentence_chars: longer ones are cut, not dropped; 0 for no limit.
       min_document_sentences: documents with fewer sentences are dropped.
-      deduplicate: "documents": a document with exactly the sentences of an
-        earlier one, upper and lower case aside, is dropped; "sentences": so is
-        every sentence that was seen anywhere before; "none".
+      deduplicate: "documents": a document with exactly the sentences of an earlier one,
+        upper and lower case aside, is dropped; "sentences": so is every sentence that
+        was seen anywhere before; "none".
       heldout_share: the share of documents to hold out, 0 to 1.
       heldout_documents: or their number; 0 to go by the share.
       random_seed: which documents they are.
@@ -86,19 +88,16 @@ class _Prepared(NamedTuple):
 
 def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
             heldout: Optional[BinaryIO], summary: Summary) -> None:
-    """Splits documents into sentences and writes them.
+    """Splits documents into sentences and writes them, with counts in `summary`;
+    without `heldout` all go to `training`.
 
-    A document is held out by a hash of its sentences and of the seed, so more
-    input never moves a document from one side to the other (with
-    `heldout_documents`, only out of the held-out ones, by others with smaller
-    hashes), and equal texts never stand on both sides.
+        with open("train.txt", "wb") as training:
+            prepare(documents, Options(), training, None, summary := Summary())
 
-    Args:
-      documents: what to write.
-      options: how.
-      training: the file for documents that are not held out.
-      heldout: the file for those that are, or None.
-      summary: receives the counts.
+    A document is held out by a hash of its sentences and of the seed, so more input
+    never moves a document from one side to the other (with `heldout_documents`, only
+    out of the held-out ones, by others with smaller hashes), and equal texts never
+    stand on both sides.
     """
     prepared = _prepared(documents, options, summary)
     if heldout is not None and options.heldout_documents:

@@ -33,17 +33,12 @@ _WORD = re.compile(r"[A-Za-z][a-z']*(?:-[a-z]+)*[.,;:!?)\"']*")
 
 def documents(on_file: Callable[[int], None] = lambda count: None,
               folders: Optional[Sequence[str]] = None) -> Iterator[tuple[str, str]]:
-    """Prose of the running Python and the packages installed in it.
+    """Prose of the running Python and the packages installed in it, or of `folders`.
 
+    Yields pairs of a name ("topics.assert", "lib/python3.11/json/decoder.py") and a
+    text with one paragraph to a line, in an order that depends on the names alone.
     Packages share docstrings: `prepare` with deduplicate="sentences" drops the copies.
-
-    Args:
-      on_file: called with 1 after each file.
-      folders: what to read instead of the installation.
-
-    Yields:
-      Pairs of a name ("topics.assert", "lib/python3.11/json/decoder.py") and a text
-      with one paragraph to a line, in an order that depends on the names alone.
+    `on_file` is called with 1 after each file.
     """
     if folders is None:
         for name, text in sorted(_topics().items()):

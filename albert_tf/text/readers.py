@@ -1,7 +1,10 @@
 """Reading documents: plain text, wikiextractor output, JSON lines.
 
-Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst); memory
-holds one document at a time.
+    for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
+        document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
+
+Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst); memory holds one
+document at a time.
 """
 
 import collections
@@ -38,10 +41,10 @@ class Layout(NamedTuple):
       json_field: the field of a JSON line that holds the text.
       document_separator: what ends a document of plain text, one of
         DOCUMENT_SEPARATORS.
-      line_breaks: what a single line end in text and JSON means, one of
-        LINE_BREAKS; see `paragraphs_of`.
-      keep_titles: whether the title that wikiextractor writes as an article's
-        first line stays.
+      line_breaks: what a single line end in text and JSON means, one of LINE_BREAKS;
+        see `paragraphs_of`.
+      keep_titles: whether the title that wikiextractor writes as an article's first
+        line stays.
     """
 
     input_format: str = "auto"
@@ -56,11 +59,7 @@ def read_documents(
         on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Document]:
     """Documents of the files, in order; one without text is yielded too.
 
-    Args:
-      paths: the files.
-      layout: how they are laid out.
-      counts: receives "title lines" (removed).
-      on_bytes: see files.read_lines.
+    `counts` receives the "title lines" removed; for on_bytes see files.read_lines.
     """
     for path in paths:
         lines, kind = files.read_lines(path, on_bytes, True), layout.input_format
@@ -208,12 +207,10 @@ _WIDEST_PAGE = 160
 def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
     """Paragraphs of lines: blank lines separate them, and single line ends may.
 
-    Args:
-      lines: the lines; other line ends than "\\n" (a form feed, U+2028, the
-        "\\r" of old files) are honoured inside them.
-      line_breaks: "keep": each line is a paragraph; "join": lines up to a blank
-        one are one paragraph; "auto": they are joined if they look wrapped to
-        the width of a page (`_is_wrapped`).
+    Other line ends than "\\n" (a form feed, U+2028, the "\\r" of old files) are
+    honoured inside the lines. With line_breaks "keep" each line is a paragraph, with
+    "join" lines up to a blank one are one paragraph, with "auto" they are joined if
+    they look wrapped to the width of a page (`_is_wrapped`).
     """
     paragraphs: list[str] = []
     block: list[str] = []

@@ -1,11 +1,12 @@
 """Cleaning text and splitting it into sentences.
 
-The rules for sentence ends are those of the library sentencex (Wikimedia),
-which carries them inside its package: nothing is downloaded at run time. It
-prefers two sentences left together to one torn apart. One of its rules is
-corrected here: a quotation mark or parenthesis that is never closed makes it
-take all text up to the next one for a quotation, which can swallow dozens of
-sentences (`_split_swallowed`).
+    split_sentences("It rained. Dr. Who left.", "en")  # ["It rained.", "Dr. Who left."]
+
+The rules for sentence ends are those of the library sentencex (Wikimedia), which
+carries them inside its package: nothing is downloaded at run time. It prefers two
+sentences left together to one torn apart. One of its rules is corrected here: a
+quotation mark or parenthesis that is never closed makes it take all text up to the next
+one for a quotation, which can swallow dozens of sentences (`_split_swallowed`).
 """
 
 import re
@@ -59,26 +60,15 @@ def check_language(code: str, flag: str = "--language") -> str:
 
 
 def clean_text(text: str) -> tuple[str, int]:
-    """Removes invisible characters and collapses white space, line ends included.
-
-    Returns:
-      The text and the number of characters removed other than white space.
-    """
+    """Removes invisible characters and collapses white space, line ends included;
+    returns the text and the number of characters removed other than white space."""
     text, removed = _INVISIBLE.subn("", text)
     return " ".join(text.split()), removed
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Splits one paragraph into sentences.
-
-    Args:
-      text: a paragraph without line ends, as `clean_text` returns it.
-      language: a code that `check_language` accepted.
-
-    Returns:
-      Sentences without white space around them. Joined, they hold every
-      character of `text` but white space.
-    """
+    """Splits one paragraph, as `clean_text` returns it, into sentences without white
+    space around them. Joined, they hold every character of `text` but white space."""
     sentences = []
     for sentence in sentencex.segment(language, text):
         if len(sentence.encode("utf-8")) > _SUSPICIOUS_BYTES:
@@ -91,9 +81,9 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 def _split_swallowed(text: str, language: str) -> list[str]:
     """Splits again without regard to quotation marks and parentheses.
 
-    The marks are taken out, the rest is split, and the cuts are carried over to
-    the text with its marks: closing marks stay with the sentence before a cut,
-    opening ones go with the sentence after it.
+    The marks are taken out, the rest is split, and the cuts are carried over to the
+    text with its marks: closing marks stay with the sentence before a cut, opening ones
+    go with the sentence after it.
     """
     kept = []  # position in `text` of each character of `plain`
     start = 0
@@ -121,10 +111,8 @@ def _split_swallowed(text: str, language: str) -> list[str]:
 
 
 def _join_fragments(sentences: list[str]) -> list[str]:
-    """Joins parts without a letter ("1.", "»") to the sentence after them.
-
-    The last one of a paragraph goes to the sentence before it.
-    """
+    """Joins parts without a letter ("1.", "»") to the sentence after them, the last one
+    of a paragraph to the sentence before it."""
     joined: list[str] = []
     waiting = ""
     for sentence in sentences:
@@ -141,11 +129,8 @@ def _join_fragments(sentences: list[str]) -> list[str]:
 
 
 def cut_long(sentence: str, max_chars: int) -> list[str]:
-    """Cuts a sentence into parts of at most `max_chars` characters.
-
-    At white space; where a part has none, after a comma or the like; where it has
-    none either, anywhere.
-    """
+    """Cuts a sentence into parts of at most `max_chars` characters: at white space,
+    else after a comma or the like, else anywhere."""
     parts = []
     while len(sentence) > max_chars:
         cut = sentence.rfind(" ", 1, max_chars + 1)

@@ -40,14 +40,11 @@ def is_punctuation(char: str) -> bool:
 def preprocess_text(text: str, lower: bool = True, remove_space: bool = True) -> str:
     """Prepares text for SentencePiece (the release's preprocess_text).
 
-    Args:
-      text: any text.
-      lower: whether to lower-case.
-      remove_space: whether to trim, and make each run of white space one blank.
+        preprocess_text(" Café  No. ½")  # "cafe no. 1⁄2"
 
-    Returns:
-      The text in the compatibility decomposition NFKD without its combining
-      characters. Quotes written as `` and '' stay as they are.
+    The compatibility decomposition NFKD without its combining characters.
+    `remove_space` trims the text, and makes each run of white space one blank. Quotes
+    written as `` and '' stay as they are.
     """
     if remove_space:
         text = " ".join(text.split())
@@ -81,10 +78,8 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True) -> list[str]:
 
 @functools.lru_cache(maxsize=None)
 def _combining() -> np.ndarray:
-    """Whether a code point is a combining character: bool [0x20001].
-
-    Planes from 2 on have none; they share the last place.
-    """
+    """Whether a code point is a combining character: bool [0x20001]. Planes from 2 on
+    have none; they share the last place."""
     table = np.zeros(0x20001, bool)
     table[:-1] = np.fromiter(
         map(unicodedata.combining, map(chr, range(0x20000))), np.uint8, 0x20000)

@@ -14,12 +14,12 @@ _SPACE = UNDERLINE + " "
 
 
 class SentencePieceMixin:
-    """What makes a FullTokenizer one of SentencePiece.
+    """The part of FullTokenizer that is SentencePiece.
 
-    The release splits a piece that ends in a digit and a comma, such as "▁1999,":
-    the part before the comma is encoded again on its own, and encoding puts a "▁"
-    before it. The release means to take that away where the piece had none, and
-    never does: the piece "9," inside a longer number becomes "▁9" and ",".
+    The release splits a piece that ends in a digit and a comma, such as "▁1999,": the
+    part before the comma is encoded again on its own, and encoding puts a "▁" before
+    it. The release means to take that away where the piece had none, and never does:
+    the piece "9," inside a longer number becomes "▁9" and ",".
     """
 
     uses_sentencepiece = True

@@ -27,15 +27,10 @@ class FullTokenizer:
         # ['▁hello', ',', '▁world', '!']
 
     As pathlib.Path it makes the class that suits, `SentencePieceTokenizer` or
-    `WordPieceTokenizer`. It can be pickled and sent to other processes.
-
-    Attributes:
-      vocab: piece → id; not to be changed.
-      do_lower_case: whether text is lower-cased.
-      strip_digit_comma_prefix: as given.
-      uses_sentencepiece: SentencePiece, or else WordPiece.
-      vocabulary_path: the file it was loaded from.
-      cls_id, sep_id, mask_id, pad_id, unk_id: ids of the special pieces.
+    `WordPieceTokenizer`. It can be pickled and sent to other processes. Besides its
+    arguments it has `vocab` (piece → id, not to be changed), `vocabulary_path`, whether
+    it `uses_sentencepiece`, and the ids of the special pieces: cls_id, sep_id, mask_id,
+    pad_id, unk_id.
     """
 
     uses_sentencepiece: bool
@@ -56,13 +51,13 @@ class FullTokenizer:
         Args:
           vocab_file: WordPiece vocabulary, one piece a line; not read where
             spm_model_file is given.
-          do_lower_case: whether to lower-case: by `prepare` with SentencePiece,
-            within `tokenize` with WordPiece.
+          do_lower_case: whether to lower-case: by `prepare` with SentencePiece, within
+            `tokenize` with WordPiece.
           spm_model_file: SentencePiece model.
-          strip_digit_comma_prefix: SentencePiece only. A piece such as "9," is
-            split into "9" and ","; the release turns a "9," inside a word into
-            "▁9" and ",", though it means to leave out the "▁". True leaves it
-            out. A published model expects False.
+          strip_digit_comma_prefix: SentencePiece only. A piece such as "9," is split
+            into "9" and ","; the release turns a "9," inside a word into "▁9" and ",",
+            though it means to leave out the "▁". True leaves it out. A published model
+            expects False.
         """
         self.do_lower_case = do_lower_case
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
@@ -83,7 +78,7 @@ class FullTokenizer:
             self.vocab[name] for name in names)
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
-        """The vocabulary, and its pieces for padding and for what it lacks."""
+        """The vocabulary, and its pieces for padding and for unknown text."""
         raise NotImplementedError
 
     @property
@@ -92,11 +87,8 @@ class FullTokenizer:
         return len(self.vocab)
 
     def prepare(self, text: str) -> str:
-        """What the release does to a text before `tokenize`.
-
-        preprocess_text for SentencePiece; nothing for WordPiece, whose cleaning is
-        part of tokenizing.
-        """
+        """The release's work on a text before `tokenize`: preprocess_text for
+        SentencePiece, nothing for WordPiece, whose cleaning is part of tokenizing."""
         return text
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
@@ -109,12 +101,8 @@ class FullTokenizer:
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
-        """[tokenize(text) for text in texts], faster.
-
-        Args:
-          texts: prepared texts.
-          num_threads: threads of SentencePiece; -1 takes one for each CPU.
-        """
+        """[tokenize(text) for text in texts], faster; texts are prepared. SentencePiece
+        takes `num_threads` threads, -1 for one for each CPU."""
         return [self.tokenize(text) for text in texts]
 
     def encode(self, text: str) -> list[int]:
@@ -129,12 +117,12 @@ class FullTokenizer:
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """tokenize(prepare(text)), each piece with its place in `text`.
 
-        text[start:end] is what the piece came from: in the text as given, before
-        white space is collapsed, accents dropped and letters lower-cased. An
-        accent written as a character of its own belongs to its letter. Where one
-        character gives several pieces, each has that character's place. White
-        space is in no piece's place: "▁" alone has start == end, just before the
-        next character that is not white space.
+        text[start:end] is what the piece came from: in the text as given, before white
+        space is collapsed, accents dropped and letters lower-cased. An accent written
+        as a character of its own belongs to its letter. Where one character gives
+        several pieces, each has that character's place. White space is in no piece's
+        place: "▁" alone has start == end, just before the next character that is not
+        white space.
         """
         located = self._locate(text)
         ids = self.convert_tokens_to_ids(piece for piece, _, _ in located)
@@ -145,11 +133,9 @@ class FullTokenizer:
         raise NotImplementedError
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of pieces.
-
-        SentencePiece gives unk_id for a piece that is not in the vocabulary, as it
-        keeps unknown text in its pieces. For WordPiece such a piece is an InputError.
-        """
+        """Ids of pieces. A piece that is not in the vocabulary is unk_id for
+        SentencePiece, which keeps unknown text in its pieces, and an InputError for
+        WordPiece."""
         raise NotImplementedError
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:

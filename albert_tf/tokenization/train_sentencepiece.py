@@ -1,4 +1,8 @@
-"""Training a SentencePiece vocabulary with the settings of the 2019 release."""
+"""Training a SentencePiece vocabulary with the settings of the 2019 release.
+
+    vocabulary = train(open("wiki.txt"), Options(vocab_size=8000))
+    vocabulary.model                           # the bytes of the .model file
+"""
 
 import io
 import re
@@ -20,13 +24,13 @@ class Options(NamedTuple):
 
     Attributes:
       vocab_size: number of pieces, FIRST_PIECES among them.
-      do_lower_case: whether the text is lower-cased first. (Accents are stripped
-        in any case: the model itself does neither, so its callers must.)
-      character_coverage: the share of characters in the text that get a piece of
-        their own; the others become <unk>.
-      input_sentence_size: number of sentences drawn at random to train on, if
-        there are more; they are held in memory. The trainer's own seed of that
-        draw is fixed, so equal text gives an equal draw.
+      do_lower_case: whether the text is lower-cased first. (Accents are stripped in any
+        case: the model itself does neither, so its callers must.)
+      character_coverage: the share of characters in the text that get a piece of their
+        own; the others become <unk>.
+      input_sentence_size: number of sentences drawn at random to train on, if there are
+        more; they are held in memory. The trainer's own seed of that draw is fixed, so
+        equal text gives an equal draw.
       num_threads: also a part of the result, because sums in another order round
         differently; hence not the number of cores.
       verbose: whether the trainer's own log is shown.
@@ -41,15 +45,9 @@ class Options(NamedTuple):
 
 
 class Vocabulary(NamedTuple):
-    """A trained model.
-
-    Attributes:
-      model: the content of the .model file.
-      vocab: the content of the .vocab file: per line a piece, a tab, its log
-        probability.
-      sentences: number of sentences that were offered.
-      characters: number of their characters after preprocessing.
-    """
+    """A trained model: the contents of the .model and the .vocab file (per line a
+    piece, a tab, its log probability), and the number of sentences that were offered
+    and of their characters after preprocessing."""
 
     model: bytes
     vocab: bytes
@@ -58,14 +56,10 @@ class Vocabulary(NamedTuple):
 
 
 def train(lines: Iterable[str], options: Options = Options()) -> Vocabulary:
-    """Trains a unigram model on lines of text; blank lines are skipped.
+    """Trains a unigram model on lines of text, a sentence each; blank ones are skipped.
 
-    The text goes through the preprocessing that the tokenizer applies. Equal
-    input and options give an equal result.
-
-    Args:
-      lines: the text, a sentence to a line.
-      options: the settings.
+    The text goes through the preprocessing that the tokenizer applies. Equal input and
+    options give an equal result.
     """
     check(options)
     source = _Source(lines, options.do_lower_case)
@@ -115,10 +109,8 @@ def check(options: Options) -> None:
 
 
 class _Source:
-    """Preprocessed sentences, counted; keeps the error that ended them.
-
-    The trainer may lose an exception that is raised inside its iterator.
-    """
+    """Preprocessed sentences, counted; keeps the error that ended them, because the
+    trainer may lose an exception that is raised inside its iterator."""
 
     def __init__(self, lines: Iterable[str], lower: bool):
         self._lines, self._lower = lines, lower

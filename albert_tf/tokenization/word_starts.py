@@ -1,7 +1,7 @@
-"""Which pieces start a word: a fact of the vocabulary, which masks whole words.
+"""Which pieces start a word, by which whole words are masked.
 
-SentencePiece marks a space before a piece with "▁", WordPiece what continues a word
-with "##". The release has a rule of its own for SentencePiece.
+SentencePiece marks a space before a piece with "▁", WordPiece marks a piece that
+continues a word with "##". The release has a rule of its own for SentencePiece.
 """
 
 _LATIN = frozenset("abcdefghijklmnopqrstuvwxyz")
@@ -11,12 +11,9 @@ _PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
 
 
 def _release(piece: str) -> bool:
-    """The release's _is_start_piece_sp.
-
-    True for one that begins with "▁" or "<", for a punctuation mark, and for one with
-    any character besides Latin letters and punctuation; so every piece of a non-Latin
-    script, and every number, starts a word.
-    """
+    """The release's _is_start_piece_sp: true for a piece that begins with "▁" or "<",
+    is a punctuation mark, or holds any character besides Latin letters and punctuation;
+    so every piece of a non-Latin script, and every number, starts a word."""
     if piece.startswith(("▁", "<")) or piece in _PUNCTUATION:
         return True
     return not all(c.lower() in _LATIN or c.lower() in _PUNCTUATION for c in piece)
@@ -31,14 +28,12 @@ _RULES = {
 
 
 class WordStarts(dict):
-    """piece → whether it starts a word; each piece is looked at once.
+    """piece → whether it starts a word by a rule, "release", "sentencepiece" or
+    "wordpiece"; each piece is looked at once.
 
         >>> starts = WordStarts("wordpiece")
         >>> starts["un"], starts["##aff"]
         (True, False)
-
-    Args:
-      rule: "release", "sentencepiece" or "wordpiece".
     """
 
     def __init__(self, rule: str):

@@ -69,7 +69,7 @@ def _split_chunk(chunk: str, lower: bool) -> list[list[SourcedChar]]:
 
 
 class WordPieceMixin:
-    """What makes a FullTokenizer one of WordPiece."""
+    """The part of FullTokenizer that is WordPiece."""
 
     uses_sentencepiece = False
     _advice = "add them, or give a SentencePiece model as --spm_model_file"

@@ -1,6 +1,6 @@
 """What guessing without a model scores, on the records that a model is tested on.
 
-A masked-LM accuracy says little alone: text repeats itself. These two guesses
+A masked-LM accuracy says little alone, because text repeats itself: these two guesses
 are what a model has to beat. No TensorFlow.
 """
 
@@ -16,16 +16,15 @@ from albert_tf.records.tfrecord import read_records
 
 
 class Baselines(NamedTuple):
-    """Scores of guessing, each in [0, 1], and what they were counted on.
+    """Scores of guessing, each in [0, 1], and the number of masked positions
+    (`predictions`) and of records (`examples`) that they were counted on.
 
     Attributes:
       most_frequent_piece: masked-LM accuracy of always the most frequent piece.
-      most_frequent_follower: of the piece, of those that get masked at all, that
-        most often follows the left neighbour, as the neighbour stands in the
-        input; where that is [MASK] or was never seen, the most frequent piece.
+      most_frequent_follower: of the maskable piece that most often follows the left
+        neighbour, as the neighbour stands in the input; where that is [MASK] or was
+        never seen, the most frequent piece.
       larger_class: share of the larger sentence-order class.
-      predictions: masked positions tested.
-      examples: records tested.
     """
 
     most_frequent_piece: float
@@ -53,11 +52,8 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
                     spec: FeatureSpec, mask_id: int) -> Baselines:
     """Learns both guesses from training records and scores them on others.
 
-    Args:
-      train_paths: records to count pieces and followers in.
-      test_paths: records to score the guesses on.
-      spec: features of both.
-      mask_id: id of [MASK].
+        spec = pretraining_spec(max_seq_length=512, max_predictions_per_seq=20)
+        count_baselines(["train.tfrecord"], ["test.tfrecord"], spec, mask_id=4)
     """
     pieces, pairs = collections.Counter(), collections.Counter()
     for record in _parsed(train_paths, spec):
@@ -97,13 +93,8 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
 
 
 def wilson_interval(share: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Confidence interval of a share (Wilson, 1927); 95 % by default.
-
-    Args:
-      share: hits / trials, in [0, 1].
-      trials: independent trials, 1 or more.
-      z: quantile of the normal distribution.
-    """
+    """Confidence interval of a share of so many independent trials (Wilson, 1927); `z`
+    is the quantile of the normal distribution, 1.96 for 95 %."""
     scale = 1 + z * z / trials
     middle = (share + z * z / (2 * trials)) / scale
     half = z / scale * math.sqrt(

@@ -22,9 +22,10 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
     Args:
       name: one_device, mirrored, multi_worker_mirrored or tpu.
       tpu: the TPU's name or address.
-      num_gpus: of this machine. By default one if there is one for one_device, all
-        for mirrored.
-      num_virtual_cpus: splits the CPU into so many devices, if not 0.
+      num_gpus: of this machine; None takes one, if any, for one_device, all for
+        mirrored.
+      num_virtual_cpus: splits the CPU into so many devices, if not 0: tests several
+        replicas without accelerators.
     """
     from official.common import distribute_utils
 
@@ -80,14 +81,8 @@ def _virtual_cpus(count: int) -> tf.distribute.Strategy:
 
 
 class Pipeline(NamedTuple):
-    """One of the input pipelines that share the data; each host has one.
-
-    Attributes:
-      batch_size: rows of one replica's batch.
-      replicas: replicas that this pipeline feeds, each with batches of its own.
-      shard_index: which pipeline it is, 0..num_shards-1.
-      num_shards: number of pipelines.
-    """
+    """One of the num_shards input pipelines that share the data; each host has one. It
+    feeds `replicas` replicas, each with batches of its own of `batch_size` rows."""
 
     batch_size: int
     replicas: int = 1
@@ -98,18 +93,15 @@ class Pipeline(NamedTuple):
 class Batches:
     """Every replica's batches, for training and for evaluation.
 
+        batches = RecordBatches(...)         # or FeatureBatches(...)
+        [dataset] = batches.train(start_step=0)
+
     Where they come from is a subclass: records for pretraining
     (`input_pipeline.RecordBatches`), features sorted by length for fine-tuning
-    (`length_batching.FeatureBatches`). Batches may have one of several static shapes;
-    each has datasets of its own, so that accelerators compile a step for each.
-
-    Args:
-      train_batch_size: rows of a training step, all replicas together.
-      eval_batch_size: rows of an evaluation batch, all replicas together.
-
-    Attributes:
-      num_shapes: shapes of training batches.
-      num_evaluation_shapes: shapes of evaluation batches; 0 evaluates nothing.
+    (`length_batching.FeatureBatches`). Batches have one of `num_shapes` static shapes
+    in training and of `num_evaluation_shapes` (0 evaluates nothing) in evaluation; each
+    has datasets of its own, so that accelerators compile a step for each. Both batch
+    sizes are rows of all replicas together.
     """
 
     num_shapes = 1
@@ -123,14 +115,14 @@ class Batches:
 
     def training_dataset(self, shape: int, start_step: int,
                          pipeline: Pipeline) -> tf.data.Dataset:
-        """What a pipeline yields of one shape from step `start_step` on: as many
-        batches in a row as it feeds replicas for each step of that shape."""
+        """What a pipeline yields of one shape from step `start_step` on: for each step
+        of that shape as many batches in a row as it feeds replicas."""
         raise NotImplementedError
 
     def evaluation_dataset(self, shape: int,
                            pipeline: Pipeline) -> tuple[tf.data.Dataset, int]:
-        """What a pipeline yields of one shape, and how many batches each replica
-        takes of it: the same number in every pipeline."""
+        """What a pipeline yields of one shape, and how many batches each replica takes
+        of it: the same number in every pipeline."""
         raise NotImplementedError
 
     def shape_of_step(self, step: int) -> int:
@@ -194,8 +186,8 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 def check_same_start(strategy: tf.distribute.Strategy, step: int) -> None:
     """Checks that the workers of a cluster are about to start at the same step.
 
-    To be called before anything is restored, which the workers do together. All of
-    them raise the InputError.
+    To be called before anything is restored, which the workers do together; all of them
+    raise the InputError.
     """
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return

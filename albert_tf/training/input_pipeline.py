@@ -1,10 +1,10 @@
 """TFRecord files → batches: endless for training, each example once for evaluation.
 
-Training order is a function of the seed, the epoch and the shard alone: not of
-the batch size, the number of threads, the machine, or where the run was resumed.
-So a run that is killed and started again sees exactly the batches that it would
-have seen. So it is with random numbers that examples are changed by, such as masks:
-they are a function of the seed, the shard and the example's place in that order.
+Training order is a function of the seed, the epoch and the shard alone: not of the
+batch size, the number of threads, the machine, or where the run was resumed. So a run
+that is killed and started again sees exactly the batches that it would have seen. The
+same holds for random numbers that change examples, such as masks: they are a function
+of the seed, the shard and the example's position in that order.
 """
 
 from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
@@ -31,13 +31,8 @@ _DRAWS_PER_BLOCK = 4  # of Philox
 
 
 class EvaluationData(NamedTuple):
-    """Batches of one pipeline.
-
-    Attributes:
-      dataset: the batches.
-      num_batches: how many `dataset` yields, the same in every shard.
-      num_examples: how many examples all shards together evaluate.
-    """
+    """Batches of one pipeline: `num_batches` is the same in every shard, `num_examples`
+    are those of all shards together."""
 
     dataset: tf.data.Dataset
     num_batches: int
@@ -45,14 +40,12 @@ class EvaluationData(NamedTuple):
 
 
 class RandomMap(Protocol):
-    """Changes the examples of a batch at random.
+    """Changes the examples of a batch at random; `masking.in_training.DynamicMasking`
+    is one.
 
     Called with the features of a batch and draws int32 [B, num_draws], each uniform
-    over all int32; returns features of static shapes. An example's result may depend
-    on its own features and draws alone.
-
-    Attributes:
-      num_draws: how many an example needs.
+    over all int32; returns features of static shapes. An example's result may depend on
+    its own features and draws alone.
     """
 
     num_draws: int
@@ -76,10 +69,9 @@ def _shard_files(
 ) -> list[_ShardFile]:
     """Divides files among shards; the shards are disjoint and complete.
 
-    With F = q·num_shards + r files, the first q·num_shards are dealt out whole.
-    The r files left over are read by all shards, each taking every num_shards-th
-    record; dealing them out too would show some examples far more often than
-    others.
+    With F = q·num_shards + r files, the first q·num_shards are dealt out whole. The r
+    left over are read by all shards, each taking every num_shards-th record; dealing
+    them out too would show some examples far more often than others.
     """
     if not 0 <= shard_index < num_shards:
         raise ValueError(f"shard_index {shard_index} is not in 0..{num_shards - 1}.")
@@ -107,19 +99,12 @@ def _order_seed(seed: int, shard_index: int) -> int:
 
 def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
          num_draws: int) -> tf.Tensor:
-    """Random numbers of consecutive examples.
+    """Random numbers of consecutive examples, int32 [num_examples, num_draws], uniform
+    over all int32.
 
-    Each example has its own range of one Philox sequence, so that its numbers are the
-    same in whatever batch it comes.
-
-    Args:
-      entropy: decides the sequence.
-      first: number of the first example, int64 [], not negative.
-      num_examples: how many examples.
-      num_draws: numbers of an example.
-
-    Returns:
-      int32 [num_examples, num_draws], uniform over all int32.
+    Each example has its own range of one Philox sequence, which `entropy` decides, so
+    that its numbers are the same in whatever batch it comes. `first` is the number of
+    the first example, int64 [], not negative.
     """
     blocks = -(-num_draws // _DRAWS_PER_BLOCK)
     key, high = np.random.SeedSequence(entropy).generate_state(2, np.uint64)
@@ -138,7 +123,7 @@ def dataset_options() -> tf.data.Options:
     options = tf.data.Options()
     options.deterministic = True
     # The tuning thread sleeps for up to a minute, and dropping an iterator waits for
-    # it; AUTOTUNE then takes as many threads as there are cores.
+    # it; without it AUTOTUNE takes as many threads as there are cores.
     options.autotune.enabled = False
     # Sharding is done here; tf.data must not do it once more.
     options.experimental_distribute.auto_shard_policy = (
@@ -165,29 +150,32 @@ def training_dataset(
 ) -> tf.data.Dataset:
     """Endless batches for one input pipeline (one host).
 
-    Each epoch reads the shard's files in a new order, several at a time, and
-    mixes their records in a buffer. Batches run on over the ends of epochs, so
-    every record is seen equally often. A dataset with batch size B/2 yields the
-    same examples in its batches 2k and 2k+1 as one with batch size B in batch k:
-    however many replicas a host feeds, the host's examples of a step stay the
-    same.
+        infos = check_files(paths, spec)
+        for batch in training_dataset(infos, spec, batch_size=32, seed=1).take(100):
+
+    Each epoch reads the shard's files in a new order, several at a time, and mixes
+    their records in a buffer. Batches run on over the ends of epochs, so every record
+    is seen equally often. A dataset with batch size B/2 yields the same examples in its
+    batches 2k and 2k+1 as one with batch size B in batch k: however many replicas a
+    host feeds, the host's examples of a step stay the same.
 
     Args:
       files: from records.check_files, in the same order in every shard.
       spec: the features to parse.
       batch_size: examples per batch of this pipeline.
       seed: any integer; fixes the order together with epoch and shard.
-      start_batch: how many batches of this size are skipped. Whole epochs are
-        skipped by arithmetic, the rest by reading records without parsing them.
-      shard_index: which part of the data, 0..num_shards-1.
-      num_shards: number of pipelines; the shards are disjoint and complete, and
-        about equally large where the files are.
-      shuffle_buffer: records to mix; 0 keeps the order of the files and of the
-        records in them, in every epoch.
-      random_map: changes each example, otherwise each time that it comes.
+      start_batch: batches of this size to skip: whole epochs by arithmetic, the rest by
+        reading records without parsing them.
+      shard_index, num_shards: which of how many pipelines this is.
+      shuffle_buffer: records to mix; 0 keeps the order of the files and of the records
+        in them, in every epoch.
+      random_map: changes each example, differently each time it comes.
 
     Returns:
       Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
+      Damage
+      Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
+      Damage that shows while reading: see records.checks.explain_read_error.
     """
     if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:
         raise ValueError(
@@ -259,27 +247,22 @@ def evaluation_dataset(
 ) -> EvaluationData:
     """Every example exactly once, in the order of the files; padded, none dropped.
 
-    The last batches are filled up with rows of zeros. `example_weights` [B]
-    float32 is 1 for examples and 0 for such rows; sums must be weighted by it and
-    divided by its sum. Every shard yields the same number of batches, if need be
-    some of padding only, so that no replica waits for another for ever.
+    The last batches are filled up with rows of zeros. `example_weights` [B] float32 is
+    1 for examples and 0 for such rows; sums must be weighted by it and divided by its
+    sum. Every shard yields the same number of batches, if need be some of padding only,
+    because a replica without a batch would make the others wait for ever.
 
     Args:
       files: from records.check_files, in the same order in every shard.
       spec: the features to parse.
       batch_size: rows per batch of this pipeline.
-      max_batches: stop after so many batches of each pipeline; None reads all.
-        The examples are the first of the files, whatever the number of shards.
-      shard_index: which part of the data, 0..num_shards-1: every num_shards-th
-        record.
-      num_shards: number of pipelines.
-      batches_multiple_of: pads to a multiple of this many batches: the number of
-        replicas that this pipeline feeds, each with batches of its own.
-      random_map: changes each example, in the same way in every evaluation, by every
-        run and any number of shards.
-
-    Returns:
-      EvaluationData; its batches are dicts name → [batch_size, ...].
+      max_batches: batches of each pipeline to stop after; None reads all. The examples
+        are the first of the files, whatever the number of shards.
+      shard_index, num_shards: this pipeline reads every num_shards-th record.
+      batches_multiple_of: pads to a multiple of this many batches: the replicas that
+        this pipeline feeds, each with batches of its own.
+      random_map: changes each example in the same way in every evaluation, in every run
+        and with any number of shards.
     """
     if batch_size < 1 or batches_multiple_of < 1 or (
             max_batches is not None and max_batches < 1):
@@ -338,14 +321,17 @@ def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
 class RecordBatches(Batches):
     """Batches of TFRecords: endless for training, each example once in evaluation.
 
+        infos = check_files(paths, spec)
+        RecordBatches(spec, infos, None, train_batch_size=4096, eval_batch_size=64,
+                      seed=1)
+
     Args:
       spec: the features to parse.
       train, evaluation: checked files, or None.
       train_batch_size, eval_batch_size: examples of all replicas together.
       seed: fixes the order of training.
       max_eval_steps: batches of each replica in an evaluation; 0 evaluates all.
-      shuffle_buffer: see training_dataset.
-      random_map: changes each example, as masking while training does.
+      shuffle_buffer, random_map: see training_dataset.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],

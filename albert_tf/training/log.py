@@ -1,4 +1,4 @@
-"""What a run says of itself: metrics as JSON lines, curves as PNG."""
+"""A run's log: metrics as JSON lines, curves as PNG."""
 
 import json
 import os
@@ -16,12 +16,12 @@ CURVES_FILE = "curves.png"
 class MetricsLog:
     """Metrics of a run, one JSON object a line, in `<output_dir>/metrics.jsonl`.
 
-    Every row has `step` and `split` ("train" or "eval"); the rest are metrics.
+        log = MetricsLog("runs/base", resume_step=5000)
+        log.write(6000, "train", {"masked_lm_loss": 2.1})
 
-    Args:
-      output_dir: the run's folder.
-      resume_step: rows of later steps are dropped: a run that was killed resumes at
-        its last checkpoint and writes them again. 0 starts an empty log.
+    Every row has `step` and `split` ("train" or "eval"); the rest are metrics. Rows
+    after `resume_step` are dropped: a run that was killed resumes at its last
+    checkpoint and writes them again. 0 starts an empty log.
     """
 
     def __init__(self, output_dir: str, resume_step: int = 0):
@@ -51,8 +51,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def read_metrics(path: str) -> list[dict[str, Any]]:
-    """Rows of a metrics log; a last line cut short by a kill is left out.
-    """
+    """Rows of a metrics log; a last line cut short by a kill is left out."""
     lines = [(n, line) for n, line in files.read_lines(path) if line.strip()]
     rows = []
     for position, (number, line) in enumerate(lines):
@@ -79,12 +78,10 @@ def _parsed(line: str) -> Optional[dict[str, Any]]:
 
 def draw_curves(metrics_path: str, image_path: str,
                 levels: Optional[Mapping[str, Mapping[str, float]]] = None) -> None:
-    """Draws every metric over the steps, training and evaluation in one panel.
+    """Draws every metric over the steps into a PNG, training and evaluation in one
+    panel.
 
-    Args:
-      metrics_path: a metrics log.
-      image_path: the PNG to write.
-      levels: metric → label → value of a horizontal line, such as a baseline.
+    `levels` are horizontal lines, such as baselines: metric → label → value.
     """
     import matplotlib
     matplotlib.use("Agg")

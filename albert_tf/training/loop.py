@@ -1,6 +1,6 @@
 """The loop, one for every task: start, train, save, evaluate, keep the best.
 
-Where a run starts is told in `start`; what lies in its folder, in `run_folder`.
+`start` decides where a run starts, `run_folder` knows what lies in its folder.
 """
 
 import contextlib
@@ -39,13 +39,14 @@ class DivergenceError(InputError):
 
 
 class StopSignals:
-    """Within its `with` block SIGTERM and SIGINT are noted instead of ending the
-    program, so that a run ends between two steps and not in the middle of one.
+    """Within its `with` block SIGTERM and SIGINT are noted in `received` instead of
+    ending the program, so that a run ends between two steps and not in the middle of
+    one.
 
-    For the main thread, as all handling of signals in Python.
+        with StopSignals() as signals:
+            while signals.received is None: ...
 
-    Attributes:
-      received: number of the signal that came, or None.
+    For the main thread only, like all handling of signals in Python.
     """
 
     def __init__(self):
@@ -82,9 +83,9 @@ class Run:
     Args:
       task: model, objective and score.
       config: the model's shape, kept beside the checkpoints.
-      options: how the run goes.
+      options: when to save, evaluate and stop, and where to.
       batches: for training and for evaluation.
-      optimizer: a built optimizer; None where nothing is trained.
+      optimizer: built; None where nothing is trained.
       task_options: what else the result depends on, such as input files and the
         learning rate; kept beside `options` in output_dir.
     """
@@ -137,17 +138,10 @@ class Run:
     def train(self, on_start: Callable[[], None] = lambda: None,
               ) -> Optional[dict[str, float]]:
         """Trains to num_train_steps, with a checkpoint and an evaluation each
-        save_checkpoints_steps.
+        save_checkpoints_steps; returns the metrics of the last evaluation, if any.
 
-        Args:
-          on_start: called by the chief, once the weights are loaded.
-
-        Returns:
-          The metrics of the last evaluation, or None.
-
-        Raises:
-          DivergenceError: if the loss is no longer finite.
-          Stopped: after SIGTERM or SIGINT, with a checkpoint of the last step.
+        The chief calls `on_start` once the weights are loaded. SIGTERM and SIGINT raise
+        Stopped, after a checkpoint of the last step.
         """
         # 1. Weights, and the step that they are of. What fails here leaves no trace.
         load_to_train(self)
@@ -207,11 +201,8 @@ class Run:
         return Evaluator(self.task, self.batches.evaluation(), self.computation)
 
     def evaluate(self, best: bool = False) -> dict[str, float]:
-        """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint.
-
-        Returns:
-          The metrics; they are also written to `eval_results.json`.
-        """
+        """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint;
+        the metrics are also written to `eval_results.json`."""
         self.load(best)
         step, metrics = self.last_evaluation
         if step != self.current_step:
@@ -221,14 +212,8 @@ class Run:
         return metrics
 
     def predict(self, batches: distribution.Batches) -> Predictions:
-        """The task's predictions, by the weights as they stand (see `load`).
-
-        Args:
-          batches: of the examples, as an evaluation set; labels do not matter.
-
-        Returns:
-          Name → one array for each example, in their order.
-        """
+        """The task's predictions by the weights as they stand (see `load`): name → one
+        array for each example, in their order. Labels in `batches` do not matter."""
         with self.explained():
             return self.evaluator.predict(batches.evaluation())
 
@@ -263,11 +248,8 @@ class Run:
 class _Training:
     """What a run needs while it trains, made at once when its weights are loaded.
 
-    Args:
-      run: the run, at the step to start from.
-      evaluated: the log's rows of earlier evaluations.
-      log: the metrics log; the chief's alone.
-      folder: where this process saves.
+    `evaluated` are the log's rows of earlier evaluations, `log` is the chief's alone,
+    and `folder` is where this process saves.
     """
 
     def __init__(self, run: Run, evaluated: list[dict[str, Any]],
@@ -326,7 +308,7 @@ class _Training:
             self._draw()
 
     def _stalled(self) -> bool:
-        """Whether the last `early_stopping` evaluations did not better the best."""
+        """Whether the last `early_stopping` evaluations brought no new best."""
         patience, values = self.run.options.early_stopping, self.values
         return 0 < patience < len(values) and (
             max(values[-patience:]) <= max(values[:-patience]))
@@ -363,7 +345,7 @@ class _Training:
             self.progress.restart(run.current_step)
         if self.progress.due():
             self._check_finite()
-            # Workers come to such a line at different steps, and the means are an
+            # Workers reach such a line at different steps, and reading the means is an
             # exchange, in which all of them must take part.
             alone = not isinstance(
                 run.strategy, tf.distribute.MultiWorkerMirroredStrategy)

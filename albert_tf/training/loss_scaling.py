@@ -3,11 +3,11 @@
 float16 reaches from 6e-8 to 65504, and most gradients of a loss are below. So the loss
 is multiplied with a scale before the backward pass, and the gradients are divided by it
 as soon as they are float32. The scale is as large as it can be: a step whose loss or
-gradient is not finite is skipped and halves the scale; so many good ones double it.
-The numbers are those of tf_keras's LossScaleOptimizer. That class is not used, as it
-wraps the optimizer: a checkpoint would have other names in float16 than in float32,
-and clipping, which comes between unscaling and the exchange of the replicas, would
-have to be taught what it does.
+gradient is not finite is skipped and halves the scale; GROWTH_STEPS good ones double
+it. The numbers are those of tf_keras's LossScaleOptimizer. That class is not used, as
+it wraps the optimizer: a checkpoint would have other names in float16 than in float32,
+and clipping, which comes between unscaling and the exchange of the replicas, would have
+to know of it.
 """
 
 import tensorflow as tf
@@ -22,11 +22,12 @@ GROWTH_STEPS = 2000
 class LossScaling(tf.Module):
     """The state of loss scaling, to be made in the strategy's scope and saved.
 
-    Attributes:
-      scale: what the loss is multiplied with; a power of two, so that nothing is
-        rounded by it.
-      good_steps: steps since the scale last changed.
-      skipped_steps: steps left out since step 0.
+        scaled = loss * scaling.scale                    # within the gradient tape
+        gradients = [scaling.unscale(gradient) for gradient in gradients]
+        scaling.update(tf.math.is_finite(loss))
+
+    `scale` is a power of two, so that nothing is rounded by it; `good_steps` are those
+    since it last changed, `skipped_steps` those left out since step 0.
     """
 
     def __init__(self):
@@ -42,7 +43,7 @@ class LossScaling(tf.Module):
 
     def unscale(self, gradient):
         """A float32 gradient, dense or IndexedSlices, of the loss itself."""
-        # What is 1 over a power of two is one.
+        # The inverse of a power of two is one, too: exact.
         factor = 1.0 / self.scale
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(
@@ -50,12 +51,8 @@ class LossScaling(tf.Module):
         return gradient * factor
 
     def update(self, good: tf.Tensor) -> None:
-        """After a step; in replica context.
-
-        Args:
-          good: whether its loss and gradients were finite: bool scalar, the same on
-            all replicas.
-        """
+        """After a step, in replica context; `good` is whether its loss and gradients
+        were finite, a bool scalar, the same on all replicas."""
         scale, steps = tf.identity(self.scale), self.good_steps + 1
         grows = good & (steps >= GROWTH_STEPS)
         self.scale.assign(tf.where(

@@ -1,10 +1,16 @@
 """What is trained on: the losses, metrics and kept outputs of every kind of task.
 
-All of them are described in one way, an `Objective`; a `Task` is a model with its
-objective. Losses are natural-log cross-entropies in float32, weighted means on one
-replica. Numerators and denominators are apart: a batch computed in parts (gradient
-accumulation) divides each part's sum by the denominator of the whole, so that the
-parts' losses and gradients add up to those of the whole.
+An `Objective` describes each kind; a `Task` is a model with its objective. Losses are
+natural-log cross-entropies in float32, weighted means on one replica. Numerators and
+denominators are apart: a batch computed in parts (gradient accumulation) divides each
+part's sum by the denominator of the whole, so that the parts' losses and gradients add
+up to those of the whole.
+
+Pretraining adds the loss of masked pieces and that of sentence order. BERT asked
+whether the second segment follows the first at all, which a model can guess from the
+topic of the two; that they may be swapped shows only in how a text hangs together
+(section 3.1 and Table 5 of the paper).
+
 Shapes: B batch, S sequence, P predictions, V pieces, C choices, K labels.
 """
 
@@ -33,14 +39,13 @@ class Objective:
 
     Attributes:
       denominators: features → what the losses of the whole batch are divided by.
-      losses: (outputs, features, denominators) → a scalar `total_loss`, whose sum
-        over the parts of a batch is the batch's loss, and what `metrics` needs.
-      metrics: (outputs, features, losses) → weighted values. In evaluation the
-        features hold `example_weights` [B], 0 for examples that only pad a batch;
-        without it every example counts 1.
+      losses: (outputs, features, denominators) → a scalar `total_loss`, whose sum over
+        the parts of a batch is the batch's loss, and what `metrics` needs.
+      metrics: (outputs, features, losses) → weighted values. In evaluation the features
+        hold `example_weights` [B], 0 for examples that only pad a batch; without it
+        every example counts 1.
       predictions: (outputs, features) → what is kept of each example, [B, ...]; the
-        features hold `example_index` [B], -1 for examples that pad a batch. None
-        keeps nothing.
+        features hold `example_index` [B], -1 for padding. None keeps nothing.
     """
 
     denominators: Callable[[Tensors], Tensors]
@@ -53,15 +58,17 @@ class Objective:
 class Task:
     """What the loop must know of a task.
 
+        Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
+
     Attributes:
       model: called as model(features, training=..., seed=..., computation=...).
       objective: what it learns.
-      best_metric: the evaluation metric, higher is better, by which the best
-        checkpoint is chosen.
-      score: predictions of all examples, as Evaluator.predict returns them →
-        further evaluation metrics.
-      may_be_new: whether a variable of this name may be missing from the
-        checkpoint that the weights come from: a head that is trained from new.
+      best_metric: the evaluation metric, higher is better, by which the best checkpoint
+        is chosen.
+      score: predictions of all examples, as Evaluator.predict returns them → further
+        evaluation metrics.
+      may_be_new: whether a variable of this name may be missing from the checkpoint
+        that the weights come from: a head that is trained from new.
     """
 
     model: tf_keras.Model
@@ -130,25 +137,28 @@ def pretraining_losses(
     denominators: Optional[Tensors] = None,
     sentence_loss: bool = True,
 ) -> dict[str, tf.Tensor]:
-    """Masked-LM and sentence-order losses.
-
-    Release: `get_masked_lm_output`, `get_sentence_order_output`.
+    """Masked-LM and sentence-order losses (release: `get_masked_lm_output`,
+    `get_sentence_order_output`).
 
     Args:
       heads: `mlm_logits` [B, P, V], `sentence_order_logits` [B, 2].
       features: `masked_lm_ids` int [B, P], `masked_lm_weights` float [B, P],
         `sentence_order_labels` int [B] or [B, 1].
-      denominators: of the batch of which `features` is a part; by default
-        those of `features`.
-      sentence_loss: False leaves out the loss over sentences ("None" in Table 5 of
-        the paper).
+      denominators: of the batch of which `features` is a part; by default of
+        `features`.
+      sentence_loss: False leaves out the loss over sentences ("None" in Table 5 of the
+        paper) and all its entries.
 
     Returns:
       Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
+      the
+      Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
       the mean over the batch, and their sum `total_loss`; per example
-      `masked_lm_example_loss` [B, P] (not weighted) and
-      `sentence_order_example_loss` [B]. Without the sentence loss nothing of it is
-      there.
+      `masked_lm_example_loss`
+      Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
+      the mean over the batch, and their sum `total_loss`; per example
+      `masked_lm_example_loss` [B, P], not weighted, and `sentence_order_example_loss`
+      [B].
     """
     if denominators is None:
         denominators = pretraining_denominators(features)
@@ -174,11 +184,8 @@ def pretraining_losses(
 
 def pretraining_metrics(heads: Tensors, features: Tensors,
                         losses: Tensors) -> WeightedValues:
-    """The release's evaluation metrics (`metric_fn`), of shape [B, P] or [B].
-
-    They are `masked_lm_loss`, `masked_lm_accuracy`, and, where `losses` have them,
-    `sentence_order_loss`, `sentence_order_accuracy`.
-    """
+    """Loss and accuracy of masked pieces and, where `losses` have it, of sentence
+    order, of shape [B, P] or [B] (the release's `metric_fn`)."""
     examples = _weights(features)
     predictions = _floats(features["masked_lm_weights"]) * examples[:, tf.newaxis]
     metrics = {
@@ -215,14 +222,9 @@ def _keep(*names: str):
 
 def _objective(example_loss, accuracies, predictions,
                training_output: str = "") -> Objective:
-    """An Objective whose loss is the mean of a loss per example.
-
-    Args:
-      example_loss: (outputs, features) → [B].
-      accuracies: (outputs, features) → metric → [B] of 0 and 1.
-      predictions: as in Objective.
-      training_output: an output that the model gives in training only, and that
-        its loss needs. Without it there is no loss, and there are no metrics.
+    """An Objective whose loss is the mean of `example_loss`, (outputs, features) → [B],
+    with accuracies, (outputs, features) → metric → [B] of 0 and 1. Where the model
+    gives `training_output` in training only, there is no loss and no metric without it.
     """
     def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
         if training_output and training_output not in outputs:
@@ -268,10 +270,8 @@ def _squared_error(outputs: Tensors, features: Tensors) -> tf.Tensor:
 
 
 def _span_loss(outputs: Tensors, features: Tensors) -> tf.Tensor:
-    """Mean of the cross-entropies of start and end, over all S positions.
-
-    Whether padding takes part is the model's mask_padding.
-    """
+    """Mean of the cross-entropies of start and end, over all S positions; whether
+    padding takes part is the model's mask_padding."""
     start, end = (
         _cross_entropy(outputs[f"{side}_logits"],
                        _integers(features[f"{side}_positions"]))

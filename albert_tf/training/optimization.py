@@ -1,18 +1,22 @@
 """Gradient clipping, AdamW and LAMB as the release has them.
 
-Neither optimizer corrects the bias of its moments, which is where they differ
-from those of other libraries. With m and v the running means of the gradient
-and of its square, every step is
+With m and v the running means of the gradient and of its square, every step is
 
     u = m / (sqrt(v) + epsilon) + weight_decay_rate * w
     w = w - rate * r * u
 
-where r is 1 in AdamW and ||w|| / ||u|| in LAMB, and variables of the group
-`no_decay` have neither weight decay nor r.
+where r is 1 in AdamW and ||w|| / ||u|| in LAMB, and variables of the group `no_decay`
+have neither weight decay nor r. LAMB's ratio moves each variable by the same share of
+its own norm, however large its gradients are: one rate then suits all layers also at
+the large batches (4096) that the paper trains with (section 4.1).
 
-A training loop clips each replica's gradients with `clip_by_global_norm`,
-averages them over the replicas, and then calls
-`optimizer.apply_gradients(..., skip_gradients_aggregation=True)`.
+Neither optimizer corrects the bias of its moments, which start at 0; other libraries
+do. Uncorrected, the first update is (1 - beta_1) / sqrt(1 - beta_2), about 3, times as
+large: warm-up keeps the rate low meanwhile, and LAMB's ratio divides by ||u||.
+
+A training loop clips each replica's gradients with `clip_by_global_norm`, averages them
+over the replicas, and then calls `optimizer.apply_gradients(...,
+skip_gradients_aggregation=True)`.
 """
 
 import collections
@@ -42,21 +46,24 @@ def clip_by_global_norm(
     clip_norm: float = 1.0,
     count_duplicates: bool = False,
 ) -> tuple[list[Optional[tf.Tensor]], tf.Tensor]:
-    """Scales gradients down together so that their joint norm is `clip_norm`.
+    """Scales gradients down together so that their joint norm is at most `clip_norm`.
 
     Args:
       gradients: tensors, IndexedSlices or None, as a tape gives them.
       clip_norm: largest norm left as it is.
-      count_duplicates: take the norm over the rows of IndexedSlices as they stand,
-        each occurrence of a word apart, as the release does on CPU and GPU. By
-        default rows of the same word are summed first, as it does on TPUs, where
-        the published models were trained. Gradients that reach here dense, such
-        as those summed over parts of a batch, have no rows to tell apart.
+      count_duplicates: take the norm over the rows of IndexedSlices as they stand, each
+        occurrence of a piece apart, as the release does on CPU and GPU. By default rows
+        of one piece are summed first, as on TPUs, where the published models were
+        trained. Gradients that reach here dense, such as those summed over parts of a
+        batch, have no rows to tell apart.
 
     Returns:
-      The clipped gradients, dense float32 (None stays None), and the global norm
-      before clipping, a float32 scalar. Where it is not finite every gradient
-      becomes NaN, so that no part of a broken step goes unnoticed.
+      The clipped gradients, dense float32 (None stays None), and the global norm before
+      The clipped gradients, dense float32 (None stays None), and the global norm before
+      clipping, a float32 scalar. Where it is not finite every gradient becomes NaN, so
+      The clipped gradients, dense float32 (None stays None), and the global norm before
+      clipping, a float32 scalar. Where it is not finite every gradient becomes NaN, so
+      that no part of a broken step goes unnoticed.
     """
     if not clip_norm > 0:
         raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
@@ -110,30 +117,25 @@ def _checked(name: str, patterns: Union[str, Iterable[str]]) -> tuple[str, ...]:
 class MomentsOptimizer(tf_keras.optimizers.Optimizer):
     """What AdamW and LAMB share: moments, groups of variables, the update.
 
-    The moments of a variable are called `<variable>/adam_m` and
-    `<variable>/adam_v` as in the release, and checkpoints find them under these
-    names, so that neither the order of the variables nor whether a checkpoint is
-    restored before `build` matters.
+        optimizer = create_optimizer(0.00176, num_train_steps=125000,
+                                     num_warmup_steps=3125, optimizer="lamb")
+        optimizer.build(model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+    The moments of a variable are called `<variable>/adam_m` and `<variable>/adam_v` as
+    in the release, and checkpoints find them under these names: neither the order of
+    the variables nor whether a checkpoint is restored before `build` matters.
 
     Args:
-      learning_rate: a rate or a schedule; step k is made with schedule(k), where k
-        is `iterations` before the step. Afterwards `learning_rate` is that rate.
+      learning_rate: a rate or a schedule; step k is made with schedule(k), where k is
+        `iterations` before the step. Afterwards `learning_rate` is that rate.
       weight_decay_rate: share of a variable that is added to its update.
-      beta_1: decay of the mean of the gradients.
-      beta_2: decay of the mean of their squares.
-      epsilon: added to the square root of that mean.
+      beta_1, beta_2: decay of the means of the gradients and of their squares.
+      epsilon: added to the square root of the latter.
       no_decay: regular expressions; variables whose name contains a match have no
         weight decay, and no ratio in LAMB.
-      excluded: regular expressions; variables whose name contains a match are not
-        trained and have no moments (see `trained_variables`).
+      excluded: likewise; these variables are not trained and have no moments.
       jit_compile: compile the update of each variable with XLA, on GPUs only.
-      name: of the optimizer.
-
-    Example:
-      optimizer = create_optimizer(0.00176, num_train_steps=125000,
-                                   num_warmup_steps=3125, optimizer="lamb")
-      optimizer.build(model.trainable_variables)
-      optimizer.apply_gradients(zip(gradients, model.trainable_variables))
     """
 
     def __init__(self, learning_rate=0.001, weight_decay_rate: float = 0.01,
@@ -169,19 +171,14 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         return NO_DECAY if _found(self.no_decay, _name(variable)) else DECAY
 
     def trained_variables(self, variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-        """The variables that are not excluded, in their order.
-
-        The release computes and clips the gradients of these alone.
-        """
+        """The variables that are not excluded, in their order: the release computes and
+        clips the gradients of these alone."""
         return [variable for variable in variables
                 if self.group(variable) != EXCLUDED]
 
     def build(self, var_list: Iterable[tf.Variable]) -> None:
-        """Creates the moments, once; to be called in the strategy's scope.
-
-        Args:
-          var_list: all variables that gradients will come for, excluded ones too.
-        """
+        """Creates the moments, once, in the strategy's scope; `var_list` holds all
+        variables that gradients will come for, excluded ones too."""
         if getattr(self, "_built", False):
             return
         var_list = list(var_list)
@@ -221,8 +218,8 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
             **kwargs)
 
     def _distributed_apply_gradients_fn(self, distribution, grads_and_vars, **kwargs):
-        """As in tf_keras, but one variable after the other: a graph would begin all
-        of them at once, and hold several tensors for each."""
+        """As in tf_keras, but one variable after the other: a graph would begin all of
+        them at once, and hold several tensors for each."""
         if self.jit_compile:
             return super()._distributed_apply_gradients_fn(
                 distribution, grads_and_vars, **kwargs)
@@ -238,11 +235,8 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         return self.iterations.assign_add(1)
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-        """Updates one variable and its moments; the gradient has its shape.
-
-        Returns:
-          A scalar that is there when the update is done.
-        """
+        """Updates one variable and its moments from a gradient of its shape; the scalar
+        returned is there when the update is done."""
         first, second, decayed = self._moments[self._var_key(variable)]
         # A moment is assigned before the next is computed, to hold fewer at a time.
         first.assign(self.beta_1 * first + (1.0 - self.beta_1) * gradient)
@@ -358,11 +352,8 @@ def create_optimizer(
 ) -> MomentsOptimizer:
     """The optimizer of a run with its schedule (release: `create_optimizer`).
 
-    Args:
-      init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step:
-        see WarmupPolynomialDecay.
-      optimizer: "lamb" or "adamw".
-      weight_decay_rate, excluded, jit_compile: see MomentsOptimizer.
+    `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and
+    MomentsOptimizer.
     """
     if optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of "

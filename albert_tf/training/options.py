@@ -10,18 +10,20 @@ from albert_tf.errors import InputError
 class StepOptions:
     """How a training step is computed.
 
+        StepOptions(gradient_accumulation_steps=4, dtype="bfloat16")
+
     Attributes:
-      gradient_accumulation_steps: parts in which each replica computes its
-        batch; memory falls, and the result is that of the whole batch.
-      random_seed: seed of dropout.
+      gradient_accumulation_steps: parts in which each replica computes its batch;
+        memory falls, and the result is that of the whole batch.
+      random_seed: of dropout.
       clip_norm: largest global norm of a replica's gradients.
-      count_duplicate_rows: the norm counts the rows of an embedding gradient
-        apart where a piece occurs twice, as the release does on CPU and GPU.
+      count_duplicate_rows: the norm counts the rows of an embedding gradient apart
+        where a piece occurs twice, as the release does on CPU and GPU.
       jit_compile: compile the step with XLA. TPUs always do.
-      dtype: type of the layers' products and activations, one of DTYPES; variables,
-        losses and the optimizer's state are float32. float16 takes loss scaling.
-      recompute: the backward pass computes each layer once more instead of keeping
-        its activations; memory falls, and the result is the same.
+      dtype: of the layers' products and activations, one of DTYPES; variables, losses
+        and the optimizer's state are float32. float16 takes loss scaling.
+      recompute: the backward pass computes each layer once more instead of keeping its
+        activations; memory falls, and the result is the same.
     """
 
     gradient_accumulation_steps: int = 1
@@ -35,23 +37,22 @@ class StepOptions:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """How a run goes.
+    """When a run saves, evaluates and stops, and what it starts from.
+
+        RunOptions("runs/base", num_train_steps=125000, train_batch_size=4096,
+                   init_checkpoint="albert_base/model.ckpt-best")
 
     Attributes:
-      output_dir: folder of checkpoints, metrics and curves.
-      num_train_steps: the step at which training ends.
-      train_batch_size: sequences per step, all replicas together.
-      eval_batch_size: likewise in evaluation.
+      train_batch_size, eval_batch_size: sequences per step, all replicas together.
       iterations_per_loop: steps between two rows of training metrics.
       save_checkpoints_steps: steps between two checkpoints, and evaluations.
       keep_checkpoint_max: latest checkpoints to keep; 0 keeps all.
-      init_checkpoint: checkpoint to start from; "" starts from random weights.
+      init_checkpoint: "" starts from random weights.
       init_from_group0: copy its group 0 into every group.
       allow_partial_init: start even where names or shapes do not match.
-      from_scratch: random weights will do where there is nothing to start from.
-      early_stopping: end after so many evaluations in a row without a better best
-        metric; 0 never does.
-      step: how a training step is computed.
+      from_scratch: whether random weights will do where there is nothing to start from.
+      early_stopping: end after so many evaluations in a row without a new best of the
+        task's best_metric; 0 never does.
     """
 
     output_dir: str

@@ -50,10 +50,10 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
     Args:
       checkpoint: what to restore.
       path: the checkpoint's prefix.
-      go_on: whether more checkpoints will follow it, which continue its count of
-        them; the best checkpoint has no such count.
+      go_on: whether more checkpoints will follow it and continue its count of them; the
+        best checkpoint has no such count.
       may_lack: a part of `checkpoint` that stays as it is where the file has none of
-        it at all.
+        it.
     """
     left_out = getattr(checkpoint, may_lack, None)
     try:
@@ -95,8 +95,7 @@ def remove_unfinished(output_dir: str) -> None:
 
 
 def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> None:
-    """Writes the options of a run that starts, and warns of changes in a later one.
-    """
+    """Writes the options of a run that starts, and warns of changes in a later one."""
     path = os.path.join(output_dir, OPTIONS_FILE)
     if resumed and files.exists(path):
         warn_of_changes(changed_options(output_dir, options))
@@ -107,11 +106,10 @@ def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> 
 
 def changed_options(
         output_dir: str, options: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Options that change the result and differ from those the run started with.
+    """Options that change the result and differ from those the run started with: name →
+    value at the start and value now, None where it was or is not there.
 
-    Returns:
-      name → value at the start and value now; None stands for one that is not
-      there. Empty if the folder holds no options.
+    Empty if the folder holds no options.
     """
     path = os.path.join(output_dir, OPTIONS_FILE)
     if not files.exists(path):

@@ -1,4 +1,4 @@
-"""Schedules: what a step's number decides. So far the learning rate alone."""
+"""Schedules: functions of a step's number. So far the learning rate alone."""
 
 import math
 import operator
@@ -35,18 +35,20 @@ def not_negative(name: str, value) -> float:
 class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up, then polynomial decay to 0 (release: `create_optimizer`).
 
-    The decay counts from step 0, not from the end of the warm-up, so the rate
-    drops a little where the warm-up ends. It is computed in float32 with a
-    reciprocal in place of the division, as in the release's graphs: towards the
-    end 1 - step / num_train_steps has few digits left and shows any difference.
+        WarmupPolynomialDecay(0.00176, 125000, 3125)(1000)  # 0.00176 * 1000 / 3125
+
+    The decay counts from step 0, not from the end of the warm-up, so the rate drops a
+    little where the warm-up ends. It is computed in float32 with a reciprocal in place
+    of the division, as in the release's graphs: towards the end 1 - step /
+    num_train_steps has few digits left and shows any difference.
 
     Args:
       init_lr: rate that the warm-up ramps to and the decay starts from.
       num_train_steps: step from which the rate is 0 (unless still warming up).
-      num_warmup_steps: steps of warm-up; 0 for none.
+      num_warmup_steps: 0 for none.
       poly_power: power of the decay; 1.0 is linear.
-      start_warmup_step: step at which the warm-up starts. Before it the rate is 0
-        (the release gets a negative one). Without warm-up it has no effect.
+      start_warmup_step: step at which the warm-up starts. Before it the rate is 0 (the
+        release gets a negative one). Without warm-up it has no effect.
     """
 
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,

@@ -47,12 +47,8 @@ def load_to_train(run) -> None:
 
 
 def load_to_use(run, best: bool) -> None:
-    """Loads the weights to evaluate or predict with.
-
-    Args:
-      run: the run; its optimizer, if any, stays as it is.
-      best: whether output_dir's best checkpoint goes before its latest.
-    """
+    """Loads the weights to evaluate or predict with: output_dir's best checkpoint
+    before its latest if `best`. The run's optimizer, if any, stays as it is."""
     output_dir = run.options.output_dir
     path = checkpoint_of(output_dir, best)
     if path:

@@ -1,8 +1,8 @@
 """One training step and one evaluation step, on every replica of a strategy.
 
-The order of a step is the release's: each replica computes its loss and
-gradients, clips them to a global norm, and only then are they averaged over
-the replicas and applied.
+The order of a step is the release's: each replica computes its loss and gradients,
+clips them to a global norm, and only then are they averaged over the replicas and
+applied.
 """
 
 import functools
@@ -35,7 +35,7 @@ def metric_sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
 
 
 class MeanMetrics:
-    """Weighted means that grow over steps and replicas; made in the strategy's scope."""
+    """Weighted means over steps and replicas; to be made in the strategy's scope."""
 
     def __init__(self, names: Iterable[str] = ()):
         self._means = {name: tf_keras.metrics.Mean(name) for name in names}
@@ -51,7 +51,7 @@ class MeanMetrics:
             mean.reset_state()
 
     def result(self, empty: bool = True) -> dict[str, float]:
-        """The means; those of no weight are 0, or not there without `empty`."""
+        """The means; those of no weight are 0, or absent without `empty`."""
         return {name: float(mean.result()) for name, mean in self._means.items()
                 if empty or float(tf.convert_to_tensor(mean.count)) > 0}
 
@@ -98,20 +98,21 @@ def shape_key(dataset: Any) -> frozenset:
 class Trainer(orbit.StandardTrainer):
     """Trains a task's model. Each static shape of a batch is traced once.
 
+        trainer = Trainer(task, optimizer, batches.train(start_step=0), StepOptions())
+        trainer.train(tf.constant(100))  # 100 steps; their mean metrics
+
     Args:
       task: what to train.
-      optimizer: a built optimizer; its `iterations` number the steps.
+      optimizer: built; its `iterations` number the steps.
       datasets: distributed; one for each static shape of a batch. They yield each
         replica's batch of features.
       options: how a step is computed.
-      on_step: called without arguments after every step where the loop runs on
-        the host.
+      on_step: called after every step where the loop runs on the host.
       shape_of_step: step → which of the datasets its batch comes from.
-      computation: how the model computes.
       scaling: for float16. A step whose loss or gradient is not finite then leaves
-        weights and moments as they were, and does not count in the metrics; its
-        number and its batch are used up like those of any other, so that the
-        schedule and the data continue as if nothing had been skipped.
+        weights and moments as they were, and does not count in the metrics; its number
+        and its batch are used up like those of any other, so that the schedule and the
+        data continue as if nothing had been skipped.
     """
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
@@ -200,8 +201,8 @@ class Trainer(orbit.StandardTrainer):
         return {**result, "steps_per_second": steps / seconds}
 
     def current_metrics(self) -> dict[str, float]:
-        """Means since the loop began; with float16 also its scale, and the number of
-        all steps skipped so far, and no means where all in this loop were."""
+        """Means since the loop began; with float16 also its scale and the number of all
+        steps skipped so far, and no means where all in this loop were skipped."""
         if not self.scaling:
             return self.metrics.result()
         return {**self.metrics.result(empty=False), **self.scaling.values()}
@@ -333,17 +334,12 @@ class Trainer(orbit.StandardTrainer):
 class Evaluator(orbit.AbstractEvaluator):
     """Evaluates a task's model over every example of a dataset, once.
 
-    Each static shape of a batch is traced once, whatever sets it occurs in.
+        Evaluator(task, batches.evaluation()).evaluate()  # {"masked_lm_accuracy": ...}
 
-    Args:
-      task: what to evaluate.
-      datasets: (distributed dataset, batches that each replica takes) for each
-        static shape of a batch; padded with examples of weight 0. Without any, the
-        evaluator only predicts.
-      computation: how the model computes.
-
-    Attributes:
-      predictions: what was kept of each example in the last evaluation.
+    Each static shape of a batch is traced once, whatever sets it occurs in. What was
+    kept of each example in the last evaluation is in `predictions`. `datasets` are
+    pairs (distributed dataset, batches that each replica takes), one for each static
+    shape, padded with examples of weight 0; without any, the evaluator only predicts.
     """
 
     def __init__(self, task: Task, datasets: Sequence[tuple[Any, int]] = (),
