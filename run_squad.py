@@ -194,7 +194,7 @@ class Squad(FineTuningTask):
         if not data.answered:
             task = dataclasses.replace(task, threshold=self._known_threshold())
         metrics = task.score(data, outputs, table.columns)
-        if metrics and not FLAGS.do_eval:  # Which has told them.
+        if metrics and not FLAGS.do_eval:  # Which has logged them.
             logging.info("Predictions at step %d: %s", step, ", ".join(
                 f"{name} {value:.6g}" for name, value in metrics.items()))
             write_files(FLAGS.output_dir, {

@@ -46,15 +46,13 @@ class RestoreReport:
     Attributes:
       source: the checkpoint.
       matched: variables of the model that got their values from it.
-      missing: variables of the model that it lacks; like the next two kinds of
-        variables, they keep their values.
-      mismatched: (name, shape in the model, shape in the checkpoint) of variables of
-        another shape.
-      new: variables that may be new and are missing there or of another shape.
+      missing, mismatched, new: variables that keep their values, because it lacks them;
+        has them in another shape (name, shape in the model, in the checkpoint); or
+        either, where they may be new.
       extra: its tensors that no variable of the model took.
       unexpected: those of `extra` within the model's own scopes, such as a second group
-        for a model of one. The others are harmless: heads that the model does not
-        have, and the optimizer's state.
+        for a model of one. The others are harmless: heads that the model does not have,
+        and the optimizer's state.
     """
 
     source: str
@@ -153,16 +151,15 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         print(report.summary())
 
     Args:
-      model: one whose variables have the release's names.
       path: as for find_checkpoint: of the TF1 release, or of this project's training.
-      allow_partial: whether variables that are missing or of another shape keep
-        their values; by default they are errors.
-      init_from_group0: whether every group of layers gets the values of the
-        checkpoint's group 0. The release does the same, but loses the attention
-        and feed-forward weights of group 0 itself.
+      allow_partial: lets variables that are missing or of another shape keep their
+        values; by default they are errors.
+      init_from_group0: gives every group of layers the values of the checkpoint's group
+        0. The release does the same, but loses the attention and feed-forward weights
+        of group 0 itself.
       hint: what the error says to do about a mismatch.
-      may_be_new: whether a variable of this name may be missing or of another
-        shape, and then keeps its values: a task's head on a pretrained encoder.
+      may_be_new: name → whether the variable may be missing or of another shape, and
+        then keeps its values: a task's head on a pretrained encoder.
 
     Returns:
       The report; it is logged too. That nothing matches is an error in any case.

@@ -16,14 +16,10 @@ from albert_tf.errors import InputError, Stopped
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:
     """Runs a script's `main` after parsing the flags.
 
-    An InputError ends the program with its sentence on stderr, without a
-    traceback, and exit status 1; so does a word on the command line that is
-    no flag, which absl would hand over in silence. Stopped ends it with the status
-    that shells give a program which a signal ended.
-
-    Args:
-      main: receives the program's name and the words that are no flags.
-      takes_words: whether there may be such words.
+    An InputError ends the program with its sentence on stderr, without a traceback, and
+    exit status 1; so does, unless `takes_words`, a word on the command line that is no
+    flag, which absl would pass on silently. Stopped ends it with the status that shells
+    give a program which a signal ended.
     """
 
     def guarded(argv):

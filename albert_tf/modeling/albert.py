@@ -109,11 +109,10 @@ class AlbertModel(ConfiguredModel):
             which a computation that skips padding needs.
 
         Returns:
-          A dict: `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H]
-          in the computation's dtype, one for each layer; `sequence_output` [B, S, H],
-          the last of them; `pooled_output` [B, H] float32, of position 0. With
-          `positions`, sequence_output and the last of encoder_outputs are [B, Q, H], in
-          their order.
+          `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H] in the
+          computation's dtype, one for each layer; `sequence_output` [B, S, H], the last
+          of them; `pooled_output` [B, H] float32, of position 0. With `positions`,
+          sequence_output and the last of encoder_outputs are [B, Q, H], in their order.
         """
         input_ids, mask, segment_ids = self._checked(inputs)
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)

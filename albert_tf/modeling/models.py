@@ -29,15 +29,10 @@ _HEAD_SEED = 0x48454144
 
 
 class _EncoderWithHead(ConfiguredModel):
-    """What the models below share.
-
-    But for AlbertForSpans(mask_padding=False), they read no outputs at positions of
-    padding. They are called with
-
-      features: `input_ids`, `input_mask`, `segment_ids` int [B, S], and what else a
-        model names; further keys are ignored.
-      training, seed, computation: as for AlbertModel.call.
-    """
+    """What the models below share; AlbertForSpans(mask_padding=False) alone reads
+    outputs at positions of padding. Features are `input_ids`, `input_mask`,
+    `segment_ids` int [B, S], and what else a model names; other arguments of calls as
+    for AlbertModel.call."""
 
     def __init__(self, config: AlbertConfig, name: str, **options: Any):
         super().__init__(config, name, **options)
@@ -257,13 +252,12 @@ class AlbertForConditionalSpans(_EncoderWithHead):
         or [B, 1].
 
         Returns:
-          A dict: `cls_logits` [B], higher where the question has no answer, and in
-          training `start_log_probs`, `end_log_probs` [B, S]; else
-          `start_top_log_probs`, `start_top_index` [B, k] with the likeliest start
-          first, and `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends of
-          the first start first. Where fewer than k or m positions are possible,
-          impossible ones with log-probability -1e30 fill up; their indices may be S or
-          more.
+          `cls_logits` [B], higher where the question has no answer, and in training
+          `start_log_probs`, `end_log_probs` [B, S]; else `start_top_log_probs`,
+          `start_top_index` [B, k] with the likeliest start first, and
+          `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends of the first
+          start first. Where fewer than k or m positions are possible, impossible ones
+          with log-probability -1e30 fill up; their indices may be S or more.
         """
         outputs, seeds = self._encode(features, training, seed, computation)
         hidden = outputs["sequence_output"]

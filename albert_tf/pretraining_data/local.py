@@ -306,7 +306,7 @@ def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
 
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
-    """All that the records depend on, but for the text; flags by their names."""
+    """All that the records depend on except the text; flags by their names."""
     settings = dataclasses.asdict(options)
     del settings["input_files"]
     for name in ("instances", "masking"):

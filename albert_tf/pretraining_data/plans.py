@@ -111,15 +111,9 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
     options and seed alone, not of where slices begin; but without a sentence
     objective a slice is the text that a walk goes over.
 
-    Args:
-      documents, position: the slice, and where it lies.
-      copies: numbers of the copies to make.
-      options: how to cut; its masking is not read.
-      counts: chunks that are left out are added to them.
-      at_once: walks that advance together, at most.
-
-    Yields:
-      Some ten thousands of instances each, few enough to bound the memory.
+    `copies` are the numbers of the copies to make; `at_once` walks advance together at
+    most; chunks that are left out are added to `counts`. Yields some ten thousands of
+    instances each time, few enough to bound the memory.
     """
     num_documents = len(documents.ids)
     if not num_documents:

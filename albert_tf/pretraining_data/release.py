@@ -87,7 +87,7 @@ def make_records(
         documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
         random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
     """Serialized instances of all documents, shuffled; `documents` are shuffled in
-    place, as in the release. All random draws are of `random`."""
+    place, as in the release. All draws are from `random`."""
     rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
     pieces = Pieces.of(tokenizer.vocab, rule)
     spec: FeatureSpec = pretraining_spec(

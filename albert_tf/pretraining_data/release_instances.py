@@ -85,13 +85,14 @@ def create_instances(
     Segments gather in a chunk until it has the target length or the document ends; each
     chunk gives one instance.
 
-    Args:
-      documents: all documents; none is empty, and no segment is. Those other than
-        `document_index` are only read for second segments of the origin
-        RANDOM_DOCUMENT.
-      pieces: the vocabulary.
-      options: how to cut and mask; there is a sentence objective.
-      random: its generators continue from their state.
+        pieces = Pieces.of(tokenizer.vocab, "release")
+        walk = create_instances(
+            documents, 0, pieces, InstanceOptions(), RandomSource.from_seed(1))
+        walk.instances[0].tokens
+
+    No document and no segment is empty. Documents other than `document_index` are only
+    read for second segments of the origin RANDOM_DOCUMENT. `options` have a sentence
+    objective; the generators of `random` continue from their state.
     """
     if options.sentence_objective == "none":
         raise ValueError(
@@ -194,11 +195,10 @@ def _pair_of_chunk(
 def _random_segment(
         documents: Sequence[Document], document_index: int, target_length: int,
         random: RandomSource) -> Segment:
-    """Text from a random place of a random other document.
+    """Text from a random place of a random other document, of at least one segment.
 
     Ten draws look for another document; then the last one drawn is used, so that a
-    single document gives its own text. At least one segment is taken, also if
-    target_length is not positive.
+    single document gives its own text.
     """
     for _ in range(10):
         other = random.python.randint(0, len(documents) - 1)
@@ -215,8 +215,7 @@ def _random_segment(
 
 def _split_segment(segment: Segment, pieces: Pieces,
                    random: RandomSource) -> tuple[Segment, Segment]:
-    """Cuts a segment of two pieces or more at a random place: before the start of a
-    word where there is one, since half a word at the cut would give the order away."""
+    # Before the start of a word if there is one: half a word would give the order away.
     places = [place for place in range(1, len(segment))
               if pieces.starts_word[segment[place]]]
     cut = random.python.choice(places or range(1, len(segment)))

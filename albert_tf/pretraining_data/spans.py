@@ -111,12 +111,13 @@ def read_span(paths: Sequence[str], span: Span,
               max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
     """Documents that belong to a span, in blocks; the first block begins with one.
 
-    Args:
-      paths: all files of the input, in order: those that plan_spans got.
-      prepare: makes of lines (which may end in "\\r") lines for the tokenizer; a line
-        that becomes "" is blank.
-      block_bytes: text that is read at a time.
-      max_line_bytes: longest line.
+        for span in plan_spans(paths):
+            for block in read_span(paths, span, encoder.prepare):
+                print(block.lines, block.first, block.ids)
+
+    `paths` are all files of the input, those that plan_spans got. `prepare` makes of
+    lines (which may end in "\\r") lines for the tokenizer; one that becomes "" is
+    blank.
     """
     # Whether a blank line of this span has been seen, and whether a document has
     # begun since the last one.

@@ -53,8 +53,12 @@ class CorpusCounts:
 
 @dataclasses.dataclass
 class InstanceCounts:
-    """Counts over the instances, filled while they are made: `add_plans` and
-    `add_masks` count their two halves, each where it is made."""
+    """Counts over the instances, filled where plans and where masks are made.
+
+        counts = InstanceCounts(max_seq_length=512)
+        counts.add(walk)  # release_instances.DocumentInstances
+        counts.as_dict()["padding_share"]
+    """
 
     max_seq_length: int
     lengths: collections.Counter = _counter()  # instances by pieces, special ones too
@@ -156,7 +160,7 @@ def _histogram(numbers: Any) -> np.ndarray:
 
 
 def _add(counter: collections.Counter, counts: Iterable[tuple[Any, int]]) -> None:
-    """Adds counts by their keys, but for those that are 0."""
+    """Adds counts by their keys, except those that are 0."""
     for key, count in counts:
         if count:
             counter[key] += int(count)

@@ -144,9 +144,10 @@ def write_part(
         ) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Tokenizes a span's documents into the files of part `span.number`.
 
-    Memory does not grow with the span or its documents, but for one line; `block_bytes`
-    of text are tokenized at a time. `paths` are all files of the input. Returns the
-    fields of summary.CorpusCounts, and the sums of the files for WorkFolder.finish.
+    Memory does not grow with the span or its documents, except for one line;
+    `block_bytes` of text are tokenized at a time. `paths` are all files of the input.
+    Returns the fields of summary.CorpusCounts, and the sums of the files for
+    WorkFolder.finish.
     """
     state = _Tokenizing(paths, encoder, max_pieces, max_sentences)
     blocks = spans.read_span(paths, span, encoder.prepare, block_bytes)
@@ -169,16 +170,10 @@ def random_starts(
         targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Text from a random sentence on of each of K documents in memory.
 
-    A text has as many sentences as reach the target, at least one, at most to the end
-    of the document.
-
-    Args:
-      documents, numbers: documents, and which of them, int64 [K].
-      drawn: random numbers (keyed_random.word), uint64 [K].
-      targets: pieces wanted, int64 [K].
-
-    Returns:
-      The first code of each text, and how many pieces it has, int64 [K].
+    A text has as many sentences as reach the target (pieces, int64 [K]), at least one,
+    at most to the end of the document. `numbers` int64 [K] are those of the documents,
+    `drawn` uint64 [K] random (keyed_random.word). Returns the first code of each text
+    and how many pieces it has, int64 [K].
     """
     first = documents.first_sentence[numbers]
     limit = documents.first_sentence[numbers + 1]

@@ -81,7 +81,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     module.serve = serve
     try:
         with files.staged(export_dir) as (staged,):
-            # Nobody trains what serves, and gradients by hand would be traced, stored
+            # A served model is not trained; gradients by hand would be traced, stored
             # and loaded.
             tf.saved_model.save(
                 module, staged, signatures={SIGNATURE: serve},

@@ -24,7 +24,7 @@ _PADDING = {"p_mask": 1}
 class Server:
     """A SavedModel, loaded once and asked often. Threads may share one.
 
-    >>> server = Server(export_dir)  # The folder that `export` wrote.
+    >>> server = Server(export_dir)  # The folder that `export_classifier` wrote.
     >>> server.labels
     ('no', 'maybe', '好')
     >>> server.predict([{"input_ids": [2, 7, 3], "input_mask": [1, 1, 1],
@@ -55,20 +55,15 @@ class Server:
 
     def predict(self, features: Sequence[Mapping[str, Sequence[int]]],
                 batch_size: int = 32) -> dict[str, list[np.ndarray]]:
-        """The model's outputs for sequences, in their order.
+        """The model's outputs for sequences, in their order: name → the array of each.
 
         Sequences of like length share a batch of up to `batch_size`, padded to the
-        longest of them. The result does not depend on the batches but for float
-        rounding.
+        longest of them. The result does not depend on the batches except for float
+        rounding. Log-probabilities of positions are [S], without padding.
 
-        Args:
-          features: of each sequence, without padding, as the tasks' `featurize`
-            makes them: `input_ids`, `input_mask`, `segment_ids` and, for models of
-            SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
-
-        Returns:
-          Name of the output → the array of each sequence; [S] for log-probabilities
-          of positions.
+        `features` are those of each sequence, without padding, as the tasks'
+        `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for models
+        of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
         """
         lengths = [self._length(i, row) for i, row in enumerate(features)]
         order = np.argsort(lengths, kind="stable")

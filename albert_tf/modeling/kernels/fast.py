@@ -5,7 +5,7 @@ operation of its own reads and writes all activations, and automatic differentia
 keeps what each of them needs. FAST has a gradient by hand that keeps only what it
 needs, and XLA to compile what stands between two products into single loops. The
 products stay outside, since XLA's own are slower on a CPU than oneDNN's. SERVED is for
-exported models on CPUs, whose batches have any shape and which nobody differentiates.
+exported models on CPUs, whose batches have any shape and need no gradients.
 
 `parts_for` chooses: FAST on CPUs, PLAIN on GPUs and TPUs, where XLA compiles whole
 steps.

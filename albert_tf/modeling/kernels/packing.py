@@ -193,6 +193,10 @@ class Packed(Padded):
 
 
 def layout_of(mask: tf.Tensor, skip_padding: bool, served: bool = False) -> Padded:
-    """How the layers hold a batch with a mask [B, S]."""
+    """How the layers hold a batch with a mask [B, S].
+
+        layout = layout_of(mask, skip_padding=True)
+        layout.pad(layout.unpad(hidden))  # The same at all pieces.
+    """
     empty = mask.shape.num_elements() == 0
     return Packed(mask, served) if skip_padding and not empty else PADDED

@@ -22,8 +22,8 @@ import tensorflow as tf
 from albert_tf.modeling.kernels import fast
 from albert_tf.modeling.kernels.plain import wide
 
-# Gradients that are summed at once hold so many bytes at the most: more of them take
-# less time, as the sum so far is read and written more seldom.
+# At most so many bytes of gradients are summed at once: the more, the less often the
+# sum so far is read and written.
 _SUMMED_BYTES = 1 << 25
 
 
