@@ -1,5 +1,7 @@
 """Metrics of a whole set's predictions, by name.
 
+    compute("f1", predictions=[1, 0, 1], labels=[1, 1, 1])  # 0.8
+
 Where a metric is undefined it is 0.0, never NaN: a correlation when the predictions (or
 the labels) are all equal, F1 when there is no positive example and none is predicted. A
 model that always says the same then scores as one that knows nothing.
@@ -57,13 +59,11 @@ _MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
 
 def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 1
             ) -> float:
-    """One metric, at least one example being there.
+    """One metric of at least one example.
 
-    Args:
-      name: of METRICS, or the mean of two, such as accuracy_f1_mean.
-      predictions: class ids [N], or numbers [N].
-      labels: likewise.
-      positive: the class whose F1 is f1; 1 for GLUE's MRPC and QQP.
+    `name` is one of METRICS, or the mean of two, such as accuracy_f1_mean. Predictions
+    and labels are class ids [N], or numbers [N]; `positive` is the class whose F1 is
+    f1, 1 for GLUE's MRPC and QQP.
     """
     if name in _MEANS:
         return sum(compute(part, predictions, labels, positive)

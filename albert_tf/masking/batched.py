@@ -1,12 +1,12 @@
 """Data creation's masker: many sequences at a time, in NumPy.
 
 The same choice of n-grams as the release's (`reference`), by other random numbers,
-those of `keyed_random`: what happens to a sequence is a function of its key, its
-pieces and the options alone, whatever else is in the batch and however far it is
-padded.
+those of `keyed_random`: the masks of a sequence are a function of its key, its pieces
+and the options alone, whatever else is in the batch and however far it is padded.
 
-n-grams are chosen word by word in the order of the visits, as the choice demands, but
-for all sequences of the batch side by side: step v handles the v-th visit of each.
+n-grams are chosen word by word in the order of the visits, because each choice depends
+on those before it, but for all sequences of the batch side by side: step v handles the
+v-th visit of each.
 """
 
 from typing import NamedTuple
@@ -39,23 +39,15 @@ _LAST = np.uint64(2**64 - 1)
 
 
 class MaskedBatch(NamedTuple):
-    """N sequences of up to S pieces after masking, with P prediction slots.
-
-    Attributes:
-      masked_lm_positions: masked and permuted positions, ascending, then zeros.
-      masked_lm_ids: the pieces that stood there, then zeros.
-      shown: masked and permuted pieces of the batch that now look like [MASK], like
-        themselves, like another piece.
-      ngram_words: masked n-grams of the batch of 0, 1, ... words.
-    """
+    """N sequences of up to S pieces after masking, with P prediction slots."""
 
     input_ids: np.ndarray  # the pieces as shown, int32 [N, S]
     token_boundary: np.ndarray  # 1: [CLS], [SEP], the start of a word; uint8 [N, S]
-    masked_lm_positions: np.ndarray  # int32 [N, P]
-    masked_lm_ids: np.ndarray  # int32 [N, P]
+    masked_lm_positions: np.ndarray  # ascending, then zeros; int32 [N, P]
+    masked_lm_ids: np.ndarray  # the pieces that stood there, then zeros; int32 [N, P]
     num_masked: np.ndarray  # slots filled, int64 [N]
-    shown: np.ndarray  # int64 [3]
-    ngram_words: np.ndarray  # int64 [ngram + 1]
+    shown: np.ndarray  # as [MASK], as themselves, as another piece; int64 [3]
+    ngram_words: np.ndarray  # masked n-grams of 0, 1, ... words; int64 [ngram + 1]
 
 
 def mask_batch(
@@ -70,13 +62,12 @@ def mask_batch(
             MaskingOptions(), SpecialIds(cls=2, sep=3, mask=4), vocab_size=30000)
 
     Args:
-      input_ids: integers [N, S], S below 2^20; every [CLS] and [SEP] is a special
-        piece, never masked. What lies behind a row's length is copied as it is.
+      input_ids: integers [N, S], S below 2^20; [CLS] and [SEP] are never masked. Values
+        behind a row's length are copied as they are.
       starts_word: whether each piece starts a word, bool [N, S]; ignored for special
         pieces and padding.
       lengths: pieces of each sequence, special ones counted, [N].
-      keys: of `keyed_random`, uint64 [N]; a sequence with the same key is masked in
-        the same way.
+      keys: of `keyed_random`, uint64 [N]; equal sequences with one key get equal masks.
       options: what to mask; P is its num_prediction_slots.
       special_ids: of the vocabulary.
       vocab_size: random pieces are drawn from 0 ... vocab_size - 1.
@@ -229,9 +220,8 @@ class _NgramChoice:
         return sizes
 
     def _visit(self, rows: np.ndarray, ordinals: np.ndarray, sizes: np.ndarray) -> None:
-        """Visits words of the rows [A]: their ordinals in the order of the visits,
-        and the sizes drawn for their n-grams, both [A, V].
-        """
+        """Visits words of the rows [A]: their ordinals in the order of the visits, and
+        the sizes drawn for their n-grams, both [A, V]."""
         first_piece, of_row = self._words.first_piece, self._words.of_row
         first = ordinals.T + of_row[rows]
         # At the end of the sequence an n-gram is shorter than its drawn size.
@@ -316,7 +306,7 @@ class _Positions(NamedTuple):
 
 def _replacements(ids: np.ndarray, masked: _Positions, keys: np.ndarray, mask_id: int,
                   vocab_size: int) -> np.ndarray:
-    """What masked pieces are shown as."""
+    """What masked pieces are shown as, int32 [M]."""
     numbers = masked.numbers(keys, _REPLACEMENTS)
     kind = numbers >> _HALF
     to_mask, to_same = map(np.uint64, SHOWN_THRESHOLDS)
@@ -338,11 +328,9 @@ def _shuffled(positions: _Positions, keys: np.ndarray) -> np.ndarray:
 
 def _shuffled_columns(
         numbers: np.ndarray, eligible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The eligible columns of each row, in the random order of numbers [R, C].
-
-    Returns columns, then zeros, int64 [R, most eligible columns of a row], and how
-    many are eligible, int64 [R].
-    """
+    """The eligible columns of each row in the random order of numbers [R, C], then
+    zeros, int64 [R, most eligible columns of a row]; and how many are eligible, int64
+    [R]."""
     counts = eligible.sum(axis=1)
     columns = np.arange(numbers.shape[1], dtype=np.uint64)
     # Larger than any number of an eligible column, whose low bits are not all ones.

@@ -6,8 +6,8 @@ RoBERTa does, so that no epoch repeats another's masks. All runs in the input pi
 on any host and under XLA: static shapes, no Python while it runs, and a loop over
 visits to words that goes through all sequences of a batch at once.
 
-Shapes: B batch, S pieces of a sequence, P predictions, N words of the longest n-gram.
-A sequence has at most S words, so words too are arrays of S.
+Shapes: B batch, S pieces of a sequence, P predictions, N words of the longest n-gram. A
+sequence has at most S words, so words too are arrays of S.
 """
 
 from typing import Mapping, Sequence
@@ -39,9 +39,6 @@ class DynamicMasking:
       max_seq_length: S.
       vocab_size: random pieces are drawn from 0..vocab_size-1, control symbols
         included, as in the release.
-
-    Attributes:
-      num_draws: random numbers for a sequence.
     """
 
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
@@ -64,15 +61,19 @@ class DynamicMasking:
         Args:
           features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
             others, which stay as they are.
-          draws: int32 [B, num_draws], each uniform over all int32: for each of S
-            words its rank in the order of the visits and the size of the n-gram
-            that begins there, then for each of S pieces what becomes of it if it is
-            masked, and which random piece.
+          draws: int32 [B, num_draws], each uniform over all int32: for each of S words
+            its rank in the order of the visits and the size of the n-gram that begins
+            there, then for each of S pieces how it is shown if it is masked, and which
+            random piece.
 
         Returns:
-          `features` without `token_boundary` and with pieces of `input_ids`
-          replaced, `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids`
-          int32 [B, P], `masked_lm_weights` float32 [B, P].
+          `features` without `token_boundary` and with pieces of `input_ids` replaced,
+          `features` without `token_boundary` and with pieces of `input_ids` replaced,
+          `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B,
+          P],
+          `features` without `token_boundary` and with pieces of `input_ids` replaced,
+          `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B,
+          P], `masked_lm_weights` float32 [B, P].
         """
         ids = features["input_ids"]
         batch = ids.shape[0] if ids.shape[0] is not None else tf.shape(ids)[0]

@@ -41,8 +41,7 @@ class MaskingOptions:
 
     Attributes:
       max_predictions_per_seq: most pieces masked in one sequence.
-      masked_lm_prob: share of a sequence's pieces to mask, special pieces counted;
-        0 masks nothing.
+      masked_lm_prob: share of a sequence's pieces to mask, special ones counted.
       ngram: longest n-gram, in words.
       favor_shorter_ngram: P(n) in proportion to 1/n; False reverses the odds.
       do_whole_word_mask: mask words whole; False takes each piece as a word.
@@ -72,10 +71,8 @@ class MaskingOptions:
         return self.max_predictions_per_seq * (2 if self.do_permutation else 1)
 
     def num_to_predict(self, lengths: int | np.ndarray) -> np.ndarray:
-        """The budget: pieces to mask in sequences of so many pieces, int64.
-
-        Special pieces count; halves are rounded to even, as by Python's round.
-        """
+        """The budget: pieces to mask in sequences of so many pieces, special ones
+        counted, int64; halves are rounded to even, as by Python's round."""
         wanted = np.rint(np.asarray(lengths) * self.masked_lm_prob).astype(np.int64)
         return np.clip(wanted, int(self.masked_lm_prob > 0),
                        self.max_predictions_per_seq)

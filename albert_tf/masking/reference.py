@@ -1,7 +1,7 @@
 """The release's masker: one sequence at a time, the same masks bit for bit.
 
-Used by create_pretraining_data.py --reproduce_release, and what the other two are
-tested against: `batched` draws for many sequences in NumPy, `in_training` in
+Used by create_pretraining_data.py --reproduce_release, and the standard that the other
+two are tested against: `batched` draws for many sequences in NumPy, `in_training` in
 TensorFlow. The random source comes as an argument and is called in the order in which
 the release's create_masked_lm_predictions calls its own, so that the same generators
 give the same masks.
@@ -45,14 +45,11 @@ class MaskedSequence(NamedTuple):
 
 def group_words(pieces: Sequence[str], starts_word: Mapping[str, bool],
                 whole_words: bool) -> tuple[list[list[int]], list[int]]:
-    """Words of a sequence and where they start.
+    """Words of a sequence, each the positions of its pieces without [CLS] and [SEP];
+    and for each position 1 for [CLS], [SEP] and word starts, else 0.
 
-    A piece that starts no word belongs to the word before it, also where a
-    [SEP] lies between them, as in the release.
-
-    Returns:
-      words: the positions of each word's pieces, [CLS] and [SEP] left out.
-      token_boundary: 1 for [CLS], [SEP] and word starts, [length].
+    A piece that starts no word belongs to the word before it, also where a [SEP] lies
+    between them, as in the release.
     """
     words, boundary = [], []
     for position, piece in enumerate(pieces):
@@ -72,11 +69,12 @@ def choose_ngrams(
         words: Sequence[list[int]], order: Sequence[int], budget: int, taken: set[int],
         size_odds: Sequence[float], random: RandomSource
 ) -> tuple[list[int], list[int]]:
-    """Takes n-grams in the given order until the budget of pieces is spent.
+    """Takes n-grams in the given order until the budget of pieces is spent; returns the
+    positions chosen, in the order of choice, and each n-gram's words.
 
-    A size is drawn for each word visited, also for one that is taken already. An
-    n-gram that exceeds the budget loses words at its end; one that still does, or
-    touches a taken piece, is passed over.
+    A size is drawn for each word visited, also for one that is taken already. An n-gram
+    that exceeds the budget loses words at its end; one that still does, or touches a
+    taken piece, is passed over.
 
     Args:
       words: positions of each word's pieces.
@@ -85,9 +83,6 @@ def choose_ngrams(
       taken: positions not to choose; those chosen are added.
       size_odds: of options.cumulative_size_odds.
       random: `numpy` is drawn from.
-
-    Returns:
-      The positions chosen, in the order of choice, and each n-gram's words.
     """
     chosen, sizes = [], []
     draw = random.numpy.random_sample
@@ -123,13 +118,12 @@ def mask_sequence(
         random: RandomSource) -> MaskedSequence:
     """Masks n-grams of a sequence (the release's create_masked_lm_predictions).
 
-    Args:
-      pieces: with [CLS] and [SEP].
-      starts_word: piece → whether it starts a word.
-      vocabulary: what random pieces are drawn from: the whole vocabulary,
-        control symbols included, as in the release.
-      options: what to mask.
-      random: its generators continue from where they stand.
+        mask_sequence("[CLS] ▁a ▁b [SEP] ▁c [SEP]".split(), WordStarts("release"),
+                      tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)),
+                      MaskingOptions(), RandomSource.from_seed(1))
+
+    Random pieces are drawn from the whole vocabulary, control symbols included, as in
+    the release. The generators of `random` continue from where they stand.
     """
     words, boundary = group_words(pieces, starts_word, options.do_whole_word_mask)
     output = list(pieces)

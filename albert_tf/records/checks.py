@@ -1,10 +1,10 @@
-"""What is checked of records before a long run, without TensorFlow.
+"""Checks of records before a long run, without TensorFlow.
 
 Every file is scanned and its first records looked at: whether they fit the
 specification, are masked or not, have the special ids. The summaries that
 create_pretraining_data.py leaves beside its records say which vocabulary and which
 sentence objective they were made for; records without one, such as the release's, are
-as good: ids out of range show when they are read.
+accepted: ids out of range show when they are read.
 """
 
 import concurrent.futures
@@ -50,20 +50,13 @@ def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
 def explain_read_error(
         paths: Sequence[str], spec: FeatureSpec, error: Exception
 ) -> InputError | None:
-    """Finds the record behind an error that tf.data raised while training.
+    """The error, naming file and record, behind one that tf.data raised while training,
+    whose message names no file; to be raised `from error`.
 
-    TensorFlow's message names no file. Reads `paths` whole, until the first record
-    that is damaged or does not fit `spec`.
-
-    Args:
-      paths: the files that were being read.
-      spec: the features that were being parsed.
-      error: a tf.errors.OpError, or the UnicodeDecodeError that TensorFlow raises
-        where its message quotes the bytes of a record that is not an example.
-
-    Returns:
-      An error to `raise ... from error`; None if `error` is not about reading
-      records, or the files read well now.
+    Reads `paths` whole, until the first record that is damaged or does not fit `spec`.
+    None if `error` is not about reading records, or the files read well now. TensorFlow
+    raises a UnicodeDecodeError instead of a tf.errors.OpError where its message quotes
+    the bytes of a record that is not an example.
     """
     import tensorflow as tf
 
@@ -88,8 +81,8 @@ def explain_read_error(
 def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
     """A pretraining_spec for records that are masked while training.
 
-    token_boundary says where words start. The prediction slots are empty and not
-    read, however many there are.
+    token_boundary shows where words start. The prediction slots are empty and not read,
+    however many there are.
     """
     def change(feature):
         if feature.name == "token_boundary":
@@ -163,7 +156,7 @@ def special_ids(
 
 
 class RecordSummary(NamedTuple):
-    """A summary that speaks of record files."""
+    """A summary that describes record files."""
 
     path: str
     content: dict[str, Any]
@@ -209,10 +202,10 @@ def _get(content: Any, *keys: str) -> Optional[Any]:
 
 def sentence_objective(
         summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
-    """What the label of records says: "order", "next" or "none".
+    """The meaning of the records' label, "order", "next" or "none"; the paper compares
+    models trained on each (Table 5).
 
-    The paper compares models trained on each (Table 5). It is `given` by the user,
-    else in the summaries, else "order"; all must agree.
+    It is `given` by the user, else in the summaries, else "order"; all must agree.
     """
     known, source = given, f"--sentence_objective={given}"
     for summary in summaries:
@@ -236,12 +229,9 @@ def sentence_objective(
 def check_vocabulary(
         summaries: Iterable[RecordSummary], vocab_size: int
 ) -> Optional[dict[str, Any]]:
-    """Compares the vocabularies that records were made with to the model's.
-
-    Returns:
-      `file`, `sha256`, `size` and, where known, `special_ids` of the vocabulary, or
-      None where no summary names one.
-    """
+    """Compares the vocabularies that records were made with to the model's; returns
+    their `file`, `sha256`, `size` and, where known, `special_ids`, or None if no
+    summary names one."""
     known, known_from = None, ""
     for summary in summaries:
         first = summary.records[0]

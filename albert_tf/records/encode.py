@@ -39,12 +39,10 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
     Byte for byte, but for the order of two names of which one begins the other: it
     comes first here, and not in each of protobuf's implementations.
 
-    Args:
-      spec: the features. One of variable length has as many values in each record
-        of the batch.
-      batch: name on disk → array [N, number of values] or [N, *shape of the
-        feature]; [N] for a single value. int64 features take integers or booleans,
-        float32 features numbers of any type.
+    `batch` maps each name on disk to an array [N, number of values], [N, *shape of the
+    feature], or [N] for a single value. int64 features take integers or booleans,
+    float32 features numbers of any type; one of variable length has as many values in
+    each record of the batch.
     """
     spec.check_names(batch)
     features = sorted(spec.features, key=lambda f: f.name.encode())

@@ -52,20 +52,19 @@ def assemble_batch(
         plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
         max_seq_length: int, cls_id: int, sep_id: int, pad_id: int = 0
 ) -> SequenceBatch:
-    """What `assemble` and `pad_inputs` do, for many instances at a time.
+    """`assemble` and `pad_inputs` for many instances at a time.
 
         [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
           0   0  0    0   1    1     0                0   0  0    0     0     0
 
     Args:
-      plans: [N], with the fields length_a and length_b; a length_b of 0 stands for
-        an instance of one segment.
-      codes_a: those of the pieces (id * 2 + starts_word) of all first segments, one
-        after the other, in the order of the plans.
-      codes_b: those of all second segments, likewise.
+      plans: [N], with the fields length_a and length_b; a length_b of 0 stands for an
+        instance of one segment.
+      codes_a: of the pieces (id * 2 + starts_word) of all first segments, one after the
+        other, in the order of the plans.
+      codes_b: of all second segments, likewise.
       max_seq_length: S.
-      cls_id, sep_id: of [CLS] and [SEP].
-      pad_id: what fills up input_ids.
+      cls_id, sep_id, pad_id: of the vocabulary.
     """
     length_a = plans["length_a"].astype(np.int64)
     length_b = plans["length_b"].astype(np.int64)
@@ -110,8 +109,7 @@ def pad(values: Sequence[T], length: int, value=0) -> list[T]:
 def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
                max_seq_length: int, pad_id: int = 0) -> dict[str, list[int]]:
     """The model's inputs, each of `max_seq_length` values: 0 in the padding, but for
-    input_ids; input_mask is 1 where there is a piece.
-    """
+    input_ids; input_mask is 1 where there is a piece."""
     return {
         "input_ids": pad(ids, max_seq_length, pad_id),
         "input_mask": pad([1] * len(ids), max_seq_length),
@@ -122,11 +120,9 @@ def pad_inputs(ids: Sequence[int], segment_ids: Sequence[int],
 def truncate_longer_first(
         first: Sequence[T], second: Sequence[T], max_pieces: int
 ) -> tuple[list[T], list[T]]:
-    """Drops pieces off the end of the longer text until both fit, special ones aside.
-
-    Of two equally long texts the second loses one. (The release's
-    _truncate_seq_pair of the GLUE tasks.)
-    """
+    """Drops pieces off the end of the longer text until both fit, special ones aside;
+    of two equally long texts off the second (the release's _truncate_seq_pair of the
+    GLUE tasks)."""
     # All but the shorter text's share is the longer one's; where neither fits
     # into half, both are cut to half and an odd piece goes to the first.
     half, odd = divmod(max(max_pieces, 0), 2)
@@ -140,8 +136,8 @@ def truncate_at_random_ends(
         random: python_random.Random) -> tuple[list[T], list[T]]:
     """Drops pieces off the longer text, off its front or its back at random.
 
-    Of two equally long texts the second loses one. One random number is drawn for
-    each piece dropped. (The release's truncate_seq_pair of pretraining: "to add more
+    Of two equally long texts the second loses one. One random number is drawn for each
+    piece dropped. (The release's truncate_seq_pair of pretraining: "to add more
     randomness and avoid biases". `pretraining_data.plans` has it for many pairs.)
     """
     kept_first, kept_second = [0, len(first)], [0, len(second)]  # begin, end

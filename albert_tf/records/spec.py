@@ -6,8 +6,8 @@ bytes from arrays of many. Both stay: protobuf takes a Python object for each va
 which is several times too slow for data creation, and arrays of one record are as much
 slower than protobuf.
 
-TensorFlow is loaded by `FeatureSpec.parse` alone: data creation runs in many processes
-that should start fast.
+`FeatureSpec.parse` alone loads TensorFlow: data creation runs in many processes that
+should start fast.
 """
 
 import dataclasses
@@ -31,16 +31,15 @@ class Feature:
         Feature("input_ids", "int64", (None,), limit=30000, limited_by="vocab_size")
 
     Attributes:
-      name: its name on disk.
+      name: on disk.
       dtype: "int64" or "float32", as on disk.
-      shape: of one example, without the batch; () is a single value. The last
-        dimension may be None: it then differs from example to example.
-      set_by: the option that sets its length, named in error messages.
+      shape: of one example, without the batch; () is a single value. The last dimension
+        may be None: it then differs from example to example.
+      set_by, limited_by: options that set its length and its limit, named in errors.
       limit: int64 values must be at least 0 and below it; 0 sets no limit.
-      limited_by: the option that sets the limit, named in error messages.
       parsed_name: its name after parsing; "" means `name`.
-      parsed: False for a feature that is written but not needed in training;
-        records without it are accepted.
+      parsed: False for a feature that is written but not needed in training; records
+        without it are accepted.
       pad_value: fills up examples that are shorter than others of a batch.
     """
 
@@ -124,14 +123,10 @@ class FeatureSpec:
     def serialize(self, values: Mapping[str, Any]) -> bytes:
         """A serialized tf.train.Example with features in the order of their names.
 
-        Args:
-          values: name on disk → sequence or array with exactly as many values as
-            the specification says; int64 features take no floats. Features of
-            several dimensions also take rows of equal length.
-
-        Raises:
-          ValueError: for features, numbers or types that are not those of the
-            specification.
+        `values` maps each name on disk to a sequence or array with exactly as many
+        values as the specification says; int64 features take no floats, and features of
+        several dimensions also take rows of equal length. Anything else is a
+        ValueError.
         """
         self.check_names(values)
         example = Example()
@@ -149,18 +144,12 @@ class FeatureSpec:
         return example.SerializeToString(deterministic=True)
 
     def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
-        """Features of one record as NumPy arrays, by their names on disk.
+        """Features of one record as NumPy arrays of the features' shapes, int64 or
+        float32, by their names on disk.
 
-        An InputError names everything in which the record does not fit.
-
-        Args:
-          serialized: one tf.train.Example.
-          where: file and record, to begin an error message with.
-
-        Returns:
-          name → int64 or float32 array of the feature's shape. Features that are not
-          in the specification are ignored; one with parsed=False is left out where
-          the record lacks it.
+        Features that are not in the specification are ignored; one with parsed=False is
+        left out where the record lacks it. An InputError names everything in which the
+        record does not fit, after `where`: its file and number.
         """
         try:
             found = Example.FromString(serialized).features.feature
@@ -199,16 +188,11 @@ class FeatureSpec:
     def parse(self, serialized):
         """Features as tensors, by their names in the model; loads TensorFlow.
 
-        Variable features are for finetuning.feature_table.
-
-        Args:
-          serialized: string tensor, [] for one record or [B] for a batch.
-
-        Returns:
-          name → tensor of the feature's shape, behind [B] for a batch; int64 becomes
-          int32, which is what accelerators take. While running, a record that does
-          not fit raises tf.errors.InvalidArgumentError, which
-          `checks.explain_read_error` turns into a sentence.
+        `serialized` is a string tensor, [] for one record or [B] for a batch; the
+        results have the features' shapes, behind [B] for a batch. int64 becomes int32,
+        the type that accelerators take. While running, a record that does not fit
+        raises tf.errors.InvalidArgumentError, which `checks.explain_read_error` turns
+        into a sentence. Variable features are for finetuning.feature_table.
         """
         import tensorflow as tf
 
@@ -313,9 +297,7 @@ def pretraining_spec(
 def classification_spec(
         num_labels: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
     """One sequence [None], one label [1], 0 where unknown (the release's classifier).
-
-    One label is regression, whose label is a float.
-    """
+    With one label it is a regression, whose label is a float."""
     label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,
                      limited_by="num_labels"))
@@ -324,9 +306,8 @@ def classification_spec(
 
 def choice_spec(
         num_choices: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
-    """A sequence per choice [C, None], padded to the longest, of which one is right:
-    its number [1], 0 where unknown (RACE).
-    """
+    """A sequence per choice [C, None], padded to the longest, and the number of the
+    right one [1], 0 where unknown (RACE)."""
     return FeatureSpec((
         *_inputs((num_choices, None), "", vocab_size, type_vocab_size),
         Feature("label_ids", "int64", (1,), limit=num_choices,

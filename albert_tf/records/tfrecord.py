@@ -129,11 +129,9 @@ class FileInfo:
 
 
 def scan(path: str, chunk_size: int = 4 << 20) -> FileInfo:
-    """Walks over a file's headers: counts records, finds truncation and damage.
-
-    Header checksums are verified, contents are not looked at. `chunk_size` bytes are
-    read at a time.
-    """
+    """Walks over a file's headers: counts records, finds truncation and damage. Header
+    checksums are verified, contents are not looked at; reads `chunk_size` bytes at a
+    time."""
     frame_sizes = {}  # header → bytes of its frame; few differ, each is verified once
     num_records = num_bytes = 0
     rest, at = b"", 0  # bytes carried over; where in the buffer a header starts
@@ -162,8 +160,7 @@ def scan(path: str, chunk_size: int = 4 << 20) -> FileInfo:
 
 def _example_class() -> type[message.Message]:
     """tf.train.Example in a descriptor pool of its own: TensorFlow registers the same
-    names in the default pool once it is imported.
-    """
+    names in the default pool once it is imported."""
     field = descriptor_pb2.FieldDescriptorProto
     proto = descriptor_pb2.FileDescriptorProto(
         name="albert_tf/example.proto", package="tensorflow", syntax="proto3")

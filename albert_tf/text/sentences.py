@@ -1,6 +1,6 @@
 """Cleaning text and splitting it into sentences.
 
-    split_sentences("It rained. Dr. Who left.", "en")  # ["It rained.", "Dr. Who left."]
+    split_sentences("It rained. We left.", "en")  # ["It rained.", "We left."]
 
 The rules for sentence ends are those of the library sentencex (Wikimedia), which
 carries them inside its package: nothing is downloaded at run time. It prefers two

@@ -17,12 +17,10 @@ SPLITS = ("train", "dev", "test")
 
 
 class Example(NamedTuple):
-    """One text or pair of texts.
+    """One text or pair of texts, as they stand in the file.
 
     Attributes:
       guid: the example's name; in GLUE's test sets the index the board expects.
-      text_a: the text, as it stands in the file.
-      text_b: the second text of a pair.
       label: one of the task's labels, a number for regression, None if unknown.
       where: "file, line 12".
     """
@@ -46,16 +44,15 @@ class ClassificationTask:
     Attributes:
       name: as --task_name has it.
       labels: the label of each class id; () for regression.
-      metric_names: keys of what `score` returns, names of finetuning.metrics.
-      main_metric: the one by which the best checkpoint is chosen; higher is
-        better.
-      readers: split (of SPLITS) -> function that takes the data folder and
-        returns the split's ExampleSet.
+      metric_names: keys of `score`'s result, names of finetuning.metrics.
+      main_metric: the one by which the best checkpoint is chosen; higher is better.
+      readers: split (of SPLITS) → function that takes the data folder and returns the
+        split's ExampleSet.
       positive_label: the label whose F1 is reported.
       submission_file: name of the file for GLUE's board; "" for none.
       submission_range: smallest and largest number that the board takes.
-      trained_as: the task whose models predict this one, which has no training
-        set of its own; "" if it has.
+      trained_as: the task whose models predict this one, which has no training set of
+        its own; "" if it has.
     """
 
     name: str
@@ -97,12 +94,9 @@ class ClassificationTask:
                   max_seq_length: int) -> list[dict[str, list]]:
         """The example as the model's input (the release's convert_single_example).
 
-        A pair is cut from its longer text.
-
-        Returns:
-          One dict, a list because other tasks make several of an example: input_ids,
-          input_mask, segment_ids, not padded, and label_ids, the class id or the
-          number; 0 where the label is unknown.
+        One dict, a list because other tasks make several of an example: input_ids,
+        input_mask, segment_ids, not padded, and label_ids, the class id or the number;
+        0 where the label is unknown. A pair is cut from its longer text.
         """
         if max_seq_length <= sequences.NUM_SPECIAL_PAIR:
             raise InputError(
@@ -226,13 +220,8 @@ class ClassificationTask:
 
 
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
-    """A label as a file has it.
-
-    Args:
-      text: the label.
-      labels: those there are; none for regression.
-      where: "file, line 12".
-    """
+    """A label as a file has it at `where`, "file, line 12": one of `labels`, or a
+    number where there are none."""
     text = text.strip()
     if labels:
         if text not in labels:

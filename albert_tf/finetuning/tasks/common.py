@@ -13,13 +13,8 @@ Outputs = Mapping[str, Sequence]
 
 
 class ExampleSet(NamedTuple):
-    """The examples of a split.
-
-    Attributes:
-      examples: in the order of the file.
-      paths: the files they came from.
-      notes: what a user should know of them, a sentence each.
-    """
+    """The examples of a split in the order of the file, the files they came from, and
+    notes for the user, a sentence each."""
 
     examples: list
     paths: tuple[str, ...] = ()
@@ -37,13 +32,8 @@ def check_labelled(examples: Iterable, use: str = "scored",
 
 
 def as_table(rows: Iterable[Iterable[str]], clean: bool = True) -> str:
-    """Lines of cells with tabs between them.
-
-    Args:
-      rows: the cells.
-      clean: whether to write white space within a cell as one blank: a tab or a line
-        end there would break the table.
-    """
+    """Lines of cells with tabs between them. `clean` writes white space within a cell
+    as one blank: a tab or a line end there would break the table."""
     return "".join(
         "\t".join(" ".join(cell.split()) if clean else cell for cell in row) + "\n"
         for row in rows)

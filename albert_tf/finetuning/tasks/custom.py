@@ -1,6 +1,8 @@
 """A user's own data: TSV, CSV or JSON lines, to classify or to give a number.
 
-What cannot be read as it was asked for is refused with file and line; only blank
+    task = build_task({"train": DataFile("train.csv", text_a="text", label="topic")})
+
+Input that cannot be read as it was asked for is refused with file and line; only blank
 lines are left out, and counted.
 """
 
@@ -20,14 +22,13 @@ from albert_tf.finetuning.tasks.common import ExampleSet
 
 @dataclasses.dataclass(frozen=True)
 class DataFile:
-    """A file and what stands in it.
+    """A file and its columns.
 
     Attributes:
-      path: its name; may end in .gz.
-      text_a: the column of the text: its name in the header, its number from 0
-        where there is no header; for JSON lines the field.
-      text_b: the column of a pair's second text.
-      label: the column of the label.
+      path: may end in .gz.
+      text_a: the column of the text: its name in the header, its number from 0 where
+        there is no header; for JSON lines the field.
+      text_b, label: of a pair's second text, and of the label.
       header: whether the first line names the columns (not for JSON lines).
       file_format: one of tables.FORMATS; None goes by the name.
       delimiter: one character, other than the tab of TSV or the comma of CSV.
@@ -44,19 +45,17 @@ class DataFile:
 
 def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
                regression: bool = False, data_dir: str = "") -> ClassificationTask:
-    """A task of a user's own files.
+    """A task of a user's own files, "custom".
+
+    Metrics are accuracy and macro F1, for two labels also the F1 of the second and
+    Matthews' correlation; Pearson, Spearman and squared error for regression.
 
     Args:
-      data: split (of classification.SPLITS) -> its file.
-      labels: in the order of their class ids; None collects those of the training
-        file, sorted (see `sorted_labels`).
+      data: split (of classification.SPLITS) → its file.
+      labels: in the order of their class ids; None collects those of the training file,
+        sorted (see `sorted_labels`).
       regression: whether labels are numbers to predict.
       data_dir: the folder that relative paths start from.
-
-    Returns:
-      The task, "custom". Metrics are accuracy and macro F1, for two labels also
-      the F1 of the second and Matthews' correlation; Pearson, Spearman and squared
-      error for regression.
     """
     data = {split: file if files.is_remote(file.path) else dataclasses.replace(
         file, path=os.path.join(data_dir, file.path)) for split, file in data.items()}
@@ -122,7 +121,6 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     """Reads a file.
 
     Args:
-      file: the file.
       labels: those allowed; () for numbers, None takes any text.
       label_needed: False: the label's column, or a label, may be missing.
       split: begins the examples' guids: "train-1" is the first.

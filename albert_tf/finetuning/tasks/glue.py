@@ -1,8 +1,10 @@
-"""The GLUE tasks: where their files are, what stands in them, how they are scored.
+"""The GLUE tasks: their files, columns and scores.
+
+    TASKS["sst-2"].read("glue", "dev").examples
 
 Files are read as the release reads them (classifier_utils), by the names of their
-columns. What it passes over or would crash at gets a sentence: a missing file or
-column, a label outside the set, QQP's broken lines.
+columns. Where it passes something over or would crash there is a sentence instead: a
+missing file or column, a label outside the set, QQP's broken lines.
 
 A new task of this kind is an entry in TASKS, and one in recipes.RECIPES if there are
 settings for it.
@@ -22,13 +24,9 @@ from albert_tf.finetuning.tasks.common import ExampleSet
 
 
 class _Columns(NamedTuple):
-    """Columns of a file, by name; by number where there is no header.
-
-    Attributes:
-      text_a, text_b, label: label None where the file has none.
-      guid: None: the split and the line's number, as in "dev-7".
-      header: whether the first line names the columns.
-    """
+    """Columns of a file by name, or by number without a `header`. `label` is None where
+    the file has none; without `guid` an example is named by split and line, as in
+    "dev-7"."""
 
     text_a: str
     text_b: str | None = None
@@ -38,13 +36,8 @@ class _Columns(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A split's file.
-
-    Attributes:
-      name: its name in the task's folder.
-      columns: what stands in it.
-      drop_short: lines with too few columns are left out, with a note.
-    """
+    """A split's file by its name in the task's folder. With `drop_short`, lines with
+    too few columns are left out, with a note."""
 
     name: str
     columns: _Columns
@@ -52,10 +45,8 @@ class _File(NamedTuple):
 
 
 def _find(data_dir: str, folders: tuple[str, ...], name: str) -> str | None:
-    """The path of <data_dir>/<folder>/<name> or <data_dir>/<name>, if there is one.
-
-    In local folders "sst2" and "SST_2" are as good as "SST-2".
-    """
+    """The path of <data_dir>/<folder>/<name> or <data_dir>/<name>, if there is one; in
+    local folders "sst2" and "SST_2" are as good as "SST-2"."""
     def plain(folder: str) -> str:
         return re.sub(r"[\W_]", "", folder).lower()
 

@@ -40,8 +40,7 @@ class RaceExample(NamedTuple):
     Attributes:
       example_id: the passage's id, such as "high75.txt".
       number: of the question among the passage's, starting at 0.
-      level: "middle" or "high".
-      article, question: as in the file.
+      level: one of LEVELS.
       options: the four answers to choose from.
       label: number of the right option; None where it is not given.
       where: the file, and its line where it holds several passages.
@@ -59,17 +58,13 @@ class RaceExample(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RaceTask:
-    """RACE, and what its examples and features depend on.
+    """RACE, and the options of its examples and features.
 
         task = RaceTask(high_only=True)
         examples = task.read("RACE", "dev").examples
         [features] = task.featurize(examples[0], tokenizer=tokenizer)
 
-    Attributes:
-      max_seq_length: the longest sequence, in pieces.
-      max_qa_length: pieces that are kept of question and option, the last ones.
-      high_only: without the middle-school passages.
-      middle_only: without the high-school passages.
+    Question and option keep their last `max_qa_length` pieces.
     """
 
     max_seq_length: int = 512
@@ -95,15 +90,12 @@ class RaceTask:
                 "or neither to use both levels.")
 
     def read(self, data_dir: str, split: str) -> ExampleSet:
-        """Reads the questions of a split (`RaceProcessor.read_examples`).
+        """Reads the questions of a split (`RaceProcessor.read_examples`), of which
+        "test" alone may lack answers; data_dir is the folder RACE as downloaded, or the
+        one that holds it.
 
-        Args:
-          data_dir: the folder RACE as downloaded, or the one that holds it.
-          split: "train", "dev" or "test", which alone may lack answers.
-
-        Returns:
-          Middle before high; a level's passages in the order of all.txt's lines, or
-          of the numbers in the files' names; a passage's questions in its order.
+        Middle before high; a level's passages in the order of all.txt's lines, or of
+        the numbers in the files' names; a passage's questions in its order.
         """
         levels = [level for level in LEVELS
                   if not (self.high_only and level == "middle"
@@ -138,14 +130,13 @@ class RaceTask:
         """The four sequences of a question (`convert_single_example`).
 
         Each is [CLS] article [SEP] question and option [SEP]. Of question and option
-        the last max_qa_length pieces are kept, and the article gets what is left of
-        max_seq_length. The release fails where the former alone are too long; here
-        they are cut too, and the article is left out.
+        the last max_qa_length pieces are kept, and the article gets the rest of
+        max_seq_length. The release fails where the former alone are too long; here they
+        are cut too, and the article is left out.
 
-        Returns:
-          One dict, a list because other tasks make several of an example: input_ids,
-          input_mask, segment_ids [4, length of the longest choice], and label_ids
-          [1], 0 where the answer is unknown.
+        One dict, a list because other tasks make several of an example: input_ids,
+        input_mask, segment_ids [4, length of the longest choice], and label_ids [1], 0
+        where the answer is unknown.
         """
         article = _article_pieces(example.article, tokenizer)
         question = tokenizer.prepare(example.question)
@@ -165,11 +156,8 @@ class RaceTask:
 
     def score(self, examples: Sequence[RaceExample], outputs: Outputs
               ) -> dict[str, float]:
-        """Shares of right answers to the questions whose answer is given.
-
-        Returns:
-          `accuracy`, and `middle_accuracy` and `high_accuracy` for levels that occur.
-        """
+        """`accuracy`, and `middle_accuracy` and `high_accuracy` for levels that occur:
+        shares of right answers to the questions whose answer is given."""
         chosen = _probabilities(examples, outputs).argmax(axis=1)
         known = [(example, choice) for example, choice in zip(examples, chosen)
                  if example.label is not None]

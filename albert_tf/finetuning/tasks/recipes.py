@@ -5,17 +5,12 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """Settings of one task.
+    """Settings of one task. `albert_dropout` is both dropout rates inside the model, of
+    hidden values and of attention probabilities; `classifier_dropout` is that before
+    the task's head. Steps include `warmup_steps`, at whose end the rate is
+    `learning_rate`.
 
-    Attributes:
-      albert_dropout: both dropout rates inside the model, of hidden values and of
-        attention probabilities.
-      classifier_dropout: the rate on what the task's head gets.
-      batch_size: examples a step, over all replicas.
-      learning_rate: the rate at the end of warm-up.
-      num_train_steps: steps, warm-up included.
-      warmup_steps: steps of warm-up.
-      max_seq_length: longest sequence, in pieces.
+        RECIPES["sst-2"].batch_size  # 32
     """
 
     albert_dropout: float

@@ -28,15 +28,9 @@ FIRST_UNIQUE_ID = 1_000_000_000
 
 @dataclasses.dataclass
 class QuestionSet:
-    """The questions of a file.
-
-    Attributes:
-      dataset: the file.
-      examples: all its questions.
-      answered: whether predictions can be scored.
-      notes: what a user should know of the file, a sentence each.
-      last: a task, a model's outputs, and the answers they gave.
-    """
+    """The questions of a file, `answered` if predictions can be scored, with notes for
+    the user, a sentence each. `last` holds a task, a model's outputs, and the answers
+    they gave."""
 
     dataset: SquadDataset
     examples: list[SquadExample]
@@ -47,7 +41,7 @@ class QuestionSet:
 
 @dataclasses.dataclass(frozen=True)
 class SquadTask:
-    """SQuAD, and what its windows and answers depend on.
+    """SQuAD, and the options of its windows and answers.
 
         task = SquadTask(version_2=True)
         questions = task.read("dev-v2.0.json")
@@ -59,14 +53,14 @@ class SquadTask:
       max_seq_length: pieces of a window, special ones included.
       doc_stride: pieces from one window's start to the next; a window's own length
         where that is less.
-      max_query_length: what is kept of the question, from its start.
+      max_query_length: pieces kept of the question, from its start.
       n_best_size: answers kept; in version 1.1 also the starts and ends tried in each
         window.
       max_answer_length: in pieces.
       start_n_top, end_n_top: starts that the head of version 2.0 gives, and ends for
         each.
-      threshold: null odds from which on a question is left unanswered; None takes
-        the one of the best F1 where the true answers are known, else none.
+      threshold: null odds from which on a question is left unanswered; None takes the
+        one of the best F1 where the true answers are known, else none.
       answer_at_threshold: see squad_scoring.score.
     """
 
@@ -111,13 +105,7 @@ class SquadTask:
 
     def read(self, path: str, *, is_training: bool = False, must_score: bool = False
              ) -> QuestionSet:
-        """The questions of a file.
-
-        Args:
-          path: the file.
-          is_training: whether to train on it.
-          must_score: whether questions without true answers are refused.
-        """
+        """The questions of a file. `must_score` refuses one without true answers."""
         dataset = SquadDataset.read(path)
         examples = dataset.examples(is_training=is_training, version_2=self.version_2)
         if is_training:
@@ -144,27 +132,21 @@ class SquadTask:
               0      0       0     1   ...      1       1      segment_ids
               0      1       1     0   ...      0       1      p_mask
 
-        Args:
-          example: a question with its paragraph.
-          tokenizer: SentencePiece as in the release; also WordPiece, by its offsets.
-          is_training: whether to set the answer's position.
+        A dict for each window, in their order; values are lists of ints without
+        padding. input_ids, input_mask, segment_ids, p_mask (1 where no answer can be)
+        have one entry per piece. start_positions, end_positions (positions of the
+        answer's first and last piece), is_impossible and paragraph_len (pieces of the
+        window, special ones and question included) have one. In training, a window that
+        does not hold the whole answer is impossible, with positions 0, in SQuAD 1.1
+        too; in prediction these three are 0. tok_start_to_orig_index and
+        tok_end_to_orig_index (first and last character in the paragraph) and
+        token_is_max_context (1 where no other window shows more context around the
+        piece) have one entry per piece of the paragraph, that is from position
+        paragraph_len - 1 - their length on.
 
-        Returns:
-          A dict for each window, in their order; values are lists of ints without
-          padding. input_ids, input_mask, segment_ids, p_mask (1 where no answer can
-          be) have one entry per piece. start_positions, end_positions (positions of
-          the answer's first and last piece), is_impossible and paragraph_len (pieces
-          of the window, special ones and question included) have one. In training, a
-          window that does not hold the whole answer is impossible, with positions 0,
-          in SQuAD 1.1 too; in prediction these three are 0. tok_start_to_orig_index
-          and tok_end_to_orig_index (first and last character in the paragraph) and
-          token_is_max_context (1 where no other window shows more context around the
-          piece) have one entry per piece of the paragraph, that is from position
-          paragraph_len - 1 - their length on.
-
-          Empty if the paragraph has no alignment (see align_paragraph), or if none of
-          its pieces stands for the answer: such questions are not trained on, and
-          answered with "".
+        Empty if the paragraph has no alignment (see align_paragraph), or if none of its
+        pieces stands for the answer: such questions are not trained on, and answered
+        with "".
         """
         paragraph = align_paragraph(example.paragraph_text, tokenizer)
         if paragraph is None:
@@ -185,13 +167,8 @@ class SquadTask:
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
-        """Ranks and scores a model's outputs, once for the same outputs.
-
-        Args:
-          questions: what was asked.
-          outputs: name → a row for each window.
-          columns: those of the windows' table of features.
-        """
+        """Ranks and scores a model's outputs, once for the same outputs: name → a row
+        for each window. `columns` are those of the windows' table of features."""
         if questions.last is not None:
             task, given, answers = questions.last
             if task == self and given is outputs:
@@ -271,16 +248,9 @@ def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int,
 
 
 def number_features(features_per_example: Iterable[Sequence[dict]]) -> Iterator[dict]:
-    """All features in order, with what only the whole set determines.
-
-    Args:
-      features_per_example: what featurize returns, in the order of the examples.
-
-    Yields:
-      The features, each with its unique_ids, counted on from FIRST_UNIQUE_ID, and
-      example_index, its example's place in the list of examples (one without
-      features keeps its place).
-    """
+    """All features in order, with the entries that only the whole set determines:
+    unique_ids, counted on from FIRST_UNIQUE_ID, and example_index, the number of its
+    example, whether or not the examples before it have features."""
     unique_id = FIRST_UNIQUE_ID
     for index, features in enumerate(features_per_example):
         for feature in features:
@@ -301,8 +271,8 @@ def _window_spans(
 def _max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
     """Per window and piece, whether no other window shows more context around it.
 
-    Context is the lesser number of pieces to the left and right, plus a hundredth
-    of the window's length; of equal windows the first counts (the release's
+    Context is the lesser number of pieces to the left and right, plus a hundredth of
+    the window's length; of equal windows the first counts (the release's
     _check_is_max_context).
     """
     if len(spans) == 1:

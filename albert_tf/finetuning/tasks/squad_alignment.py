@@ -1,10 +1,11 @@
 """Pieces of a SQuAD paragraph ↔ characters of its text.
 
-SentencePiece sees a prepared text, and may add blanks to it, so its pieces are matched to the paragraph's characters. The
-release does so by a longest common subsequence (LCS), restricted to a band around
-the diagonal and with ties broken in one way; which characters are matched decides
-where answers begin and end, so the same match is made here. WordPiece, which the
-release could not take for SQuAD, has exact offsets of its own.
+SentencePiece sees a prepared text, and may add blanks to it, so its pieces are matched
+to the paragraph's characters. The release does so by a longest common subsequence
+(LCS), restricted to a band around the diagonal and with ties broken in one way; which
+characters are matched decides where answers begin and end, so the same match is made
+here. WordPiece, which the release could not take for SQuAD, has exact offsets of its
+own.
 
     paragraph   T h e   c a f é          8 characters
     pieces     ▁the     ▁ca   fe
@@ -37,9 +38,8 @@ class ParagraphAlignment(NamedTuple):
     Attributes:
       piece_ids: id of each piece.
       starts, ends: first and last character of each piece, both included.
-      piece_of_start: per character of the paragraph, the piece that an answer
-        starting there starts with.
-      piece_of_end: the piece that an answer ending there ends with.
+      piece_of_start, piece_of_end: per character of the paragraph, the piece that an
+        answer starting there starts with, and that one ending there ends with.
     """
 
     piece_ids: list[int]
@@ -109,16 +109,12 @@ def _align_by_lcs(
 # --- Places that match nothing ---------------------------------------------------
 
 def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
-    """Where something that starts at each place starts on the other side.
+    """Each -1 (no match) of a rising `index` replaced by the place after the last match
+    before it, or by 0 if there is none (the release's _convert_index, is_start).
 
-    Args:
-      index: place on the other side, rising, or -1 where nothing matches; not -1
-        throughout.
-      size: length of the other side, to go beyond the last match; None stays at it.
-
-    Returns:
-      `index` with each -1 replaced by the place after the last match before it,
-      or by 0 if there is none (the release's _convert_index, is_start).
+    So each place knows where something that starts there starts on the other side. Not
+    all may be -1. `size` is the length of the other side, to go beyond the last match;
+    None stays at it.
     """
     before = np.maximum.accumulate(index)
     filled = np.where(before < 0, 0, before + 1)
@@ -131,11 +127,8 @@ def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
 
 def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
-    """Where something that ends at each place ends on the other side.
-
-    As fill_starts, but each -1 is replaced by the place before the next match, or
-    at the end by the other side's last place (the release's _convert_index).
-    """
+    """As fill_starts, for what ends at each place: each -1 is replaced by the place
+    before the next match, or at the end by the other side's last place."""
     places = np.flatnonzero(index >= 0)
     last = int(index[places[-1]])
     beyond = last if size is None else max(size - 1, last)
@@ -161,15 +154,11 @@ def _comparable(char: str, lower: bool) -> str:
 
 
 def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
-    """Matches characters to a text as the release does.
+    """Matches characters to a text, which is not empty, as the release does.
 
-    Args:
-      chars: each a string, which matches a character of `text` if equal to it.
-      text: what they are matched to; not empty.
-
-    Returns:
-      int [len(chars)], the place in `text` or -1; rising where not -1. None if the
-      match is too poor.
+    Each of `chars` is a string, which matches a character of `text` if equal to it.
+    Returns int [len(chars)], the place in `text` or -1; rising where not -1. None if
+    the match is too poor.
     """
     if not chars:
         return None
@@ -188,15 +177,12 @@ def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
 
 def match_greedily(
         chars: Sequence[str], text: str, band: int) -> Optional[np.ndarray]:
-    """What match_by_table gives, in one pass, where that can be told beforehand.
+    """The result of match_by_table in one pass, or None where it may differ.
 
     If all characters that occur in `text` at all can be found in it one after the
-    other, that is the longest match; and of several the table's ties choose the
-    one that matches each character at its first chance. The band holds this match
-    whole as long as few characters do not occur.
-
-    Returns:
-      As match_characters; None if this way does not apply.
+    other, that is the longest match; and of several the table's ties choose the one
+    that matches each character at its first chance. The band holds this match whole as
+    long as few characters do not occur.
     """
     occurring = {*text}
     matches: list[int] = []
@@ -218,18 +204,16 @@ def match_greedily(
 
 def match_by_table(
         chars: Sequence[str], text: str, band: int) -> tuple[int, np.ndarray]:
-    """Longest common subsequence within a band, by dynamic programming.
+    """Longest common subsequence within a band, by dynamic programming: how many
+    characters are matched, and their places as in match_characters.
 
-    Row i is chars[i]; column k is the place j = i - band + k of `text`. Places out
-    of the band count as 0. Of equal ways the one up comes first, then left.
+    Row i is chars[i]; column k is the place j = i - band + k of `text`. Places out of
+    the band count as 0. Of equal ways the one up comes first, then left.
 
              k=0  1  2  3   (band 2)
         i=0   .  .  j0 j1
         i=1   .  j0 j1 j2
         i=2   j0 j1 j2 j3
-
-    Returns:
-      How many characters are matched, and their places as in match_characters.
     """
     size, width = len(chars), 2 * band
     codes = np.array([ord(c) if len(c) == 1 else -2 for c in chars], np.int32)

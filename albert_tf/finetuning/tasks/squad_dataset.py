@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: a file, read and checked once for all that is done with it.
+"""SQuAD 1.1 and 2.0: a file, read and checked once for all uses.
 
     {"data": [{"paragraphs": [{"context": ..., "qas": [
         {"id": ..., "question": ..., "is_impossible": ...,
@@ -17,14 +17,10 @@ class SquadExample(NamedTuple):
     """One question about one paragraph.
 
     Attributes:
-      qas_id: the question's id.
-      question_text, paragraph_text: as in the file.
-      answer_text: the answer of a training example, "" if there is none; None in
+      answer_text, start_position: the answer of a training example and its first
+        character in the paragraph, "" and -1 if there is none; None in prediction.
+      is_impossible: whether the paragraph does not hold the answer; always False in
         prediction.
-      start_position: first character of the answer in the paragraph, -1 if there
-        is none; None in prediction.
-      is_impossible: whether the paragraph does not hold the answer; always False
-        in prediction.
     """
 
     qas_id: str
@@ -49,13 +45,8 @@ class SquadDataset:
         dataset = SquadDataset.read("dev-v1.1.json")
         examples = dataset.examples(is_training=False, version_2=False)
 
-    Args:
-      content: what the file holds.
-      name: the file, for error messages.
-
-    Attributes:
-      articles: the list under "data", which the official metrics take.
-      questions: in the order of the file.
+    `articles` is the list under "data", which the official metrics take; `questions`
+    are in the order of the file, which errors call `name`.
     """
 
     def __init__(self, content: Any, name: str = "The data"):
@@ -72,15 +63,11 @@ class SquadDataset:
     def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:
         """Examples in the order of the file (the release's read_squad_examples).
 
-        Training sets have one answer to a question, evaluation sets several.
-        Training on the latter takes the first one (count_several_answers says how
-        often); the release refuses such a file.
-
-        Args:
-          is_training: whether to take the answers, which then must stand where the
-            file says.
-          version_2: whether questions without an answer are allowed (SQuAD 2.0). A
-            question without the key is_impossible has an answer.
+        Training sets have one answer to a question, evaluation sets several. Training
+        on the latter takes the first one (count_several_answers says how often); the
+        release refuses such a file. In training the answers must stand where the file
+        says. `version_2` allows questions without an answer (SQuAD 2.0); one without
+        the key is_impossible has one.
         """
         examples = []
         for question in self.questions:
@@ -99,10 +86,8 @@ class SquadDataset:
                    and not q.content.get("is_impossible") for q in self.questions)
 
     def has_any_answer(self) -> bool:
-        """Whether a question has an answer or is marked as having none.
-
-        A test set has no such question.
-        """
+        """Whether a question has an answer or is marked as having none; a test set has
+        no such question."""
         return any(q.content.get("answers") or "is_impossible" in q.content
                    for q in self.questions)
 

@@ -66,10 +66,9 @@ class TopSpans(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Valid spans of all windows, window by window, each window's in the order
-    in which the release meets them (equal scores are ranked in that order).
-
-    The head of version 2.0 may give a span twice."""
+    """Valid spans of all windows, window by window, each window's in the order in which
+    the release meets them (equal scores are ranked in that order). The head of version
+    2.0 may give a span twice."""
 
     row: np.ndarray             # [S] window
     start: np.ndarray           # [S] piece of the window's paragraph part, from 0
@@ -109,18 +108,17 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
              max_answer_length: int) -> Spans:
     """Spans among the n_best_size best starts and ends of each window.
 
-    Positions of the question take part in the choice of the best, as in the
-    release, and fall out afterwards.
+    Positions of the question take part in the choice of the best, as in the release,
+    and fall out afterwards.
 
     Args:
       examples: with `.qas_id` and `.paragraph_text`.
       windows: N windows of those examples.
-      start_log_probs: per window, log-probabilities [L] of a start at each
-        position of the sequence (not raw logits: windows are compared). L may
-        differ from row to row but must reach paragraph_len; positions of
-        padding are absent, or -inf, or as low as the head's mask makes them:
-        the answers are the same.
-      end_log_probs: the same for the end.
+      start_log_probs, end_log_probs: per window, log-probabilities [L] of a start (an
+        end) at each position of the sequence; not raw logits, as windows are compared.
+        L may differ from row to row but must reach paragraph_len; positions of padding
+        are absent, or -inf, or as low as the head's mask makes them: the answers are
+        the same.
       n_best_size: starts and ends tried in each window.
       max_answer_length: in pieces.
     """
@@ -169,11 +167,8 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
 
 
 def merge_repeated(spans: Spans) -> Spans:
-    """Each span once, where it first stands.
-
-    As in the release's result_dict, its log-probabilities are averaged over the times
-    that it was found.
-    """
+    """Each span once, where it first stands; as in the release's result_dict, with the
+    mean of its log-probabilities over the times that it was found."""
     # One number per span; starts and ends are below `pieces`.
     pieces = spans.end.max(initial=0) + 1
     keys = (spans.row * pieces + spans.start) * pieces + spans.end
@@ -199,12 +194,10 @@ def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
                n_best_size: int, odds: dict[str, float] | None = None) -> Predictions:
     """The n_best_size best different texts of each question.
 
-    The texts are the best answers whatever the null odds: `texts_at` applies a
-    threshold. Probabilities are a softmax over those texts alone. A question without
-    windows gets "" and is listed (the release treats it as one without valid spans).
-
-    Args:
-      odds: null_odds of version 2.0, None for version 1.1.
+    The texts are the best answers whatever the null odds (`odds`, of version 2.0):
+    `texts_at` applies a threshold. Probabilities are a softmax over those texts alone.
+    A question without windows gets "" and is listed (the release treats it as one
+    without valid spans).
     """
     spans = merge_repeated(spans)
     score = spans.start_log_prob + spans.end_log_prob
@@ -258,12 +251,8 @@ def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
                  ends: np.ndarray, start_log_probs: np.ndarray,
                  end_log_probs: np.ndarray,
                  max_answer_length: int) -> tuple[np.ndarray, ...]:
-    """Columns of `Spans` of one window of `length` positions.
-
-    Args:
-      starts, start_log_probs: [k, 1] positions in the sequence.
-      ends, end_log_probs: [1 or k, m].
-    """
+    """Columns of `Spans` of one window of `length` positions; starts and
+    start_log_probs are [k, 1], ends and end_log_probs [1 or k, m]."""
     own = np.asarray(windows.token_is_max_context[row], bool)      # [pieces]
     pieces = len(windows.tok_start_to_orig_index[row])
     if len(own) != pieces:

@@ -12,13 +12,8 @@ from albert_tf.finetuning.tasks.squad_predictions import Predictions
 
 
 class Answers(NamedTuple):
-    """What a model answers to a set of questions.
-
-    Attributes:
-      predictions: the ranked answers of each question.
-      metrics: the official ones in percent; none where true answers are not known.
-      texts: the answers after the threshold of null odds.
-    """
+    """The ranked answers to a set of questions; the official metrics in percent, none
+    where true answers are not known; and the texts after the threshold of null odds."""
 
     predictions: Predictions
     metrics: dict[str, float]
@@ -46,12 +41,11 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
       dataset: questions with true answers, all or part of those that were predicted;
         None if the answers are not known.
       predictions: answers before any threshold.
-      threshold: questions whose null odds reach it are left unanswered. None
-        takes the one that gives the best F1 on this very dataset, as the
-        release does.
-      answer_at_threshold: answer a question whose odds equal the threshold. The
-        release does not, although its search counted that question as answered,
-        so its f1 is as a rule slightly under best_f1.
+      threshold: questions whose null odds reach it are left unanswered. None takes the
+        one that gives the best F1 on this very dataset, as the release does.
+      answer_at_threshold: answer a question whose odds equal the threshold. The release
+        does not, although its search counted that question as answered, so its f1 is as
+        a rule slightly under best_f1.
     """
     if dataset is None:
         return Answers(predictions, {},
@@ -128,18 +122,16 @@ def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> 
 def write_prediction_files(
         output_dir: str, examples: Sequence[SquadExample], answers: Answers,
         dataset: SquadDataset | None) -> list[str]:
-    """Writes what was predicted, for the official scripts and for people.
+    """Writes the predictions, for the official scripts and for people; returns the
+    paths.
 
-    predictions.json: answer by question id, the form of a submission.
-    nbest_predictions.json: the best answers with their probabilities, by id.
-    null_odds.json: version 2.0; null odds by id.
-    predictions.tsv: id, question, prediction, probability (of the best answer
-      among the n best, not against no answer; 1 where there was no choice), the
-      true answers and whether the prediction is one of them (empty where not
-      known: `dataset` is None).
-
-    Returns:
-      The paths.
+      predictions.json        answer by question id, the form of a submission
+      nbest_predictions.json  the best answers with their probabilities, by id
+      null_odds.json          version 2.0; null odds by id
+      predictions.tsv         id, question, prediction, probability (of the best answer
+                              among the n best, not against no answer; 1 without a
+                              choice), the true answers and whether the prediction is
+                              one of them (empty where `dataset` is None)
     """
     predictions = answers.predictions
     contents = {"predictions.json": as_json(answers.texts),

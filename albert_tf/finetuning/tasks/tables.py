@@ -13,13 +13,9 @@ _SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"
 
 
 class Row(NamedTuple):
-    """A row and its place.
-
-    Attributes:
-      where: "file, line 12"; the first line of a row that spans several.
-      number: that line, from 1.
-      cells: a list of texts (TSV, CSV), or the fields by name (JSON lines).
-    """
+    """A row: `where` is "file, line 12", the first line of a row that spans several,
+    `number` that line, from 1, and `cells` a list of texts (TSV, CSV) or the fields by
+    name (JSON lines)."""
 
     where: str
     number: int
@@ -40,14 +36,12 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
               ) -> Iterator[Row]:
     """Rows of a file, a header's included; blank lines come with no cells.
 
-    Quote characters are plain text in TSV, as in GLUE's files; in CSV a cell in
-    double quotes may hold delimiters, line ends and doubled quotes.
+        for row in read_rows("train.tsv", format_of("train.tsv")):
 
-    Args:
-      path: UTF-8, with or without a byte-order mark, either kind of line end;
-        decompressed if the name ends in .gz.
-      file_format: one of FORMATS.
-      delimiter: other than the tab or comma.
+    Quote characters are plain text in TSV, as in GLUE's files; in CSV a cell in double
+    quotes may hold delimiters, line ends and doubled quotes. Files are UTF-8, with or
+    without a byte-order mark, with either kind of line end, and decompressed by their
+    name. `delimiter` is one other than the tab or comma.
     """
     if file_format not in FORMATS:
         raise ValueError(f"{file_format!r} is none of {FORMATS}")
@@ -108,13 +102,8 @@ def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
 
 
 def column_index(path: str, name: str, header: list[str]) -> int:
-    """Where a column stands.
-
-    Args:
-      path: for the error message.
-      name: its name in the header; a number from 0 where none is called so.
-      header: the names of the columns.
-    """
+    """The column of a name in the header; a number from 0 where none is called so.
+    `path` is for the error message."""
     names = [title.strip() for title in header]
     if names.count(name) > 1:
         raise InputError(
