@@ -133,8 +133,9 @@ class Squad(FineTuningTask):
         return {f"{split} data": files.sha256(FLAGS[f"{split}_file"].value)}
 
     def feature_settings(self, split):
-        return {"is_training": split == "train", **{name: FLAGS[name].value for name in (
-            "doc_stride", "max_query_length", "version_2_with_negative")}}
+        return {"is_training": split == "train", **{
+            name: FLAGS[name].value for name in (
+                "doc_stride", "max_query_length", "version_2_with_negative")}}
 
     def features_path(self, split):
         return FLAGS[f"{split}_feature_file"].value or super().features_path(split)

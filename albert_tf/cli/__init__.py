@@ -1,1 +1,2 @@
-"""absl flags that scripts share, turned into frozen options; nothing else knows flags."""
+"""absl flags that scripts share, turned into frozen options; nothing else knows
+flags."""
