@@ -1,6 +1,5 @@
 """Which n-grams are hidden and behind what: one set of options and odds; drawn one by
-one (the release), for a batch (data creation), in TensorFlow (while training).
-"""
+one (the release), for a batch (data creation), in TensorFlow (while training)."""
 
 from albert_tf import lazily
 

@@ -106,7 +106,7 @@ class DynamicMasking:
         word = tf.maximum(word - 1, 0)
         word_lengths = _count(inside, word)
         numbers = tf.range(self._length)
-        # Ties, if ever, go to the word before; what is no word comes last.
+        # Ties, if ever, go to the word before; entries beyond the words come last.
         order = tf.argsort(
             tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
         sizes = 1 + sum(tf.cast(sizes >= threshold, tf.int32)
@@ -120,7 +120,7 @@ class DynamicMasking:
     def _slots(self, masked):
         """Positions and weights int32 [B, P] of masked pieces, bool [B, S]."""
         wanted = self._options.max_predictions_per_seq
-        # What is masked counts down from S to 1, the rest is 0; so the largest
+        # Masked pieces count down from S to 1, the rest is 0; so the largest
         # values are the first positions.
         values = tf.where(masked, self._length - tf.range(self._length), 0)
         values = tf.math.top_k(values, k=min(wanted, self._length)).values

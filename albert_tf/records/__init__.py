@@ -1,6 +1,5 @@
 """What a record is: its features in one specification, its bytes on disk, the checks
-before a long run.
-"""
+before a long run."""
 
 from albert_tf import lazily
 

@@ -19,7 +19,7 @@ DEDUPLICATION = ("documents", "sentences", "none")
 
 
 class Options(NamedTuple):
-    """What becomes of the documents.
+    """How documents are cut, filtered and held out.
 
         Options(language="de", min_document_sentences=2, heldout_share=0.005)
 

@@ -155,7 +155,7 @@ _MARKUP = re.compile(
 _MARKUP_IN_WORDS = re.compile(
     r"</?(?:sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|nowiki|"
     r"font|math|chem|kbd|q|del|ins)\b[^<>]*>", re.IGNORECASE)
-# What is left of "(template)" when the template is gone: "()", "(, )".
+# A "(template)" from which the template was removed: "()", "(, )".
 _EMPTY_PARENTHESES = re.compile(r"\s?\([\s,;:]*\)")
 
 

@@ -1,6 +1,5 @@
 """Text to pieces to ids as the TF1 release does it, with the place of every piece in
-the text.
-"""
+the text."""
 
 from albert_tf import lazily
 

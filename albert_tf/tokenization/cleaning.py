@@ -14,7 +14,7 @@ from typing import Callable, Sequence
 import numpy as np
 
 SourcedChar = tuple[str, int, int]
-# A piece and its place in the text likewise.
+# A piece and its place in the text: (piece, start, end).
 Located = tuple[str, int, int]
 
 # First and last code points of the blocks of Chinese characters that the release

@@ -76,7 +76,7 @@ def train(lines: Iterable[str], options: Options = Options()) -> Vocabulary:
             character_coverage=options.character_coverage,
             input_sentence_size=options.input_sentence_size,
             shuffle_input_sentence=True, num_threads=options.num_threads,
-            # Bytes; by default the trainer leaves out what is above 4192.
+            # Bytes; by default the trainer leaves out sentences above 4192.
             max_sentence_length=2**30,
             minloglevel=0 if options.verbose else 2)
     except Exception as error:

@@ -1,6 +1,5 @@
 """Batches in, weights out: losses, optimizer, one step on every replica, the loop that
-saves, evaluates and resumes.
-"""
+saves, evaluates and resumes."""
 
 from albert_tf import lazily
 

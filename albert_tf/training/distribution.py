@@ -1,6 +1,5 @@
 """Several replicas and processes that train one model: their devices, the batches of
-each, which process writes, where they start.
-"""
+each, which process writes, where they start."""
 
 import json
 import os

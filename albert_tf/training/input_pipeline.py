@@ -188,7 +188,7 @@ def training_dataset(
     def epoch_records(epoch):
         records = _epoch_records(shard, epoch, _order_seed(seed, shard_index),
                                  shuffle_buffer)
-        # After the shuffle, so that what is left comes as it would have come.
+        # After the shuffle, so that the rest comes as in a run that was not stopped.
         return records.skip(tf.where(epoch == start_epoch, np.int64(skipped), 0))
 
     def parse(number, serialized):

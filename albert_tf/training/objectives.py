@@ -1,4 +1,4 @@
-"""What is trained on: the losses, metrics and kept outputs of every kind of task.
+"""Objectives: the losses, metrics and kept outputs of every kind of task.
 
 An `Objective` describes each kind; a `Task` is a model with its objective. Losses are
 natural-log cross-entropies in float32, weighted means on one replica. Numerators and

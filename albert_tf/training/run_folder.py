@@ -26,8 +26,8 @@ _UNFINISHED = re.compile(
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
     r"|.*\.(json|jsonl|png)\.incomplete-\d+")
 
-# Options that leave the weights of a step as they are: what is shown, kept and
-# evaluated.
+# Options that leave the weights of a step as they are: of logs, checkpoints and
+# evaluation.
 _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",

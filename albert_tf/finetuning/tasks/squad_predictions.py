@@ -83,7 +83,7 @@ class Predictions(NamedTuple):
     texts: dict[str, str]                   # the best answer, no threshold applied
     nbest: dict[str, list[dict[str, Any]]]  # text, probability, *_log_prob
     null_odds: dict[str, float] | None      # version 2.0; larger: no answer
-    without_windows: list[str]              # ids answered "" for want of features
+    without_windows: list[str]              # ids answered "" as they have no features
 
     def texts_at(self, threshold: float | None,
                  answer_at_threshold: bool = False) -> dict[str, str]:
