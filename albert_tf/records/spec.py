@@ -318,8 +318,8 @@ def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
               max_seq_length: int = 0) -> FeatureSpec:
     """A window of a paragraph with a question, and a span as the answer (SQuAD).
 
-    Features that are not parsed turn predictions into text; those sequences are each of a
-    length of its own. Positions are below max_seq_length, unless it is 0.
+    Features that are not parsed turn predictions into text; each of those sequences has
+    a length of its own. Positions are below max_seq_length, unless it is 0.
     """
     def single(name, **kwargs):
         return Feature(name, "int64", (1,), **kwargs)
