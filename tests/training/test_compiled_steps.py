@@ -15,7 +15,7 @@ import tensorflow as tf
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.kernels import fast, plain
 from albert_tf.training import objectives, optimization
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
@@ -206,13 +206,13 @@ def devices(*names):
             f"/job:worker/replica:0/task:0/device:{name}" for name in names]))
 
 
-LARGE = tf.zeros([8, 64, 64])
+LARGE = tf.TensorShape([8, 64, 64])
 
 
 @pytest.mark.parametrize("names, parts", [
     (["CPU:0"], fast.FAST), (["CPU:0", "CPU:1"], fast.FAST),
-    (["GPU:0"], fast.PLAIN), (["GPU:0", "GPU:1"], fast.PLAIN),
-    (["TPU:0"], fast.PLAIN), (["CPU:0", "GPU:0"], fast.PLAIN)])
+    (["GPU:0"], plain.PLAIN), (["GPU:0", "GPU:1"], plain.PLAIN),
+    (["TPU:0"], plain.PLAIN), (["CPU:0", "GPU:0"], plain.PLAIN)])
 def test_parts_suit_the_devices_of_the_strategy(names, parts, monkeypatch):
     monkeypatch.setattr(tf.distribute, "has_strategy", lambda: True)
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: devices(*names))
@@ -220,7 +220,7 @@ def test_parts_suit_the_devices_of_the_strategy(names, parts, monkeypatch):
 
 
 @pytest.mark.parametrize("there, parts", [
-    ([], fast.FAST), (["GPU"], fast.PLAIN), (["TPU"], fast.PLAIN)])
+    ([], fast.FAST), (["GPU"], plain.PLAIN), (["TPU"], plain.PLAIN)])
 def test_parts_suit_the_device_without_a_strategy(there, parts, monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices",
                         lambda kind: ["one"] if kind in there else [])
