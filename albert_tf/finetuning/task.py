@@ -7,6 +7,7 @@ score) is a `FineTuningTask`; flags that all tasks share become `Settings`;
 `fine_tune` does the rest. TensorFlow is loaded late, once the inputs are checked.
 """
 
+import abc
 import dataclasses
 import os
 import types
@@ -75,7 +76,7 @@ class Settings:
     kept: Mapping[str, Any]
 
 
-class FineTuningTask:
+class FineTuningTask(abc.ABC):
     """What is particular to a task: a script's class, made of its flags.
 
     `data` is what `read` returned, `table` holds its features, and `outputs` are the
@@ -95,22 +96,22 @@ class FineTuningTask:
 
     # ---- data and features -------------------------------------------------
 
+    @abc.abstractmethod
     def read(self, split: str) -> ExampleSet:
         """The examples of a split, checked."""
-        raise NotImplementedError
 
     def schedule(self, num_examples: int) -> tuple[int, int]:
         """Training steps, and those of them with warm-up."""
         del num_examples
         return self.settings.run.num_train_steps, self.settings.num_warmup_steps
 
+    @abc.abstractmethod
     def spec(self) -> FeatureSpec:
         """What a record holds."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def featurizer(self, split: str) -> Callable[[Any], list[dict[str, Any]]]:
         """A function that makes the records of an example; can be pickled."""
-        raise NotImplementedError
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
                 ) -> Iterator[dict[str, Any]]:
@@ -118,13 +119,13 @@ class FineTuningTask:
         for found in featurized:
             yield from found
 
+    @abc.abstractmethod
     def sources(self, split: str, data: Any) -> dict[str, str]:
         """What a split's features are made of → a digest of its content."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:
         """What else the features depend on, besides vocabulary and length."""
-        raise NotImplementedError
 
     def features_path(self, split: str) -> str:
         """Where a split's features are kept."""
@@ -136,33 +137,33 @@ class FineTuningTask:
 
     # ---- what needs TensorFlow, which is imported within -------------------
 
+    @abc.abstractmethod
     def model(self):
-        """A model of `modeling.heads`, new."""
-        raise NotImplementedError
+        """A model of `modeling.models`, new."""
 
+    @abc.abstractmethod
     def objective(self):
         """What it learns, one of `training.objectives`."""
-        raise NotImplementedError
 
     # ---- results -----------------------------------------------------------
 
+    @abc.abstractmethod
     def score(self, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable) -> Mapping[str, float]:
         """The evaluation set's metrics, `main_metric` among them."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def write(self, split: str, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable, step: int) -> None:
         """Writes predictions and reports; only one process of a cluster does."""
-        raise NotImplementedError
 
     def export(self, model: Any, metrics: Mapping[str, float]) -> None:
         """Writes a SavedModel to export_dir, where the task has that flag."""
         raise NotImplementedError
 
+    @abc.abstractmethod
     def kept_options(self, num_warmup_steps: int) -> dict[str, Any]:
         """What options.json keeps besides the run's options."""
-        raise NotImplementedError
 
 
 def fine_tune(task: FineTuningTask, settings: Settings) -> None:
