@@ -143,9 +143,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
       **task: JSON values for task.json; `task` and `labels` must be those of later
         runs.
     """
-    run = cli_flags.run_options(
-        num_train_steps=num_train_steps, from_scratch=FLAGS.from_scratch,
-        early_stopping=FLAGS.early_stopping)
+    run = cli_flags.run_options(num_train_steps=num_train_steps)
     config = model_config()
     made = tokenizer(config)
     check_start()

@@ -40,14 +40,16 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
         stream.write(text.encode() + b"\n")
 
 
-def check_use(folder: str, settings: Mapping[str, Any]) -> None:
+def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:
     """Raises InputError where a folder holds a model that does not fit a task.
 
-    A model may be evaluated on another task that has its labels.
+    A model may be evaluated on another task that has its labels. Of a run that trains
+    `keep` sees to the labels, which may come from the data.
     """
-    kept = read(folder) if holds_checkpoint(folder) else None
-    if kept is not None:
-        key = "labels" if "labels" in settings else "task"
+    kept = read(folder)
+    key = "labels" if "labels" in settings else "task"
+    if kept is not None and (
+            holds_checkpoint(folder) if key == "task" else not training):
         check_same(folder, kept, json.loads(json.dumps({key: settings[key]})))
 
 

@@ -169,6 +169,8 @@ class FineTuningTask(abc.ABC):
 def fine_tune(task: FineTuningTask, settings: Settings) -> None:
     """Trains, evaluates, predicts and exports, whatever of it is wanted."""
     task.settings = settings
+    folder = settings.run.output_dir
+    model_folder.check_use(folder, settings.kept, settings.do_train)
     sets = {split: _read(task, split) for split in dict.fromkeys(
         split for split, wanted in (
             ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
@@ -179,13 +181,10 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
         settings = task.settings = dataclasses.replace(
             settings, num_warmup_steps=num_warmup_steps,
             run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
-    folder = settings.run.output_dir
     files.make_directory(folder, "--output_dir")
     paths = {split: task.features_path(split) for split in sets}
     if settings.do_train:
         model_folder.keep(folder, settings.kept, settings.vocabulary)
-    else:
-        model_folder.check_use(folder, settings.kept)
     # Before anything of TensorFlow runs, as reading features does: devices and workers
     # cannot be arranged later.
     strategy = settings.make_strategy()
