@@ -109,7 +109,8 @@ def test_unknown_names_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("{\n\"vocab_size\": 3,\n}", ["line 3", "not JSON"]),
+    # (Of a trailing comma Python 3.13 names the line, earlier ones the next.)
+    ("{\n\"vocab_size\": 3\n\"hidden_size\": 4}", ["line 3", "not JSON"]),
     ("[1]", ["not a JSON object"]),
     ("{}", ["vocab_size"]),
     ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
