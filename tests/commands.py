@@ -24,6 +24,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -70,6 +71,15 @@ class Commands:
         result = self[name]
         assert result["status"] == status, result["stderr"] or result["log"]
         return result
+
+    def refused(self, name, pattern, loaded=False):
+        """Checks that a wrong input ended with one sentence, before TensorFlow or not."""
+        result = self[name]
+        assert result["status"] == 1, result["stderr"]
+        [line] = [line for line in result["stderr"].splitlines()
+                  if line.startswith((f"{self._script}.py: ", "FATAL"))]
+        assert re.search(pattern, line), line
+        assert result["loaded"] == loaded, "TensorFlow"
 
     def run_all(self):
         for name in self:

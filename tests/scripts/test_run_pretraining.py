@@ -363,13 +363,8 @@ def _results(data):
 
 @pytest.mark.parametrize("name", [*EARLY, *LATE])
 def test_wrong_input_gives_one_sentence(name, results, data):
-    result = results[name]
-    assert result["status"] == 1, result["stderr"]
-    [line] = [line for line in result["stderr"].splitlines()
-              if line.startswith((SCRIPT, "FATAL"))]
     pattern = {**EARLY, **LATE}[name][1].replace("{data}", str(data))
-    assert re.search(pattern, line), line
-    assert result["loaded"] == (name in LATE), "TensorFlow"
+    results.refused(name, pattern, loaded=name in LATE)
 
 
 def test_partial_start_is_reported(results):

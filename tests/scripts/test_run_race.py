@@ -379,13 +379,8 @@ def test_recipe_is_the_papers_and_without_dropout_that_of_version_2(worked, data
 
 @pytest.mark.parametrize("name", [*EARLY, *LATE])
 def test_wrong_input_gives_one_sentence(name, results, data):
-    result = results[name]
-    assert result["status"] == 1, result["stderr"]
-    [line] = [line for line in result["stderr"].splitlines()
-              if line.startswith((SCRIPT, "FATAL"))]
     pattern = {**EARLY, **LATE}[name][1].replace("{data}", str(data))
-    assert re.search(pattern, line), line
-    assert result["loaded"] == (name in LATE), "TensorFlow"
+    results.refused(name, pattern, loaded=name in LATE)
 
 
 def test_a_file_of_something_else_is_not_written_over(results, data):
