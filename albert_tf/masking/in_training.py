@@ -68,10 +68,6 @@ class DynamicMasking:
 
         Returns:
           `features` without `token_boundary` and with pieces of `input_ids` replaced,
-          `features` without `token_boundary` and with pieces of `input_ids` replaced,
-          `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B,
-          P],
-          `features` without `token_boundary` and with pieces of `input_ids` replaced,
           `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B,
           P], `masked_lm_weights` float32 [B, P].
         """

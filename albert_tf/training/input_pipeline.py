@@ -173,8 +173,6 @@ def training_dataset(
 
     Returns:
       Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
-      Damage
-      Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
       Damage that shows while reading: see records.checks.explain_read_error.
     """
     if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:

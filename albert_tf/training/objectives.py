@@ -151,11 +151,6 @@ def pretraining_losses(
 
     Returns:
       Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
-      the
-      Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
-      the mean over the batch, and their sum `total_loss`; per example
-      `masked_lm_example_loss`
-      Scalars `masked_lm_loss`, Σ w·nll divided by (Σ w + 1e-5), `sentence_order_loss`,
       the mean over the batch, and their sum `total_loss`; per example
       `masked_lm_example_loss` [B, P], not weighted, and `sentence_order_example_loss`
       [B].

@@ -59,9 +59,6 @@ def clip_by_global_norm(
 
     Returns:
       The clipped gradients, dense float32 (None stays None), and the global norm before
-      The clipped gradients, dense float32 (None stays None), and the global norm before
-      clipping, a float32 scalar. Where it is not finite every gradient becomes NaN, so
-      The clipped gradients, dense float32 (None stays None), and the global norm before
       clipping, a float32 scalar. Where it is not finite every gradient becomes NaN, so
       that no part of a broken step goes unnoticed.
     """
