@@ -1,7 +1,7 @@
 """Weights by the release's names: what restoring reports, refuses and writes."""
 
-import logging as python_logging
 import os
+import pathlib
 import shutil
 
 import numpy as np
@@ -24,6 +24,7 @@ TINY = AlbertConfig(
     num_attention_heads=2, intermediate_size=16, max_position_embeddings=12)
 GROUP = "bert/encoder/transformer/group_{}/inner_group_0"
 
+
 def pretrainer(**changes):
     return AlbertForPreTraining(TINY.replace(**changes))
 
@@ -35,10 +36,24 @@ def numbered_tensors(model, seed=0):
             for name, value in tf1.tf1_tensors(model).items()}
 
 
+def numbered_model():
+    """A pretrainer with these values, and they."""
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    tf1.load_tf1_tensors(model, tensors)
+    return model, tensors
+
+
 def write(tmp_path, tensors, name="model.ckpt"):
     path = str(tmp_path / name)
     checkpoint_files.write_tensors(tensors, path)
     return path
+
+
+def stored(tmp_path, model):
+    """A checkpoint of a model with other values: its tensors and its path."""
+    tensors = numbered_tensors(model)
+    return tensors, write(tmp_path, tensors)
 
 
 # ---- the release's checkpoints ---------------------------------------------
@@ -46,9 +61,8 @@ def write(tmp_path, tensors, name="model.ckpt"):
 
 def test_release_checkpoint_into_both_models():
     config = fixture_case("shared").config
-    stored = {name: value for name, value in
-              ((n, tf.train.load_variable(str(GOLDEN), n))
-               for n, _ in tf.train.list_variables(str(GOLDEN)))}
+    stored = {name: tf.train.load_variable(str(GOLDEN), name)
+              for name, _ in tf.train.list_variables(str(GOLDEN))}
     whole = AlbertForPreTraining(config)
     report = tf1.restore_tf1(whole, str(GOLDEN))
     assert report.matched == sorted(stored)
@@ -90,47 +104,32 @@ def check_refused(model, path, *words, **options):
     assert_holds(model, before)
 
 
-def test_shapes_that_differ(tmp_path):
-    tensors = numbered_tensors(pretrainer())
-    path = write(tmp_path, tensors)
-    model = pretrainer(vocab_size=22)
-    check_refused(
-        model, path, "another shape: 2", "cls/predictions/output_bias",
+@pytest.mark.parametrize("made, make, words, differences", [
+    (pretrainer, lambda: pretrainer(vocab_size=22), [
+        "another shape: 2", "cls/predictions/output_bias", "config",
         "bert/embeddings/word_embeddings is [20, 4] in the checkpoint, [22, 4] in the "
-        "model", "--allow_partial_init", "config")
+        "model", "--allow_partial_init"], {"mismatched": [
+            ("bert/embeddings/word_embeddings", (22, 4), (20, 4)),
+            ("cls/predictions/output_bias", (22,), (20,))]}),
+    (lambda: AlbertModel(TINY), pretrainer, [
+        "lacks: 7", HEADS[0], HEADS[2], "and 4 more", "--allow_partial_init"],
+     {"missing": HEADS}),
+    (lambda: pretrainer(num_hidden_groups=2), pretrainer, [
+        "no place in the model: 16", GROUP.format(1), "and 13 more"], {}),
+], ids=["shapes", "missing", "scopes_it_lacks"])
+def test_a_mismatch_stops_unless_allowed(made, make, words, differences, tmp_path):
+    (tensors, path), model = stored(tmp_path, made()), make()
+    check_refused(model, path, *words)
     before = tf1.tf1_tensors(model)
+    if second := sorted(name for name in tensors if GROUP.format(1) in name):
+        differences = {"extra": second, "unexpected": second}
     report = tf1.restore_tf1(model, path, allow_partial=True)
-    assert report.mismatched == [
-        ("bert/embeddings/word_embeddings", (22, 4), (20, 4)),
-        ("cls/predictions/output_bias", (22,), (20,))]
-    assert not report.complete and len(report.matched) == 30
-    assert report.missing == report.extra == []
-    kept = {name: before[name] for name, _, _ in report.mismatched}
-    assert_holds(model, {**tensors, **kept})
-
-
-def test_missing_names(tmp_path):
-    encoder = AlbertModel(TINY)
-    tensors = numbered_tensors(encoder)
-    path = write(tmp_path, tensors)
-    model = pretrainer()
-    check_refused(model, path, "lacks: 7", HEADS[0], HEADS[2], "and 4 more",
-                  "--allow_partial_init")
-    before = tf1.tf1_tensors(model)
-    report = tf1.restore_tf1(model, path, allow_partial=True)
-    assert report.missing == HEADS and report.matched == sorted(tensors)
-    assert_holds(model, {**{name: before[name] for name in HEADS}, **tensors})
-
-
-def test_names_within_the_models_scopes_that_it_lacks(tmp_path):
-    tensors = numbered_tensors(pretrainer(num_hidden_groups=2))
-    path = write(tmp_path, tensors)
-    model = pretrainer()
-    second = sorted(n for n in tensors if n.startswith(GROUP.format(1)))
-    check_refused(model, path, "no place in the model: 16", second[0], "and 13 more")
-    report = tf1.restore_tf1(model, path, allow_partial=True)
-    assert report.extra == report.unexpected == second
-    assert_holds(model, tensors)
+    found = {kind: value for kind, value in vars(report).items() if value}
+    lacking = {*report.missing, *(name for name, _, _ in report.mismatched)}
+    assert found == {"source": path, "matched": sorted(set(before) - lacking),
+                     **differences}
+    assert not report.complete
+    assert_holds(model, {**before, **{name: tensors[name] for name in report.matched}})
 
 
 def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
@@ -153,8 +152,7 @@ def head_may_be_new(name):
     # Its own scope is cls/squad, beside the heads of pretraining.
     lambda: models.AlbertForSpans(TINY)])
 def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
-    tensors = numbered_tensors(pretrainer())
-    path = write(tmp_path, tensors)
+    tensors, path = stored(tmp_path, pretrainer())
     model = make_head()
     before = tf1.tf1_tensors(model)
     head = sorted(name for name in before if head_may_be_new(name))
@@ -173,8 +171,7 @@ def test_head_of_another_shape_is_new(tmp_path):
     def classifier(num_labels):
         return models.AlbertForSequenceClassification(TINY, num_labels)
 
-    tensors = numbered_tensors(classifier(3))
-    path = write(tmp_path, tensors)
+    tensors, path = stored(tmp_path, classifier(3))
     same, other = classifier(3), classifier(2)
     report = tf1.restore_tf1(same, path, may_be_new=head_may_be_new)
     assert report.new == [] and report.extra == []
@@ -199,13 +196,12 @@ def test_encoder_is_never_new(tmp_path):
     tensors[lost] = tensors[lost][:, :4]
     check_refused(model, write(tmp_path, tensors), "another shape: 1", lost,
                   may_be_new=head_may_be_new)
-    second = numbered_tensors(pretrainer(num_hidden_groups=2))
-    check_refused(model, write(tmp_path, second), "no place in the model: 16",
-                  may_be_new=head_may_be_new)
+    _, path = stored(tmp_path, pretrainer(num_hidden_groups=2))
+    check_refused(model, path, "no place in the model: 16", may_be_new=head_may_be_new)
 
 
 def test_own_hint_replaces_the_flags(tmp_path):
-    path = write(tmp_path, numbered_tensors(AlbertModel(TINY)))
+    _, path = stored(tmp_path, AlbertModel(TINY))
     with pytest.raises(InputError) as error:
         tf1.restore_tf1(pretrainer(), path, hint="ask the librarian")
     assert str(error.value).endswith("ask the librarian.")
@@ -217,25 +213,12 @@ def test_nothing_that_matches_stops_in_any_case(tmp_path):
     check_refused(pretrainer(), path, "none of its 1 tensors", allow_partial=True)
 
 
-def test_the_report_is_logged(tmp_path):
-    lines = []
-
-    class Handler(python_logging.Handler):
-        def emit(self, record):
-            lines.append(record.getMessage())
-
-    logger, handler = python_logging.getLogger("absl"), Handler()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel("INFO")
-    try:
-        report = tf1.restore_tf1(
-            pretrainer(vocab_size=22),
-            write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
-                             "bert/new": np.zeros(2, "f")}), allow_partial=True)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+def test_the_report_is_logged(tmp_path, caplog):
+    report = tf1.restore_tf1(
+        pretrainer(vocab_size=22),
+        write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
+                         "bert/new": np.zeros(2, "f")}), allow_partial=True)
+    lines = caplog.messages
     assert lines == report.summary().splitlines()
     assert lines[0].endswith(
         "24 variables matched, 7 missing, 1 of another shape, 2 extra.")
@@ -269,14 +252,11 @@ def test_tensors_do_not_follow_the_model():
     copies = {name: value.copy() for name, value in before.items()}
     for variable in model.weights:
         variable.assign_add(tf.ones_like(variable))
-    for name, value in copies.items():
-        np.testing.assert_array_equal(before[name], value)
+    np.testing.assert_equal(before, copies)
 
 
 def test_export_is_read_by_tf1_and_here(tmp_path):
-    model = pretrainer()
-    tensors = numbered_tensors(model)
-    tf1.load_tf1_tensors(model, tensors)
+    model, tensors = numbered_model()
     path = str(tmp_path / "made" / "model.ckpt")
     tf1.export_tf1(model, path)
     assert sorted(os.listdir(tmp_path / "made")) == [
@@ -288,8 +268,7 @@ def test_export_is_read_by_tf1_and_here(tmp_path):
         variables = {name: tf.compat.v1.get_variable(name, value.shape)
                      for name, value in tensors.items()}
         tf.compat.v1.train.Saver(variables).restore(session, path)
-        for name, value in session.run(variables).items():
-            np.testing.assert_array_equal(value, tensors[name])
+        np.testing.assert_equal(session.run(variables), tensors)
 
 
 # ---- group 0 for all groups ------------------------------------------------
@@ -302,8 +281,7 @@ def test_export_is_read_by_tf1_and_here(tmp_path):
     ({"parameter_sharing": "none"}, 80)])
 @pytest.mark.parametrize("stored_groups", [1, 4])
 def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
-    tensors = numbered_tensors(pretrainer(num_hidden_groups=stored_groups))
-    path = write(tmp_path, tensors)
+    tensors, path = stored(tmp_path, pretrainer(num_hidden_groups=stored_groups))
     model = pretrainer(**changes)
     report = tf1.restore_tf1(model, path, init_from_group0=True)
     assert report.complete and len(report.matched) == len(model.weights) == variables
@@ -318,7 +296,7 @@ def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
 
 
 def test_missing_groups_point_to_group_0(tmp_path):
-    path = write(tmp_path, numbered_tensors(pretrainer()))
+    _, path = stored(tmp_path, pretrainer())
     check_refused(pretrainer(parameter_sharing="none"), path, "--init_from_group0",
                   "lacks: 48")
     check_refused(pretrainer(num_hidden_groups=2, inner_group_num=2), path,
@@ -336,15 +314,10 @@ def training_checkpoint(model):
 
 
 def test_own_training_checkpoint_by_name(tmp_path):
-    model = pretrainer()
-    tensors = numbered_tensors(model)
-    tf1.load_tf1_tensors(model, tensors)
+    model, tensors = numbered_model()
     prefix = str(tmp_path / "model.ckpt-best")
     checkpoint_files.write_whole(training_checkpoint(model), prefix)
-    found = checkpoint_files.read_tensors(prefix)
-    assert sorted(found) == sorted(tensors)
-    for name, value in found.items():
-        np.testing.assert_array_equal(value, tensors[name])
+    np.testing.assert_equal(checkpoint_files.read_tensors(prefix), tensors)
     for other in (pretrainer(), AlbertModel(TINY)):
         report = tf1.restore_tf1(other, str(tmp_path))
         assert report.complete and report.source == prefix
@@ -370,8 +343,7 @@ def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
 
 
 def test_weights_under_a_mirrored_strategy(tmp_path):
-    tensors = numbered_tensors(pretrainer())
-    path = write(tmp_path, tensors)
+    tensors, path = stored(tmp_path, pretrainer())
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         model = pretrainer()
@@ -415,44 +387,28 @@ def test_in_the_working_directory(tmp_path, monkeypatch):
     assert checkpoint_files.read_tensors("model.ckpt") == {"w": 3.0}
 
 
-def without_index(path):
-    os.remove(f"{path}.index")
-
-
-def without_data(path):
-    os.remove(f"{path}.data-00000-of-00001")
-
-
-def without_one_shard(path):
-    os.rename(f"{path}.data-00000-of-00001", f"{path}.data-00000-of-00002")
-
-
-def cut_index(path):
-    os.truncate(f"{path}.index", 20)
-
-
-def cut_data(path):
-    os.truncate(f"{path}.data-00000-of-00001", 40)
+INDEX, DATA = ".index", ".data-00000-of-00001"
 
 
 def flip_a_bit(path):
-    with open(f"{path}.data-00000-of-00001", "r+b") as stream:
-        stream.seek(8)
-        byte = stream.read(1)[0]
-        stream.seek(8)
-        stream.write(bytes([byte ^ 1]))
+    content = bytearray(pathlib.Path(path + DATA).read_bytes())
+    content[8] ^= 1
+    pathlib.Path(path + DATA).write_bytes(content)
 
 
 @pytest.mark.parametrize("damage, words", [
-    (without_index, ["model.ckpt.index is missing"]),
-    (without_data, ["0 of the 1 data files", "model.ckpt.data-*-of-00001"]),
-    (without_one_shard, ["1 of the 2 data files"]),
-    (cut_index, ["damaged", "again"]),
-    (cut_data, ["tensor ", "damaged"]),
-    (flip_a_bit, ["tensor ", "damaged", "Checksum"])])
+    (lambda path: os.remove(path + INDEX), ["model.ckpt.index is missing"]),
+    (lambda path: os.remove(path + DATA), [
+        "0 of the 1 data files", "model.ckpt.data-*-of-00001"]),
+    (lambda path: os.rename(path + DATA, path + ".data-00000-of-00002"), [
+        "1 of the 2 data files"]),
+    (lambda path: os.truncate(path + INDEX, 20), ["damaged", "again"]),
+    (lambda path: os.truncate(path + DATA, 40), ["tensor ", "damaged"]),
+    (flip_a_bit, ["tensor ", "damaged", "Checksum"])],
+    ids=["no_index", "no_data", "no_shard", "cut_index", "cut_data", "bit"])
 def test_damaged_checkpoints(tmp_path, damage, words):
     model = pretrainer()
-    path = write(tmp_path, numbered_tensors(model))
+    _, path = stored(tmp_path, model)
     damage(path)
     check_refused(model, path, *words)
 
@@ -542,6 +498,8 @@ def test_config_beside_checkpoints(tmp_path):
 
 
 def test_config_that_differs_is_refused(tmp_path):
+    with pytest.raises(InputError, match="albert_config.json"):
+        tf1.read_config(str(tmp_path))
     tf1.write_config(str(tmp_path), TINY)
     other = TINY.replace(hidden_size=16, parameter_sharing="ffn")
     with pytest.raises(InputError) as error:
@@ -551,8 +509,3 @@ def test_config_that_differs_is_refused(tmp_path):
         assert words in str(error.value)
     assert "vocab_size" not in str(error.value)
     assert tf1.read_config(str(tmp_path)) == TINY
-
-
-def test_folder_without_a_config(tmp_path):
-    with pytest.raises(InputError, match="albert_config.json"):
-        tf1.read_config(str(tmp_path))
