@@ -11,6 +11,7 @@ import pickle
 import random
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, beam_stages, local
 from albert_tf.pretraining_data.options import InstanceOptions, Sizes
-from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, options_of
+from tests.pretraining_data.data_creation import CORPUS, TEXT, options_of
 
 TWO_PROCESSES = ("--direct_running_mode=multi_processing", "--direct_num_workers=2")
-WITHOUT_BEAM = "needs Apache Beam and Dask (requirements-beam.txt)"
+NEEDS_BEAM, NEEDS_DASK = (pytest.mark.skipif(
+    find_spec(package) is None, reason=f"needs {package} (requirements-beam.txt)")
+    for package in ("apache_beam", "distributed"))
 
 # ---- a stand-in for a runner -------------------------------------------------
 
@@ -107,9 +109,8 @@ def contents(folder):
             if path.name != "text.txt"}
 
 
-def run_both(tmp_path, *runner, sizes=Sizes(span_bytes=3000), **options):
+def run_both(tmp_path, tokenizer, *runner, sizes=Sizes(span_bytes=3000), **options):
     """Files of the local run and of Beam."""
-    tokenizer = FullTokenizer(spm_model_file=SPM_MODEL)
     found = []
     for name, create in (("local", local.create), ("beam", beam.run)):
         (tmp_path / name).mkdir()
@@ -150,41 +151,37 @@ def settings(objective="order", single_segment="random"):
     ("order", "random"), ("order", "split"), ("order", "skip"), ("next", "random"),
     ("next", "skip"), ("none", "random")])
 def test_records_are_those_of_the_local_run(
-        objective, single_segment, tmp_path, stand_in):
+        objective, single_segment, tmp_path, tokenizer, stand_in):
     assert_same(*run_both(
-        tmp_path, sizes=SMALL_UNITS, **settings(objective, single_segment)))
+        tmp_path, tokenizer, sizes=SMALL_UNITS, **settings(objective, single_segment)))
 
 
-def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(tmp_path, stand_in):
+def test_a_sentence_longer_than_sequences_lends_all_that_may_stay(
+        tmp_path, tokenizer, stand_in):
     # First segments that go to another document are cut before they do.
     long = "\n\n".join(" ".join(["word", "other"] * n) for n in (3, 40, 90, 200, 7))
     assert_same(*run_both(
-        tmp_path, sizes=SMALL_UNITS, text=long, dupe_factor=20))
+        tmp_path, tokenizer, sizes=SMALL_UNITS, text=long, dupe_factor=20))
 
 
-def test_text_without_a_sentence(tmp_path, stand_in):
-    with pytest.raises(InputError, match="text.txt: there is no sentence"):
-        beam.run(options_of(tmp_path, "\n\n"),
-                      FullTokenizer(spm_model_file=SPM_MODEL))
-    assert not contents(tmp_path)
-
-
-def test_too_few_instances_for_the_output_files(tmp_path, stand_in):
-    with pytest.raises(InputError, match="too few for 30 output files"):
-        beam.run(options_of(tmp_path, outputs=[str(n) for n in range(30)]),
-                      FullTokenizer(spm_model_file=SPM_MODEL))
+@pytest.mark.parametrize("text, num_outputs, message", [
+    ("\n\n", 1, "text.txt: there is no sentence"),
+    (TEXT, 30, "too few for 30 output files")])
+def test_what_cannot_be_made(
+        text, num_outputs, message, tmp_path, tokenizer, stand_in):
+    with pytest.raises(InputError, match=message):
+        beam.run(options_of(tmp_path, text, list(map(str, range(num_outputs)))),
+                 tokenizer)
     assert not contents(tmp_path)
 
 
 @pytest.mark.parametrize("package, runner", [
-    ("apache_beam", "DirectRunner"), ("distributed", "DaskRunner")])
-def test_without_the_packages(package, runner, tmp_path, monkeypatch):
-    if package != "apache_beam":
-        pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+    ("apache_beam", "DirectRunner"),
+    pytest.param("distributed", "DaskRunner", marks=NEEDS_BEAM)])
+def test_without_the_packages(package, runner, tmp_path, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match="pip install -r requirements-beam.txt"):
-        beam.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
-                      runner)
+        beam.run(options_of(tmp_path), tokenizer, runner)
     assert not contents(tmp_path)
 
 
@@ -196,24 +193,20 @@ class FailingPipeline:
         raise self.error
 
 
-@pytest.mark.parametrize("text", [
-    "text.txt, line 3: byte 9 is not UTF-8; convert it. [while running 'Tokenize']",
-    "Traceback ...\n  raise x\nalbert_tf.errors.InputError: text.txt, line 3: byte 9 "
-    "is not UTF-8; convert it. [while running 'Tokenize-ptransform-57']\n\nmore"])
-def test_errors_of_the_input_come_back_as_their_sentence(text, monkeypatch):
+READ = "text.txt, line 3: byte 9 is not UTF-8; convert it."
+
+
+@pytest.mark.parametrize("error, found", [
+    (InputError(f"{READ} [while running 'Tokenize']"), READ),
+    (RuntimeError(
+        f"Traceback ...\n  raise x\nalbert_tf.errors.InputError: {READ} "
+        "[while running 'Tokenize-ptransform-57']\n\nmore"), READ),
+    (RuntimeError("out of memory"), None)])
+def test_errors_of_the_input_come_back_as_their_sentence(error, found, monkeypatch):
     monkeypatch.setattr(beam, "build", lambda *args: None)
-    error = RuntimeError(text) if "Traceback" in text else InputError(text)
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError if found else type(error)) as raised:
         beam._run_pipeline(Beam, FailingPipeline(error), [], None)
-    assert str(raised.value) == (
-        "text.txt, line 3: byte 9 is not UTF-8; convert it.")
-
-
-def test_other_errors_come_back_as_they_are(monkeypatch):
-    monkeypatch.setattr(beam, "build", lambda *args: None)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        beam._run_pipeline(
-            Beam, FailingPipeline(RuntimeError("out of memory")), [], None)
+    assert str(raised.value) == (found or "out of memory")
 
 
 # ---- what the steps are made of ----------------------------------------------
@@ -246,13 +239,16 @@ def test_ranks_follow_one_another():
         2: (0, 16), 4: (10, 16), 7: (11, 16)}
 
 
-def test_attempts_at_a_step_do_not_write_to_one_file(tmp_path):
-    job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
+@pytest.fixture
+def job(tmp_path):
+    return beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
+
+
+def test_attempts_at_a_step_do_not_write_to_one_file(job):
     assert job.unique_file("one") != job.unique_file("one")
 
 
-def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
-    job = beam_stages.Job(options_of(tmp_path), str(tmp_path), 1, "<u2")
+def test_a_document_that_is_not_there_is_no_silent_loss(job):
     request = np.zeros(1, beam_stages.REQUEST).tobytes(), b""
     with pytest.raises(ValueError, match="1 documents"):
         list(beam_stages.answer_requests(
@@ -262,37 +258,31 @@ def test_a_document_that_is_not_there_is_no_silent_loss(tmp_path):
 # ---- Beam's runners ----------------------------------------------------------
 
 
+@NEEDS_BEAM
 @pytest.mark.parametrize("flags", [
     (), pytest.param(TWO_PROCESSES, marks=pytest.mark.slow)],
     ids=["in_memory", "multi_processing"])
-def test_direct_runner(flags, tmp_path):
-    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
-    assert_same(*run_both(tmp_path, "DirectRunner", flags, **settings()))
+def test_direct_runner(flags, tmp_path, tokenizer):
+    assert_same(*run_both(tmp_path, tokenizer, "DirectRunner", flags, **settings()))
 
 
-def test_an_unknown_option(tmp_path):
-    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
-    with pytest.raises(InputError, match="--direct_num_worker is not an option of D"):
-        beam.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
-                      "DirectRunner", ["--direct_num_worker=2"])
+@NEEDS_BEAM
+@pytest.mark.parametrize("runner, flags, message", [
+    ("DirectRunner", ["--direct_num_worker=2"],
+     "--direct_num_worker is not an option of D"),
+    ("NoRunner", (), "--runner=NoRunner: ")])
+def test_an_unknown_runner_or_option(runner, flags, message, tmp_path, tokenizer):
+    with pytest.raises(InputError, match=message):
+        beam.run(options_of(tmp_path), tokenizer, runner, flags)
 
 
+@NEEDS_BEAM
 @pytest.mark.slow
-def test_wrong_input_in_a_worker_process(tmp_path):
-    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
+def test_wrong_input_in_a_worker_process(tmp_path, tokenizer):
     options = options_of(tmp_path, b"Good.\n\nNot \xff good.\n")
     with pytest.raises(InputError, match="line 3: byte 5 is not UTF-8.*iconv.$"):
-        beam.run(
-            options, FullTokenizer(spm_model_file=SPM_MODEL), "DirectRunner",
-            TWO_PROCESSES)
+        beam.run(options, tokenizer, "DirectRunner", TWO_PROCESSES)
     assert not contents(tmp_path)
-
-
-def test_an_unknown_runner(tmp_path):
-    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
-    with pytest.raises(InputError, match="--runner=NoRunner: "):
-        beam.run(options_of(tmp_path), FullTokenizer(spm_model_file=SPM_MODEL),
-                      "NoRunner")
 
 
 @pytest.fixture
@@ -311,9 +301,8 @@ def engine():
         process.wait(30)
 
 
+@NEEDS_BEAM
+@NEEDS_DASK
 @pytest.mark.slow
-def test_dask_cluster_of_several_processes(tmp_path, request):
-    pytest.importorskip("apache_beam", reason=WITHOUT_BEAM)
-    pytest.importorskip("distributed", reason=WITHOUT_BEAM)
-    flags = request.getfixturevalue("engine")
-    assert_same(*run_both(tmp_path, "DaskRunner", flags, **settings()))
+def test_dask_cluster_of_several_processes(tmp_path, tokenizer, engine):
+    assert_same(*run_both(tmp_path, tokenizer, "DaskRunner", engine, **settings()))

@@ -6,8 +6,8 @@ of its own it must make as many of each kind.
 """
 
 import collections
+import itertools
 import random
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -23,8 +23,8 @@ from albert_tf.pretraining_data.plan_draws import (
     MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, cuts, target_lengths)
 from albert_tf.pretraining_data.plans import PLAN, SlicePosition
 from albert_tf.pretraining_data.summary import InstanceCounts
-from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.records import sequences
+from tests.pretraining_data.data_creation import documents_of
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 SEED = 17
@@ -32,25 +32,15 @@ SEED = 17
 CODES_BEFORE = 1000
 
 
-class Slice(NamedTuple):
-    documents: Documents
-    position: SlicePosition
+Slice = collections.namedtuple("Slice", "documents position")
 
 
 def _documents(texts, ids):
     """texts: documents, of sentences, of 1 for each piece that starts a word else 0."""
-    codes, sentence_lengths, first_sentence, first_code = [], [], [0], [0]
-    for text in texts:
-        for sentence in text:
-            codes += [2 * 9 + starts for starts in sentence]
-            sentence_lengths.append(len(sentence))
-        codes.append(2 * 3 + 1)
-        first_sentence.append(len(sentence_lengths))
-        first_code.append(len(codes))
-    return Documents(
-        np.array(codes, np.uint16), np.array(sentence_lengths, np.uint32),
-        np.array(first_sentence, np.int64), np.array(first_code, np.int64),
-        np.array(ids, np.uint64))
+    codes = [code for text in texts for code in (
+        *(2 * 9 + starts for sentence in text for starts in sentence), 2 * 3 + 1)]
+    return documents_of([list(map(len, text)) for text in texts])._replace(
+        codes=np.array(codes, np.uint16), ids=np.array(ids, np.uint64))
 
 
 def _slices(texts, sizes):
@@ -409,8 +399,7 @@ def test_a_sentence_of_many_pieces_loses_half_at_each_end(objective, room):
 
 
 def test_each_side_loses_what_the_release_would_cut():
-    sizes = np.array([(a, b, room) for a in range(1, 14) for b in range(14)
-                      for room in range(2, 12)])
+    sizes = np.array([*itertools.product(range(1, 14), range(14), range(2, 12))])
     cut, _ = cuts(np.zeros(len(sizes), np.uint64), *sizes.T)
     for (a, b, room), lost in zip(sizes.tolist(), zip(*cut)):
         kept = sequences.truncate_at_random_ends(

@@ -16,11 +16,6 @@ from tests.pretraining_data.data_creation import (
     RUNS, SPM_MODEL, WORDPIECE, golden_options, options_of, written)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return FullTokenizer(spm_model_file=SPM_MODEL)
-
-
 def _content_sha256(options):
     spec = pretraining_spec(options.instances.max_seq_length,
                             options.instances.masking.num_prediction_slots)
@@ -107,7 +102,7 @@ def test_sentences_over_several_batches(tmp_path, tokenizer):
 def test_a_failure_while_writing_leaves_all_files_as_they_were(
         tmp_path, tokenizer, monkeypatch):
     options = options_of(tmp_path, outputs=("a.tfrecord", "b.tfrecord"))
-    release.create(options, tokenizer)
+    release.create(options, tokenizer, picture=False)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     write = RecordWriter.write
 
@@ -120,5 +115,5 @@ def test_a_failure_while_writing_leaves_all_files_as_they_were(
     with pytest.raises(InputError, match="No space left"):
         release.create(
             options_of(tmp_path, outputs=("a.tfrecord", "b.tfrecord"), random_seed=5),
-            tokenizer)
+            tokenizer, picture=False)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

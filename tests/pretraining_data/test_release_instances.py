@@ -70,11 +70,11 @@ DOCUMENTS = [[LONG], [SHORT], [["▁p", "q"], ["▁r"], ["▁s", "t"]]]
 UNMASKED = MaskingOptions(masked_lm_prob=0)
 
 
-def _walk(index, seed=0, **options):
+def _walk(index, seed=0, documents=DOCUMENTS, **options):
     options = InstanceOptions(
         **{"max_seq_length": 16, "short_seq_prob": 0, "masking": UNMASKED, **options})
     return pi.create_instances(
-        DOCUMENTS, index, PIECES, options, RandomSource.from_seed(seed))
+        documents, index, PIECES, options, RandomSource.from_seed(seed))
 
 
 def _segments(instance):
@@ -108,13 +108,9 @@ def test_single_segment_split_gives_an_honest_order():
 
 def test_single_segment_split_inside_the_only_word():
     documents = [[["▁ab", "cd", "ef"]], [SHORT]]
-    options = InstanceOptions(
-        max_seq_length=16, single_segment="split", masking=UNMASKED)
-    lengths = set()
-    for seed in range(40):
-        walk = pi.create_instances(
-            documents, 0, PIECES, options, RandomSource.from_seed(seed))
-        lengths.add(len(_segments(walk.instances[0])[0]))
+    lengths = {len(_segments(_walk(
+        0, seed, documents, single_segment="split", short_seq_prob=0.1)[0][0])[0])
+        for seed in range(40)}
     assert lengths == {1, 2}
 
 
@@ -136,22 +132,18 @@ def test_split_segment_does_not_come_back_after_a_random_one():
 @pytest.mark.parametrize("random_next", [True, False])
 @pytest.mark.parametrize("single_segment", SINGLE_SEGMENT_CHOICES)
 def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment):
-    options = InstanceOptions(
-        max_seq_length=8, random_next_sentence=random_next,
-        single_segment=single_segment)
     for seed in range(10):
-        walk = pi.create_instances(
-            [[["▁a", "b"]] * 9], 0, PIECES, options, RandomSource.from_seed(seed))
+        walk = _walk(0, seed, [[["▁a", "b"]] * 9], max_seq_length=8, short_seq_prob=0.1,
+                     random_next_sentence=random_next, single_segment=single_segment,
+                     masking=MaskingOptions())
         assert walk.instances
         assert all(_segments(i)[0] and _segments(i)[1] for i in walk.instances)
 
 
 def test_every_piece_is_used_once_without_random_segments():
     documents = [[[f"▁{s}", f"{s}b"] for s in range(50)], [SHORT]]
-    options = InstanceOptions(max_seq_length=23, short_seq_prob=0, masking=UNMASKED)
-    walk = pi.create_instances(documents, 0, PIECES, options, RandomSource.from_seed(4))
     used = []
-    for instance in walk.instances:
+    for instance in _walk(0, 4, documents, max_seq_length=23).instances:
         first, second = _segments(instance)
         assert (instance.label == 1) == (instance.origin == SWAPPED)
         assert instance.num_cut == 0
@@ -161,9 +153,8 @@ def test_every_piece_is_used_once_without_random_segments():
 
 def test_cut_pieces_are_counted():
     documents = [[["▁a"] * 30, ["▁b"] * 30], [SHORT]]
-    options = InstanceOptions(max_seq_length=43, short_seq_prob=0)
-    (instance,) = pi.create_instances(
-        documents, 0, PIECES, options, RandomSource.from_seed(0)).instances
+    (instance,) = _walk(0, documents=documents, max_seq_length=43,
+                        masking=MaskingOptions()).instances
     assert len(instance.tokens) == 43 and instance.num_cut == 20
     assert documents[0][0] == ["▁a"] * 30
 
@@ -183,18 +174,15 @@ def _full_sentences(documents, seed=0, **options):
 
 
 def test_full_sentences_run_over_the_ends_of_documents():
-    # Six pieces; one; two, one and two: with a [SEP] between documents.
-    instances = _full_sentences(DOCUMENTS, max_seq_length=13)
-    assert [i.tokens[1:-1] for i in instances] == [
-        [*LONG, "[SEP]", *SHORT, "[SEP]", "▁p", "q"], ["▁r", "▁s", "t"]]
-    # Room for the [SEP], but not for the next sentence too: neither is taken.
-    instances = _full_sentences(DOCUMENTS, max_seq_length=9)
-    assert [i.tokens[1:-1] for i in instances] == [
-        LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r", "▁s", "t"]]
-    instances = _full_sentences(DOCUMENTS, max_seq_length=8)
-    assert [i.tokens[1:-1] for i in instances] == [
-        LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r"], ["▁s", "t"]]
-    assert not any(i.num_cut for i in instances)
+    for length, expected in {
+            # Six pieces; one; two, one and two: with a [SEP] between documents.
+            13: [[*LONG, "[SEP]", *SHORT, "[SEP]", "▁p", "q"], ["▁r", "▁s", "t"]],
+            # Room for the [SEP], but not for the next sentence too: neither is taken.
+            9: [LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r", "▁s", "t"]],
+            8: [LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r"], ["▁s", "t"]]}.items():
+        instances = _full_sentences(DOCUMENTS, max_seq_length=length)
+        assert [i.tokens[1:-1] for i in instances] == expected
+        assert not any(i.num_cut for i in instances)
 
 
 def test_full_sentences_cut_only_a_sentence_longer_than_the_target():
@@ -224,15 +212,14 @@ def test_random_next_sentence_is_the_objective_next():
     assert not InstanceOptions().random_next_sentence
 
 
-@pytest.mark.parametrize("make, named", [
-    (lambda: InstanceOptions(max_seq_length=4), "--max_seq_length=4"),
-    (lambda: InstanceOptions(short_seq_prob=1.5), "--short_seq_prob=1.5"),
-    (lambda: InstanceOptions(single_segment="no"), "--single_segment=no"),
-    (lambda: InstanceOptions(sentence_objective="no"), "--sentence_objective=no"),
-    (lambda: InstanceOptions(
-        sentence_objective="none", random_next_sentence=True),
+@pytest.mark.parametrize("options, named", [
+    (dict(max_seq_length=4), "--max_seq_length=4"),
+    (dict(short_seq_prob=1.5), "--short_seq_prob=1.5"),
+    (dict(single_segment="no"), "--single_segment=no"),
+    (dict(sentence_objective="no"), "--sentence_objective=no"),
+    (dict(sentence_objective="none", random_next_sentence=True),
      "--random_next_sentence .* --sentence_objective=none"),
 ])
-def test_values_out_of_range(make, named):
+def test_values_out_of_range(options, named):
     with pytest.raises(InputError, match=named):
-        make()
+        InstanceOptions(**options)

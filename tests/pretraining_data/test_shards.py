@@ -76,8 +76,8 @@ def test_many_units(tmp_path, monkeypatch):
         self.num_fragments += 1
 
     monkeypatch.setattr(GrowingFile, "append", counts)
-    units = _units(100_000, 7)
-    shards = Shards(WorkFolder(str(tmp_path)), OUTPUTS, units, 700_000)
+    units = _units(20_000, 7)
+    shards = Shards(WorkFolder(str(tmp_path)), OUTPUTS, units, 140_000)
     for unit in units:
         assert not shards.hold(unit)
         shards.append(unit)

@@ -39,8 +39,8 @@ WALKS = [
         [7, 2])]
 
 
-def added(walks=WALKS):
-    counts = InstanceCounts(S)
+def added(walks=WALKS, longest=S):
+    counts = InstanceCounts(longest)
     for walk in walks:
         counts.add(walk)
     return counts
@@ -101,10 +101,12 @@ def test_counts_of_instances():
     }
 
 
+def of_lengths(*lengths):
+    return [DocumentInstances([instance(n, FOLLOWING) for n in lengths], [])]
+
+
 def test_the_median_is_the_lower_one():
-    counts = added([DocumentInstances(
-        [instance(n, FOLLOWING) for n in (5, 20, 6, 19)], [])])
-    assert counts.as_dict()["length"]["median"] == 6
+    assert added(of_lengths(5, 20, 6, 19)).as_dict()["length"]["median"] == 6
 
 
 def test_halves_are_merged_also_after_json():
@@ -152,9 +154,7 @@ def test_other_json_is_refused(counts):
     "longest, width, bins", [(64, 1, 64), (65, 2, 33), (512, 8, 64)])
 def test_the_histogram_of_lengths_has_few_bins(longest, width, bins):
     lengths = [5, longest - width, longest - width + 1, longest, longest]
-    counts = InstanceCounts(longest)
-    counts.add(DocumentInstances([instance(n, FOLLOWING) for n in lengths], []))
-    histogram = counts.as_dict()["length_histogram"]
+    histogram = added(of_lengths(*lengths), longest).as_dict()["length_histogram"]
     assert histogram["bin_width"] == width
     assert len(histogram["instances"]) == bins and sum(histogram["instances"]) == 5
     # The last bin begins right behind the one before it.
@@ -189,8 +189,7 @@ def test_description():
 
 
 def test_description_without_predictions():
-    counts = added([DocumentInstances([instance(5, FOLLOWING)], [])])
-    lines = list(describe(CorpusCounts().as_dict(), counts.as_dict()))
+    lines = list(describe(CorpusCounts().as_dict(), added(of_lengths(5)).as_dict()))
     assert "predictions: 0 pieces, 0.0% of all" in "\n".join(lines)
     assert not any("n-grams" in line for line in lines)
 

@@ -1,5 +1,6 @@
 """The token store holds what the release's way of reading gives, and finds it again."""
 
+import collections
 import errno
 import functools
 import os
@@ -19,8 +20,8 @@ from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.word_starts import WordStarts
-from tests.pretraining_data.data_creation import documents_of
-from tests.helpers import FIXTURES
+from tests.pretraining_data.data_creation import (
+    SPM_MODEL, WORDPIECE, documents_of, written)
 
 # Lines: with an unknown piece, blank but for WordPiece, without pieces, ...
 LINES = ["the cat sat on the mat", "a dog ran 1,000 miles", "\u2603 and \u4e2d\u6587",
@@ -30,32 +31,25 @@ LINES = ["the cat sat on the mat", "a dog ran 1,000 miles", "\u2603 and \u4e2d\u
 
 @functools.cache
 def encoder(kind="sentencepiece"):
-    return PieceEncoder(FullTokenizer(
-        spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
-        if kind == "sentencepiece" else FullTokenizer(
-            vocab_file=str(FIXTURES / "tokenization" / "wp_vocab.txt")))
+    return PieceEncoder(FullTokenizer(**(
+        {"spm_model_file": SPM_MODEL} if kind == "sentencepiece" else
+        {"vocab_file": WORDPIECE})))
 
 
 def random_files(folder, rng, num_lines=25):
-    paths = []
-    for number in range(3):
-        path = folder / f"{number}.txt"
-        path.write_text("\n".join(rng.choices(LINES, k=rng.randrange(num_lines))),
-                        encoding="utf-8")
-        paths.append(str(path))
-    return paths
+    return [written(folder, "\n".join(rng.choices(LINES, k=rng.randrange(num_lines))),
+                    f"{number}.txt") for number in range(3)]
 
 
 def write(folder, paths, size=0, kind="sentencepiece", most_open=0, **limits):
     """Writes all parts; returns the store and the counts over all parts."""
     os.makedirs(folder, exist_ok=True)
-    folder, total = WorkFolder(str(folder)), {}
+    folder, total = WorkFolder(str(folder)), collections.Counter()
     for span in plan_spans(paths, size):
         counts, sums = write_part(folder, paths, span, encoder(kind), **limits)
         folder.finish(f"part-{span.number:05d}", {"counts": counts}, sums)
         assert folder.finished(f"part-{span.number:05d}")["counts"] == counts
-        for name, count in counts.items():
-            total[name] = total.get(name, 0) + count
+        total.update(counts)
     return TokenStore(folder, most_open), total
 
 
@@ -93,11 +87,9 @@ def expected(paths, kind="sentencepiece"):
     tokenizer = encoder(kind).tokenizer
     starts = WordStarts("release" if kind == "sentencepiece" else "wordpiece")
     documents, counts = read_documents(paths, tokenizer)
-    counts = counts.as_dict()
-    del counts["unknown_share"]
     return [[[i * 2 + starts[piece] for piece, i in zip(
         pieces, tokenizer.convert_tokens_to_ids(pieces))] for pieces in document]
-        for document in documents], counts
+        for document in documents], vars(counts)
 
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
@@ -140,9 +132,8 @@ def test_slices_of_a_part(tmp_path):
 
 
 def test_a_text_without_a_sentence_gives_an_empty_part(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\n \n\xef\xbf\xbd\n")
-    store, counts = write(tmp_path / "store", [str(path)], kind="wordpiece")
+    path = written(tmp_path, b"\n \n\xef\xbf\xbd\n")
+    store, counts = write(tmp_path / "store", [path], kind="wordpiece")
     assert store.num_parts == 1 and store.num_documents == 0
     assert as_lists(all_of(store, 0)) == [] and list(store.slices(0)) == []
     assert counts["lines_without_pieces"] == 1 and counts["documents"] == 0
@@ -158,9 +149,8 @@ def store(tmp_path_factory):
     lines = ["x" if rng.random() < 0.97 else LINES[0] for _ in range(9000)]
     for blank in (*range(0, 4000, 17), 5000, 8000):
         lines[blank] = ""
-    (folder / "long.txt").write_text("\n".join(lines), encoding="utf-8")
-    store, _ = write(folder / "store", [str(folder / "long.txt")], 1700, most_open=3,
-                     block_bytes=130)
+    store, _ = write(folder / "store", [written(folder, "\n".join(lines))], 1700,
+                     most_open=3, block_bytes=130)
     assert store.num_parts > 10 and store.num_documents > 200
     yield store
     store.close()
@@ -238,13 +228,13 @@ def test_a_store_is_opened_again_by_another_process(store):
 
 # Limits and failures.
 
-def long_document(folder, num_lines=3000):
-    path = folder / "long.txt"
-    path.write_text("x\n\n" + "the cat sat on the mat\n" * num_lines)
-    return str(path)
+@pytest.fixture
+def long_document(tmp_path):
+    return written(tmp_path, "x\n\n" + "the cat sat on the mat\n" * 3000, "long.txt")
 
 
-def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
+def test_no_more_than_a_block_is_held_of_a_long_document(
+        tmp_path, long_document, monkeypatch):
     largest = []
 
     class Watched(work_folder.FileSum):
@@ -253,23 +243,22 @@ def test_no_more_than_a_block_is_held_of_a_long_document(tmp_path, monkeypatch):
             super().write(data)
 
     monkeypatch.setattr(work_folder, "FileSum", Watched)
-    path = long_document(tmp_path)
-    store, counts = write(tmp_path / "store", [path], block_bytes=1000)
+    store, counts = write(tmp_path / "store", [long_document], block_bytes=1000)
     assert counts["sentences"] == 3001 and counts["documents"] == 2
     assert max(largest) <= 4 * 1000 < os.path.getsize(
         tmp_path / "store" / "part-00000.tokens")
 
 
 @pytest.mark.parametrize("unit", ["pieces", "sentences"])
-def test_a_document_that_is_too_long(tmp_path, unit):
-    path = long_document(tmp_path)
+def test_a_document_that_is_too_long(tmp_path, long_document, unit):
     with pytest.raises(InputError, match=(
             f"long.txt, line 3: the document .* more than 2,000 {unit}; put a blank")):
-        write(tmp_path / "store", [path], block_bytes=1000, **{f"max_{unit}": 2000})
+        write(tmp_path / "store", [long_document], block_bytes=1000,
+              **{f"max_{unit}": 2000})
     assert not [n for n in os.listdir(tmp_path / "store") if n.startswith("part")]
 
 
-def test_a_full_disk(tmp_path, monkeypatch):
+def test_a_full_disk(tmp_path, long_document, monkeypatch):
     written = []
 
     def write_some(self, data):
@@ -278,23 +267,20 @@ def test_a_full_disk(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(work_folder.FileSum, "write", write_some)
-    path = long_document(tmp_path)
     with pytest.raises(InputError, match="part-00000.*No space left on device"):
-        write(tmp_path / "store", [path], block_bytes=1000)
+        write(tmp_path / "store", [long_document], block_bytes=1000)
     assert not [n for n in os.listdir(tmp_path / "store") if n.startswith("part")]
 
 
 def test_files_that_were_tampered_with(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("one here\n\ntwo there\n\nthree")
-    store, _ = write(tmp_path / "store", [str(path)])
-    number, path = 0, str(tmp_path / "store" / "part-00000.tokens")
-    with open(path, "r+b") as stream:
-        stream.truncate(3)
-    with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
-        store.read(np.array([number]), np.array([0]), np.array([5]))
-    with pytest.raises(InputError, match="tokens: shorter than it was made; remove"):
-        all_of(store, number)
+    text = written(tmp_path, "one here\n\ntwo there\n\nthree")
+    store, _ = write(tmp_path / "store", [text])
+    path = str(tmp_path / "store" / "part-00000.tokens")
+    os.truncate(path, 3)
+    for read in (lambda: store.read(np.array([0]), np.array([0]), np.array([5])),
+                 lambda: all_of(store, 0)):
+        with pytest.raises(InputError, match="tokens: shorter than it was made; rem"):
+            read()
     os.remove(path)
     with pytest.raises(InputError, match="tokens: cannot be read.*remove its folder"):
         TokenStore(WorkFolder(str(tmp_path / "store")))
