@@ -94,26 +94,23 @@ class Classification(FineTuningTask):
                 for i, path in enumerate(data.paths)}
 
     def feature_settings(self, split):
-        names = "text_column", "text_b_column", "label_column", "header", "delimiter"
-        return {**{name: FLAGS[name].value for name in names},
+        return {**finetuning_flags.values("text_column", "text_b_column",
+                                          "label_column", "header", "delimiter"),
                 "task": self.task.name, "labels": self.task.labels}
 
     def model(self):
         from albert_tf.modeling import models
-
-        return models.AlbertForSequenceClassification(
-            self.settings.config, self.task.num_outputs, FLAGS.dropout_prob)
-
-    def objective(self):
         from albert_tf.training import objectives
 
-        return (objectives.REGRESSION if self.task.is_regression
+        return models.AlbertForSequenceClassification(
+            self.settings.config, self.task.num_outputs, FLAGS.dropout_prob), (
+                objectives.REGRESSION if self.task.is_regression
                 else objectives.CLASSIFICATION)
 
-    def kept_options(self, num_warmup_steps):
-        return {name: FLAGS[name].value for name in (
+    def kept_options(self):
+        return finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets")}
+            "dropout_prob", "num_length_buckets")
 
     def score(self, data, outputs, table):
         return self.task.score(data.examples, outputs)

@@ -125,18 +125,15 @@ class Race(FineTuningTask):
 
     def model(self):
         from albert_tf.modeling import models
-
-        return models.AlbertForMultipleChoice(self.settings.config, FLAGS.dropout_prob)
-
-    def objective(self):
         from albert_tf.training import objectives
 
-        return objectives.CHOICE
+        return models.AlbertForMultipleChoice(
+            self.settings.config, FLAGS.dropout_prob), objectives.CHOICE
 
-    def kept_options(self, num_warmup_steps):
-        return {name: FLAGS[name].value for name in (
+    def kept_options(self):
+        return finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS)}
+            "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS)
 
     def score(self, data, outputs, table):
         return self.task.score(data.examples, outputs)

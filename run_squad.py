@@ -120,7 +120,7 @@ class Squad(FineTuningTask):
     def spec(self):
         config = self.settings.config
         return span_spec(config.vocab_size, config.type_vocab_size,
-                                       max_seq_length=FLAGS.max_seq_length)
+                         max_seq_length=FLAGS.max_seq_length)
 
     def featurizer(self, split):
         return functools.partial(self.task.featurize, is_training=split == "train",
@@ -133,9 +133,8 @@ class Squad(FineTuningTask):
         return {f"{split} data": files.sha256(FLAGS[f"{split}_file"].value)}
 
     def feature_settings(self, split):
-        return {"is_training": split == "train", **{
-            name: FLAGS[name].value for name in (
-                "doc_stride", "max_query_length", "version_2_with_negative")}}
+        return {"is_training": split == "train", **finetuning_flags.values(
+            "doc_stride", "max_query_length", "version_2_with_negative")}
 
     def features_path(self, split):
         return FLAGS[f"{split}_feature_file"].value or super().features_path(split)
@@ -166,23 +165,19 @@ class Squad(FineTuningTask):
 
     def model(self):
         from albert_tf.modeling import models
-
-        if not self.task.version_2:
-            return models.AlbertForSpans(self.settings.config)
-        return models.AlbertForConditionalSpans(
-            self.settings.config, FLAGS.start_n_top, FLAGS.end_n_top,
-            FLAGS.dropout_prob)
-
-    def objective(self):
         from albert_tf.training import objectives
 
-        return (objectives.CONDITIONAL_SPANS if self.task.version_2
-                else objectives.SPANS)
+        if not self.task.version_2:
+            return models.AlbertForSpans(self.settings.config), objectives.SPANS
+        return models.AlbertForConditionalSpans(
+            self.settings.config, FLAGS.start_n_top, FLAGS.end_n_top,
+            FLAGS.dropout_prob), objectives.CONDITIONAL_SPANS
 
-    def kept_options(self, num_warmup_steps):
-        return {"task": self.task.name, "num_warmup_steps": num_warmup_steps,
-                **{name: FLAGS[name].value for name in (
-                    *_KEPT, "learning_rate", "optimizer", "num_length_buckets")}}
+    def kept_options(self):
+        return {"task": self.task.name,
+                "num_warmup_steps": self.settings.num_warmup_steps,
+                **finetuning_flags.values(
+                    *_KEPT, "learning_rate", "optimizer", "num_length_buckets")}
 
     def score(self, data, outputs, table):
         return self.task.score(data, outputs, table.columns)
@@ -248,9 +243,9 @@ def main(argv):
         _use_recipe()
     task = squad.SquadTask(
         FLAGS.version_2_with_negative, threshold=FLAGS.null_score_diff_threshold,
-        **{name: FLAGS[name].value for name in (
+        **finetuning_flags.values(
             "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
-            "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold")})
+            "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold"))
     fine_tune(Squad(task), finetuning_flags.settings(
         FLAGS.num_train_steps, 0, _KEPT, task=task.name))
 

@@ -32,10 +32,9 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     Returns:
       JSON values; "equal" says whether the results are.
     """
-    from albert_tf.finetuning import length_batching
+    from albert_tf.finetuning.length_batching import FeatureBatches, Padded
     from albert_tf.modeling import models
     from albert_tf.training import objectives, steps
-    from albert_tf.training.distribution import Pipeline
 
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
@@ -49,10 +48,9 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
         model, objectives.CLASSIFICATION, task.main_metric, score)
 
     def evaluate(padded_to):
-        evaluator = steps.Evaluator(made, [
-            length_batching.evaluation_dataset(
-                table, padded_to, shape, Pipeline(batch_size))
-            for shape in range(len(padded_to))])
+        evaluator = steps.Evaluator(made, FeatureBatches(
+            evaluation=Padded(table, padded_to),
+            eval_batch_size=batch_size).evaluation())
         metrics = evaluator.evaluate()
         return metrics, np.stack(evaluator.predictions["logits"])
 

@@ -115,36 +115,26 @@ class TaskData:
         return equal_results.compare(
             self.task, config, table, examples, self.lengths, FLAGS.eval_batch_size)
 
-    def plan(self, padding: str):
-        from albert_tf.finetuning import length_batching
+    def batches(self, padding: str):
+        from albert_tf.finetuning.length_batching import FeatureBatches, Padded
 
-        return length_batching.BatchPlan(
-            self.train.lengths, self.lengths[padding], FLAGS.train_batch_size, seed=1)
+        return FeatureBatches(
+            *(Padded(table, self.lengths[padding]) for table in (self.train, self.dev)),
+            train_batch_size=FLAGS.train_batch_size,
+            eval_batch_size=FLAGS.eval_batch_size, num_steps=10**7, seed=1)
 
     def training_shares(self, padding: str) -> dict[int, float]:
         """Static length → share of an epoch's steps that have it."""
-        plan = self.plan(padding)
+        batches = self.batches(padding)
         steps = max(1, self.train.num_rows // FLAGS.train_batch_size)
-        counts = collections.Counter(map(plan.shape_of_step, range(steps)))
-        return {plan.shapes[shape]: count / steps
+        counts = collections.Counter(map(batches.shape_of_step, range(steps)))
+        return {self.lengths[padding][shape]: count / steps
                 for shape, count in sorted(counts.items())}
 
     def evaluation_batches(self, padding: str) -> dict[int, int]:
         """Static length → batches of dev that have it."""
-        found = {}
-        for shape, length in enumerate(self.lengths[padding]):
-            count = _evaluation_set(self.dev, self.lengths[padding], shape)[1]
-            if count:
-                found[length] = count
-        return found
-
-
-def _evaluation_set(table, lengths, shape):
-    from albert_tf.finetuning import length_batching
-    from albert_tf.training.distribution import Pipeline
-
-    return length_batching.evaluation_dataset(
-        table, lengths, shape, Pipeline(FLAGS.eval_batch_size))
+        return {length: count for length, (_, count) in zip(
+            self.lengths[padding], self.batches(padding).evaluation()) if count}
 
 
 # ---- times -----------------------------------------------------------------
@@ -159,7 +149,6 @@ class Stopwatch:
     """
 
     def __init__(self, data, config: AlbertConfig):
-        from albert_tf.finetuning import length_batching
         from albert_tf.modeling import models
         from albert_tf.training import objectives, optimization, steps
         from albert_tf.training.distribution import Pipeline
@@ -176,15 +165,15 @@ class Stopwatch:
         train, dev = collections.defaultdict(list), collections.defaultdict(list)
         for each in data:
             for padding in each.lengths:
-                plan = each.plan(padding)
+                batches = each.batches(padding)
                 for length in each.training_shares(padding):
-                    train[length].append(length_batching.training_dataset(
-                        each.train, plan, plan.shapes.index(length),
-                        Pipeline(FLAGS.train_batch_size), 0, 10**7))
-                for length in each.evaluation_batches(padding):
-                    shapes = each.lengths[padding]
-                    dev[length].append(_evaluation_set(
-                        each.dev, shapes, shapes.index(length))[0])
+                    train[length].append(batches.training_dataset(
+                        each.lengths[padding].index(length), 0,
+                        Pipeline(FLAGS.train_batch_size)))
+                for length, (dataset, count) in zip(
+                        each.lengths[padding], batches.evaluation()):
+                    if count:
+                        dev[length].append(dataset)
         self._train = {length: self._trainer(length, sets)
                        for length, sets in sorted(train.items())}
         self._dev = dict(sorted(dev.items()))

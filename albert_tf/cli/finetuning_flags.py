@@ -119,6 +119,11 @@ def use_kept_task(names: Sequence[str]) -> None:
         FLAGS[kept["vocabulary_flag"]].value = copy
 
 
+def values(*names: str) -> dict[str, Any]:
+    """The flags of these names, as they stand."""
+    return {name: FLAGS[name].value for name in names}
+
+
 def check_work() -> None:
     """Raises InputError where there is nothing to do, or an export in the way."""
     can_export = "export_dir" in FLAGS
@@ -154,10 +159,10 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
         kept={**task, "vocabulary_flag": flag,
-              "flags": {name: FLAGS[name].value for name in kept}},
-        **{name: FLAGS[name].value for name in (
-            "do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
-            "max_seq_length", "predict_batch_size", "num_workers", "do_lower_case")})
+              "flags": values(*kept)},
+        **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
+                 "max_seq_length", "predict_batch_size", "num_workers",
+                 "do_lower_case"))
 
 
 def model_config() -> AlbertConfig:

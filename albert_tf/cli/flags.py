@@ -97,7 +97,7 @@ def define_device_flags() -> None:
     flags.DEFINE_string("tpu_name", None, "As in the release: the same as --tpu.")
     for name in ("tpu_zone", "gcp_project"):
         flags.DEFINE_string(
-            name, None, "As in the release; the environment tells it by itself now.")
+            name, None, "As in the release; taken from the environment now.")
     for name in ("use_tpu", "tpu_name", "tpu_zone", "gcp_project"):
         FLAGS[name].help += " (Kept for old command lines.)"
 

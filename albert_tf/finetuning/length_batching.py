@@ -22,8 +22,7 @@ import tensorflow as tf
 
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records.spec import Feature
-from albert_tf.training.distribution import Batches, Pipeline
-from albert_tf.training.input_pipeline import dataset_options
+from albert_tf.training.distribution import Batches, Pipeline, dataset_options
 
 _EPOCH, _WINDOW = 0, 1  # what a random generator is for
 
@@ -130,21 +129,15 @@ class BatchPlan:
         # The datasets of several shapes walk through the same windows, each at its
         # own pace. (lru_cache may be called from several threads.)
         self._permutation = functools.lru_cache(4)(self._make_permutation)
-        self._window = functools.lru_cache(16)(self._make_window)
+        # Number n holds the steps from n · window on.
+        self.steps_of_window = functools.lru_cache(16)(self._make_window)
 
-    def steps_of_window(self, number: int) -> "Window":
-        """Steps number · window, ..., number · window + window - 1."""
-        return self._window(number)
-
-    def shape_of_step(self, step: int) -> int:
-        """Index of the smallest shape that holds every row of a step."""
+    def step(self, step: int) -> tuple[int, np.ndarray]:
+        """Of a step: the index of the smallest shape that holds its rows, and the rows
+        [batch_size]."""
         number, at = divmod(step, self.window)
-        return int(self.steps_of_window(number).shapes[at])
-
-    def rows_of_step(self, step: int) -> np.ndarray:
-        """Rows of a step, int64 [batch_size]."""
-        number, at = divmod(step, self.window)
-        return self.steps_of_window(number).rows[at].astype(np.int64)
+        window = self.steps_of_window(number)
+        return int(window.shapes[at]), window.rows[at]
 
     def _random(self, purpose: int, number: int) -> np.random.Generator:
         # Philox by name: the default generator may change.
@@ -169,105 +162,6 @@ class BatchPlan:
         return Window(batches, self._buckets[batches[:, -1]])
 
 
-def training_dataset(table: FeatureTable, plan: BatchPlan, shape: int,
-                     pipeline: Pipeline, start_step: int, num_steps: int
-                     ) -> tf.data.Dataset:
-    """The batches of one input pipeline for the steps that have one shape.
-
-    A step's rows are dealt out in order: to pipelines, then to their replicas.
-
-    Args:
-      table: the data.
-      plan: its batch_size is that of all replicas together.
-      shape: index into plan.shapes.
-      pipeline: whose batches.
-      start_step: the first step.
-      num_steps: the step after the last.
-
-    Returns:
-      For each step in order, a batch for each of the pipeline's replicas: name →
-      [batch_size, ...] int32 or float32, variable features padded to
-      plan.shapes[shape]; and `example_index` [batch_size] int32, the rows. All
-      shapes are static.
-    """
-    _check(pipeline)
-    batch_size, replicas, shard_index, num_shards = pipeline
-    if plan.batch_size != batch_size * replicas * num_shards or (
-            plan.num_rows != table.num_rows or start_step < 0):
-        raise ValueError(
-            f"a plan of {plan.num_rows} rows and batches of {plan.batch_size} for "
-            f"{table.num_rows} rows and {pipeline}, from step {start_step}.")
-
-    def rows_in_window(number):
-        """[steps · replicas, batch_size] of the window's steps with this shape."""
-        steps = number * plan.window + np.arange(plan.window)
-        window = plan.steps_of_window(int(number))
-        rows = window.rows[(window.shapes == shape) & (steps >= start_step)
-                           & (steps < num_steps)]
-        rows = rows.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
-        return np.ascontiguousarray(rows.reshape(-1, batch_size))
-
-    def batches(number):
-        rows = tf.numpy_function(rows_in_window, [number], tf.int32)
-        return tf.data.Dataset.from_tensor_slices(
-            tf.ensure_shape(rows, [None, batch_size]))
-
-    windows = tf.data.Dataset.range(start_step // plan.window,
-                                    -(-max(num_steps, 0) // plan.window))
-    return (windows.flat_map(batches)
-            .map(_assembler(table, plan.shapes[shape]),
-                 num_parallel_calls=tf.data.AUTOTUNE)
-            .prefetch(tf.data.AUTOTUNE)
-            .with_options(dataset_options()))
-
-
-def evaluation_dataset(table: FeatureTable, shapes: Sequence[int], shape: int,
-                       pipeline: Pipeline) -> tuple[tf.data.Dataset, int]:
-    """Every row of one bucket exactly once over all pipelines; none is dropped.
-
-    Args:
-      table: the data.
-      shapes: static lengths, ascending.
-      shape: index into `shapes`.
-      pipeline: whose batches.
-
-    Returns:
-      The dataset, and the number of its batches per replica, the same in every
-      pipeline (0 if the bucket is empty). Elements are as in training_dataset,
-      with `example_weights` [batch_size] float32. The last batches are filled up
-      with rows of weight 0 and example_index -1, which repeat a row of the bucket
-      so that they are like any input.
-    """
-    _check(pipeline)
-    batch_size, replicas, shard_index, num_shards = pipeline
-    rows = np.flatnonzero(buckets(table.lengths, shapes) == shape).astype(np.int32)
-    padding = -len(rows) % (batch_size * replicas * num_shards)
-    index = np.concatenate([rows, np.full(padding, -1, np.int32)])
-    rows = np.concatenate([rows, np.repeat(rows[:1], padding)])
-
-    def share(array):  # [batches · replicas, batch_size]
-        array = array.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
-        return array.reshape(-1, batch_size)
-
-    assemble = _assembler(table, shapes[shape])
-
-    def batch(rows, index):
-        return {**assemble(rows), "example_index": index,
-                "example_weights": tf.cast(index >= 0, tf.float32)}
-
-    dataset = (tf.data.Dataset.from_tensor_slices((share(rows), share(index)))
-               .map(batch, num_parallel_calls=tf.data.AUTOTUNE)
-               .prefetch(tf.data.AUTOTUNE)
-               .with_options(dataset_options()))
-    return dataset, len(rows) // (batch_size * replicas * num_shards)
-
-
-def _check(pipeline: Pipeline) -> None:
-    if pipeline.batch_size < 1 or pipeline.replicas < 1 or not (
-            0 <= pipeline.shard_index < pipeline.num_shards):
-        raise ValueError(f"{pipeline}: out of range.")
-
-
 class Padded(NamedTuple):
     """A set, and the static lengths that its rows are padded to, ascending."""
 
@@ -281,33 +175,91 @@ class FeatureBatches(Batches):
         train = Padded(table, choose_lengths(table.lengths, 512, 8))
         batches = FeatureBatches(train, train_batch_size=32, num_steps=1000, seed=1)
 
+    A batch is name → [batch_size, ...] int32 or float32, variable features padded to
+    the length of its shape, and `example_index` [batch_size] int32, the rows. All
+    shapes are static.
+
     Args:
       train, evaluation: the sets, or None.
       train_batch_size, eval_batch_size: rows of all replicas together.
       num_steps: the step after the last of training.
-      seed: fixes the order of training.
+      seed, window: of the order of training (BatchPlan).
     """
 
     def __init__(self, train: Optional[Padded] = None,
                  evaluation: Optional[Padded] = None, *, train_batch_size: int = 1,
-                 eval_batch_size: int = 1, num_steps: int = 0, seed: int = 0):
+                 eval_batch_size: int = 1, num_steps: int = 0, seed: int = 0,
+                 window: int = 100):
         super().__init__(train_batch_size, eval_batch_size)
         self._train, self._evaluation = train, evaluation
         self._num_steps = num_steps
         self.num_shapes = len(train.lengths) if train else 0
         self.num_evaluation_shapes = len(evaluation.lengths) if evaluation else 0
-        self._plan = train and BatchPlan(
-            train.table.lengths, train.lengths, train_batch_size, seed)
+        self.plan = train and BatchPlan(
+            train.table.lengths, train.lengths, train_batch_size, seed, window)
 
     def shape_of_step(self, step):
-        return self._plan.shape_of_step(step)
+        return self.plan.step(step)[0]
 
     def training_dataset(self, shape, start_step, pipeline):
-        return training_dataset(self._train.table, self._plan, shape, pipeline,
-                                start_step, self._num_steps)
+        """A step's rows are dealt out in order: to pipelines, then to their replicas."""
+        plan = self.plan
+        if start_step < 0 or plan.batch_size != (
+                pipeline.batch_size * pipeline.replicas * pipeline.num_shards):
+            raise ValueError(f"batches of {plan.batch_size} for {pipeline}, from step "
+                             f"{start_step}.")
+
+        def rows_in_window(number):
+            steps = number * plan.window + np.arange(plan.window)
+            rows, shapes = plan.steps_of_window(int(number))
+            return _share(rows[(shapes == shape) & (steps >= start_step)
+                               & (steps < self._num_steps)], pipeline)
+
+        def batches(number):
+            rows = tf.numpy_function(rows_in_window, [number], tf.int32)
+            return tf.data.Dataset.from_tensor_slices(
+                tf.ensure_shape(rows, [None, pipeline.batch_size]))
+
+        windows = tf.data.Dataset.range(start_step // plan.window,
+                                        -(-max(self._num_steps, 0) // plan.window))
+        return _assembled(windows.flat_map(batches),
+                          _assembler(self._train.table, plan.shapes[shape]))
 
     def evaluation_dataset(self, shape, pipeline):
-        return evaluation_dataset(*self._evaluation, shape, pipeline)
+        """Every row of one bucket exactly once over all pipelines, also with
+        `example_weights` [batch_size] float32.
+
+        The last batches are filled up with rows of weight 0 and example_index -1, which
+        repeat a row of the bucket so that they are like any input.
+        """
+        table, shapes = self._evaluation
+        at_once = pipeline.batch_size * pipeline.replicas * pipeline.num_shards
+        rows = np.flatnonzero(buckets(table.lengths, shapes) == shape).astype(np.int32)
+        padding = -len(rows) % at_once
+        index = np.concatenate([rows, np.full(padding, -1, np.int32)])
+        rows = np.concatenate([rows, np.repeat(rows[:1], padding)])
+        assemble = _assembler(table, shapes[shape])
+
+        def batch(rows, index):
+            return {**assemble(rows), "example_index": index,
+                    "example_weights": tf.cast(index >= 0, tf.float32)}
+
+        return _assembled(tf.data.Dataset.from_tensor_slices(
+            (_share(rows, pipeline), _share(index, pipeline))), batch
+            ), len(rows) // at_once
+
+
+def _share(rows: np.ndarray, pipeline: Pipeline) -> np.ndarray:
+    """What a pipeline gets of the rows of several steps, [steps · replicas, batch_size].
+    """
+    batch_size, replicas, shard_index, num_shards = pipeline
+    rows = rows.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
+    return np.ascontiguousarray(rows.reshape(-1, batch_size))
+
+
+def _assembled(rows: tf.data.Dataset, assemble) -> tf.data.Dataset:
+    return (rows.map(assemble, num_parallel_calls=tf.data.AUTOTUNE)
+            .prefetch(tf.data.AUTOTUNE).with_options(dataset_options()))
 
 
 def _assembler(table: FeatureTable, length: int):

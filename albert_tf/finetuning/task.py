@@ -133,17 +133,14 @@ class FineTuningTask(abc.ABC):
 
     def check_features(self, sets: Mapping[str, Any],
                        tables: Mapping[str, FeatureTable]) -> None:
-        """Tells of examples without features, where a task has such."""
+        """Reports examples without features, where a task has such."""
 
-    # ---- what needs TensorFlow, which is imported within -------------------
-
-    @abc.abstractmethod
-    def model(self):
-        """A model of `modeling.models`, new."""
+    # ---- what needs TensorFlow, imported within ----------------------------
 
     @abc.abstractmethod
-    def objective(self):
-        """What it learns, one of `training.objectives`."""
+    def model(self) -> tuple[Any, Any]:
+        """A model of `modeling.models`, new, and the one of `training.objectives` that
+        it learns."""
 
     # ---- results -----------------------------------------------------------
 
@@ -159,10 +156,9 @@ class FineTuningTask(abc.ABC):
 
     def export(self, model: Any, metrics: Mapping[str, float]) -> None:
         """Writes a SavedModel to export_dir, where the task has that flag."""
-        raise NotImplementedError
 
     @abc.abstractmethod
-    def kept_options(self, num_warmup_steps: int) -> dict[str, Any]:
+    def kept_options(self) -> dict[str, Any]:
         """What options.json keeps besides the run's options."""
 
 
@@ -171,11 +167,13 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
     task.settings = settings
     folder = settings.run.output_dir
     model_folder.check_use(folder, settings.kept, settings.do_train)
-    sets = {split: _read(task, split) for split in dict.fromkeys(
+    sets = {split: task.read(split) for split in dict.fromkeys(
         split for split, wanted in (
             ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
             (task.prediction_split, settings.do_predict)) if wanted)}
-    num_warmup_steps = 0
+    for data in sets.values():
+        for note in data.notes:
+            logging.warning("%s", note)
     if settings.do_train:
         num_train_steps, num_warmup_steps = task.schedule(len(sets["train"].examples))
         settings = task.settings = dataclasses.replace(
@@ -195,13 +193,6 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
         _run(task, sets, tables)
 
 
-def _read(task: FineTuningTask, split: str) -> ExampleSet:
-    data = task.read(split)
-    for note in data.notes:
-        logging.warning("%s", note)
-    return data
-
-
 def _features(task: FineTuningTask, split: str, data: ExampleSet,
               path: str) -> FeatureTable:
     """Features made, or taken from a file that fits."""
@@ -219,42 +210,43 @@ def _features(task: FineTuningTask, split: str, data: ExampleSet,
             num_workers=settings.num_workers)))
 
 
+def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str, Any]:
+    """The sets, `Padded` to few lengths: those of the first are used again. It is the
+    one to train on, whose order must not depend on what is evaluated or predicted."""
+    from albert_tf.finetuning.length_batching import Padded, lengths_for
+
+    found, lengths = {}, ()
+    for split, table in tables.items():
+        lengths = lengths_for(
+            table.lengths, settings.max_seq_length, settings.num_lengths, lengths)
+        logging.info(
+            "%s: %d sequences of %.1f pieces on average; batches are padded to %s "
+            "pieces.", split, table.num_rows, float(np.mean(table.lengths)),
+            ", ".join(map(str, lengths)))
+        found[split] = Padded(table, lengths)
+    return found
+
+
 def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
          tables: Mapping[str, FeatureTable]) -> None:
     """What runs in the strategy's scope."""
     import tf_keras
 
-    from albert_tf.finetuning.length_batching import (
-        FeatureBatches, Padded, lengths_for)
+    from albert_tf.finetuning.length_batching import FeatureBatches
     from albert_tf.training import objectives, optimization
     from albert_tf.training.loop import Run
 
     settings, options = task.settings, task.settings.run
-    lengths: tuple[int, ...] = ()
-
-    def padded(split: str, what: str):
-        # The first set's lengths are used again. It is the one to train on: its order
-        # must not depend on what is evaluated or predicted.
-        nonlocal lengths
-        table = tables[split]
-        lengths = lengths_for(
-            table.lengths, settings.max_seq_length, settings.num_lengths, lengths)
-        logging.info(
-            "%s: %d sequences of %.1f pieces on average; batches are padded to %s "
-            "pieces.", what, table.num_rows, float(np.mean(table.lengths)),
-            ", ".join(map(str, lengths)))
-        return Padded(table, lengths)
-
-    def score(outputs):
-        split = task.evaluation_split
-        return task.score(sets[split], outputs, tables[split])
+    evaluated, predicted = task.evaluation_split, task.prediction_split
+    padded = _padded(settings, tables)
 
     def write(split, outputs):
         if run.chief:
             task.write(split, sets[split], outputs, tables[split], run.current_step)
 
     tf_keras.utils.set_random_seed(options.step.random_seed)
-    model, optimizer = task.model(), None
+    model, objective = task.model()
+    optimizer = None
     if settings.do_train:
         optimizer = optimization.create_optimizer(
             settings.learning_rate, options.num_train_steps, settings.num_warmup_steps,
@@ -262,29 +254,30 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         optimizer.build(model.trainable_variables)
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
     run = Run(
-        # Only the encoder must be in the checkpoint that is started from.
-        objectives.Task(model, task.objective(), task.main_metric, score,
-                        may_be_new=lambda name: not name.startswith("bert/")),
+        objectives.Task(
+            model, objective, task.main_metric,
+            lambda outputs: task.score(sets[evaluated], outputs, tables[evaluated]),
+            # Only the encoder must be in the checkpoint that is started from.
+            may_be_new=lambda name: not name.startswith("bert/")),
         settings.config, options, FeatureBatches(
-            settings.do_train and padded("train", "training") or None,
-            settings.do_eval and padded(task.evaluation_split, "evaluation") or None,
+            padded["train"] if settings.do_train else None,
+            padded[evaluated] if settings.do_eval else None,
             train_batch_size=options.train_batch_size,
             eval_batch_size=options.eval_batch_size,
             num_steps=options.num_train_steps, seed=options.step.random_seed),
-        optimizer, task.kept_options(settings.num_warmup_steps))
+        optimizer, task.kept_options())
     metrics: Mapping[str, float] = {}
     if settings.do_train:
         run.train()
     if settings.do_eval:
         metrics = run.evaluate(best=True)
-        write(task.evaluation_split, run.evaluator.predictions)
+        write(evaluated, run.evaluator.predictions)
     elif settings.do_predict or settings.export_dir:
         run.load()
-    if settings.do_predict and not (
-            settings.do_eval and task.prediction_split == task.evaluation_split):
+    if settings.do_predict and not (settings.do_eval and predicted == evaluated):
         replicas = run.strategy.num_replicas_in_sync
-        write(task.prediction_split, run.predict(FeatureBatches(
-            evaluation=padded(task.prediction_split, "prediction"),
+        write(predicted, run.predict(FeatureBatches(
+            evaluation=padded[predicted],
             eval_batch_size=-(-settings.predict_batch_size // replicas) * replicas)))
     if settings.export_dir and run.chief:
         task.export(model, metrics)

@@ -168,6 +168,19 @@ def _pipeline(context: tf.distribute.InputContext, batch_size: int) -> Pipeline:
         context.input_pipeline_id, context.num_input_pipelines)
 
 
+def dataset_options() -> tf.data.Options:
+    """What every dataset here has: a fixed order, and no sharding by tf.data."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # The tuning thread sleeps for up to a minute, and dropping an iterator waits for
+    # it; without it AUTOTUNE takes as many threads as there are cores.
+    options.autotune.enabled = False
+    # Sharding is done here; tf.data must not do it once more.
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF)
+    return options
+
+
 # ---- several processes -----------------------------------------------------
 
 

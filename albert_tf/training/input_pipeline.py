@@ -17,7 +17,7 @@ from albert_tf.errors import InputError
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
-from albert_tf.training.distribution import Batches, Pipeline
+from albert_tf.training.distribution import Batches, Pipeline, dataset_options
 
 # Files read at the same time. Part of the order of examples, hence a constant
 # and not a matter of the machine.
@@ -116,19 +116,6 @@ def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
         # By name: the default may depend on the device.
         alg=tf.random.Algorithm.PHILOX.value)
     return draws[:, :num_draws]
-
-
-def dataset_options() -> tf.data.Options:
-    """What every dataset here has: a fixed order, and no sharding by tf.data."""
-    options = tf.data.Options()
-    options.deterministic = True
-    # The tuning thread sleeps for up to a minute, and dropping an iterator waits for
-    # it; without it AUTOTUNE takes as many threads as there are cores.
-    options.autotune.enabled = False
-    # Sharding is done here; tf.data must not do it once more.
-    options.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy.OFF)
-    return options
 
 
 def _read_shard(path, step, index) -> tf.data.Dataset:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf import records
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.finetuning.length_batching import BatchPlan
+from albert_tf.finetuning.length_batching import BatchPlan, FeatureBatches, Padded
 from albert_tf.training.distribution import Pipeline
 
 SHAPES = (8, 16, 24)
@@ -125,7 +125,7 @@ def test_lengths_out_of_range_are_refused(arguments):
 # --- the plan
 
 def all_rows(plan, steps):
-    return np.concatenate([plan.rows_of_step(step) for step in range(steps)])
+    return np.concatenate([plan.step(step)[1] for step in range(steps)])
 
 
 @pytest.mark.parametrize("rows, batch, window", [
@@ -148,9 +148,9 @@ def test_the_shape_of_a_step_is_the_smallest_that_holds_its_rows():
     plan = BatchPlan(lengths, SHAPES, 4, seed=1, window=25)
     shapes = []
     for step in range(300):
-        longest = lengths[plan.rows_of_step(step)].max()
-        shapes.append(plan.shape_of_step(step))
-        assert SHAPES[shapes[-1]] == min(s for s in SHAPES if s >= longest)
+        shape, rows = plan.step(step)
+        shapes.append(shape)
+        assert SHAPES[shape] == min(s for s in SHAPES if s >= lengths[rows].max())
     # Sorting within windows leaves little padding; chance alone would leave more.
     waste = sum(SHAPES[shape] * 4 for shape in shapes) / cost(
         lengths[all_rows(plan, 300)], SHAPES)
@@ -181,7 +181,7 @@ def test_a_step_far_ahead_needs_no_walk(monkeypatch):
     monkeypatch.setattr(BatchPlan, "_make_window",
                         lambda plan, n: made.append(n) or make(plan, n))
     assert BatchPlan(lengths, SHAPES, 4, 1, window=10
-                     ).rows_of_step(399).tolist() == expected
+                     ).step(399)[1].tolist() == expected
     assert made == [39]
 
 
@@ -195,13 +195,19 @@ def test_plans_out_of_range_are_refused(arguments):
 
 # --- training
 
-def train(table, plan, start=0, steps=28, **pipeline):
-    """(step, batches of the pipeline's replicas) in the order of the steps."""
-    pipeline = Pipeline(**{"batch_size": plan.batch_size, **pipeline})
-    iterators = [iter(length_batching.training_dataset(
-        table, plan, shape, pipeline, start, steps).as_numpy_iterator())
-                 for shape in range(len(plan.shapes))]
-    result = [[next(iterators[plan.shape_of_step(step)])
+def batches_of(table, batch_size=4, shapes=SHAPES, steps=28, window=5):
+    return FeatureBatches(
+        Padded(table, shapes), Padded(table, shapes), train_batch_size=batch_size,
+        num_steps=steps, seed=1, window=window)
+
+
+def train(batches, start=0, steps=28, **pipeline):
+    """For each step, the batches of the pipeline's replicas."""
+    pipeline = Pipeline(**{"batch_size": batches.train_batch_size, **pipeline})
+    iterators = [iter(batches.training_dataset(shape, start, pipeline
+                                               ).as_numpy_iterator())
+                 for shape in range(batches.num_shapes)]
+    result = [[next(iterators[batches.shape_of_step(step)])
                for _ in range(pipeline.replicas)] for step in range(start, steps)]
     for iterator in iterators:  # and not one batch more
         assert next(iterator, None) is None
@@ -211,23 +217,21 @@ def train(table, plan, start=0, steps=28, **pipeline):
 @pytest.mark.parametrize("kind", TABLES)
 def test_training_batches_hold_the_tables_rows(kind):
     table = make_table(kind)
-    plan = BatchPlan(table.lengths, SHAPES, 4, seed=1, window=5)
-    for step, [batch] in enumerate(train(table, plan)):
-        length = SHAPES[plan.shape_of_step(step)]
-        assert batch["input_ids"].shape[-1] == length
-        assert batch["example_index"].tolist() == plan.rows_of_step(step).tolist()
-        check_batches(table, [batch], length)
+    batches = batches_of(table)
+    for step, [batch] in enumerate(train(batches)):
+        shape, rows = batches.plan.step(step)
+        assert batch["input_ids"].shape[-1] == SHAPES[shape]
+        assert batch["example_index"].tolist() == rows.tolist()
+        check_batches(table, [batch], SHAPES[shape])
 
 
 def test_shapes_are_static_and_nobody_shards_once_more():
-    table = make_table("choices")
-    plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
-    dataset = length_batching.training_dataset(table, plan, 1, Pipeline(2, 2), 0, 4)
-    evaluation, _ = length_batching.evaluation_dataset(table, SHAPES, 1, Pipeline(2))
+    batches = batches_of(make_table("choices"))
+    dataset = batches.training_dataset(1, 0, Pipeline(2, 2))
+    evaluation, _ = batches.evaluation_dataset(1, Pipeline(2))
     expected = {
-        "input_ids": tf.TensorSpec([2, 4, 16], tf.int32),
-        "input_mask": tf.TensorSpec([2, 4, 16], tf.int32),
-        "segment_ids": tf.TensorSpec([2, 4, 16], tf.int32),
+        **{name: tf.TensorSpec([2, 4, 16], tf.int32)
+           for name in ("input_ids", "input_mask", "segment_ids")},
         "label_ids": tf.TensorSpec([2, 1], tf.int32),
         "example_index": tf.TensorSpec([2], tf.int32)}
     assert dataset.element_spec == expected
@@ -241,29 +245,25 @@ def test_shapes_are_static_and_nobody_shards_once_more():
 
 @pytest.mark.parametrize("replicas, num_shards", [(1, 2), (2, 1), (2, 2), (4, 1)])
 def test_the_order_does_not_depend_on_replicas_and_pipelines(replicas, num_shards):
-    table = make_table()
-    plan = BatchPlan(table.lengths, SHAPES, 8, seed=1, window=5)
+    batches = batches_of(make_table(), 8)
     pipelines = [
-        train(table, plan, batch_size=8 // replicas // num_shards, replicas=replicas,
+        train(batches, batch_size=8 // replicas // num_shards, replicas=replicas,
               shard_index=shard, num_shards=num_shards) for shard in range(num_shards)]
     for step, parts in enumerate(zip(*pipelines)):
-        rows = [row for batches in parts for batch in batches
+        rows = [row for found in parts for batch in found
                 for row in batch["example_index"].tolist()]
-        assert rows == plan.rows_of_step(step).tolist()
+        assert rows == batches.plan.step(step)[1].tolist()
 
 
-@pytest.mark.parametrize("start", [1, 5, 13, 28])
-def test_a_resumed_run_sees_what_the_unbroken_one_sees(start):
+def test_a_resumed_run_sees_what_the_unbroken_one_sees():
     table = make_table()
-
-    def plan():
-        return BatchPlan(table.lengths, SHAPES, 4, seed=1, window=5)
-
-    unbroken, resumed = train(table, plan())[start:], train(table, plan(), start)
-    assert len(unbroken) == len(resumed) == 28 - start
-    for [expected], [batch] in zip(unbroken, resumed):
-        for name, value in expected.items():
-            np.testing.assert_array_equal(batch[name], value)
+    unbroken = train(batches_of(table))
+    for start in (1, 5, 13, 28):
+        resumed = train(batches_of(table), start)
+        assert len(resumed) == 28 - start
+        for [expected], [batch] in zip(unbroken[start:], resumed):
+            for name, value in expected.items():
+                np.testing.assert_array_equal(batch[name], value)
 
 
 def test_parsed_names_are_those_in_batches():
@@ -271,7 +271,7 @@ def test_parsed_names_are_those_in_batches():
         records.Feature("input_ids", "int64", (None,), pad_value=7),
         records.Feature("old", "int64", (1,), parsed_name="new")))
     table = FeatureTable.from_values(spec, [{"input_ids": [1, 2], "old": [3]}])
-    dataset, _ = length_batching.evaluation_dataset(table, (4,), 0, Pipeline(1))
+    dataset, _ = batches_of(table, 1, (4,)).evaluation_dataset(0, Pipeline(1))
     [batch] = dataset.as_numpy_iterator()
     assert batch["new"].tolist() == [[3]] and "old" not in batch
     assert batch["input_ids"].tolist() == [[1, 2, 7, 7]]
@@ -281,8 +281,7 @@ def test_data_is_no_part_of_the_graph():
     """A graph may not be larger than 2 GB, the data may."""
     table = make_table(count=1)
     table.columns["input_ids"].values = np.arange(10**6, dtype=np.int32)
-    plan = BatchPlan(table.lengths, SHAPES, 1, seed=1)
-    dataset = length_batching.training_dataset(table, plan, 0, Pipeline(1), 0, 1)
+    dataset = batches_of(table, 1).training_dataset(0, 0, Pipeline(1))
 
     @tf.function
     def function():
@@ -293,16 +292,12 @@ def test_data_is_no_part_of_the_graph():
     assert dataset.element_spec["input_ids"].shape == [1, 8]
 
 
-@pytest.mark.parametrize("change", [
-    {"batch_size": 3}, {"replicas": 3}, {"num_shards": 2}, {"shard_index": 1},
-    {"start_step": -1}])
-def test_a_plan_for_another_batch_size_is_refused(change):
-    table = make_table(count=9)
-    plan = BatchPlan(table.lengths, SHAPES, 4, seed=1)
-    with pytest.raises(ValueError):
-        length_batching.training_dataset(
-            table, plan, 0, num_steps=1, start_step=change.pop("start_step", 0),
-            pipeline=Pipeline(2, 2)._replace(**change))
+@pytest.mark.parametrize("start, pipeline", [
+    (0, Pipeline(3, 2)), (0, Pipeline(2, 3)), (0, Pipeline(2, 2, 0, 2)),
+    (-1, Pipeline(2, 2))])
+def test_a_pipeline_of_another_batch_size_is_refused(start, pipeline):
+    with pytest.raises(ValueError, match="batches of 4 for Pipeline"):
+        batches_of(make_table(count=9)).training_dataset(0, start, pipeline)
 
 
 def test_a_feature_with_the_name_of_the_row_index_is_refused():
@@ -311,7 +306,7 @@ def test_a_feature_with_the_name_of_the_row_index_is_refused():
         records.Feature("example_index", "int64", (1,))))
     table = FeatureTable.from_values(spec, [{"input_ids": [1], "example_index": [1]}])
     with pytest.raises(ValueError, match="example_index"):
-        length_batching.evaluation_dataset(table, (8,), 0, Pipeline(1))
+        batches_of(table, 1, (8,)).evaluation_dataset(0, Pipeline(1))
 
 
 # --- evaluation
@@ -325,8 +320,8 @@ def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shar
     for shape, length in enumerate(SHAPES):
         counts = set()
         for shard in range(num_shards):
-            dataset, per_replica = length_batching.evaluation_dataset(
-                table, SHAPES, shape, Pipeline(batch, replicas, shard, num_shards))
+            dataset, per_replica = batches_of(table).evaluation_dataset(
+                shape, Pipeline(batch, replicas, shard, num_shards))
             batches = list(dataset.as_numpy_iterator())
             assert len(batches) == per_replica * replicas
             counts.add(per_replica)
@@ -345,21 +340,18 @@ def test_every_example_is_evaluated_exactly_once(kind, batch, replicas, num_shar
 
 
 def test_a_bucket_without_rows():
-    table = make_table()
-    dataset, per_replica = length_batching.evaluation_dataset(
-        table, (*SHAPES, 32), 3, Pipeline(2, 2))
+    dataset, per_replica = batches_of(
+        make_table(), shapes=(*SHAPES, 32)).evaluation_dataset(3, Pipeline(2, 2))
     assert per_replica == 0 and not list(dataset)
     assert dataset.element_spec["input_ids"].shape == [2, 32]
 
 
 def test_datasets_are_dealt_out_to_replicas_whole():
-    table = make_table()
-    plan = BatchPlan(table.lengths, (24,), 4, seed=1)
+    batches = batches_of(make_table(), shapes=(24,), steps=5)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    data = iter(strategy.distribute_datasets_from_function(
-        lambda _: length_batching.training_dataset(
-            table, plan, 0, Pipeline(2, 2), 0, 5)))
+    with strategy.scope():
+        data = iter(batches.train(0)[0])
     for step in range(5):
         parts = strategy.experimental_local_results(next(data)["example_index"])
         assert np.concatenate([p.numpy() for p in parts]).tolist() == (
-            plan.rows_of_step(step).tolist())
+            batches.plan.step(step)[1].tolist())

@@ -141,10 +141,10 @@ def _trained(tmp_path_factory):
 def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     plan = BatchPlan(TRAIN.lengths, padded(TRAIN).lengths, 8, 5)
     assert len(plan.shapes) == 3
-    assert len({plan.shape_of_step(step) for step in range(STEPS)}) == 3
+    assert len({plan.step(step)[0] for step in range(STEPS)}) == 3
 
     def batch(step):
-        rows = plan.rows_of_step(step)
+        rows = plan.step(step)[1]
         return {name: np.stack([
             np.pad(TRAIN.columns[name][row], (0, pad - len(TRAIN.columns[name][row])))
             for row in rows for pad in [1 if name == "label_ids" else LENGTH]

@@ -240,7 +240,7 @@ EARLY = {
         "own/train.csv: there is no column 'text'; the header has 'stars', 'review'"),
     "own data, format": (
         dict(OWN, train_file="{data}/vocab.txt"),
-        "vocab.txt: the name does not tell the format: let it end in .tsv"),
+        "vocab.txt: unknown file extension; the name must end in .tsv"),
     "own data, label missing": (
         dict(OWN, train_file="{data}/bad/label.csv", text_column="text",
              label_column="label"), "label.csv, line 3: there is no label in column"),
@@ -362,7 +362,7 @@ def test_training_evaluation_and_prediction_in_one_command(worked, data):
     log, folder = worked["cola"]["log"], data / "cola"
     assert "new, start from random values: output_bias, output_weights" in log
     assert "of another shape" not in re.sub("0 of another shape", "", log)
-    assert re.search(r"training: 30 sequences of \S+ pieces on average; batches are "
+    assert re.search(r"train: 30 sequences of \S+ pieces on average; batches are "
                      r"padded to \d+, 24 pieces", log), log
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
     assert header == ["guid", "text_a", "prediction", "probability"]

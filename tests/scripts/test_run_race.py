@@ -320,7 +320,7 @@ def test_predictions_depend_on_no_batch_and_no_padding(name, worked, data):
 
 def test_the_lengths_are_what_the_log_says(worked):
     def lengths(name):
-        found = re.search("prediction: 10 sequences .* padded to (.*) pieces",
+        found = re.search("test: 10 sequences .* padded to (.*) pieces",
                           worked[name]["log"])
         return [int(length) for length in found[1].split(", ")]
 

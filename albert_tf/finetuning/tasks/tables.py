@@ -23,12 +23,12 @@ class Row(NamedTuple):
 
 
 def format_of(path: str) -> str:
-    """The format of a file by its name; a final .gz is passed over."""
+    """The format of a file by its name; a final .gz is ignored."""
     name = path.lower().removesuffix(".gz")
     for suffix, kind in _SUFFIXES.items():
         if name.endswith(suffix):
             return kind
-    raise InputError(f"{path}: the name does not tell the format: let it end in .tsv, "
+    raise InputError(f"{path}: unknown file extension; the name must end in .tsv, "
                      ".csv or .jsonl, each with or without .gz.")
 
 

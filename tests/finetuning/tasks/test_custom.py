@@ -54,7 +54,7 @@ def test_the_name_tells_the_format(tmp_path, name, content):
 def test_the_format_and_delimiter_can_be_told(tmp_path):
     assert triples(read(tmp_path, "x.txt", 'text;label\n"a;b";yes\n',
                         file_format="csv", delimiter=";")) == [("a;b", None, "yes")]
-    with pytest.raises(InputError, match="x.txt: the name does not tell the format"):
+    with pytest.raises(InputError, match="x.txt: unknown file extension"):
         read(tmp_path, "x.txt", "text\tlabel\n")
     with pytest.raises(InputError, match="--delimiter='::' is not a single"):
         read(tmp_path, "x.csv", "text\n", delimiter="::")
