@@ -33,11 +33,10 @@ settings.load_profile("same")
 LONG_FILES = (
     "scripts/test_run_pretraining", "scripts/test_run_classifier", "training/test_loop",
     "scripts/test_run_squad", "scripts/test_run_race", "finetuning/test_run",
-    "training/test_steps", "modeling/kernels/test_packing", "modeling/kernels/test_fast",
-    "scripts/test_dynamic_masking", "masking/test_in_training",
-    "training/test_compiled_steps", "pretraining_data/test_local",
-    "scripts/test_create_pretraining_data", "modeling/test_read_positions",
-    "training/test_step_types", "modeling/kernels/test_recompute",
+    "training/test_same_step", "training/test_steps", "modeling/kernels/test_packing",
+    "modeling/kernels/test_fast", "scripts/test_dynamic_masking",
+    "masking/test_in_training", "pretraining_data/test_local",
+    "scripts/test_create_pretraining_data", "modeling/kernels/test_recompute",
     "training/test_optimization", "serving/test_server", "golden/test_heads")
 
 

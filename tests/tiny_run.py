@@ -113,7 +113,7 @@ class SignalAt(contextlib.nullcontext):
         return signal.SIGTERM if self._run.current_step == self._step else None
 
 
-def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
+def weights_of(model, seed: int = 0, scale: float = 0.3) -> dict:
     """Random weights by name, larger than a model's first, so that all of it counts."""
     from albert_tf.checkpoints.tf1 import tf1_tensors
 
@@ -121,7 +121,12 @@ def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
     return {
         name: (name.endswith("gamma") + scale * random.standard_normal(value.shape)
                ).astype(np.float32)
-        for name, value in tf1_tensors(models.AlbertForPreTraining(shape_of)).items()}
+        for name, value in tf1_tensors(model).items()}
+
+
+def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
+    """Those of a model for pretraining."""
+    return weights_of(models.AlbertForPreTraining(shape_of), seed, scale)
 
 
 def task(model, metrics=objectives.pretraining_metrics,

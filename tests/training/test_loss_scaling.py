@@ -1,4 +1,4 @@
-"""The loss scale by itself; whole steps in float16 are in test_step_types."""
+"""The loss scale by itself, and in whole steps in float16."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.training import loss_scaling
-from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.loss_scaling import INITIAL_SCALE, LossScaling
+from tests.training.tiny_trainer import assert_close, column, even_batches, training
 
 
 def state(scaling):
@@ -57,3 +58,113 @@ def test_unscaled_gradients_are_not_rounded(scale):
     assert isinstance(rows, tf.IndexedSlices)
     np.testing.assert_array_equal(rows.values, values)
     np.testing.assert_array_equal(rows.indices, [4, 0, 4])
+
+
+# ---- steps -----------------------------------------------------------------
+
+
+def half(**options):
+    return training(dtype="float16", fast=True, **options)
+
+
+def set_scaling(made, scale=INITIAL_SCALE, good=0, skipped=0):
+    with made.strategy.scope():
+        made.trainer.scaling.scale.assign(scale)
+        made.trainer.scaling.good_steps.assign(good)
+        made.trainer.scaling.skipped_steps.assign(skipped)
+
+
+def held(made):
+    """Loss scale, skipped steps, and steps done."""
+    values = made.trainer.scaling.values()
+    return [values["loss_scale"], values["skipped_steps"],
+            made.optimizer.iterations.numpy()]
+
+
+OVERFLOWS = 2.0 ** 40
+
+
+def check_overflow(made):
+    """A step that overflows changes the scale, the counts and nothing else."""
+    set_scaling(made)
+    made.run(even_batches(), 2)
+    state = made.state()
+    assert held(made) == [INITIAL_SCALE, 0, 2]
+    set_scaling(made, OVERFLOWS)
+    row = made.more(1)[0]
+    assert_close(made.state(), state, 0)
+    assert held(made) == [OVERFLOWS / 2, 1, 3]
+    # What was not made is in no mean.
+    assert row.keys() == {"loss_scale", "skipped_steps", "steps_per_second"}
+    assert [row["loss_scale"], row["skipped_steps"]] == [OVERFLOWS / 2, 1]
+    set_scaling(made, skipped=1)
+    row = made.more(1)[0]
+    assert held(made) == [INITIAL_SCALE, 1, 4] and row["skipped_steps"] == 1
+    assert np.isfinite(row["total_loss"]) and row["gradient_norm"] > 0
+    assert made.trainer.first_bad_step.numpy() == -1
+    return row
+
+
+def test_step_that_overflows_is_skipped():
+    row = check_overflow(half())
+    # The schedule counts the step that was skipped.
+    assert row["learning_rate"] == pytest.approx(0.01 * (1 - 3 / 100))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [
+    dict(jit_compile=True), dict(gradient_accumulation_steps=2, recompute=True),
+    dict(gradient_accumulation_steps=2, jit_compile=True, recompute=True),
+    dict(replicas=2, gradient_accumulation_steps=2), dict(replicas=2, jit_compile=True),
+    dict(optimizer="adamw", count_duplicate_rows=True)])
+def test_step_that_overflows_is_skipped_however_it_is_computed(options):
+    check_overflow(half(**options))
+
+
+@pytest.mark.slow
+def test_replicas_skip_together():
+    """Though one alone overflows: the other has nothing to learn from its batch."""
+    made = half(replicas=2)
+    batch = even_batches(1)[0]
+    batch["masked_lm_weights"][2:] = 0.0
+    batch["sentence_order_labels"][:] = 1
+    quiet = {name: np.concatenate([value[2:], value[2:]])
+             for name, value in batch.items()}
+    for chosen, skipped in ((quiet, 0), (batch, 1)):
+        made.run([chosen], 0)
+        made.model.seq_relationship.output_bias.assign([-100.0, 100.0])
+        state = made.state()
+        set_scaling(made, OVERFLOWS)
+        made.more(1)
+        assert held(made) == [OVERFLOWS / (1 + skipped), skipped, 1]
+    assert_close(made.state(), state, 0)
+
+
+def test_scale_grows_after_enough_good_steps():
+    made = half()
+    set_scaling(made, good=1997)
+    rows = made.run(even_batches(), 4)
+    assert column(rows, "loss_scale") == 2 * [INITIAL_SCALE] + 2 * [2 * INITIAL_SCALE]
+
+
+def test_gradients_that_float16_would_lose():
+    """The norm told is that of the loss itself, if not for what is lost below 6e-8."""
+    made, norms = half(), []
+    for scale in (2.0 ** -20, INITIAL_SCALE, 4 * INITIAL_SCALE):
+        set_scaling(made, scale)
+        norms.append(made.run(even_batches(), 1)[0]["gradient_norm"])
+    assert norms[1] == pytest.approx(norms[2], rel=1e-3)
+    assert abs(norms[0] - norms[1]) > 0.01 * norms[1]
+
+
+def test_what_no_scale_helps_is_a_bad_step():
+    made = half()
+    made.run(even_batches(), 1)
+    bias = made.model.bert.pooler.weights[-1]
+    bias.assign(tf.fill(bias.shape, np.nan))
+    set_scaling(made, 4.0)
+    made.more(2)
+    assert made.trainer.first_bad_step.numpy() == -1
+    made.more(2)
+    assert made.trainer.first_bad_step.numpy() == 3
+    assert held(made) == [1.0, 4, 5]

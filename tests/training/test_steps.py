@@ -1,7 +1,9 @@
-"""Steps: the release's runs, replicas, parts of batches, XLA, dropout, broken loss."""
+"""Steps: the release's runs, clipping on replicas, dropout, shapes, broken loss.
+
+That a step is the same however it is computed is in test_same_step.
+"""
 
 import collections
-import functools
 import gzip
 
 import numpy as np
@@ -13,7 +15,6 @@ from albert_tf import records
 from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling import models
-from albert_tf.modeling.encoder import Computation
 from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.objectives import Objective, Task
 from albert_tf.training.options import StepOptions
@@ -21,117 +22,8 @@ from albert_tf.training.steps import Evaluator, Trainer
 from tests import tiny_run
 from tests.golden import training as golden_training
 from tests.helpers import FIXTURES
-
-LOSSES = ("masked_lm_loss", "sentence_order_loss")
-# What a step does with several layers, the golden runs show.
-ONE_LAYER = dict(num_hidden_layers=1)
-DROPOUT = dict(ONE_LAYER, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
-
-
-def batches_of(batches, replicas=1):
-    """A dataset of `batches` for one host, each cut into one part per replica."""
-    parts = [{name: np.array_split(value, replicas)[r] for name, value in batch.items()}
-             for batch in batches for r in range(replicas)]
-    data = tf.data.Dataset.from_tensor_slices(
-        {name: np.stack([part[name] for part in parts]) for name in parts[0]})
-    options = tf.data.Options()
-    # An iterator that goes may wait for its tuning thread for half a minute.
-    options.autotune.enabled = False
-    return data.with_options(options)
-
-
-class Training:
-    """A model at given weights, and a Trainer that takes batches over and over."""
-
-    def __init__(self, replicas=1, config=None, seed=0, name="lamb", epsilon=1e-6,
-                 computation=Computation(), **options):
-        config = tiny_run.config(**(config or {}))
-        self.weights = tiny_run.weights(config, seed)
-        self.replicas = replicas
-        self.strategy = tiny_run.strategy(replicas)
-        with self.strategy.scope():
-            self.model = models.AlbertForPreTraining(config)
-            self.optimizer = tiny_run.optimizer(self.model, name=name)
-            self.optimizer.epsilon = epsilon
-            dataset = self._distributed(even_batches())
-            self.trainer = Trainer(tiny_run.task_with_loss(self.model), self.optimizer,
-                                   [dataset], StepOptions(**options),
-                                   computation=computation)
-
-    def _distributed(self, batches):
-        return self.strategy.distribute_datasets_from_function(
-            lambda context: batches_of(batches, self.replicas).repeat(5))
-
-    def run(self, batches, steps=3, first=0):
-        """Metrics of each step, from step `first` and the weights of the start on."""
-        load_tf1_tensors(self.model, self.weights)
-        for slot in self.optimizer.slots.values():
-            slot.assign(tf.zeros_like(slot))
-        self.optimizer.iterations.assign(first)
-        self.trainer.first_bad_step.assign(-1)
-        with self.strategy.scope():
-            self.trainer.train_dataset = [self._distributed(batches)]
-            return self.more(steps)
-
-    def more(self, steps):
-        """Metrics of some steps more."""
-        with self.strategy.scope():
-            return [self.trainer.train(tf.constant(1)) for _ in range(steps)]
-
-    def state(self):
-        """Weights and moments."""
-        return tf1_tensors(self.model) | {
-            name: slot.numpy() for name, slot in self.optimizer.slots.items()}
-
-
-@functools.cache
-def training(**options):
-    """A Training that several tests use, since tracing takes the most time."""
-    return Training(config=ONE_LAYER, **options)
-
-
-@functools.cache
-def dropping(**options):
-    return Training(config=DROPOUT, **options)
-
-
-def column(rows, name):
-    return [row[name] for row in rows]
-
-
-def assert_close(found, expected, atol):
-    assert found.keys() == expected.keys()
-    for name in expected:
-        # The gradient of the key's bias is 0 in exact arithmetic; what the
-        # optimizer makes of its rounding errors is noise.
-        noise = 100 if "/key/bias" in name else 1
-        np.testing.assert_allclose(
-            found[name], expected[name], rtol=0, atol=noise * atol, err_msg=name)
-
-
-def assert_same_training(one, other, batches, steps=3, atol=1e-5):
-    """Equal losses of every step, equal weights and moments after them."""
-    rows, other_rows = one.run(batches, steps), other.run(batches, steps)
-    # Replicas average their norms.
-    for name in LOSSES + (("gradient_norm",) if one.replicas == other.replicas else ()):
-        np.testing.assert_allclose(
-            column(rows, name), column(other_rows, name), rtol=1e-5, err_msg=name)
-    assert_close(one.state(), other.state(), atol)
-    return rows
-
-
-def uneven_batches(count=2, size=4):
-    """Batches whose parts hold different numbers of masked pieces."""
-    return [tiny_run.features([
-        tiny_run.examples(1, 100 * seed + row, masked=1 if row < size // 2 else 3)[0]
-        for row in range(size)]) for seed in range(count)]
-
-
-def even_batches(count=2, size=4):
-    """Batches whose halves hold the same number of masked pieces."""
-    return [tiny_run.features(tiny_run.examples(size, seed, masked=2))
-            for seed in range(count)]
-
+from tests.training.tiny_trainer import (
+    Training, assert_close, column, dataset_of, even_batches, training, uneven_batches)
 
 # ---- the release's runs ----------------------------------------------------
 
@@ -211,23 +103,13 @@ def test_golden_run_whole(name, final, golden_records):
 # ---- replicas --------------------------------------------------------------
 
 
-def test_two_replicas_make_the_step_of_one():
-    """With as many masked pieces in each half, and nothing clipped.
-
-    Elsewhere they differ as the release's do: the masked-LM loss is a mean over a
-    replica's own pieces, and each replica clips its own gradients.
-    """
-    assert_same_training(training(clip_norm=100.0),
-                         training(clip_norm=100.0, replicas=2), even_batches())
-
-
 def test_replicas_clip_before_they_average():
     """Each by its own norm, and with its own number of masked pieces."""
-    batch = uneven_batches(1)[0]
+    [batch] = uneven_batches(1)
     two = training(replicas=2, clip_norm=0.5)
     row = two.run([batch], 1)[0]
 
-    model = models.AlbertForPreTraining(tiny_run.config(**ONE_LAYER))
+    model = models.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
     load_tf1_tensors(model, two.weights)
     task = tiny_run.task_with_loss(model)
     losses, norms, clipped = [], [], []
@@ -252,89 +134,36 @@ def test_replicas_clip_before_they_average():
 
 
 @pytest.mark.slow
-def test_replicas_drop_different_units():
-    """Two replicas with the same rows are not one replica with those rows."""
-    assert_rows_differ(dropping(), dropping(replicas=2))
-
-
-def assert_rows_differ(one, other):
-    """With dropout, a batch once and the same batch twice have other losses."""
-    batch = even_batches(1)[0]
-    doubled = {name: np.concatenate([value, value]) for name, value in batch.items()}
-    loss = one.run([batch], 1)[0]["masked_lm_loss"]
-    assert abs(other.run([doubled], 1)[0]["masked_lm_loss"] - loss) > 1e-4
-
-
-# ---- parts of a batch ------------------------------------------------------
-
-
-def test_parts_make_the_step_of_the_whole_batch():
-    """Also where clipping bites and the parts hold unequal numbers of pieces.
-
-    Not with dropout, which draws other units in a part than in the whole.
-    """
-    rows = assert_same_training(
-        training(clip_norm=0.5),
-        training(clip_norm=0.5, gradient_accumulation_steps=2), uneven_batches())
-    assert min(column(rows, "gradient_norm")) > 0.5
-
-
-@pytest.mark.slow
-def test_parts_drop_different_units():
-    assert_rows_differ(dropping(), dropping(gradient_accumulation_steps=2))
-
-
-# ---- XLA, and the loop on the device ---------------------------------------
-
-
-def test_compiled_step_in_parts_is_the_step():
-    """The whole step in XLA, optimizer included."""
-    assert_same_training(
-        training(clip_norm=0.5),
-        training(clip_norm=0.5, gradient_accumulation_steps=2, jit_compile=True),
-        uneven_batches())
-
-
-@pytest.mark.slow
-def test_compiled_step_of_two_replicas_is_the_step():
-    assert_same_training(
-        training(replicas=2, clip_norm=100.0),
-        training(replicas=2, clip_norm=100.0, jit_compile=True), even_batches())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sharing", ["all", "attention", "ffn", "none"])
 @pytest.mark.parametrize("options", [
-    {}, dict(replicas=2, gradient_accumulation_steps=2),
-    # AdamW divides a gradient by its own size, so that where one is almost 0 a rounding
-    # error of 1e-7 becomes 1e-5; a larger epsilon keeps it what it is.
-    dict(name="adamw", count_duplicate_rows=True, epsilon=1e-2)])
-def test_compiled_step_is_the_step(sharing, options):
-    config = dict(parameter_sharing=sharing)
-    assert_same_training(
-        Training(config=config, **options),
-        Training(config=config, jit_compile=True, **options), even_batches())
+    dict(replicas=2), dict(gradient_accumulation_steps=2)])
+def test_replicas_and_parts_drop_different_units(options):
+    """A batch twice, half each, is not the batch once."""
+    [batch] = even_batches(1)
+    doubled = {name: np.concatenate([value, value]) for name, value in batch.items()}
+    one, two = (
+        training(dropout=0.3, **options).run([rows], 1)[0]["masked_lm_loss"]
+        for rows, options in ((batch, {}), (doubled, options)))
+    assert abs(one - two) > 1e-4
 
 
-@pytest.mark.slow
-def test_compiled_step_drops_the_same_units():
-    assert_same_training(dropping(), dropping(jit_compile=True), even_batches())
+# ---- the loop on the device ------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [
     {}, pytest.param(dict(gradient_accumulation_steps=2), marks=pytest.mark.slow)])
 def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
     """As on TPUs: several steps in one call, in a tf.while_loop."""
-    host = dropping(**options)
-    rows = host.run(even_batches(), 4)
+    host = training(dropout=0.3, **options)
+    rows = host.run(steps=4)
     default = type(tf.distribute.get_strategy())
     monkeypatch.setattr(tf.distribute, "TPUStrategy", default)
-    device = Training(config=DROPOUT, **options)
+    device = Training(dropout=0.3, **options)
     assert device.trainer.runs_on_device and not host.trainer.runs_on_device
-    device.run(even_batches(), 0)
+    device.run(steps=0)
     row = device.trainer.train(tf.constant(4))
     assert device.optimizer.iterations.numpy() == 4
-    for name in (*LOSSES, "gradient_norm", "learning_rate"):
+    for name in ("masked_lm_loss", "sentence_order_loss", "gradient_norm",
+                 "learning_rate"):
         assert row[name] == pytest.approx(np.mean(column(rows, name)), rel=1e-6)
     assert_close(device.state(), host.state(), 1e-6)
 
@@ -370,7 +199,7 @@ class _Shapes:
                 lambda features: {}, self._losses,
                 lambda outputs, features, losses: {"mean": (outputs, 1.0)}), "")
             self.data = [strategy.distribute_datasets_from_function(
-                lambda context, size=size: batches_of(
+                lambda context, size=size: dataset_of(
                     [{"values": np.ones([size], np.float32)}]).repeat())
                 for size in self.SIZES]
             self.trainer = Trainer(
@@ -413,23 +242,23 @@ def test_each_shape_is_traced_once(options, device, caplog, monkeypatch):
 
 
 def test_a_step_is_a_function_of_its_number_and_seed():
-    batches = even_batches(1)
-    first = column(dropping().run(batches, 2), "total_loss")
+    batches, dropping = even_batches(1), training(dropout=0.3)
+    first = column(dropping.run(batches, 2), "total_loss")
     tf.random.set_seed(99)
-    assert column(dropping().run(batches, 2), "total_loss") == first
+    assert column(dropping.run(batches, 2), "total_loss") == first
     # The same weights and batch at another step, and with another seed.
-    assert dropping().run(batches, 1, first=1)[0]["total_loss"] != first[0]
-    other = dropping(random_seed=1).run(batches, 1)
+    assert dropping.run(batches, 1, first=1)[0]["total_loss"] != first[0]
+    other = training(dropout=0.3, random_seed=1).run(batches, 1)
     assert other[0]["total_loss"] != first[0]
 
 
 # ---- what is not finite ----------------------------------------------------
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_first_step_that_is_not_finite_is_remembered(replicas):
-    broken = training(clip_norm=100.0, **({"replicas": 2} if replicas == 2 else {}))
-    broken.run(even_batches(), 2)
+@pytest.mark.parametrize("options", [dict(dropout=0.3), dict(replicas=2, clip_norm=0.5)])
+def test_first_step_that_is_not_finite_is_remembered(options):
+    broken = training(**options)
+    broken.run(steps=2)
     assert broken.trainer.first_bad_step.numpy() == -1
     bias = broken.model.bert.pooler.weights[-1]
     bias.assign(tf.fill(bias.shape, np.nan))

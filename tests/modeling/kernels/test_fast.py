@@ -1,11 +1,17 @@
 """Fast parts of a layer: equal to the plain ones, their gradients to differences."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.errors import InputError
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, plain as plain_parts, recompute
 from albert_tf.modeling.layers import DropoutSeeds
+from tests import tiny_run
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 2, 3
 WIDTH = HEADS * SIZE
@@ -208,21 +214,92 @@ def test_copies_of_a_kernel_sum_their_gradients(dtype, uses, limit, monkeypatch)
     np.testing.assert_allclose(gradient, np.full([8, 10], sum(factors)), rtol=1e-6)
 
 
-def test_choice(monkeypatch):
-    large = tf.zeros([2, 16, fused.MIN_SIZE // 32])
-    assert fused.parts_for(large.shape) is fused.FAST
-    assert fused.parts_for(large[:1].shape) is plain_parts.PLAIN
-    for device in ("GPU", "TPU"):
-        monkeypatch.setattr(tf.config, "list_logical_devices",
-                            lambda kind, there=device: [kind] if kind == there else [])
-        assert fused.parts_for(large.shape) is plain_parts.PLAIN
-    # A strategy that computes on the CPU does so where there is a GPU too.
-    with tf.distribute.OneDeviceStrategy("/CPU:0").scope():
-        assert fused.parts_for(large.shape) is fused.FAST
+# ---- which parts -----------------------------------------------------------
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 16, fused.MIN_SIZE])])
-    def unknown(hidden):
-        assert fused.parts_for(hidden.shape) is plain_parts.PLAIN
-        return hidden
 
-    unknown.get_concrete_function()
+LARGE = tf.TensorShape([2, 16, fused.MIN_SIZE // 32])
+
+
+def devices(*names):
+    """A strategy that computes on other devices, as far as `on_cpu` can tell."""
+    return types.SimpleNamespace(extended=types.SimpleNamespace(
+        worker_devices=[
+            f"/job:worker/replica:0/task:0/device:{name}" for name in names]))
+
+
+@pytest.mark.parametrize("names, fast", [
+    (["CPU:0"], True), (["CPU:0", "CPU:1"], True), (["GPU:0"], False),
+    (["GPU:0", "GPU:1"], False), (["TPU:0"], False), (["CPU:0", "GPU:0"], False)])
+def test_parts_suit_the_devices_of_the_strategy(names, fast, monkeypatch):
+    monkeypatch.setattr(tf.distribute, "has_strategy", lambda: True)
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: devices(*names))
+    assert fused.parts_for(LARGE) is (fused.FAST if fast else plain_parts.PLAIN)
+
+
+@pytest.mark.parametrize("there", [(), ("GPU",), ("TPU",)])
+def test_parts_suit_the_devices_and_the_size(there, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_logical_devices",
+                        lambda kind: ["one"] if kind in there else [])
+    assert fused.parts_for(LARGE) is (plain_parts.PLAIN if there else fused.FAST)
+    for small in ([1, 16, LARGE[-1]], [None, *LARGE[1:]]):
+        assert fused.parts_for(tf.TensorShape(small)) is plain_parts.PLAIN
+    # A strategy that computes on CPUs does so where there is a GPU too.
+    for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), tiny_run.strategy(2)):
+        with strategy.scope():
+            assert fused.parts_for(LARGE) is fused.FAST
+
+
+# ---- whole models ----------------------------------------------------------
+
+
+def model_and_step(computation):
+    """A model, and a function of nothing: its outputs and the gradients of a loss."""
+    model = models.AlbertForPreTraining(tiny_run.config(
+        num_hidden_layers=1, hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3))
+    batch = {name: tf.constant(value) for name, value in tiny_run.features(
+        tiny_run.examples(4)).items()}
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            outputs = model(batch, training=True, seed=tf.constant([1, 2]),
+                            computation=computation)
+            loss = tf.reduce_sum(outputs["mlm_logits"])
+        return outputs, tape.gradient(loss, model.trainable_variables,
+                                      unconnected_gradients="zero")
+
+    return model, step
+
+
+def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
+    """In the whole forward and backward pass of a model that is large enough."""
+    def no_island(*_, **__):
+        raise AssertionError("an island")
+
+    monkeypatch.setattr(fused, "MIN_SIZE", 0)
+    monkeypatch.setattr(fused, "island", no_island)
+    _, step = model_and_step(Computation("bfloat16", recompute=True))
+    with pytest.raises(AssertionError, match="an island"):
+        step.get_concrete_function()
+    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    step.get_concrete_function()
+
+
+@pytest.mark.parametrize("dtype, fast_parts", [
+    ("bfloat16", False), ("bfloat16", True), ("float16", True)])
+def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeypatch):
+    monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast_parts else 1 << 60)
+    model, step = model_and_step(Computation(dtype))
+    outputs, gradients = step()
+    for tensor in (*outputs.values(), *gradients, *model.variables):
+        assert tensor.dtype == tf.float32
+    low = [op for op in step.get_concrete_function().graph.get_operations()
+           if op.type in ("MatMul", "BatchMatMulV2") and op.outputs[0].dtype == dtype]
+    # In a layer query, key and value, scores, context and three dense layers; each
+    # once forward and twice backward.
+    assert len(low) >= 3 * 6
+
+
+def test_unknown_type_is_named():
+    with pytest.raises(InputError, match="dtype is 'float8'; choose one of float32"):
+        Computation("float8")

@@ -1,23 +1,24 @@
-"""Packing: the same outputs, losses and gradients as with padding, and no others."""
+"""Fewer rows: packed, without padding, or those that are read of the last layer alone;
+the same outputs and gradients as of all rows, and no others.
+"""
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
+from albert_tf.checkpoints.tf1 import load_tf1_tensors
 from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, packing
 from albert_tf.modeling.models import (
-    AlbertForConditionalSpans, AlbertForPreTraining, AlbertForSequenceClassification,
-    AlbertForSpans)
+    AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForPreTraining,
+    AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.training import loop
 from albert_tf.training.distribution import Batches
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
-from tests.modeling.test_read_positions import assert_close, with_weights
-from tests.training.test_steps import (
-    ONE_LAYER, Training, assert_same_training, even_batches)
 
 LENGTH = 7
 # Pieces of each sequence; 0 is an example that only pads a batch.
@@ -39,26 +40,55 @@ def inputs(lengths):
         ).astype(np.int32)}
 
 
+RAGGED = inputs(LENGTHS["ragged"])
+INPUTS = {name: RAGGED[name] for name in ("input_ids", "input_mask", "segment_ids")}
+IDS = INPUTS["input_ids"]
+# In no order, one twice, and some of padding.
+POSITIONS = np.array([[6, 2, 0], [3, 3, 1], [0, 0, 4], [4, 6, 1]], np.int32)
+
+
 def there(features):
     """Positions of which the outputs have a meaning, [B, S, 1]."""
     mask = features["input_mask"]
     return (mask | ~mask.any(axis=1, keepdims=True))[..., np.newaxis] != 0
 
 
-def outputs_and_gradients(model, features, skip_padding, **how):
-    """What may be read of the outputs, and the gradients of a loss of it."""
-    how = {"computation": Computation(skip_padding=skip_padding, **how)}
-    if isinstance(model, AlbertModel):
-        how["padding_is_read"] = False
+def with_weights(make, **changes):
+    """A model with weights large enough to tell positions and layers apart."""
+    tf_keras.utils.set_random_seed(1)
+    model = make(tiny_run.config(**changes))
+    load_tf1_tensors(model, tiny_run.weights_of(model, seed=1))
+    return model
+
+
+def outputs_and_gradients(model, features=None, positions=None, read=None,
+                          compiled=False, **how):
+    """What may be read of the outputs, and the gradients of a loss of it.
+
+    Of an encoder those are the rows that are not padding; with `positions` the rows
+    that it computes there, with `read` the rows there of all that it computes.
+    """
+    features = features or RAGGED
+    how = {"training": True, "seed": tf.constant([1, 2]),
+           "computation": Computation(**how)}
     real = there(features)
 
-    @tf.function
+    def outputs(features):
+        if not isinstance(model, AlbertModel):
+            return model(features, **how)
+        found = model(features, positions=positions,
+                      padding_is_read=read is not None or positions is not None, **how)
+        rows = found["sequence_output"]
+        if read is not None:
+            rows = packing.at_positions(rows, tf.constant(read))
+        elif positions is None:
+            rows = tf.where(real, rows, 0)
+        return {"rows": rows, "pooled_output": found["pooled_output"]}
+
+    @tf.function(jit_compile=compiled)
     def run(features):
         with tf.GradientTape() as tape:
-            found = model(features, training=True, seed=tf.constant([1, 2]), **how)
-            if "sequence_output" in found:
-                found = {"rows": tf.where(real, found["sequence_output"], 0),
-                         "pooled_output": found["pooled_output"]}
+            found = outputs(features)
             loss = tf.add_n([tf.reduce_sum(tf.cast(value, tf.float32) * weights(value))
                              for value in found.values()])
         return found, [tf.convert_to_tensor(g) for g in tape.gradient(
@@ -72,9 +102,19 @@ def weights(tensor):
     return tf.reshape(tf.sin(tf.range(float(tf.size(tensor)))), tf.shape(tensor))
 
 
-def check(model, features, tolerance=1e-5, **options):
-    assert_close(outputs_and_gradients(model, features, True, **options),
-                 outputs_and_gradients(model, features, False, **options), tolerance)
+def assert_close(found, expected, tolerance=1e-5):
+    for ours, theirs in zip(tf.nest.flatten(found), tf.nest.flatten(expected),
+                            strict=True):
+        ours, theirs = (tf.cast(x, tf.float32).numpy() for x in (ours, theirs))
+        np.testing.assert_allclose(
+            ours, theirs, rtol=tolerance,
+            atol=tolerance * max(1.0, np.abs(theirs).max()))
+
+
+def check_packed(model, features=None, tolerance=1e-5, **how):
+    packed, padded = (outputs_and_gradients(model, features, skip_padding=skip, **how)
+                      for skip in (True, False))
+    assert_close(packed, padded, tolerance)
 
 
 @pytest.fixture(name="fast")
@@ -120,9 +160,8 @@ def test_few_sizes_whatever_the_padding():
 
 def test_gradients_of_what_is_read_are_those_of_all_positions():
     """Where the upstream gradient of padding is 0, as the layers have it."""
-    features = inputs(LENGTHS["ragged"])
-    real = tf.constant(there(features), tf.float32)
-    packed = packing.Packed(tf.constant(features["input_mask"]))
+    real = tf.constant(there(RAGGED), tf.float32)
+    packed = packing.Packed(tf.constant(RAGGED["input_mask"]))
 
     def gradient(layout):
         hidden = tf.random.stateless_normal([4, LENGTH, 12], [1, 2])
@@ -132,7 +171,7 @@ def test_gradients_of_what_is_read_are_those_of_all_positions():
             heads = tf.stack(layout.to_heads(tf.square(mine), 3, 2))  # [2, B, A, S, D]
             context = layout.from_heads(heads[0] * heads[1] * tf.reshape(
                 real, [1, 4, 1, LENGTH, 1])[0])
-            read = layout.at(mine, tf.constant(features["masked_lm_positions"]))
+            read = layout.at(mine, tf.constant(RAGGED["masked_lm_positions"]))
             loss = tf.reduce_sum(layout.pad(context)[..., :3] * real) + tf.reduce_sum(
                 read * weights(read))
         return tape.gradient(loss, hidden)
@@ -142,47 +181,43 @@ def test_gradients_of_what_is_read_are_those_of_all_positions():
 
 # ---- models ----------------------------------------------------------------
 
+GROUPS = dict(num_hidden_groups=2, inner_group_num=2)
+NARROW = dict(embedding_size=8, parameter_sharing="none")
+
 
 @pytest.mark.parametrize("lengths", [
     LENGTHS["ragged"], *(pytest.param(LENGTHS[name], marks=SLOW)
                          for name in ("whole", "one more", "short", "none"))])
 def test_outputs_and_gradients_are_those_with_padding(lengths, fast):
-    check(with_weights(AlbertForPreTraining, {}), inputs(lengths))
+    check_packed(with_weights(AlbertForPreTraining), inputs(lengths))
 
 
-@pytest.mark.parametrize("changes", [
-    dict(num_hidden_groups=2, inner_group_num=2),
-    pytest.param(dict(embedding_size=8, parameter_sharing="none"), marks=SLOW)])
-@pytest.mark.parametrize("options, tolerance", [
-    (dict(recompute=True), 1e-5),
-    pytest.param({}, 1e-5, marks=SLOW)])
-def test_whole_sequence_output(changes, options, tolerance, monkeypatch):
+@pytest.mark.parametrize("changes, options", [
+    (GROUPS, dict(recompute=True)),
+    pytest.param(NARROW, dict(recompute=True), marks=SLOW),
+    pytest.param(GROUPS, {}, marks=SLOW), pytest.param(NARROW, {}, marks=SLOW)])
+def test_whole_sequence_output(changes, options):
     """All layers, plain parts."""
-    monkeypatch.setattr(fused, "MIN_SIZE", 1 << 60)
-    model = with_weights(AlbertModel, changes)
-    check(model, inputs(LENGTHS["ragged"]), tolerance, **options)
+    check_packed(with_weights(AlbertModel, **changes), **options)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [
-    dict(num_hidden_groups=2, inner_group_num=2),
-    dict(embedding_size=8, parameter_sharing="none")])
-def test_plain_parts_in_bfloat16(changes, monkeypatch):
+@pytest.mark.parametrize("changes", [GROUPS, NARROW])
+def test_plain_parts_in_bfloat16(changes):
     """Against float32: flat products take the bias with them and round once less, so
     that two ways in bfloat16 differ by more than this one from the truth."""
-    monkeypatch.setattr(fused, "MIN_SIZE", 1 << 60)
-    model, features = with_weights(AlbertModel, changes), inputs(LENGTHS["ragged"])
-    assert_close(outputs_and_gradients(model, features, True, dtype="bfloat16"),
-                 outputs_and_gradients(model, features, False), 5e-2)
+    model = with_weights(AlbertModel, **changes)
+    assert_close(
+        outputs_and_gradients(model, skip_padding=True, dtype="bfloat16"),
+        outputs_and_gradients(model), 5e-2)
 
 
 def test_bfloat16(fast):
-    check(with_weights(AlbertForPreTraining, {}), inputs(LENGTHS["ragged"]), 0.1,
-          dtype="bfloat16")
+    check_packed(with_weights(AlbertForPreTraining), tolerance=0.1, dtype="bfloat16")
 
 
 def test_one_trace_takes_every_mask(fast):
-    model = with_weights(AlbertForPreTraining, {})
+    model = with_weights(AlbertForPreTraining)
     outputs = {}
     for skip_padding in (False, True):
         computation = Computation(skip_padding=skip_padding)
@@ -211,41 +246,23 @@ def test_layers_compute_pieces_alone(fast):
     assert drawn == 2 * [attention, [6, 8], [6, 8]]
 
 
-SPANS = {"p_mask": 1 - inputs(LENGTHS["ragged"])["input_mask"],
-         "start_positions": np.array([6, 1, 0, 3], np.int32)}
-
-
 @pytest.mark.parametrize("make", [
     lambda config: AlbertForSpans(config, mask_padding=False),
     AlbertForConditionalSpans,
     pytest.param(AlbertForSpans, marks=SLOW)])
 def test_spans_read_padding_only_where_they_say_so(make):
-    model = with_weights(make, {})
-    check(model, {**inputs(LENGTHS["ragged"]), **SPANS})
+    check_packed(with_weights(make), {
+        **RAGGED, "p_mask": 1 - RAGGED["input_mask"],
+        "start_positions": np.array([6, 1, 0, 3], np.int32)})
 
 
 def test_a_model_that_may_read_padding_finds_it_there():
     """Such as a user's own head, which was written without knowing of this."""
-    model = with_weights(AlbertModel, {})
-    features = inputs(LENGTHS["ragged"])
+    model = with_weights(AlbertModel)
     expected, found = (
-        model(features, computation=Computation(skip_padding=skip))["sequence_output"]
+        model(RAGGED, computation=Computation(skip_padding=skip))["sequence_output"]
         for skip in (False, True))
     np.testing.assert_array_equal(found, expected)
-
-
-# ---- steps -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("options", [
-    dict(gradient_accumulation_steps=2),
-    pytest.param(dict(replicas=2, clip_norm=100.0), marks=SLOW)])
-def test_steps_are_those_with_padding(options, fast):
-    one, other = (
-        Training(config=ONE_LAYER, computation=Computation(skip_padding=skip),
-                 **options)
-        for skip in (False, True))
-    assert_same_training(one, other, even_batches())
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -259,12 +276,75 @@ def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
 def test_an_exported_model_takes_any_size():
     """Padding is skipped where sizes are known alone."""
     model = AlbertForSequenceClassification(tiny_run.config(), 2)
-    features = inputs(LENGTHS["ragged"])
-    names = ("input_ids", "input_mask", "segment_ids")
     how = Computation(skip_padding=True)
     step = tf.function(lambda x: model(x, computation=how)["logits"], input_signature=[
-        {name: tf.TensorSpec([None, None], tf.int32) for name in names}])
-    expected = model(features)["logits"]
-    found = step({name: features[name][:, :6] for name in names})
+        {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}])
+    found = step({name: value[:, :6] for name, value in INPUTS.items()})
     assert found.shape == [4, 2]
-    assert_close(step({name: features[name] for name in names}), expected)
+    assert_close(step(INPUTS), model(INPUTS)["logits"])
+
+
+# ---- the last layer at the positions that are read --------------------------
+
+
+@pytest.mark.parametrize("fast, changes", [
+    (False, {}), (True, GROUPS),
+    *(pytest.param(fast, changes, marks=SLOW) for fast in (False, True)
+      for changes in (dict(num_hidden_layers=1), dict(num_hidden_groups=2),
+                      dict(inner_group_num=2), dict(parameter_sharing="none")))])
+def test_rows_and_gradients_are_those_of_all_positions(fast, changes, monkeypatch):
+    monkeypatch.setattr(fused, "MIN_SIZE", 0 if fast else 1 << 60)
+    model = with_weights(AlbertModel, **changes)
+    assert_close(outputs_and_gradients(model, positions=POSITIONS),
+                 outputs_and_gradients(model, read=POSITIONS))
+
+
+@pytest.mark.parametrize("how, tolerance", [
+    (dict(compiled=True, recompute=True), 1e-5), (dict(dtype="bfloat16"), 5e-2),
+    pytest.param(dict(recompute=True), 1e-5, marks=SLOW),
+    pytest.param(dict(compiled=True), 1e-5, marks=SLOW)])
+def test_rows_and_gradients_however_they_are_computed(how, tolerance, fast):
+    model = with_weights(AlbertModel)
+    assert_close(outputs_and_gradients(model, positions=POSITIONS, **how),
+                 outputs_and_gradients(model, read=POSITIONS), tolerance)
+
+
+def test_shapes_without_and_with_positions():
+    model = with_weights(AlbertModel)
+    whole, some, none = (
+        model(INPUTS, positions=positions)
+        for positions in (None, POSITIONS, IDS[:, :0]))
+    for out, count in ((whole, 7), (some, 3), (none, 0)):
+        assert out["sequence_output"].shape == [4, count, 8]
+        assert out["sequence_output"] is out["encoder_outputs"][-1]
+        assert [o.shape[1] for o in out["encoder_outputs"]] == [7, count]
+        assert_close(out["pooled_output"], whole["pooled_output"])
+
+
+def test_sizes_that_are_not_known():
+    model = with_weights(AlbertModel)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2)
+    def run(ids, positions):
+        return model({"input_ids": ids}, positions=positions)["sequence_output"]
+
+    whole = model({"input_ids": IDS})["sequence_output"]
+    assert_close(run(IDS, POSITIONS), packing.at_positions(whole, POSITIONS))
+    assert run(IDS, IDS[:, :0]).shape == [4, 0, 8]
+
+
+@pytest.mark.parametrize("make, features, count", [
+    (AlbertForPreTraining, RAGGED, 4),
+    (lambda config: AlbertForSequenceClassification(config, 2), INPUTS, 1),
+    (AlbertForMultipleChoice,
+     {name: value[np.newaxis] for name, value in INPUTS.items()}, 1)],
+    ids=["pretraining", "classification", "multiple choice"])
+def test_models_compute_no_row_that_they_do_not_read(make, features, count):
+    model = make(tiny_run.config(num_hidden_layers=3))
+    graph = tf.function(
+        lambda: model({k: tf.constant(v) for k, v in features.items()})
+    ).get_concrete_function().graph
+    width = model.config.intermediate_size
+    rows = [op.outputs[0].shape[0] for op in graph.get_operations()
+            if op.type == "MatMul" and op.outputs[0].shape[1] == width]
+    assert rows == [28, 28, 4 * count]

@@ -1,0 +1,190 @@
+"""The same step, however it is computed: compiled with XLA, recomputed, in parts of the
+batch, on replicas, without padding, with the fast parts, in fewer bits.
+
+    python -m pytest tests/training/test_same_step.py
+
+All combinations would take hours: a few are tested here, and, as slow tests, so many
+that every pair of two options' values occurs in some (pairwise cover).
+"""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from albert_tf.config import SHARING
+from tests.training.tiny_trainer import (
+    TASKS, assert_close, column, even_batches, training)
+
+SLOW = pytest.mark.slow
+
+
+@functools.cache
+def steps(even=False, count=3, **how):
+    """Metrics of some steps, weights and moments after them."""
+    made = training(**how)
+    rows = made.run(even_batches() if even else None, count)
+    return rows, made.state()
+
+
+def assert_same_steps(which, changed, tolerance, state_too=True, even=False):
+    """Of steps as in `which`, and of those computed as in `changed`."""
+    (rows, state), (other_rows, other_state) = (
+        steps(even, **{**which, **changes}) for changes in ({}, changed))
+    names = rows[0].keys() - {"steps_per_second"}
+    assert len(rows) == len(other_rows) == 3 and names <= other_rows[0].keys()
+    if "replicas" in changed:
+        names -= {"gradient_norm"}  # They average their norms.
+    if changed.get("gradient_accumulation_steps") == 2:
+        names -= {"total_loss"}  # That of a part is its share.
+    if not state_too:  # Then few bits may change what is most likely.
+        names = {name for name in names if "accuracy" not in name}
+    for name in names:
+        np.testing.assert_allclose(column(other_rows, name), column(rows, name),
+                                   rtol=tolerance, atol=1e-6, err_msg=name)
+    if state_too:
+        assert_close(other_state, state, tolerance)
+    return rows
+
+
+# Where the parts of a batch hold different numbers of masked pieces, and the gradients
+# are clipped.
+CLIPPED = dict(clip_norm=0.5)
+# Replicas differ there, as the release's do: the masked-LM loss is a mean over a
+# replica's own pieces, and each replica clips its own gradients. So with even halves:
+NOT_CLIPPED = dict(clip_norm=100.0)
+# Not with parts, nor without padding, which draw other units than the whole.
+DROPOUT = dict(dropout=0.3)
+FAST_DROPOUT = dict(DROPOUT, fast=True)
+PARTS = dict(gradient_accumulation_steps=2)
+XLA = dict(jit_compile=True)
+RECOMPUTE = dict(recompute=True)
+
+
+@pytest.mark.parametrize("which, changed", [
+    (NOT_CLIPPED, dict(replicas=2)),
+    *(pytest.param({**NOT_CLIPPED, "fast": True},
+                   {**RECOMPUTE, "replicas": 2, "jit_compile": jit}, marks=SLOW)
+      for jit in (False, True)),
+    (CLIPPED, PARTS),
+    (CLIPPED, {**PARTS, **XLA}),
+    (CLIPPED, {**PARTS, **XLA, **RECOMPUTE, "fast": True}),
+    (CLIPPED, {**PARTS, "fast": True, "skip_padding": True}),
+    pytest.param({**NOT_CLIPPED, "replicas": 2, "fast": True},
+                 dict(skip_padding=True), marks=SLOW),
+    pytest.param({**NOT_CLIPPED, "replicas": 2}, XLA, marks=SLOW),
+    # The same units are dropped.
+    (DROPOUT, dict(fast=True)),
+    (DROPOUT, {**RECOMPUTE, "fast": True}),
+    pytest.param(DROPOUT, XLA, marks=SLOW),
+    ({**FAST_DROPOUT, "dtype": "bfloat16"}, RECOMPUTE),
+    pytest.param({**FAST_DROPOUT, "dtype": "float16"}, RECOMPUTE, marks=SLOW),
+    *(pytest.param({**FAST_DROPOUT, "dtype": dtype, "sharing": "none", "layers": 2},
+                   RECOMPUTE, marks=SLOW)
+      for dtype in ("float32", "bfloat16", "float16"))])
+def test_step_is_the_same(which, changed):
+    rows = assert_same_steps(
+        which, changed, 1e-5, even="replicas" in {**which, **changed})
+    if which == CLIPPED:
+        assert min(column(rows, "gradient_norm")) > 0.5
+
+
+@pytest.mark.parametrize("dtype, fast, tolerance", [
+    ("bfloat16", True, 0.05), ("float16", True, 0.005),
+    pytest.param("bfloat16", False, 0.05, marks=SLOW),
+    pytest.param("float16", False, 0.005, marks=SLOW)])
+def test_half_the_bits_train_to_the_same_loss(dtype, fast, tolerance):
+    whole, half = (
+        column(steps(even=True, count=20, **how)[0], "total_loss")
+        for how in (CLIPPED, dict(CLIPPED, dtype=dtype, fast=fast)))
+    assert whole[-1] < 0.8 * whole[0]
+    np.testing.assert_allclose(half, whole, rtol=tolerance)
+    assert half != whole
+
+
+# ---- every pair of options -------------------------------------------------
+
+# What a step is; its reference has the same.
+WHICH = {
+    "task": tuple(TASKS), "sharing": SHARING, "groups": (1, 2),
+    "dtype": ("float32", "bfloat16", "float16"), "optimizer": ("lamb", "adamw"),
+    "count_duplicate_rows": (False, True), "replicas": (1, 2), "dropout": (0.0, 0.3)}
+# How it is computed; first as its reference is.
+HOW = {
+    "jit_compile": (False, True), "recompute": (False, True),
+    "gradient_accumulation_steps": (1, 2), "skip_padding": (False, True),
+    "fast": (False, True)}
+OPTIONS = {**WHICH, **HOW}
+
+
+def possible(chosen):
+    """Rows of one word cannot be told apart once parts of a batch are summed; dropout
+    draws other units for parts and for packed rows, which XLA cannot compile."""
+    parts = chosen.get("gradient_accumulation_steps") == 2
+    packed = chosen.get("skip_padding")
+    return not (parts and chosen.get("count_duplicate_rows")
+                or (parts or packed) and chosen.get("dropout")
+                or packed and chosen.get("jit_compile"))
+
+
+def pairs(chosen):
+    """Every two of the chosen values, with their options' names."""
+    return set(itertools.combinations(chosen.items(), 2))
+
+
+def every_pair():
+    """Of any two options, all their values that go together."""
+    return {pair for one, other in itertools.combinations(OPTIONS, 2)
+            for pair in itertools.product(
+                *([(name, value) for value in OPTIONS[name]] for name in (one, other)))
+            if possible(dict(pair))}
+
+
+def pairwise_cover():
+    """Few combinations in which every possible pair of values occurs: each begins with
+    a pair that is missing and takes the values that add the most others."""
+    missing, cover = every_pair(), []
+    while missing:
+        chosen = dict(max(missing, key=str))
+        for name, values in OPTIONS.items():
+            if name not in chosen:
+                chosen = max(
+                    ({**chosen, name: value} for value in reversed(values)
+                     if possible({**chosen, name: value})),
+                    key=lambda row: len(pairs(in_order(row)) & missing))
+        cover.append(in_order(chosen))
+        missing -= pairs(cover[-1])
+    return cover
+
+
+def in_order(chosen):
+    return {name: chosen[name] for name in OPTIONS if name in chosen}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "chosen", [*pairwise_cover(), dict(
+        layers=1, task="classification", dtype="float16", recompute=True, fast=True,
+        jit_compile=True, gradient_accumulation_steps=2)],
+    ids=lambda chosen: "-".join(f"{name}={value}" for name, value in chosen.items()))
+def test_combination_is_the_same(chosen):
+    how = {name: value for name, value in chosen.items() if name in HOW}
+    # Both optimizers divide a gradient by its own size, which would magnify the
+    # roundings of one that is almost 0 a thousand times; a larger epsilon does not.
+    which = {"layers": 2, "clip_norm": 2.0, "epsilon": 1e-2,
+             **{name: chosen[name] for name in chosen.keys() - how.keys()}}
+    # XLA leaves out roundings between the operations that it fuses.
+    tolerance = {"float32": 2e-5, "bfloat16": 0.1, "float16": 0.01}[chosen["dtype"]]
+    assert_same_steps(which, how, tolerance, state_too=chosen["dtype"] == "float32")
+
+
+def test_pairs_are_all_there():
+    cover = pairwise_cover()
+    assert len(cover) < 30 and all(map(possible, cover))
+    assert all(any(row[name] != values[0] for name, values in HOW.items())
+               for row in cover)
+    assert set().union(*map(pairs, cover)) == every_pair()
+    every = sum(len(one) * len(other) for one, other in itertools.combinations(
+        OPTIONS.values(), 2))
+    assert len(every_pair()) == every - 4  # See `possible`.

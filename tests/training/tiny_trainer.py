@@ -1,0 +1,163 @@
+"""A tiny model that a Trainer trains on batches in memory, computed as a test says."""
+
+import functools
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.modeling import models
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.kernels import fast as fast_parts
+from albert_tf.training import objectives
+from albert_tf.training.loss_scaling import LossScaling
+from albert_tf.training.options import StepOptions
+from albert_tf.training.steps import Trainer
+from tests import tiny_run
+
+# Model and objective of a task; the heads drop nothing.
+TASKS = {
+    "pretraining": (models.AlbertForPreTraining, None),
+    "classification": (functools.partial(
+        models.AlbertForSequenceClassification, num_labels=3, dropout_prob=0.0),
+        objectives.CLASSIFICATION),
+    "regression": (functools.partial(
+        models.AlbertForSequenceClassification, num_labels=1, dropout_prob=0.0),
+        objectives.REGRESSION),
+    "choice": (functools.partial(models.AlbertForMultipleChoice, dropout_prob=0.0),
+               objectives.CHOICE),
+    "spans": (models.AlbertForSpans, objectives.SPANS),
+    "conditional_spans": (functools.partial(
+        models.AlbertForConditionalSpans, dropout_prob=0.0),
+        objectives.CONDITIONAL_SPANS)}
+
+
+def uneven_batches(count=2, size=4):
+    """Batches whose parts hold different numbers of masked pieces."""
+    return [tiny_run.features([
+        tiny_run.examples(1, 100 * seed + row, masked=1 if row < size // 2 else 3)[0]
+        for row in range(size)]) for seed in range(count)]
+
+
+def even_batches(count=2, size=4):
+    """Batches whose halves hold the same number of masked pieces."""
+    return [tiny_run.features(tiny_run.examples(size, seed, masked=2))
+            for seed in range(count)]
+
+
+def batches_for(task, size=4):
+    if task == "pretraining":
+        return uneven_batches(size=size)
+    random = np.random.default_rng(0)
+    [batch] = even_batches(1, size)
+    batch = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
+
+    def labels(count):
+        return random.integers(0, count, [size, 1]).astype(np.int32)
+
+    if task == "choice":
+        batch = {name: np.stack([value, np.roll(value, 1, axis=0)], 1)
+                 for name, value in batch.items()}
+        return [{**batch, "label_ids": labels(2)}]
+    if task == "classification":
+        return [{**batch, "label_ids": labels(3)}]
+    if task == "regression":
+        return [{**batch, "label_ids": random.standard_normal([size, 1]).astype("f")}]
+    return [{**batch, "start_positions": labels(3), "end_positions": 3 + labels(3),
+             "is_impossible": labels(2), "p_mask": 1.0 - batch["input_mask"].astype("f")}]
+
+
+def dataset_of(batches, replicas=1):
+    """A dataset of `batches` for one host, each cut into one part per replica."""
+    parts = [{name: np.array_split(value, replicas)[r] for name, value in batch.items()}
+             for batch in batches for r in range(replicas)]
+    data = tf.data.Dataset.from_tensor_slices(
+        {name: np.stack([part[name] for part in parts]) for name in parts[0]})
+    options = tf.data.Options()
+    # An iterator that goes may wait for its tuning thread for half a minute.
+    options.autotune.enabled = False
+    return data.with_options(options)
+
+
+class Training:
+    """A model at given weights, and a Trainer that takes batches over and over.
+
+    `fast` takes the fast parts, however small the model; `dropout` is the rate of every
+    layer's; `options` are those of a step.
+    """
+
+    def __init__(self, task="pretraining", layers=1, groups=1, sharing="all",
+                 dropout=0.0, replicas=1, optimizer="lamb", epsilon=1e-6,
+                 dtype="float32", recompute=False, skip_padding=False, fast=False,
+                 **options):
+        make, objective = TASKS[task]
+        self.replicas, self.batches = replicas, batches_for(task)
+        self.strategy = tiny_run.strategy(replicas)
+        self._parts = mock.patch.object(
+            fast_parts, "MIN_SIZE", 0 if fast else 1 << 60)
+        with self.strategy.scope(), self._parts:
+            self.model = make(tiny_run.config(
+                num_hidden_layers=layers, num_hidden_groups=groups,
+                parameter_sharing=sharing, hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=dropout))
+            self.weights = tiny_run.weights_of(self.model)
+            self.optimizer = tiny_run.optimizer(self.model, name=optimizer)
+            self.optimizer.epsilon = epsilon
+            self.trainer = Trainer(
+                tiny_run.task_with_loss(self.model) if objective is None
+                else objectives.Task(self.model, objective, "loss"), self.optimizer,
+                [self._distributed(self.batches)], StepOptions(
+                    dtype=dtype, recompute=recompute, **options),
+                scaling=LossScaling() if dtype == "float16" else None,
+                computation=Computation(dtype, recompute, skip_padding))
+
+    def _distributed(self, batches):
+        return self.strategy.distribute_datasets_from_function(
+            lambda context: dataset_of(batches, self.replicas).repeat())
+
+    def run(self, batches=None, steps=3, first=0):
+        """Metrics of each step, from step `first` and the weights of the start on."""
+        load_tf1_tensors(self.model, self.weights)
+        for slot in self.optimizer.slots.values():
+            slot.assign(tf.zeros_like(slot))
+        self.optimizer.iterations.assign(first)
+        self.trainer.first_bad_step.assign(-1)
+        with self.strategy.scope():
+            self.trainer.train_dataset = [self._distributed(batches or self.batches)]
+            return self.more(steps)
+
+    def more(self, steps):
+        """Metrics of some steps more."""
+        with self.strategy.scope(), self._parts:
+            return [self.trainer.train(tf.constant(1)) for _ in range(steps)]
+
+    def state(self):
+        """Weights and moments."""
+        return tf1_tensors(self.model) | {
+            name: slot.numpy() for name, slot in self.optimizer.slots.items()}
+
+
+def training(**how):
+    """A Training that several tests use, since tracing takes the most time."""
+    return _training(frozenset(how.items()))
+
+
+@functools.cache
+def _training(how):
+    return Training(**dict(how))
+
+
+def column(rows, name):
+    return [row[name] for row in rows]
+
+
+def assert_close(found, expected, atol):
+    """Of weights and moments."""
+    assert found.keys() == expected.keys()
+    for name in expected:
+        # The gradient of the key's bias is 0 in exact arithmetic; what the
+        # optimizer makes of its rounding errors is noise.
+        noise = 100 if "/key/bias" in name else 1
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=0, atol=noise * atol, err_msg=name)
