@@ -15,7 +15,6 @@ read, written and dropped are printed, and written as JSON beside the output.
 """
 
 import contextlib
-import json
 import os
 import time
 
@@ -171,9 +170,7 @@ def report(summary: prepare.Summary, seconds: float) -> None:
             "The input is a single document; if blank lines separate documents in "
             "it, give --document_separator=blank_line.")
     path = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
-    counts = {**summary.as_dict(), "seconds": round(seconds, 2)}
-    with files.atomic_write(path) as stream:
-        stream.write((json.dumps(counts, indent=2) + "\n").encode())
+    files.write_json(path, {**summary.as_dict(), "seconds": round(seconds, 2)})
 
 
 if __name__ == "__main__":

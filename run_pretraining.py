@@ -48,7 +48,7 @@ flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.")
 flags.DEFINE_integer("start_warmup_step", 0,
                      "Step at which warm-up starts; the rate before it is 0.")
 flags.DEFINE_integer("max_eval_steps", 100,
-                     "Batches of an evaluation at the most; 0 evaluates all.",
+                     "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0)
 flags.DEFINE_bool("init_from_group0", False,
                   "Copy group 0 of --init_checkpoint into every group.")
@@ -59,7 +59,7 @@ flags.DEFINE_enum(
     "sentence_objective", None, ["order", "next", "none"],
     "What is learnt of sentences beside masked pieces: order (ALBERT's), next "
     "(BERT's), none leaves that loss out. Default: what the records were made for, "
-    "as the summary beside them tells, else order.")
+    "as the summary beside them says, else order.")
 flags.DEFINE_bool(
     "dynamic_masking", False,
     "Draw masks anew in each epoch, while training; for records made with "
@@ -77,7 +77,7 @@ flags.DEFINE_bool("do_whole_word_mask", True,
 for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
     flags.DEFINE_integer(
         f"{_name}_id", None, f"Id of {_piece}; with --dynamic_masking. Default: what "
-        "the summary beside the records tells.")
+        "the summary beside the records says.")
 
 _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
@@ -111,8 +111,8 @@ def _masking_options() -> Optional[MaskingOptions]:
         max_predictions_per_seq=FLAGS.max_predictions_per_seq,
         **{name: FLAGS[name].value for name in _MASKING_FLAGS})
     logging.info(
-        "Masks are drawn anew each time: %d pieces of a sequence of %d, "
-        "--max_predictions_per_seq=%d at the most.",
+        "Masks are drawn anew each time: %d pieces of a sequence of %d, at most "
+        "--max_predictions_per_seq=%d.",
         options.num_to_predict(FLAGS.max_seq_length), FLAGS.max_seq_length,
         FLAGS.max_predictions_per_seq)
     return options
@@ -143,8 +143,7 @@ def _data(config) -> _Data:
     vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
         model_vocabulary.check_records(FLAGS.output_dir, vocabulary)
-    objective = checks.sentence_objective(
-        summaries, FLAGS.sentence_objective)
+    objective = checks.sentence_objective(summaries, FLAGS.sentence_objective)
     checks.check_masks(all_paths, spec, FLAGS.dynamic_masking)
     special_ids = SpecialIds(**checks.special_ids(
         all_paths, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
@@ -236,7 +235,7 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
         raise InputError(
             f"the run in {output_dir} started with --sentence_objective=none, now it "
             f"is {new or 'order'}; choose another --output_dir, with that run's "
-            "checkpoint as --init_checkpoint to go on from its weights.")
+            "checkpoint as --init_checkpoint to start from its weights.")
 
 
 def main(argv):

@@ -356,6 +356,12 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
         stream.close()
 
 
+def write_json(path: str, value: Any, **options: Any) -> None:
+    """Writes a value as indented JSON, whole or not at all; `options` of json.dumps."""
+    with atomic_write(path) as stream:
+        stream.write(json.dumps(value, indent=2, **options).encode() + b"\n")
+
+
 def make_directory(path: str, what: str) -> None:
     """Makes a directory and its parents, and checks that files can be made in it;
     `what` wants it, for the error message ("--output_dir")."""

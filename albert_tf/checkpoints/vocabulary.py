@@ -4,7 +4,6 @@ A model with another vocabulary gives numbers without meaning, and no error: so 
 compare the SHA-256 of what they are given with what the folder says.
 """
 
-import json
 import os
 from typing import Any, Mapping, Optional
 
@@ -20,8 +19,7 @@ TASK_FILE = "task.json"
 
 def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
     """Writes the vocabulary.json of a pretrained model."""
-    with files.atomic_write(os.path.join(folder, VOCABULARY_FILE)) as stream:
-        stream.write(json.dumps(vocabulary, indent=2).encode() + b"\n")
+    files.write_json(os.path.join(folder, VOCABULARY_FILE), vocabulary)
 
 
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:

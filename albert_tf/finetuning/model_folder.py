@@ -35,9 +35,8 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     copy = os.path.join(folder, given["file"])
     if not (files.exists(copy) and tokenizer.vocabulary_of(copy) == given):
         files.copy(vocabulary_path, copy)
-    with files.atomic_write(os.path.join(folder, vocabulary.TASK_FILE)) as stream:
-        text = json.dumps(settings, indent=2, ensure_ascii=False)
-        stream.write(text.encode() + b"\n")
+    files.write_json(
+        os.path.join(folder, vocabulary.TASK_FILE), settings, ensure_ascii=False)
 
 
 def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:

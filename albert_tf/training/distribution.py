@@ -224,5 +224,5 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
         return None
     return InputError(
         f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
-        "see its log; the same command, started on all of them, goes on at the latest "
-        f"checkpoint in {output_dir}.")
+        "see its log; the same command, started on all of them, resumes from the "
+        f"latest checkpoint in {output_dir}.")

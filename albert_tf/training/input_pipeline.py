@@ -5,6 +5,10 @@ batch size, the number of threads, the machine, or where the run was resumed. So
 that is killed and started again sees exactly the batches that it would have seen. The
 same holds for random numbers that change examples, such as masks: they are a function
 of the seed, the shard and the example's position in that order.
+
+Both kinds of dataset are made for one of num_shards pipelines (one host), in batches of
+that pipeline, from files that records.check_files has checked, which every shard gets
+in the same order.
 """
 
 from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
@@ -124,18 +128,11 @@ def _read_shard(path, step, index) -> tf.data.Dataset:
 
 
 def training_dataset(
-        files: Sequence[FileInfo],
-        spec: FeatureSpec,
-        batch_size: int,
-        seed: int,
-        *,
-        start_batch: int = 0,
-        shard_index: int = 0,
-        num_shards: int = 1,
-        shuffle_buffer: int = 10_000,
-        random_map: Optional[RandomMap] = None,
+        files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, seed: int, *,
+        start_batch: int = 0, shard_index: int = 0, num_shards: int = 1,
+        shuffle_buffer: int = 10_000, random_map: Optional[RandomMap] = None,
 ) -> tf.data.Dataset:
-    """Endless batches for one input pipeline (one host).
+    """Endless batches: dicts, name → int32 or float32 [batch_size, ...].
 
         infos = check_files(paths, spec)
         for batch in training_dataset(infos, spec, batch_size=32, seed=1).take(100):
@@ -147,20 +144,12 @@ def training_dataset(
     host feeds, the host's examples of a step stay the same.
 
     Args:
-      files: from records.check_files, in the same order in every shard.
-      spec: the features to parse.
-      batch_size: examples per batch of this pipeline.
       seed: any integer; fixes the order together with epoch and shard.
       start_batch: batches of this size to skip: whole epochs by arithmetic, the rest by
         reading records without parsing them.
-      shard_index, num_shards: which of how many pipelines this is.
       shuffle_buffer: records to mix; 0 keeps the order of the files and of the records
         in them, in every epoch.
       random_map: changes each example, differently each time it comes.
-
-    Returns:
-      Dataset of dicts, name → [batch_size, ...], int32 or float32, shapes static.
-      Damage that shows while reading: see records.checks.explain_read_error.
     """
     if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:
         raise ValueError(
@@ -220,15 +209,9 @@ def _epoch_records(
 
 
 def evaluation_dataset(
-        files: Sequence[FileInfo],
-        spec: FeatureSpec,
-        batch_size: int,
-        *,
-        max_batches: int | None = None,
-        shard_index: int = 0,
-        num_shards: int = 1,
-        batches_multiple_of: int = 1,
-        random_map: Optional[RandomMap] = None,
+        files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, *,
+        max_batches: Optional[int] = None, shard_index: int = 0, num_shards: int = 1,
+        batches_multiple_of: int = 1, random_map: Optional[RandomMap] = None,
 ) -> EvaluationData:
     """Every example exactly once, in the order of the files; padded, none dropped.
 
@@ -238,25 +221,19 @@ def evaluation_dataset(
     because a replica without a batch would make the others wait for ever.
 
     Args:
-      files: from records.check_files, in the same order in every shard.
-      spec: the features to parse.
-      batch_size: rows per batch of this pipeline.
       max_batches: batches of each pipeline to stop after; None reads all. The examples
         are the first of the files, whatever the number of shards.
-      shard_index, num_shards: this pipeline reads every num_shards-th record.
       batches_multiple_of: pads to a multiple of this many batches: the replicas that
         this pipeline feeds, each with batches of its own.
       random_map: changes each example in the same way in every evaluation, in every run
         and with any number of shards.
     """
-    if batch_size < 1 or batches_multiple_of < 1 or (
-            max_batches is not None and max_batches < 1):
+    if (batch_size < 1 or batches_multiple_of < 1 or max_batches is not None
+            and max_batches < 1 or not files or not 0 <= shard_index < num_shards):
         raise ValueError(
-            f"batch_size {batch_size}, max_batches {max_batches}, "
-            f"batches_multiple_of {batches_multiple_of}: out of range.")
-    if not files or not 0 <= shard_index < num_shards:
-        raise ValueError(
-            f"{len(files)} files, shard {shard_index} of {num_shards}: out of range.")
+            f"{len(files)} files, batch_size {batch_size}, max_batches {max_batches}, "
+            f"batches_multiple_of {batches_multiple_of}, shard {shard_index} of "
+            f"{num_shards}: out of range.")
     num_examples = sum(f.num_records for f in files)
     if max_batches is not None:
         num_examples = min(num_examples, max_batches * batch_size * num_shards)
@@ -310,13 +287,8 @@ class RecordBatches(Batches):
         RecordBatches(spec, infos, None, train_batch_size=4096, eval_batch_size=64,
                       seed=1)
 
-    Args:
-      spec: the features to parse.
-      train, evaluation: checked files, or None.
-      train_batch_size, eval_batch_size: examples of all replicas together.
-      seed: fixes the order of training.
-      max_eval_steps: batches of each replica in an evaluation; 0 evaluates all.
-      shuffle_buffer, random_map: see training_dataset.
+    `train` and `evaluation` are checked files, or None. `max_eval_steps` are batches of
+    each replica in an evaluation; 0 evaluates all. For the others see training_dataset.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],

@@ -5,7 +5,6 @@
 
 import contextlib
 import functools
-import json
 import math
 import os
 import signal
@@ -18,8 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.files import (
-    BEST_CHECKPOINT, all_checkpoints, write_whole)
+from albert_tf.checkpoints.files import BEST_CHECKPOINT, all_checkpoints, write_whole
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
@@ -39,28 +37,22 @@ class DivergenceError(InputError):
 
 
 class StopSignals:
-    """Within its `with` block SIGTERM and SIGINT are noted in `received` instead of
-    ending the program, so that a run ends between two steps and not in the middle of
-    one.
+    """Within its `with` block, in the main thread, SIGTERM and SIGINT are noted in
+    `received` instead of ending the program: a run ends between two steps.
 
         with StopSignals() as signals:
             while signals.received is None: ...
-
-    For the main thread only, like all handling of signals in Python.
     """
 
-    def __init__(self):
-        self.received: Optional[int] = None
-        self._old_handlers = {}
+    received: Optional[int] = None
 
     def __enter__(self) -> "StopSignals":
-        def note(number, frame):
-            del frame
-            self.received = number
-
-        self._old_handlers = {number: signal.signal(number, note)
+        self._old_handlers = {number: signal.signal(number, self._note)
                               for number in (signal.SIGTERM, signal.SIGINT)}
         return self
+
+    def _note(self, number, frame):
+        self.received = number
 
     def __exit__(self, *exception_info):
         for number, handler in self._old_handlers.items():
@@ -68,9 +60,7 @@ class StopSignals:
 
 
 class Run:
-    """A run of a task in its output_dir, under the current strategy.
-
-    To be constructed and used within the strategy's scope.
+    """A run of a task in its output_dir; made and used within the strategy's scope.
 
         with strategy.scope():
             task = Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
@@ -80,24 +70,16 @@ class Run:
                       optimizer)
             run.train()
 
-    Args:
-      task: model, objective and score.
-      config: the model's shape, kept beside the checkpoints.
-      options: when to save, evaluate and stop, and where to.
-      batches: for training and for evaluation.
-      optimizer: built; None where nothing is trained.
-      task_options: what else the result depends on, such as input files and the
-        learning rate; kept beside `options` in output_dir.
+    `config` is kept beside the checkpoints; so are `options` with `task_options`, what
+    else the result depends on, such as input files and the learning rate. `optimizer`
+    is built, or None where nothing is trained.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
                  batches: distribution.Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None):
-        self.task = task
-        self.config = config
-        self.options = options
-        self.batches = batches
-        self.optimizer = optimizer
+        self.task, self.config, self.options = task, config, options
+        self.batches, self.optimizer = batches, optimizer
         self.strategy = tf.distribute.get_strategy()
         self.chief = distribution.is_chief(self.strategy)
         self.evaluates = batches.num_evaluation_shapes > 0
@@ -137,8 +119,7 @@ class Run:
 
     def train(self, on_start: Callable[[], None] = lambda: None,
               ) -> Optional[dict[str, float]]:
-        """Trains to num_train_steps, with a checkpoint and an evaluation each
-        save_checkpoints_steps; returns the metrics of the last evaluation, if any.
+        """Trains to num_train_steps; returns the last evaluation's metrics, if any.
 
         The chief calls `on_start` once the weights are loaded. SIGTERM and SIGINT raise
         Stopped, after a checkpoint of the last step.
@@ -212,8 +193,7 @@ class Run:
         return metrics
 
     def predict(self, batches: distribution.Batches) -> Predictions:
-        """The task's predictions by the weights as they stand (see `load`): name → one
-        array for each example, in their order. Labels in `batches` do not matter."""
+        """Predictions by the weights as they stand; labels do not matter."""
         with self.explained():
             return self.evaluator.predict(batches.evaluation())
 
@@ -222,9 +202,8 @@ class Run:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
-            with files.atomic_write(self.path(run_folder.RESULTS_FILE)) as stream:
-                stream.write(json.dumps(
-                    {"step": self.current_step, **metrics}, indent=2).encode() + b"\n")
+            files.write_json(self.path(run_folder.RESULTS_FILE),
+                             {"step": self.current_step, **metrics})
 
     @contextlib.contextmanager
     def explained(self):
@@ -237,7 +216,7 @@ class Run:
                 "gradient_accumulation_steps, a smaller batch or a shorter "
                 f"max_seq_length ({str(error).splitlines()[0][:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
-            # TensorFlow raises UnicodeDecodeError where its message quotes a record.
+            # The latter where TensorFlow's message quotes a record.
             explained = (distribution.explain_error(error, self.options.output_dir)
                          or self.batches.explain_error(error))
             if explained is None:
@@ -248,16 +227,13 @@ class Run:
 class _Training:
     """What a run needs while it trains, made at once when its weights are loaded.
 
-    `evaluated` are the log's rows of earlier evaluations, `log` is the chief's alone,
-    and `folder` is where this process saves.
+    `evaluated` are rows of earlier evaluations; this process saves in `folder`.
     """
 
     def __init__(self, run: Run, evaluated: list[dict[str, Any]],
                  log: Optional[MetricsLog], folder: str):
         options, first, name = run.options, run.current_step, run.task.best_metric
-        self.run = run
-        self.log = log
-        self.folder = folder
+        self.run, self.log, self.folder = run, log, folder
         self.progress = Progress("training", "steps", options.num_train_steps, first,
                                  {"sequences": options.train_batch_size})
         self.trainer = Trainer(
@@ -358,16 +334,15 @@ class _Training:
 
     def _check_finite(self) -> None:
         bad = int(self.trainer.first_bad_step.numpy())
-        if bad < 0:
-            return
-        what = f"the loss or the gradient is not finite at step {bad}"
-        if self.run.scaling:
-            what += (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
-                     "may not hold this model's numbers, as bfloat16 would")
-        # The checkpoint of step `bad` itself holds the weights that failed.
-        self._diverged(what, bad)
+        if bad >= 0:
+            self._diverged(
+                f"the loss or the gradient is not finite at step {bad}"
+                + (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 may "
+                   "not hold this model's numbers, as bfloat16 would"
+                   if self.run.scaling else ""), bad)
 
     def _diverged(self, what: str, step: int) -> None:
+        # The checkpoint of `step` itself holds the weights that failed.
         good = [path for path in all_checkpoints(self.run.options.output_dir)
                 if run_folder.step_of(path) < step]
         raise DivergenceError(
@@ -399,13 +374,12 @@ class _Training:
             if not math.isfinite(value):
                 self._diverged(f"{name} is {value} in the evaluation at step "
                                f"{run.current_step}", run.current_step)
-        value = float(metrics[run.task.best_metric])
+        self.values.append(float(metrics[run.task.best_metric]))
         if self.best.test(metrics):
             write_whole(run.checkpoint, os.path.join(self.folder, BEST_CHECKPOINT))
             logging.info("Step %d is the best so far (%s %.4f): %s.", run.current_step,
-                         run.task.best_metric, value, BEST_CHECKPOINT)
+                         run.task.best_metric, self.values[-1], BEST_CHECKPOINT)
             self.best.commit(metrics)
-        self.values.append(value)
         run.last_evaluation = run.current_step, dict(metrics)
         run.write_results(metrics)
         # The row comes last: without it a run that was killed evaluates again.

@@ -43,17 +43,13 @@ def step_of(path: str) -> int:
     return int(path.rsplit("-", 1)[1])
 
 
-def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
+def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
             may_lack: str = "") -> None:
     """Restores everything that `checkpoint` holds.
 
-    Args:
-      checkpoint: what to restore.
-      path: the checkpoint's prefix.
-      go_on: whether more checkpoints will follow it and continue its count of them; the
-        best checkpoint has no such count.
-      may_lack: a part of `checkpoint` that stays as it is where the file has none of
-        it.
+    With `resume` more checkpoints will follow and continue the file's count of them;
+    the best checkpoint has no such count. `may_lack` is a part of `checkpoint` that
+    stays as it is where the file has none of it.
     """
     left_out = getattr(checkpoint, may_lack, None)
     try:
@@ -63,7 +59,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, go_on: bool = True,
                 logging.info("%s holds no %s, which starts anew.", path, may_lack)
                 # Comes back below, where nothing is waiting for it.
                 delattr(checkpoint, may_lack)
-            status = checkpoint.restore(path) if go_on else checkpoint.read(path)
+            status = checkpoint.restore(path) if resume else checkpoint.read(path)
             status.assert_existing_objects_matched()
             # Evaluation alone has no use for the optimizer's part, nor for a line on
             # each variable of it.
@@ -100,8 +96,7 @@ def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> 
     if resumed and files.exists(path):
         warn_of_changes(changed_options(output_dir, options))
         return
-    with files.atomic_write(path) as stream:
-        stream.write(json.dumps(options, indent=2).encode() + b"\n")
+    files.write_json(path, options)
 
 
 def changed_options(
@@ -115,7 +110,7 @@ def changed_options(
     if not files.exists(path):
         return {}
     old = files.read_json(
-        path, "remove the file to go on without comparing the options")
+        path, "remove the file to continue without comparing the options")
     new = json.loads(json.dumps(options))
     return {name: (old.get(name), new.get(name)) for name in {**old, **new}
             if name not in _NO_EFFECT and old.get(name) != new.get(name)}

@@ -30,7 +30,7 @@ def load_to_train(run) -> None:
         _keep_config(run)
         # A run that was not in float16 until now has no such state.
         run_folder.restore(run.checkpoint, latest, may_lack="loss_scaling")
-        logging.info("Going on at step %d from %s.", run.current_step, latest)
+        logging.info("Resuming at step %d from %s.", run.current_step, latest)
     elif options.init_checkpoint:
         _initialize(run, run.task.may_be_new)
     elif options.from_scratch:
@@ -54,7 +54,7 @@ def load_to_use(run, best: bool) -> None:
     if path:
         _keep_config(run)
         run_folder.restore(
-            tf.train.Checkpoint(model=run.task.model, step=run.step), path, go_on=False)
+            tf.train.Checkpoint(model=run.task.model, step=run.step), path, resume=False)
         logging.info("Using %s, of step %d.", path, run.current_step)
     elif run.options.init_checkpoint:
         # All of it, the head too: nothing is trained here.

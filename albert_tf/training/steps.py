@@ -58,26 +58,25 @@ class MeanMetrics:
 
 def _names_of(sums: Callable[[Any], Mapping[str, Any]], dataset: Any) -> list[str]:
     """The metrics that a function of a batch gives, found by tracing it once."""
-    traced = tf.function(sums).get_concrete_function(replica_spec(dataset.element_spec))
-    return list(traced.structured_outputs)
+    spec = replica_spec(dataset.element_spec)
+    return list(tf.function(sums).get_concrete_function(spec).structured_outputs)
 
 
 # ---- static shapes ---------------------------------------------------------
 
 
 def own_function(python_function: Callable[..., Any], **options: Any) -> Any:
-    """A tf.function for one static shape, whose tracings count for it alone.
+    """A tf.function for one static shape.
 
     TensorFlow warns of retracing when one piece of code is often traced, also by
-    tf.functions of their own, as here by that of each shape. It counts a partial by
-    itself: the warning then means that a shape is traced again.
+    tf.functions of their own. It counts each partial by itself: the warning then means
+    that a shape is traced again.
     """
     return tf.function(functools.partial(python_function), **options)
 
 
 def replica_spec(element_spec: Any) -> Any:
     """The spec of one replica's batch from that of a distributed dataset."""
-
     def first(spec):
         if isinstance(spec, tf.TensorSpec):
             return spec
@@ -102,11 +101,9 @@ class Trainer(orbit.StandardTrainer):
         trainer.train(tf.constant(100))  # 100 steps; their mean metrics
 
     Args:
-      task: what to train.
       optimizer: built; its `iterations` number the steps.
       datasets: distributed; one for each static shape of a batch. They yield each
         replica's batch of features.
-      options: how a step is computed.
       on_step: called after every step where the loop runs on the host.
       shape_of_step: step → which of the datasets its batch comes from.
       scaling: for float16. A step whose loss or gradient is not finite then leaves
@@ -122,19 +119,15 @@ class Trainer(orbit.StandardTrainer):
                  scaling: Optional[LossScaling] = None,
                  computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
-        on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
         # On TPUs a loop runs on the device; elsewhere on the host, where
         # progress can be shown at any step and starting one costs little.
+        self.runs_on_device = on_tpu = isinstance(
+            self.strategy, tf.distribute.TPUStrategy)
         super().__init__(
             list(datasets), orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
-        self.task = task
-        self.optimizer = optimizer
-        self.options = options
-        self.scaling = scaling
-        self.computation = computation
-        self.runs_on_device = on_tpu
-        self._on_step = on_step
-        self._shape_of_step = shape_of_step
+        self.task, self.optimizer, self.options = task, optimizer, options
+        self.scaling, self.computation = scaling, computation
+        self._on_step, self._shape_of_step = on_step, shape_of_step
         self._begin = (0.0, 0)
         self._variables = task.model.trainable_variables
         # First step since the start whose loss or gradient is not finite, however
@@ -147,10 +140,9 @@ class Trainer(orbit.StandardTrainer):
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         # XLA cannot compile the exchange between replicas that are not TPUs, so
         # with several of them only the computation before it is compiled.
-        several = self.strategy.num_replicas_in_sync > 1
         jit = options.jit_compile and not on_tpu
-        self._compiles_gradients = jit and several
-        self._compiles_step = jit and not several
+        self._compiles_gradients = jit and self.strategy.num_replicas_in_sync > 1
+        self._compiles_step = jit and not self._compiles_gradients
         self.metrics = MeanMetrics([
             *_names_of(lambda features: self._forward(
                 features, task.objective.denominators(features), None)[1],
@@ -230,19 +222,18 @@ class Trainer(orbit.StandardTrainer):
         seed = tf.stack([tf.constant(self.options.random_seed, tf.int32), replica])
         seed = tf.random.fold_in(seed, tf.cast(step, tf.int32))
         denominators = self.task.objective.denominators(features)
-        parts = self.options.gradient_accumulation_steps
-        if parts == 1:
-            loss, gradients, sums = self._part_gradients(features, denominators, seed)
-        else:
-            loss, gradients, sums = self._accumulate(
-                features, denominators, seed, parts)
+        gradients_of = (
+            self._part_gradients if self.options.gradient_accumulation_steps == 1
+            else self._accumulate)
+        loss, gradients, sums = gradients_of(features, denominators, seed)
         gradients, norm = optimization.clip_by_global_norm(
             gradients, self.options.clip_norm,
             count_duplicates=self.options.count_duplicate_rows)
         return loss, gradients, norm, sums
 
-    def _accumulate(self, features, denominators, seed, parts):
+    def _accumulate(self, features, denominators, seed):
         """Sums of loss, gradients and metrics over the parts of a batch."""
+        parts = self.options.gradient_accumulation_steps
 
         def split(tensor):
             return tf.reshape(
@@ -298,9 +289,8 @@ class Trainer(orbit.StandardTrainer):
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         sums = {**sums, "gradient_norm": tf.stack([norm, 1.0]),
                 "learning_rate": tf.stack([rate, 1.0])}
-        if self.scaling:
-            sums = {name: tf.where(good, pair, 0.0) for name, pair in sums.items()}
-        self.metrics.update(sums)
+        self.metrics.update(sums if not self.scaling else {
+            name: tf.where(good, pair, 0.0) for name, pair in sums.items()})
 
     def _apply(self, gradients):
         self.optimizer.apply_gradients(
@@ -337,16 +327,14 @@ class Evaluator(orbit.AbstractEvaluator):
         Evaluator(task, batches.evaluation()).evaluate()  # {"masked_lm_accuracy": ...}
 
     Each static shape of a batch is traced once, whatever sets it occurs in. What was
-    kept of each example in the last evaluation is in `predictions`. `datasets` are
-    pairs (distributed dataset, batches that each replica takes), one for each static
-    shape, padded with examples of weight 0; without any, the evaluator only predicts.
+    kept of each example in the last evaluation is in `predictions`. `datasets` are as
+    of Batches.evaluation; without any, the evaluator only predicts.
     """
 
     def __init__(self, task: Task, datasets: Sequence[tuple[Any, int]] = (),
                  computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
-        self.task = task
-        self.computation = computation
+        self.task, self.computation = task, computation
         self.predictions: Predictions = {}
         self._datasets = datasets
         # The step on batches of each shape.
@@ -379,7 +367,8 @@ class Evaluator(orbit.AbstractEvaluator):
             step = self._steps.setdefault(shape_key(dataset), own_function(self._step))
             iterator = iter(dataset) if steps else None
             for _ in range(steps):
-                batch = {name: self._gathered(value)
+                # All replicas' examples, those of other hosts too.
+                batch = {name: self.strategy.gather(value, axis=0).numpy()
                          for name, value in step(iterator).items()}
                 indices = batch.pop("example_index", ())
                 for name, values in batch.items():
@@ -388,10 +377,6 @@ class Evaluator(orbit.AbstractEvaluator):
                         if index >= 0)
         return {name: [found[index] for index in sorted(found)]
                 for name, found in rows.items()}
-
-    def _gathered(self, value) -> np.ndarray:
-        """All replicas' examples, those of other hosts too."""
-        return self.strategy.gather(value, axis=0).numpy()
 
     def _outputs(self, features):
         return self.task.model(features, training=False, computation=self.computation)

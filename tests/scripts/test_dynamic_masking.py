@@ -127,7 +127,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(data):
             runs.stop(process, data / name, signal.SIGKILL, moments.uniform(0, 0.3))
             process.communicate()
         output = runs.finish(runs.start(args))
-    assert "Going on at step" in output
+    assert "Resuming at step" in output
     runs.assert_same_end(data / "killed", data / "unbroken")
 
 

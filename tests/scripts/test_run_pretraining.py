@@ -155,11 +155,11 @@ def test_killed_and_stopped_run_ends_as_the_unbroken_one(results, data):
     """SIGKILL, then SIGTERM, each at a random moment, with ends of epochs between."""
     results.ok("unbroken")
     log = results.ok("stopped", 128 + signal.SIGTERM)["log"]
-    assert re.search("Going on at step (20|40) from", log)
+    assert re.search("Resuming at step (20|40) from", log)
     step = int(re.search("Stopped by signal 15 at step (\\d+)", log)[1])
     assert f"Checkpoint of step {step} saved" in log
     log = results.ok("resumed")["log"]
-    assert f"Going on at step {step} from" in log
+    assert f"Resuming at step {step} from" in log
     assert_same_end(data / "broken", data / "unbroken")
     assert not [p.name for p in (data / "broken").iterdir()
                 if "temp" in p.name or "incomplete" in p.name or "tmp" in p.name]

@@ -284,7 +284,7 @@ def test_stopped_run_goes_on_to_the_end_of_the_unbroken_one(worked, data):
         r"Stopped by signal 15 at step (\d+)", worked["stop"]["log"])[1])
     assert 4 <= step < STEPS
     log = worked["stopped"]["log"]
-    assert f"Going on at step {step} from" in log
+    assert f"Resuming at step {step} from" in log
     assert log.count("Reusing the features of") == 2
 
     def values(name):

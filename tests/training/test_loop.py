@@ -203,7 +203,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
 
     make_run(copy, data, keep_checkpoint_max=2).train()
 
-    assert f"Going on at step 6 from {copy}/model.ckpt-6." in caplog.text
+    assert f"Resuming at step 6 from {copy}/model.ckpt-6." in caplog.text
     assert_equal_tensors(
         stored(copy, "model.ckpt-12"), stored(finished, "model.ckpt-12"))
     for split in ("train", "eval"):
