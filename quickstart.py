@@ -92,8 +92,7 @@ def make_data(folder: str) -> AlbertConfig:
             max_predictions_per_seq=MAX_PREDICTIONS_PER_SEQ, dupe_factor=copies,
             random_seed=FLAGS.random_seed)
     config = AlbertConfig(vocab_size=vocab_size, **MODEL)
-    with files.atomic_write(f"{folder}/albert_config.json") as stream:
-        stream.write(config.to_json().encode())
+    files.write(f"{folder}/albert_config.json", config.to_json().encode())
     return config
 
 

@@ -63,11 +63,6 @@ def open_binary(path: str, mode: str = "rb") -> BinaryIO:
             f"{path}: cannot be opened: {error.strerror or error}.") from error
 
 
-def is_compressed(path: str) -> bool:
-    """Whether `decompressed` decompresses this file, by the end of its name."""
-    return path.endswith(COMPRESSED)
-
-
 def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     """The content of an open file, decompressed if its name ends in COMPRESSED;
     otherwise `stream` itself.
@@ -356,10 +351,15 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
         stream.close()
 
 
-def write_json(path: str, value: Any, **options: Any) -> None:
-    """Writes a value as indented JSON, whole or not at all; `options` of json.dumps."""
+def write(path: str, content: bytes) -> None:
+    """Writes a small file, whole or not at all."""
     with atomic_write(path) as stream:
-        stream.write(json.dumps(value, indent=2, **options).encode() + b"\n")
+        stream.write(content)
+
+
+def write_json(path: str, value: Any, **options: Any) -> None:
+    """Writes a value as indented JSON as `write` does; `options` of json.dumps."""
+    write(path, json.dumps(value, indent=2, **options).encode() + b"\n")
 
 
 def make_directory(path: str, what: str) -> None:

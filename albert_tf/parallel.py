@@ -5,6 +5,7 @@ repeats its item, a few times at most. Workers end with their parent, however th
 """
 
 import collections
+import contextlib
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -40,7 +41,7 @@ def num_processes(num_workers: int) -> int:
     return num_workers or num_cores()
 
 
-class WorkerPool:
+class WorkerPool(contextlib.AbstractContextManager):
     """Processes that apply a function to items, in one call or several.
 
         with WorkerPool(function, num_workers) as pool:
@@ -54,9 +55,6 @@ class WorkerPool:
         self._function = function
         self._num_workers = num_workers
         self._pool: Optional[ProcessPoolExecutor] = None
-
-    def __enter__(self) -> "WorkerPool":
-        return self
 
     def __exit__(self, *exception_info) -> None:
         self._stop()

@@ -246,8 +246,7 @@ def write_config(output_dir: str, config: AlbertConfig) -> None:
                 f"{path}: the folder belongs to a model of another config: "
                 f"{', '.join(differing)}; choose another folder or the same config.")
         return
-    with files.atomic_write(path) as stream:
-        stream.write(config.to_json().encode())
+    files.write(path, config.to_json().encode())
 
 
 def read_config(output_dir: str) -> AlbertConfig:

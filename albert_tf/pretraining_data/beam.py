@@ -241,12 +241,7 @@ def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
     for number, (path, content) in enumerate(
             summary_files(summary, options, picture).items()):
         moves[job.file(f"summary-{number}")] = path
-        with files.atomic_write(job.file(f"summary-{number}")) as stream:
-            stream.write(content)
-    for unfinished, path in moves.items():
-        try:
-            files.rename(unfinished, path)
-        except OSError as error:
-            raise InputError(
-                f"{path}: cannot be written: {error.strerror or error}.") from error
+        files.write(job.file(f"summary-{number}"), content)
+    for whole, path in moves.items():
+        files.move(whole, path)
     return summary

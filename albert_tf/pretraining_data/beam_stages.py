@@ -33,7 +33,7 @@ from albert_tf import files
 from albert_tf.pretraining_data import plans as planning
 from albert_tf.pretraining_data import shuffle, spans, token_store
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
-from albert_tf.pretraining_data.local import ROWS_PER_BATCH, RecordMaker
+from albert_tf.pretraining_data.local import ROWS_PER_BATCH, record_frames
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.plans import Drafts, LOOKUP, PLAN, SlicePosition
 from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
@@ -75,8 +75,7 @@ class Job:
 
     def save_encoder(self, encoder: PieceEncoder) -> None:
         """Puts the encoder where workers find it; once, as it is large."""
-        with files.atomic_write(self.file("encoder")) as stream:
-            pickle.dump(encoder, stream)
+        files.write(self.file("encoder"), pickle.dumps(encoder))
 
     def encoder(self) -> PieceEncoder:
         return _load(self.file("encoder"))
@@ -305,7 +304,7 @@ def write_bucket(element: Any, job: Job) -> Iterator[Any]:
     starts_a = sums_before(rows["length_a"])[order]
     starts_b = sums_before(rows["length_b"])[order]
     plans = rows[order]
-    maker = RecordMaker(job.options.instances, job.encoder().tokenizer)
+    options, tokenizer = job.options.instances, job.encoder().tokenizer
     counts = job.new_counts()
     for shard, first, end in shuffle.shards_of_ranks(
             first_rank, first_rank + len(plans), total, len(job.options.output_files)):
@@ -313,10 +312,11 @@ def write_bucket(element: Any, job: Job) -> Iterator[Any]:
         with files.atomic_write(path) as stream:
             for at in range(first - first_rank, end - first_rank, ROWS_PER_BATCH):
                 own = slice(at, min(at + ROWS_PER_BATCH, end - first_rank))
-                stream.write(maker.frames(
+                stream.write(record_frames(
                     plans[own],
                     codes_at(codes_a, starts_a[own], plans["length_a"][own]),
-                    codes_at(codes_b, starts_b[own], plans["length_b"][own]), counts))
+                    codes_at(codes_b, starts_b[own], plans["length_b"][own]),
+                    options, tokenizer, counts))
         yield "fragment", shard, (first, path)
     yield "result", 0, {"made": vars(counts)}
 
@@ -353,6 +353,5 @@ def merge_results(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def write_result(element: Any, job: Job) -> str:
     """(0, the merged result) → file for the process that started the pipeline."""
     path = job.file("result.json")
-    with files.atomic_write(path) as stream:
-        stream.write(json.dumps(element[1]).encode())
+    files.write(path, json.dumps(element[1]).encode())
     return path

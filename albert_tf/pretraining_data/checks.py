@@ -20,10 +20,12 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     """Checks, before any work, what flags and names of files can show."""
     for path in options.input_files:
         files.open_binary(path).close()
+    real = {path: path if files.is_remote(path) else os.path.realpath(path)
+            for path in (*options.input_files, *options.output_files)}
     for path in options.output_files:
         if not files.is_remote(path) and os.path.isdir(path):
             raise InputError(f"--output_file: {path} is a folder; give a file in it.")
-        if any(_same_file(path, given) for given in options.input_files):
+        if any(real[path] == real[given] for given in options.input_files):
             raise InputError(
                 f"--output_file: {path} is an input file too; choose another name.")
         files.make_directory(os.path.dirname(path) or ".", "--output_file")
@@ -56,12 +58,6 @@ def _check_no_other_shards(paths: tuple[str, ...]) -> None:
                 f"--output_file: {os.path.join(folder, others[0])} is a shard of "
                 "another run, which a pattern for the new files would match too; "
                 "remove the files of that run, or choose another name.")
-
-
-def _same_file(path: str, other: str) -> bool:
-    if files.is_remote(path) or files.is_remote(other):
-        return path == other
-    return os.path.realpath(path) == os.path.realpath(other)
 
 
 def check_text(corpus: CorpusCounts, options: DataOptions) -> None:

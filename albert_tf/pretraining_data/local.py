@@ -33,9 +33,8 @@ from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions, Sizes
 from albert_tf.pretraining_data.plans import SlicePosition, finish, plan_chunks
-from albert_tf.pretraining_data.shards import (
-    Shards, fragment_name, shard_name, unit_name)
-from albert_tf.pretraining_data.shuffle import Unit
+from albert_tf.pretraining_data.shuffle import (
+    Shards, Unit, fragment_name, shard_name, unit_name)
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of)
@@ -49,52 +48,46 @@ from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 # Part of what an unfinished run is compared by: goes up when records change.
 _VERSION = 1
+plans_name = "plans-{:05d}".format  # of a part's unit of planning
 ROWS_PER_BATCH = 512  # whose arrays stay in the processor's cache
 
 
-class RecordMaker:
-    """Plans and coded pieces → TFRecords."""
+def record_frames(
+        plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
+        options: InstanceOptions, tokenizer: FullTokenizer,
+        counts: InstanceCounts) -> bytes:
+    """Masked records as they lie in a TFRecord file, from PLAN [N].
 
-    def __init__(self, options: InstanceOptions, tokenizer: FullTokenizer):
-        self._options = options
-        self._tokenizer = tokenizer
-        self._spec = pretraining_spec(
-            options.max_seq_length, options.masking.num_prediction_slots)
-
-    def frames(self, plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
-               counts: InstanceCounts) -> bytes:
-        """Masked records as they lie in a TFRecord file, from PLAN [N].
-
-        `codes_a` and `codes_b` are the coded pieces of all first and of all second
-        segments, one after the other. Masks are added to `counts`.
-        """
-        masking, tokenizer = self._options.masking, self._tokenizer
-        sequences = assemble_batch(
-            plans, codes_a, codes_b, self._options.max_seq_length,
-            tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
-        masked = mask_batch(
-            sequences.input_ids, sequences.starts_word, sequences.lengths,
-            plans["mask"], masking,
-            SpecialIds(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
-            tokenizer.vocab_size)
-        counts.add_masks(masked.num_masked, masked.shown, masked.ngram_words)
-        slots = np.arange(masking.num_prediction_slots)
-        return encode.frames(self._spec, {
-            "input_ids": masked.input_ids,
-            "input_mask": sequences.input_mask,
-            "segment_ids": sequences.segment_ids,
-            "token_boundary": masked.token_boundary,
-            "masked_lm_positions": masked.masked_lm_positions,
-            "masked_lm_ids": masked.masked_lm_ids,
-            "masked_lm_weights": (
-                slots < masked.num_masked[:, None]).astype(np.float32),
-            "next_sentence_labels": plans["label"][:, None],
-        })
+    `codes_a` and `codes_b` are the coded pieces of all first and of all second
+    segments, one after the other. Masks are added to `counts`.
+    """
+    sequences = assemble_batch(
+        plans, codes_a, codes_b, options.max_seq_length,
+        tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+    masked = mask_batch(
+        sequences.input_ids, sequences.starts_word, sequences.lengths,
+        plans["mask"], options.masking,
+        SpecialIds(tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
+        tokenizer.vocab_size)
+    counts.add_masks(masked.num_masked, masked.shown, masked.ngram_words)
+    num_slots = options.masking.num_prediction_slots
+    return encode.frames(pretraining_spec(options.max_seq_length, num_slots), {
+        "input_ids": masked.input_ids,
+        "input_mask": sequences.input_mask,
+        "segment_ids": sequences.segment_ids,
+        "token_boundary": masked.token_boundary,
+        "masked_lm_positions": masked.masked_lm_positions,
+        "masked_lm_ids": masked.masked_lm_ids,
+        "masked_lm_weights": (
+            np.arange(num_slots) < masked.num_masked[:, None]).astype(np.float32),
+        "next_sentence_labels": plans["label"][:, None],
+    })
 
 
 # ---- units of work, in any process -------------------------------------------
 
 
+@dataclasses.dataclass
 class Worker:
     """Does one unit: worker((step, name, unit)), unless it is finished already.
 
@@ -102,12 +95,9 @@ class Worker:
     WorkFolder.finish keeps: JSON values and the sums of its files.
     """
 
-    def __init__(self, options: DataOptions, encoder: PieceEncoder,
-                 folder: WorkFolder):
-        self.options = options
-        self.encoder = encoder
-        self.folder = folder
-        self.maker = RecordMaker(options.instances, encoder.tokenizer)
+    options: DataOptions
+    encoder: PieceEncoder
+    folder: WorkFolder
 
     def __call__(self, task: tuple) -> dict[str, Any]:
         step, name, unit = task
@@ -152,7 +142,7 @@ def write(worker: Worker, name: str, task: tuple[Unit, int]):
     (unit, num_instances), store = task, worker.store
     counts = InstanceCounts(worker.options.instances.max_seq_length)
     names = (name for part in range(store.num_parts)
-             for name in worker.folder.known(_plans_name(part))["runs"])
+             for name in worker.folder.known(plans_name(part))["runs"])
     rows = shuffle.rows_of_unit(worker.folder, names, unit)
     sums = {}
     for shard, first, end in shuffle.shards_of_ranks(
@@ -163,17 +153,13 @@ def write(worker: Worker, name: str, task: tuple[Unit, int]):
         with worker.folder.write(fragment) as stream:
             for at in range(0, len(own), ROWS_PER_BATCH):
                 plans = own[at:at + ROWS_PER_BATCH]
-                stream.write(worker.maker.frames(
+                stream.write(record_frames(
                     plans,
                     store.read(plans["part_a"], plans["start_a"], plans["length_a"]),
                     store.read(plans["part_b"], plans["start_b"], plans["length_b"]),
-                    counts))
+                    worker.options.instances, worker.encoder.tokenizer, counts))
         sums[fragment] = stream.sum
     return {"counts": vars(counts)}, sums
-
-
-def _plans_name(part: int) -> str:
-    return f"plans-{part:05d}"
 
 
 # ---- the run -----------------------------------------------------------------
@@ -205,8 +191,11 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
         workers = 1
     folder = _work_folder(options, work_dir)
     worker = Worker(options, PieceEncoder(tokenizer, options.word_start), folder)
-    with folder.claimed(_settings(options, tokenizer),
-                        _state_of(options.input_files)) as resumed:
+    # What shows that an input file was changed.
+    state = [[path, *((files.size(path), os.stat(path).st_mtime_ns)
+                      if not files.is_remote(path) else ())]
+             for path in options.input_files]
+    with folder.claimed(_settings(options, tokenizer), state) as resumed:
         if resumed:
             logging.info("Resuming the unfinished run in %s.", folder.path)
         try:
@@ -244,7 +233,7 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span],
     progress = Progress("planning", "parts", len(spans))
     counts = InstanceCounts(options.instances.max_seq_length)
     cells = np.zeros(shuffle.NUM_CELLS, np.int64)
-    tasks = ((plan, _plans_name(span.number), span.number) for span in spans)
+    tasks = ((plan, plans_name(span.number), span.number) for span in spans)
     for part, info in enumerate(pool.in_order(tasks, "planning")):
         counts.merge(info["counts"])
         for name in info["runs"]:
@@ -288,8 +277,7 @@ def _publish(options: DataOptions, folder: WorkFolder,
              for shard, path in enumerate(options.output_files)}
     for number, (path, content) in enumerate(summary.items()):
         moves[folder.file(f"summary-{number}")] = path
-        with folder.write(f"summary-{number}") as stream:
-            stream.write(content)
+        files.write(folder.file(f"summary-{number}"), content)
     for whole, path in moves.items():
         if os.path.exists(whole):  # else it was moved before the run was stopped
             files.move(whole, path)
@@ -315,9 +303,3 @@ def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
             "vocabulary": vocabulary_of(tokenizer.vocabulary_path)["sha256"],
             "do_lower_case": tokenizer.do_lower_case,
             "strip_digit_comma_prefix": tokenizer.strip_digit_comma_prefix}
-
-
-def _state_of(paths: Sequence[str]) -> list:
-    """The input files with what shows that one was changed."""
-    return [[path, *((os.path.getsize(path), os.stat(path).st_mtime_ns)
-                     if not files.is_remote(path) else ())] for path in paths]

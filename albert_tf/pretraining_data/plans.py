@@ -11,8 +11,10 @@ chunks of all walks that are not at their end are found together. Every random n
 is a function of the walk's key and t (keyed_random), so that instances depend neither
 on which walks go in step nor on where slices begin.
 
-Second segments from other documents lie in other parts of the store, so planning
-has two halves: plan_chunks, which says what to look up, and finish.
+Each decision has a number of its own of the walk's or the chunk's key, so that it does
+not depend on how many were drawn before. Second segments from other documents lie in
+other parts of the store, so planning has two halves: plan_chunks, which says what to
+look up, and finish.
 """
 
 from typing import Iterator, NamedTuple
@@ -22,9 +24,6 @@ import numpy as np
 from albert_tf import keyed_random
 from albert_tf.pretraining_data.encoder import sums_before
 from albert_tf.pretraining_data.options import InstanceOptions, ORIGINS
-from albert_tf.pretraining_data.plan_draws import (
-    LABEL, MASK_KEY, ORDER_KEY, PLAN_KEY, SPLIT, START, TARGET_KEY, WALK_KEY, cuts,
-    cuts_of_sentences, is_negative, num_first, other_documents, target_lengths)
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.records import sequences
@@ -48,8 +47,18 @@ PLAN = np.dtype([
 LOOKUP = np.dtype([
     ("row", "<i8"), ("document", "<i8"), ("drawn", "<u8"), ("wanted", "<i8")])
 
+# What a key is for: a walk; a chunk's rank in the shuffle, its plan, its masks; a
+# walk's target length.
+WALK_KEY, ORDER_KEY, PLAN_KEY, MASK_KEY, TARGET_KEY = 1, 2, 3, 4, 5
+
+# Which number of a PLAN_KEY decides what. (Without a sentence objective the first two
+# decide the target length.)
+SPLIT, LABEL, START, DOCUMENT, CUT = 0, 1, 2, 3, 16
+
 AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
 _STEPS_AHEAD = 256
+_TRIES = 10  # to find another document
+_PIECES_AT_ONCE = 1 << 20  # looked through for the starts of words
 
 
 class SlicePosition(NamedTuple):
@@ -73,13 +82,12 @@ class Drafts(NamedTuple):
 
 
 class _Text(NamedTuple):
-    """A slice of documents; start, end: int64 [S], codes of the part that each of its
-    sentences begins and ends with (before the separator, if there is one)."""
+    """A slice of documents; the codes of the part that its sentences lie between."""
 
     documents: Documents
     position: SlicePosition
-    start: np.ndarray
-    end: np.ndarray
+    start: np.ndarray  # int64 [S]
+    end: np.ndarray  # int64 [S]; before the separator, if there is one
 
 
 class _Walks(NamedTuple):
@@ -145,9 +153,8 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
                 yield _segment_pairs(text, walks, chunks, options)
 
 
-def _ranges(whole: range, size: int) -> Iterator[range]:
-    for begin in range(0, len(whole), size):
-        yield whole[begin:begin + size]
+def _ranges(whole: range, size: int) -> list[range]:
+    return [whole[begin:begin + size] for begin in range(0, len(whole), size)]
 
 
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
@@ -184,7 +191,8 @@ def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             # Sentences that give way to another document's come again; a single one,
             # which is all of the first segment, does not.
             middle = position + num_first(drawn[:, SPLIT], ends - position)
-            following = np.where(is_negative(drawn[:, LABEL]), middle, ends)
+            negative = keyed_random.as_uniform(drawn[:, LABEL]) < 0.5
+            following = np.where(negative, middle, ends)
         found.append((active, np.full(active.size, ordinal), position, ends))
         num_found += active.size
         ordinal += 1
@@ -226,7 +234,7 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
     first = text.end[chunks.begin + num_first(split, num_sentences) - 1] - start
     # Half of the pairs are negative. For sentence order their segments change places:
     # both kinds have the same topic and words, and differ in coherence alone.
-    swap = is_negative(keyed_random.word(key, LABEL))
+    swap = keyed_random.as_uniform(keyed_random.word(key, LABEL)) < 0.5
     other = swap & options.random_next_sentence
     single = num_sentences == 1
     if options.single_segment == "random":
@@ -296,3 +304,99 @@ def finish(drafts: Drafts, part_b: np.ndarray, start_b: np.ndarray,
     counts.add_plans(sum(lengths) - sum(cut) + num_special, plans["origin"],
                      sum(map(np.sum, cut)))
     return plans
+
+
+# ---- what the random numbers decide ------------------------------------------
+
+
+def target_lengths(numbers: np.ndarray, options: InstanceOptions) -> np.ndarray:
+    """Pieces to aim at, from two random numbers each: uint64 [..., 2] → int64 [...].
+
+    Mostly as many as fit, since padding is wasted computation; some fewer, so that
+    pretraining differs less from fine-tuning, whose texts are shorter (release:
+    create_instances_from_document).
+    """
+    short = keyed_random.as_uniform(numbers[..., 0]) < options.short_seq_prob
+    shorter = 2 + keyed_random.below(numbers[..., 1], options.max_pieces - 1)
+    return np.where(short, shorter, options.max_pieces)
+
+
+def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
+    """Sentences in a chunk's first segment, 1 to all but one or the only one: int64 [N]
+    from random numbers and the sentences of the chunk, [N]."""
+    return 1 + keyed_random.below(numbers, num_sentences - 1)
+
+
+def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
+                      numbers: np.ndarray) -> np.ndarray:
+    """Pieces before the cut of sentences that are split in two: int64 [N].
+
+    Before the start of a word, where one starts after the first piece (each is as
+    likely), else before any piece but the first: half a word at the cut would give the
+    order away. `start` and `length` int64 [N] say where in the slice's codes the
+    sentences lie, of two pieces or more, some perhaps several times; `numbers` uint64
+    [N] are random.
+    """
+    codes = np.asarray(codes)  # slices of a memmap are slow
+    cuts_at = np.zeros(len(start), np.int64)
+    order = np.argsort(start, kind="stable")
+    group = np.cumsum(length[order]) // _PIECES_AT_ONCE
+    for rows in np.split(order, np.flatnonzero(np.diff(group)) + 1):
+        starts, first, sentence = np.unique(
+            start[rows], return_index=True, return_inverse=True)
+        sizes = length[rows][first]
+        pieces = np.concatenate([
+            codes[at:at + size] for at, size in zip(starts, sizes)] or [codes[:0]])
+        word_starts = np.flatnonzero(pieces & 1)
+        bounds = sums_before(sizes)
+        begin = bounds[:-1]
+        low = np.searchsorted(word_starts, begin + 1)
+        num_words = np.searchsorted(word_starts, bounds[1:]) - low
+        num_choices = np.where(num_words > 0, num_words, sizes - 1)
+        chosen = keyed_random.below(numbers[rows], num_choices[sentence])
+        cuts_at[rows] = 1 + chosen
+        at_word = np.flatnonzero(num_words[sentence])
+        sentence = sentence[at_word]
+        cuts_at[rows[at_word]] = (
+            word_starts[low[sentence] + chosen[at_word]] - begin[sentence])
+    return cuts_at
+
+
+def other_documents(keys: np.ndarray, own: np.ndarray,
+                    num_documents: int) -> np.ndarray:
+    """Random documents, other than one's own unless ten draws all give that: int64 [N],
+    of PLAN_KEYs and the documents that are not wanted, [N]."""
+    other = keyed_random.below(keyed_random.word(keys, DOCUMENT), num_documents)
+    for attempt in range(1, _TRIES):
+        same = np.flatnonzero(other == own)
+        if not same.size:
+            break
+        other[same] = keyed_random.below(
+            keyed_random.word(keys[same], DOCUMENT + attempt), num_documents)
+    return other
+
+
+def cuts(keys: np.ndarray, length_a: np.ndarray, length_b: np.ndarray,
+         room: np.ndarray) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """What pairs of segments lose to fit (sequences.truncate_at_random_ends).
+
+    The longer segment always loses the next piece, the second where both have one
+    length, so that an odd piece of `room` stays with the first. A random bit for each
+    piece says whether it goes from the front or from the back: Binomial(n, 1/2) of n
+    pieces. The bits of the second segment come after those of the first. If the first
+    loses more, it loses as many or more at either end.
+
+    Args:
+      keys: uint64 [N]; PLAN_KEYs.
+      length_a, length_b, room: int64 [N]; pieces of the segments, and of what both may
+        have together.
+
+    Returns:
+      Pieces to lose and how many of them from the front, for both segments: int64 [N].
+    """
+    half = room // 2
+    cut_a = np.maximum(length_a - np.maximum(room - half, room - length_b), 0)
+    cut_b = np.maximum(length_b - np.maximum(half, room - length_a), 0)
+    front_a = keyed_random.ones(keys, CUT, cut_a)
+    front_b = keyed_random.ones(keys, CUT, cut_a + cut_b) - front_a
+    return (cut_a, cut_b), (front_a, front_b)

@@ -122,8 +122,7 @@ def write_outputs(records: Sequence[bytes], paths: Sequence[str],
             for number, record in enumerate(records):
                 writers[number % len(paths)].write(record)
         for path, content in zip(staged[len(paths):], summary.values()):
-            with files.atomic_write(path) as stream:
-                stream.write(content)
+            files.write(path, content)
 
 
 def create(options: DataOptions, tokenizer: FullTokenizer,

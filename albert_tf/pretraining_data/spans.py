@@ -76,12 +76,19 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
         raise InputError(
             f"The input has {len(paths):,} files; the most is {MAX_FILES:,}: join "
             "some.")
-    sizes = [_size(path) for path in paths]
+    sizes = []
+    for path in paths:
+        sizes.append(files.size(path))
+        if sizes[-1] >> _OFFSET_BITS:
+            raise InputError(
+                f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; cut the file up.")
+        if path.endswith(files.COMPRESSED):
+            sizes[-1] *= _COMPRESSION
     size = size or span_bytes(sum(sizes))
     borders, held = [], 0  # file and byte at which spans end, and their bytes
     for number, (path, length) in enumerate(zip(paths, sizes)):
         start = 0
-        if not (files.is_compressed(path) or files.is_remote(path)):
+        if not (path.endswith(files.COMPRESSED) or files.is_remote(path)):
             while held + length - start > size:
                 start += size - held
                 borders.append((number, start, size))
@@ -95,14 +102,6 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
     begins = [(0, 0), *(border[:2] for border in borders)]
     return [Span(number, *begin, *border)
             for number, (begin, border) in enumerate(zip(begins, borders))]
-
-
-def _size(path: str) -> int:
-    length = files.size(path)
-    if length >> _OFFSET_BITS:
-        raise InputError(
-            f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; cut the file up.")
-    return length * (_COMPRESSION if files.is_compressed(path) else 1)
 
 
 def read_span(paths: Sequence[str], span: Span,

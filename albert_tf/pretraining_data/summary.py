@@ -84,18 +84,18 @@ class InstanceCounts:
         is_same = sum(seen == label != MASK for seen, label in shown)
         self.add_masks([len(one.masked_lm_positions) for one in made],
                        [is_mask, is_same, len(shown) - is_mask - is_same],
-                       _histogram([size for one in made for size in one.ngrams]))
+                       np.bincount([size for one in made for size in one.ngrams]))
 
     def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
         """Counts all but the masks of N planned instances: their lengths and indices of
         ORIGINS, [N], and how many pieces were cut off."""
-        _add(self.lengths, enumerate(_histogram(num_pieces)))
-        _add(self.origins, zip(ORIGINS, _histogram(origins)))
+        _add(self.lengths, enumerate(np.bincount(num_pieces)))
+        _add(self.origins, zip(ORIGINS, np.bincount(origins)))
         self.cut += int(num_cut)
 
     def add_masks(self, num_masked: Any, shown: Any, ngram_words: Any) -> None:
         """Counts the masks of instances: fields of masking.batched.MaskedBatch."""
-        _add(self.masked, enumerate(_histogram(num_masked)))
+        _add(self.masked, enumerate(np.bincount(num_masked)))
         _add(self.shown, zip(_SHOWN, shown))
         _add(self.ngrams, enumerate(ngram_words))
 
@@ -153,10 +153,6 @@ def _check_keys(state: Mapping[str, Any], counts: Any) -> None:
     if state.keys() != vars(counts).keys():
         raise ValueError(f"counts of {sorted(state)} are not those of "
                          f"{sorted(vars(counts))}.")
-
-
-def _histogram(numbers: Any) -> np.ndarray:
-    return np.bincount(np.asarray(numbers, np.int64))
 
 
 def _add(counter: collections.Counter, counts: Iterable[tuple[Any, int]]) -> None:

@@ -64,11 +64,10 @@ def _draw_lengths(axis, made: Mapping[str, Any]) -> None:
     width, counts = histogram["bin_width"], histogram["instances"]
     last = histogram["longest"]
     edges = [last + 0.5 - width * (len(counts) - i) for i in range(len(counts) + 1)]
-    axis.stairs(_shares_of(counts), edges, fill=True, color=_BLUE)
+    _draw_stairs(axis, counts, edges)
     axis.set_xlim(0, last + 0.5)
     axis.set_xlabel("pieces in a sequence"
                     if width == 1 else f"pieces in a sequence (bins of {width})")
-    _share_axis(axis, "share of instances", counts)
 
 
 def _draw_predictions(axis, made: Mapping[str, Any]) -> None:
@@ -78,11 +77,9 @@ def _draw_predictions(axis, made: Mapping[str, Any]) -> None:
     counted = {int(n): count
                for n, count in made["predicted_per_instance"]["instances"].items()}
     counts = [counted.get(n, 0) for n in range(max(counted, default=0) + 1)]
-    axis.stairs(_shares_of(counts), [n - 0.5 for n in range(len(counts) + 1)],
-                fill=True, color=_BLUE)
+    _draw_stairs(axis, counts, [n - 0.5 for n in range(len(counts) + 1)])
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("predicted pieces in a sequence")
-    _share_axis(axis, "share of instances", counts)
 
 
 def _draw_labels(axis, made: Mapping[str, Any]) -> None:
@@ -106,10 +103,8 @@ def _draw_labels(axis, made: Mapping[str, Any]) -> None:
     axis.set_yticks([tick for tick in axis.get_yticks() if 0 <= tick <= 1])
     axis.set_ylim(0, 1.6 * max(heights.values()))  # room for the legend
     axis.set_ylabel("share of instances")
-    axis.yaxis.set_major_formatter(_percent)
     axis.legend(loc="upper center", fontsize=9, title="the second segment is")
-    axis.grid(axis="y", alpha=0.3)
-    axis.set_axisbelow(True)
+    _in_percent(axis)
 
 
 def _draw_shares(axis, title: str, shares: Mapping[str, float], unit: str) -> None:
@@ -120,9 +115,7 @@ def _draw_shares(axis, title: str, shares: Mapping[str, float], unit: str) -> No
     axis.bar_label(bars, [f"{share:.1%}" for share in shares.values()], padding=2)
     axis.set_ylim(0, 1.12 * max(shares.values()))
     axis.set_ylabel(unit)
-    axis.yaxis.set_major_formatter(_percent)
-    axis.grid(axis="y", alpha=0.3)
-    axis.set_axisbelow(True)
+    _in_percent(axis)
 
 
 def _draw_text(axis, figures: Mapping[str, str]) -> None:
@@ -142,20 +135,18 @@ def _leave_empty(axis, reason: str) -> None:
     axis.text(0.5, 0.5, reason, ha="center", va="center")
 
 
-def _shares_of(counts: Sequence[int]) -> list[float]:
-    return [count / sum(counts) for count in counts]
-
-
-def _share_axis(axis, label: str, counts: Sequence[int]) -> None:
-    """A logarithmic axis of shares: a single bin often holds nearly all."""
-    axis.set_ylabel(f"{label}, logarithmic")
+def _draw_stairs(axis, counts: Sequence[int], edges: Sequence[float]) -> None:
+    """Shares of instances, logarithmic: a single bin often holds nearly all."""
+    shares = [count / sum(counts) for count in counts]
+    axis.stairs(shares, edges, fill=True, color=_BLUE)
+    axis.set_ylabel("share of instances, logarithmic")
     axis.set_yscale("log")
-    axis.set_ylim(min(share for share in _shares_of(counts) if share) / 2, 1)
+    axis.set_ylim(min(filter(None, shares)) / 2, 1)
     axis.minorticks_off()
-    axis.yaxis.set_major_formatter(_percent)
+    _in_percent(axis)
+
+
+def _in_percent(axis) -> None:
+    axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.6g}%")
     axis.grid(axis="y", alpha=0.3)
     axis.set_axisbelow(True)
-
-
-def _percent(share: float, _position: int) -> str:
-    return f"{100 * share:.6g}%"

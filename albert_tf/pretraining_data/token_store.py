@@ -39,9 +39,7 @@ _MOST_OPEN = 1024  # files
 _SEGMENTS_AT_ONCE = 4096
 
 
-def part_name(number: int, kind: str) -> str:
-    """Name of a part's file in its folder: part-00012.tokens."""
-    return f"part-{number:05d}.{kind}"
+part_name = "part-{:05d}.{}".format  # part-00012.tokens
 
 
 class Documents(NamedTuple):
@@ -221,7 +219,8 @@ class TokenStore:
         self.num_parts = next(
             number for number in itertools.count()
             if not os.path.exists(folder.file(part_name(number, "documents"))))
-        sizes = [self._num_documents(number) for number in range(self.num_parts)]
+        sizes = [self._size(number, "documents") // DOCUMENT.itemsize - 1
+                 for number in range(self.num_parts)]
         first = sums_before(np.array(sizes, np.int64))
         self.first_document, self.num_documents = first[:-1], int(first[-1])
         self.dtype = None
@@ -253,7 +252,7 @@ class TokenStore:
           The number in the part of the slice's first document, the position in the
           part's codes of its first code, and the slice.
         """
-        total = self._num_documents(number)
+        total = self._size(number, "documents") // DOCUMENT.itemsize - 1
         first = 0
         while first < total:
             # A document has a sentence or more.
@@ -326,12 +325,8 @@ class TokenStore:
 
     # Files. Numbers that say where to read count items of a dtype, not bytes.
 
-    def _num_documents(self, number: int) -> int:
-        return self._size(number, "documents") // DOCUMENT.itemsize - 1
-
     def _size(self, number: int, kind: str) -> int:
-        with self._errors(number, kind):
-            return os.path.getsize(self._folder.file(part_name(number, kind)))
+        return os.fstat(self._descriptor(number, kind)).st_size
 
     def _array(self, number: int, kind: str, dtype: np.dtype, first: int,
                count: int) -> np.ndarray:
@@ -363,20 +358,15 @@ class TokenStore:
         if descriptor is None:
             if len(self._open) >= self._most_open:
                 os.close(self._open.pop(next(iter(self._open))))
-            with self._errors(number, kind):
+            try:
                 descriptor = os.open(self._folder.file(name), os.O_RDONLY)
+            except OSError as error:
+                raise InputError(
+                    f"{self._folder.file(name)}: cannot be read: {error.strerror}; it "
+                    "is part of an unfinished run: remove its folder and start again."
+                ) from error
         self._open[name] = descriptor
         return descriptor
-
-    @contextlib.contextmanager
-    def _errors(self, number: int, kind: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"{self._folder.file(part_name(number, kind))}: cannot be read: "
-                f"{error.strerror}; it is part of an unfinished run: remove its folder "
-                "and start again.") from error
 
     def _too_short(self, number: int, kind: str) -> InputError:
         return InputError(

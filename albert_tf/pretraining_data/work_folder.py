@@ -6,6 +6,7 @@ is used. Files appear under their names when they are whole.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 from typing import Any, BinaryIO, Iterator, Mapping
@@ -36,18 +37,19 @@ def has_sum(path: str, expected: list[int]) -> bool:
     return total == expected
 
 
+@dataclasses.dataclass
 class FileSum:
     """A file while it is written; `sum` is [size, CRC-32C] of what it holds."""
 
-    def __init__(self, stream: BinaryIO):
-        self._stream = stream
-        self.sum = [0, 0]
+    stream: BinaryIO
+    sum: list[int] = dataclasses.field(default_factory=lambda: [0, 0])
 
     def write(self, data: bytes) -> None:
-        self._stream.write(data)
+        self.stream.write(data)
         self.sum = extended(self.sum, data)
 
 
+@dataclasses.dataclass(frozen=True)
 class WorkFolder:
     """Units of work in a local folder; can be pickled.
 
@@ -57,8 +59,7 @@ class WorkFolder:
         folder.finish("unit-0", {"count": 1}, {"rows": stream.sum})
     """
 
-    def __init__(self, path: str):
-        self.path = path
+    path: str
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
@@ -73,7 +74,15 @@ class WorkFolder:
             in the folder is removed.
         """
         files.make_directory(self.path, "the folder for unfinished work")
-        self._check_files()
+        names = sorted(os.listdir(self.path))
+        others = [name for name in names if name != _LOCK
+                  # Left by a process that was killed in its first moments.
+                  and not name.startswith(
+                      (f"{_SETTINGS}.json.incomplete", ".writable-"))]
+        if others and f"{_SETTINGS}.json" not in names:
+            raise InputError(
+                f"{self.path} holds other files, such as {others[0]}; the folder for "
+                "unfinished work must be empty or new, since it is removed in the end.")
         with open(self.file(_LOCK), "wb") as lock:
             try:
                 import fcntl
@@ -95,20 +104,8 @@ class WorkFolder:
                         os.remove(self.file(name))
                 before = None
             if before is None:
-                self._note(_SETTINGS, now)
+                files.write(self.file(f"{_SETTINGS}.json"), json.dumps(now).encode())
             yield before is not None
-
-    def _check_files(self) -> None:
-        """Refuses a folder of other files: at the end it is removed as a whole."""
-        names = sorted(os.listdir(self.path))
-        others = [name for name in names if name != _LOCK
-                  # Left by a process that was killed in its first moments.
-                  and not name.startswith(
-                      (f"{_SETTINGS}.json.incomplete", ".writable-"))]
-        if others and f"{_SETTINGS}.json" not in names:
-            raise InputError(
-                f"{self.path} holds other files, such as {others[0]}; the folder for "
-                "unfinished work must be empty or new, since it is removed in the end.")
 
     def _check_settings(self, before: Mapping, now: Mapping) -> None:
         for name in sorted({*before, *now}):
@@ -132,18 +129,16 @@ class WorkFolder:
         That is `info`, JSON values to be kept with it, and "files": `sums`, the unit's
         files → FileSum.sum.
         """
-        info = {**info, "files": dict(sums)}
-        self._note(unit, info)
-        return json.loads(json.dumps(info))
+        content = json.dumps({**info, "files": dict(sums)})
+        files.write(self.file(f"{unit}.json"), content.encode())
+        return json.loads(content)
 
     def finished(self, unit: str) -> dict[str, Any] | None:
         """What is kept of a finished unit whose files are whole; else None."""
         info = self.known(unit)
-        if info is None or not all(
-                has_sum(self.file(name), expected)
-                for name, expected in info["files"].items()):
-            return None
-        return info
+        whole = info and all(has_sum(self.file(name), expected)
+                             for name, expected in info["files"].items())
+        return info if whole else None
 
     def known(self, unit: str) -> dict[str, Any] | None:
         """What is kept of a finished unit, without a look at its files."""
@@ -160,10 +155,6 @@ class WorkFolder:
         """Whether no unit was finished."""
         return not any(name.endswith(".json") and name != f"{_SETTINGS}.json"
                        for name in os.listdir(self.path))
-
-    def _note(self, unit: str, value: Any) -> None:
-        with files.atomic_write(self.file(f"{unit}.json")) as stream:
-            stream.write(json.dumps(value).encode())
 
 
 def _short(value: Any) -> str:

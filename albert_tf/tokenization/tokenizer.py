@@ -1,5 +1,6 @@
 """Text → pieces → ids, by SentencePiece or WordPiece, as in the TF1 release."""
 
+import abc
 import os
 from typing import Iterable, NamedTuple, Optional
 
@@ -19,7 +20,7 @@ class PieceSpan(NamedTuple):
     end: int
 
 
-class FullTokenizer:
+class FullTokenizer(abc.ABC):
     """Pieces and ids of text, by SentencePiece or WordPiece.
 
         tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
@@ -77,9 +78,9 @@ class FullTokenizer:
         self.cls_id, self.sep_id, self.mask_id, self.pad_id, self.unk_id = (
             self.vocab[name] for name in names)
 
+    @abc.abstractmethod
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
         """The vocabulary, and its pieces for padding and for unknown text."""
-        raise NotImplementedError
 
     @property
     def vocab_size(self) -> int:
@@ -95,9 +96,9 @@ class FullTokenizer:
         """[prepare(text) for text in texts], faster."""
         return [self.prepare(text) for text in texts]
 
+    @abc.abstractmethod
     def tokenize(self, text: str) -> list[str]:
         """Splits text into pieces; with SentencePiece the text must be prepared."""
-        raise NotImplementedError
 
     def tokenize_batch(self, texts: Iterable[str],
                        num_threads: int = 1) -> list[list[str]]:
@@ -129,14 +130,15 @@ class FullTokenizer:
         return [PieceSpan(piece, i, start, end)
                 for (piece, start, end), i in zip(located, ids)]
 
+    @abc.abstractmethod
     def _locate(self, text: str) -> list[Located]:
-        raise NotImplementedError
+        """The pieces of tokenize(prepare(text)) with their places in `text`."""
 
+    @abc.abstractmethod
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Ids of pieces. A piece that is not in the vocabulary is unk_id for
         SentencePiece, which keeps unknown text in its pieces, and an InputError for
         WordPiece."""
-        raise NotImplementedError
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Pieces of ids."""

@@ -22,7 +22,7 @@ from albert_tf.pretraining_data import local, shuffle
 from albert_tf.pretraining_data.checks import check
 from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, Sizes, shard_names)
-from albert_tf.pretraining_data.shards import GrowingFile, Shards, unit_name
+from albert_tf.pretraining_data.shuffle import GrowingFile, Shards, unit_name
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from tests.pretraining_data.data_creation import CORPUS, SPM_MODEL, options_of

@@ -19,9 +19,9 @@ from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import plans as planning
 from albert_tf.pretraining_data import release_instances as pi
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT, ORIGINS
-from albert_tf.pretraining_data.plan_draws import (
-    MASK_KEY, ORDER_KEY, PLAN_KEY, TARGET_KEY, WALK_KEY, cuts, target_lengths)
-from albert_tf.pretraining_data.plans import PLAN, SlicePosition
+from albert_tf.pretraining_data.plans import (
+    MASK_KEY, ORDER_KEY, PLAN, PLAN_KEY, TARGET_KEY, WALK_KEY, SlicePosition, cuts,
+    target_lengths)
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.records import sequences
 from tests.pretraining_data.data_creation import documents_of
@@ -138,7 +138,7 @@ def _plan_rows(plans):
 class PlannedNumbers:
     """Stands for random.Random in the reference: gives the numbers of the plans.
 
-    The one pin of which number of which key decides what (plan_draws): a change there
+    The one pin of which number of which key decides what: a change there
     makes other records for the same seed. What is drawn is tested by the odds below.
     """
 

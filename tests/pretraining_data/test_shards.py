@@ -5,9 +5,8 @@ import itertools
 import google_crc32c
 import pytest
 
-from albert_tf.pretraining_data.shards import (
-    GrowingFile, Shards, fragment_name, shard_name, unit_name)
-from albert_tf.pretraining_data.shuffle import Unit
+from albert_tf.pretraining_data.shuffle import (
+    GrowingFile, Shards, Unit, fragment_name, shard_name, unit_name)
 from albert_tf.pretraining_data.work_folder import WorkFolder, has_sum
 
 OUTPUTS = ("a", "b", "c")
