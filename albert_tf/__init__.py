@@ -22,42 +22,45 @@ from typing import Any, Callable, Mapping
 __version__ = "0.2.0"
 
 
-def lazily(package: str, names: Mapping[str, str]
+def lazily(package: str, public: Mapping[str, str]
            ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose public names load on first use.
 
-    `package` is its `__name__`; `names` maps a public name to the module of the package
-    that defines it or, with a slash at its end, that it stands for.
+    `package` is its `__name__`; `public` maps modules of it to the names that they
+    define or, with a slash at the module's end, to the name that it goes by itself.
     """
-    def getattr_(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        module = importlib.import_module(f"{package}.{names[name].rstrip('/')}")
-        return module if names[name].endswith("/") else getattr(module, name)
+    modules = {name: module for module, names in public.items()
+               for name in names.split()}
 
-    return getattr_, lambda: sorted({*vars(importlib.import_module(package)), *names})
+    def getattr_(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        module = importlib.import_module(f"{package}.{modules[name].rstrip('/')}")
+        return module if modules[name].endswith("/") else getattr(module, name)
+
+    return getattr_, lambda: sorted({*vars(importlib.import_module(package)), *modules})
 
 
 __getattr__, __dir__ = lazily(__name__, {
-    "AlbertConfig": "config",
-    "InputError": "errors",
-    "AlbertModel": "modeling.albert",
-    "AlbertForPreTraining": "modeling.models",
-    # Modules by their short names; a slash says that the module is meant.
-    "checkpoint": "checkpoints/",
-    "config": "config/",
-    "errors": "errors/",
-    "files": "files/",
-    "heads": "modeling.models/",
-    "input_pipeline": "training.input_pipeline/",
-    "losses": "training.objectives/",
-    "modeling": "modeling/",
-    "optimization": "training.optimization/",
-    "pretraining_instances": "pretraining_data.release_instances/",
-    "records": "records/",
-    "sequences": "records.sequences/",
-    "serving": "serving/",
-    "tasks": "finetuning.tasks/",
-    "tokenization": "tokenization/",
-    "training": "training/",
+    "config": "AlbertConfig",
+    "errors": "InputError",
+    "modeling.albert": "AlbertModel",
+    "modeling.models": "AlbertForPreTraining",
+    # Modules by their short names.
+    "checkpoints/": "checkpoint",
+    "config/": "config",
+    "errors/": "errors",
+    "files/": "files",
+    "modeling.models/": "heads",
+    "training.input_pipeline/": "input_pipeline",
+    "training.objectives/": "losses",
+    "modeling/": "modeling",
+    "training.optimization/": "optimization",
+    "pretraining_data.release_instances/": "pretraining_instances",
+    "records/": "records",
+    "records.sequences/": "sequences",
+    "serving/": "serving",
+    "finetuning.tasks/": "tasks",
+    "tokenization/": "tokenization",
+    "training/": "training",
 })

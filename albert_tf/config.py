@@ -32,44 +32,27 @@ class AlbertConfig:
     than H (section 3.1 of the paper): embeddings learn what a piece means by itself,
     layers what it means in its context, and V x E + E x H parameters replace V x H.
     BERT is the case `embedding_size == hidden_size`, `parameter_sharing == "none"`.
-
-    Attributes:
-      vocab_size, embedding_size, hidden_size: V pieces; widths E of the embeddings and
-        H of the layers.
-      num_hidden_layers, num_hidden_groups: L layers in G groups; layers of one group
-        share their parameters.
-      num_attention_heads: heads per layer; divides H.
-      intermediate_size: width of the feed-forward sub-layer.
-      inner_group_num: blocks inside each layer.
-      hidden_act: activation of the feed-forward sub-layer and of the masked-LM
-        transform, one of ACTIVATIONS; gelu is its tanh form.
-      hidden_dropout_prob: dropout rate of embeddings and sub-layer outputs.
-      attention_probs_dropout_prob: dropout rate of attention probabilities.
-      max_position_embeddings: longest sequence.
-      type_vocab_size: number of segment ids.
-      initializer_range: standard deviation of the initial weights.
-      parameter_sharing: what layers share, one of SHARING. Not in the released files,
-        where it is "all".
-      down_scale_factor: in the released files; unused, there and here.
-      extra: keys of the JSON file that mean nothing here; kept and written back.
     """
 
-    vocab_size: int = 30000
-    embedding_size: int = 128
-    hidden_size: int = 4096
-    num_hidden_layers: int = 12
-    num_hidden_groups: int = 1
-    num_attention_heads: int = 64
-    intermediate_size: int = 16384
-    inner_group_num: int = 1
-    down_scale_factor: int = 1
+    vocab_size: int = 30000  # V
+    embedding_size: int = 128  # E
+    hidden_size: int = 4096  # H
+    num_hidden_layers: int = 12  # L
+    num_hidden_groups: int = 1  # G; layers of one group share their parameters
+    num_attention_heads: int = 64  # in a layer; divides H
+    intermediate_size: int = 16384  # width of the feed-forward sub-layer
+    inner_group_num: int = 1  # blocks inside each layer
+    down_scale_factor: int = 1  # in the released files; unused, there and here
+    # Activation of the feed-forward sub-layer and of the masked-LM transform, one of
+    # ACTIVATIONS; gelu is its tanh form.
     hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.0
+    hidden_dropout_prob: float = 0.0  # of embeddings and sub-layer outputs
     attention_probs_dropout_prob: float = 0.0
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    parameter_sharing: str = "all"
+    max_position_embeddings: int = 512  # longest sequence
+    type_vocab_size: int = 2  # number of segment ids
+    initializer_range: float = 0.02  # standard deviation of the initial weights
+    parameter_sharing: str = "all"  # one of SHARING; not in the released files
+    # Keys of the JSON file that mean nothing here; kept and written back.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):

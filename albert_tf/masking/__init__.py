@@ -4,6 +4,5 @@ one (the release), for a batch (data creation), in TensorFlow (while training)."
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "MaskingOptions": "options",
-    "SpecialIds": "options",
+    "options": "MaskingOptions SpecialIds",
 })

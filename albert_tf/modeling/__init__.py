@@ -4,11 +4,9 @@ the release."""
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "AlbertModel": "albert",
-    "Computation": "encoder",
-    "AlbertForConditionalSpans": "models",
-    "AlbertForMultipleChoice": "models",
-    "AlbertForPreTraining": "models",
-    "AlbertForSequenceClassification": "models",
-    "AlbertForSpans": "models",
+    "albert": "AlbertModel",
+    "encoder": "Computation",
+    "models":
+        "AlbertForConditionalSpans AlbertForMultipleChoice AlbertForPreTraining "
+        "AlbertForSequenceClassification AlbertForSpans",
 })

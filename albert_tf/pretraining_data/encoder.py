@@ -42,12 +42,8 @@ class PieceEncoder:
         encoder.encode(encoder.prepare(["The cat sat on the mat."])).codes
 
     `word_start` says which SentencePiece pieces start a word, "release" or
-    "sentencepiece"; WordPiece has one rule. An encoder can be pickled.
-
-    Attributes:
-      dtype: of codes.
-      separator: the code of [SEP], a word start; it ends each document in a token
-        store.
+    "sentencepiece"; WordPiece has one rule. An encoder can be pickled. `dtype` is that
+    of codes, `separator` the code of [SEP], which ends each document in a token store.
     """
 
     def __init__(self, tokenizer: FullTokenizer, word_start: str = "release"):

@@ -171,17 +171,11 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     """Makes a pretraining data set, or resumes one that was interrupted.
 
     Args:
-      options: what to make, from and into which files.
-      tokenizer: gives pieces and ids.
       num_workers: processes, 0 for one on each core; records do not depend on it.
       work_dir: folder for unfinished work, removed at the end; by default the first
         output's name and ".unfinished". It takes about half the size of the text, 50
         bytes for each instance, and the records until they are whole.
-      picture: whether the summary has one.
-      sizes: of units of work.
-
-    Returns:
-      The summary, as in the JSON file beside the first output.
+      picture: whether the summary has one; it is returned as in its JSON file.
     """
     check(options, tokenizer)
     begin = time.monotonic()

@@ -29,30 +29,24 @@ class InstanceOptions:
     """How to cut documents into instances; the release's flags and defaults.
 
         InstanceOptions(max_seq_length=128, single_segment="split")
-
-    Attributes:
-      max_seq_length: longest sequence, in pieces, special ones counted.
-      short_seq_prob: share of the walks over a document that aim at a shorter length,
-        drawn uniformly, since texts of fine-tuning are often shorter.
-      random_next_sentence: the release's flag for sentence_objective="next".
-      sentence_objective: what label 1 means (table 5 of the paper). "order": the
-        segments are swapped. "next": the second is from another document; that is
-        random_next_sentence=True, and each sets the other. "none": there are no
-        pairs, but full sentences of one document after another (RoBERTa,
-        section 4.2), all with label 0. By default "order": a random document differs
-        in topic, which masked pieces teach already, so that detecting it is easy and
-        helps little; the order of two segments of one text has to be learned from
-        their coherence (section 4.6).
-      single_segment: what to do with a chunk of one sentence, which has no second
-        segment: "random" takes one from another document (the release), "split" cuts
-        the sentence in two, "skip" leaves it out.
-      masking: what to mask.
     """
 
-    max_seq_length: int = 512
+    max_seq_length: int = 512  # longest sequence, in pieces, special ones counted
+    # Share of the walks over a document that aim at a shorter length, drawn uniformly,
+    # since texts of fine-tuning are often shorter.
     short_seq_prob: float = 0.1
-    random_next_sentence: bool = False
+    random_next_sentence: bool = False  # the release's flag for the objective "next"
+    # What label 1 means (table 5 of the paper). "order": the segments are swapped.
+    # "next": the second is from another document; that is random_next_sentence=True,
+    # and each sets the other. "none": there are no pairs, but full sentences of one
+    # document after another (RoBERTa, section 4.2), all with label 0. By default
+    # "order": a random document differs in topic, which masked pieces teach already, so
+    # that detecting it is easy and helps little; the order of two segments of one text
+    # has to be learned from their coherence (section 4.6).
     sentence_objective: str | None = None
+    # What to do with a chunk of one sentence, which has no second segment: "random"
+    # takes one from another document (the release), "split" cuts the sentence in two,
+    # "skip" leaves it out.
     single_segment: str = "random"
     masking: MaskingOptions = MaskingOptions()
 

@@ -386,13 +386,8 @@ def cuts(keys: np.ndarray, length_a: np.ndarray, length_b: np.ndarray,
     pieces. The bits of the second segment come after those of the first. If the first
     loses more, it loses as many or more at either end.
 
-    Args:
-      keys: uint64 [N]; PLAN_KEYs.
-      length_a, length_b, room: int64 [N]; pieces of the segments, and of what both may
-        have together.
-
-    Returns:
-      Pieces to lose and how many of them from the front, for both segments: int64 [N].
+    `keys`, uint64 [N], are PLAN_KEYs; both segments may have `room` pieces together.
+    Returns the pieces to lose and how many of them from the front, of both: int64 [N].
     """
     half = room // 2
     cut_a = np.maximum(length_a - np.maximum(room - half, room - length_b), 0)

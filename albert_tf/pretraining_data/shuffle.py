@@ -157,11 +157,7 @@ class GrowingFile:
 
     Where the file is there, `sums` are [size, CRC-32C] of the fragments that it may
     hold, in order: as many as are found whole and unchanged are kept, the rest is cut
-    off.
-
-    Attributes:
-      num_fragments: how many the file holds.
-      sum: its [size, CRC-32C], as work_folder.has_sum takes it.
+    off. It holds `num_fragments`; `sum` is its own [size, CRC-32C].
     """
 
     def __init__(self, path: str, sums: Iterable[list[int]] = ()):

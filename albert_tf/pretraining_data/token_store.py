@@ -198,13 +198,9 @@ class TokenStore:
             print(len(documents.ids), documents.codes[:10])
 
     Can be pickled. At most `most_open` files are open at a time, by default half of
-    what the process may have open, or fewer.
-
-    Attributes:
-      num_parts: how many parts there are.
-      num_documents: documents of all parts.
-      first_document: int64 [num_parts]; the number of each part's first document.
-      dtype: of codes; None if there is no document.
+    what the process may have open, or fewer. `num_parts` and `num_documents` count all;
+    `first_document`, int64 [num_parts], is the number of each part's first document;
+    `dtype` is that of codes, None if there is no document.
     """
 
     def __init__(self, folder: WorkFolder, most_open: int = 0):
@@ -246,11 +242,8 @@ class TokenStore:
         """The documents of a part in slices, for parts of any size.
 
         A slice takes documents until it has `num_sentences`. Its codes are mapped: what
-        is not looked at takes no memory.
-
-        Yields:
-          The number in the part of the slice's first document, the position in the
-          part's codes of its first code, and the slice.
+        is not looked at takes no memory. Yields the number in the part of its first
+        document, the position in the part's codes of its first code, and the slice.
         """
         total = self._size(number, "documents") // DOCUMENT.itemsize - 1
         first = 0

@@ -66,13 +66,9 @@ class WorkFolder:
 
     @contextlib.contextmanager
     def claimed(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[bool]:
-        """Makes the folder and keeps other runs out; yields whether a run is resumed.
-
-        Args:
-          settings: JSON values; what is in the folder was made with the same.
-          inputs: JSON value for the state of the input. Where it has changed, what is
-            in the folder is removed.
-        """
+        """Makes the folder and keeps other runs out; yields whether a run is resumed:
+        one with the same `settings`, else it is refused, and the same state of its
+        `inputs`, else what it made is removed. Both are JSON values."""
         files.make_directory(self.path, "the folder for unfinished work")
         names = sorted(os.listdir(self.path))
         others = [name for name in names if name != _LOCK
@@ -124,11 +120,8 @@ class WorkFolder:
 
     def finish(self, unit: str, info: Mapping[str, Any],
                sums: Mapping[str, list[int]]) -> dict[str, Any]:
-        """Marks a unit as finished; returns what `finished` gives from now on.
-
-        That is `info`, JSON values to be kept with it, and "files": `sums`, the unit's
-        files → FileSum.sum.
-        """
+        """Marks a unit as finished; returns what `finished` gives from now on: `info`,
+        JSON values, and "files": `sums`, the unit's files → FileSum.sum."""
         content = json.dumps({**info, "files": dict(sums)})
         files.write(self.file(f"{unit}.json"), content.encode())
         return json.loads(content)

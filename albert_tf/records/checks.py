@@ -130,7 +130,7 @@ def special_ids(
     if missing:
         raise InputError(
             f"--dynamic_masking needs {', '.join(missing)}, because no summary beside "
-            f"{paths[0]} tells the ids of [CLS], [SEP] and [MASK]; they are 2, 3 and "
+            f"{paths[0]} gives the ids of [CLS], [SEP] and [MASK]; they are 2, 3 and "
             "4 in the released SentencePiece vocabularies, and the numbers of their "
             "lines less 1 in a WordPiece vocabulary.")
     for name, value in ids.items():

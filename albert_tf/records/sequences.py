@@ -57,14 +57,9 @@ def assemble_batch(
         [CLS] a1 a2 [SEP] b1 [SEP] [PAD]     or     [CLS] a1 a2 [SEP] [PAD] [PAD]
           0   0  0    0   1    1     0                0   0  0    0     0     0
 
-    Args:
-      plans: [N], with the fields length_a and length_b; a length_b of 0 stands for an
-        instance of one segment.
-      codes_a: of the pieces (id * 2 + starts_word) of all first segments, one after the
-        other, in the order of the plans.
-      codes_b: of all second segments, likewise.
-      max_seq_length: S.
-      cls_id, sep_id, pad_id: of the vocabulary.
+    `plans` [N] have the fields length_a and length_b; a length_b of 0 stands for an
+    instance of one segment. `codes_a` are those of the pieces (id * 2 + starts_word) of
+    all first segments, in the order of the plans, `codes_b` of all second ones.
     """
     length_a = plans["length_a"].astype(np.int64)
     length_b = plans["length_b"].astype(np.int64)

@@ -29,29 +29,19 @@ class Feature:
     """One feature of a record.
 
         Feature("input_ids", "int64", (None,), limit=30000, limited_by="vocab_size")
-
-    Attributes:
-      name: on disk.
-      dtype: "int64" or "float32", as on disk.
-      shape: of one example, without the batch; () is a single value. The last dimension
-        may be None: it then differs from example to example.
-      set_by, limited_by: options that set its length and its limit, named in errors.
-      limit: int64 values must be at least 0 and below it; 0 sets no limit.
-      parsed_name: its name after parsing; "" means `name`.
-      parsed: False for a feature that is written but not needed in training; records
-        without it are accepted.
-      pad_value: fills up examples that are shorter than others of a batch.
     """
 
-    name: str
-    dtype: str
+    name: str  # on disk
+    dtype: str  # "int64" or "float32", as on disk
+    # Of one example, without the batch; () is a single value. The last dimension may be
+    # None: it then differs from example to example.
     shape: tuple[Optional[int], ...]
-    set_by: str = ""
-    parsed_name: str = ""
-    parsed: bool = True
-    limit: int = 0
-    limited_by: str = ""
-    pad_value: int = 0
+    set_by: str = ""  # the option that sets its length, named in errors
+    parsed_name: str = ""  # its name after parsing, if that is another
+    parsed: bool = True  # False: written, but needed in no training and in no record
+    limit: int = 0  # int64 values must be at least 0 and below it; 0 sets no limit
+    limited_by: str = ""  # the option that sets the limit, named in errors
+    pad_value: int = 0  # fills up examples that are shorter than others of a batch
 
     def __post_init__(self):
         if None in self.shape[:-1]:

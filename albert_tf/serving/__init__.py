@@ -4,5 +4,5 @@ package."""
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "Server": "server",
+    "server": "Server",
 })

@@ -22,28 +22,19 @@ class Options(NamedTuple):
     """How documents are cut, filtered and held out.
 
         Options(language="de", min_document_sentences=2, heldout_share=0.005)
-
-    Attributes:
-      language: ISO code, as `sentences.check_language` returns it.
-      min_sentence_chars: shorter sentences are dropped.
-      max_sentence_chars: longer ones are cut, not dropped; 0 for no limit.
-      min_document_sentences: documents with fewer sentences are dropped.
-      deduplicate: "documents": a document with exactly the sentences of an earlier one,
-        upper and lower case aside, is dropped; "sentences": so is every sentence that
-        was seen anywhere before; "none".
-      heldout_share: the share of documents to hold out, 0 to 1.
-      heldout_documents: or their number; 0 to go by the share.
-      random_seed: which documents they are.
     """
 
-    language: str = "en"
-    min_sentence_chars: int = 0
-    max_sentence_chars: int = 1000
-    min_document_sentences: int = 1
+    language: str = "en"  # as sentences.check_language returns it
+    min_sentence_chars: int = 0  # shorter sentences are dropped
+    max_sentence_chars: int = 1000  # longer ones are cut, not dropped; 0: no limit
+    min_document_sentences: int = 1  # documents with fewer are dropped
+    # "documents": one with exactly the sentences of an earlier one, upper and lower
+    # case aside, is dropped; "sentences": so is every sentence that was seen anywhere
+    # before; "none".
     deduplicate: str = "documents"
-    heldout_share: float = 0.0
-    heldout_documents: int = 0
-    random_seed: int = 12345
+    heldout_share: float = 0.0  # of the documents, 0 to 1
+    heldout_documents: int = 0  # or their number; 0 to go by the share
+    random_seed: int = 12345  # which documents they are
 
 
 @dataclasses.dataclass

@@ -34,24 +34,13 @@ class Document(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """How files are laid out.
+    """How files are laid out."""
 
-    Attributes:
-      input_format: one of FORMATS; auto goes by the first line of each file.
-      json_field: the field of a JSON line that holds the text.
-      document_separator: what ends a document of plain text, one of
-        DOCUMENT_SEPARATORS.
-      line_breaks: what a single line end in text and JSON means, one of LINE_BREAKS;
-        see `paragraphs_of`.
-      keep_titles: whether the title that wikiextractor writes as an article's first
-        line stays.
-    """
-
-    input_format: str = "auto"
-    json_field: str = "text"
-    document_separator: str = "file"
-    line_breaks: str = "auto"
-    keep_titles: bool = False
+    input_format: str = "auto"  # one of FORMATS; auto goes by a file's first line
+    json_field: str = "text"  # of a JSON line, that holds the text
+    document_separator: str = "file"  # what ends a document of plain text
+    line_breaks: str = "auto"  # what a line end in text and JSON means: paragraphs_of
+    keep_titles: bool = False  # an article's title, which wikiextractor puts first
 
 
 def read_documents(

@@ -4,9 +4,7 @@ the text."""
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "FullTokenizer": "tokenizer",
-    "PieceSpan": "tokenizer",
-    "preprocess_text": "cleaning",
-    "basic_tokenize": "wordpiece_tokenizer",
-    "load_vocab": "wordpiece_tokenizer",
+    "tokenizer": "FullTokenizer PieceSpan",
+    "cleaning": "preprocess_text",
+    "wordpiece_tokenizer": "basic_tokenize load_vocab",
 })

@@ -20,28 +20,21 @@ FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
 class Options(NamedTuple):
-    """Settings of the training; the defaults are the release's.
+    """Settings of the training; the defaults are the release's."""
 
-    Attributes:
-      vocab_size: number of pieces, FIRST_PIECES among them.
-      do_lower_case: whether the text is lower-cased first. (Accents are stripped in any
-        case: the model itself does neither, so its callers must.)
-      character_coverage: the share of characters in the text that get a piece of their
-        own; the others become <unk>.
-      input_sentence_size: number of sentences drawn at random to train on, if there are
-        more; they are held in memory. The trainer's own seed of that draw is fixed, so
-        equal text gives an equal draw.
-      num_threads: also a part of the result, because sums in another order round
-        differently; hence not the number of cores.
-      verbose: whether the trainer's own log is shown.
-    """
-
-    vocab_size: int = 30000
+    vocab_size: int = 30000  # FIRST_PIECES among them
+    # Accents are stripped in any case: the model itself does neither, so its callers
+    # must.
     do_lower_case: bool = True
+    # Share of the text's characters that get a piece; the others become <unk>.
     character_coverage: float = 0.99995
+    # Sentences drawn at random to train on, if there are more; they are held in memory.
+    # The trainer's own seed of that draw is fixed: equal text gives an equal draw.
     input_sentence_size: int = 10_000_000
+    # A part of the result, since sums in another order round differently; hence not the
+    # number of cores.
     num_threads: int = 16
-    verbose: bool = False
+    verbose: bool = False  # shows the trainer's own log
 
 
 class Vocabulary(NamedTuple):

@@ -4,9 +4,7 @@ saves, evaluates and resumes."""
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "Run": "loop",
-    "RunOptions": "options",
-    "StepOptions": "options",
-    "Batches": "distribution",
-    "Stopped": "loop",
+    "loop": "Run Stopped",
+    "options": "RunOptions StepOptions",
+    "distribution": "Batches",
 })
