@@ -101,13 +101,6 @@ def test_wrong_values_are_named(changes, words):
         assert word in str(error.value)
 
 
-def test_unknown_names_are_named(tmp_path):
-    with pytest.raises(InputError, match="'huge'.*xxlarge"):
-        AlbertConfig.named("huge")
-    with pytest.raises(InputError, match="absent.json"):
-        AlbertConfig.from_json_file(str(tmp_path / "absent.json"))
-
-
 @pytest.mark.parametrize("text, words", [
     # (Of a trailing comma Python 3.13 names the line, earlier ones the next.)
     ("{\n\"vocab_size\": 3\n\"hidden_size\": 4}", ["line 3", "not JSON"]),
@@ -116,6 +109,10 @@ def test_unknown_names_are_named(tmp_path):
     ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
 ])
 def test_wrong_files_are_named(tmp_path, text, words):
+    with pytest.raises(InputError, match="'huge'.*xxlarge"):
+        AlbertConfig.named("huge")
+    with pytest.raises(InputError, match="absent.json"):
+        AlbertConfig.from_json_file(str(tmp_path / "absent.json"))
     path = write(tmp_path, text)
     with pytest.raises(InputError) as error:
         AlbertConfig.from_json_file(path)

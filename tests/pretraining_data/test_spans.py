@@ -22,6 +22,7 @@ from albert_tf.pretraining_data import spans as text_spans
 from albert_tf.pretraining_data.spans import plan_spans, read_span
 from albert_tf.text import readers
 from albert_tf.tokenization.cleaning import preprocess_batch
+from tests.pretraining_data.data_creation import written
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress,
             ".xz": lzma.compress, ".zst": zstandard.ZstdCompressor().compress}
@@ -131,13 +132,10 @@ def test_spans(tmp_path):
     assert plan_spans([]) == []
 
 
-def test_span_size_follows_from_the_input():
-    assert text_spans.span_bytes(5) == 1 << 20
-    assert text_spans.span_bytes(1 << 30) == 4 << 20
-    assert text_spans.span_bytes(1 << 50) == 16 << 20
-
-
-def test_few_spans_for_many_small_files(tmp_path):
+def test_span_size_follows_from_the_input(tmp_path):
+    assert [text_spans.span_bytes(size) >> 20 for size in (5, 1 << 30, 1 << 50)] == [
+        1, 4, 16]
+    # Many small files share one.
     paths = write_files(tmp_path, [b"a\n\nb"] * 50, ["", ".gz"] * 25)
     assert len(plan_spans(paths)) == 1
 
@@ -162,31 +160,22 @@ def test_what_is_not_utf8_is_found_with_its_line(
     assert "line 62: byte 5 is not UTF-8" in str(error.value)
 
 
-def test_a_byte_that_is_not_utf8_on_the_first_line(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xef\xbb\xbfab\xff")
-    with pytest.raises(InputError, match="line 1: byte 6 is not UTF-8"):
-        read_all([str(path)])
-
-
-@pytest.mark.parametrize("content, line", [
-    ("Text as some editors write it.\n".encode("utf-16-le") * 3, 1),
-    ("Text as some editors write it.\n".encode("utf-16") * 3, 1),
-    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1", 1),
-    (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), 3),
-    (b"text\n" * 3 + b"\0" * 100, 4),
-])
-def test_binary_files(tmp_path, content, line):
-    path = tmp_path / "a.txt"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=f"a.txt, line {line}: looks binary.*UTF-8"):
-        read_all([str(path)])
+@pytest.mark.parametrize("content, message", [
+    (b"\xef\xbb\xbfab\xff", "line 1: byte 6 is not UTF-8"),
+    *((content, f"a.txt, line {line}: looks binary.*UTF-8") for content, line in (
+        ("Text as some editors write it.\n".encode("utf-16-le") * 3, 1),
+        ("Text as some editors write it.\n".encode("utf-16") * 3, 1),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1", 1),
+        (b"text\n\n" + gzip.compress(b"text, text, and more text", mtime=0), 3),
+        (b"text\n" * 3 + b"\0" * 100, 4)))])
+def test_other_bytes_than_text(tmp_path, content, message):
+    with pytest.raises(InputError, match=message):
+        read_all([written(tmp_path, content, "a.txt")])
 
 
 def test_a_nul_byte_here_and_there_stays(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"ab\0cd\n\0\n")
-    assert read_all([str(path)]) == [(0, ["ab\0cd", "\0"])]
+    path = written(tmp_path, b"ab\0cd\n\0\n")
+    assert read_all([path]) == [(0, ["ab\0cd", "\0"])]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
@@ -240,28 +229,23 @@ def test_damaged_files(tmp_path, ending, damage):
     rng = random.Random(1)
     text = b"".join(b"%d\n" % rng.randrange(10**9) for _ in range(9_999))
     content = COMPRESS[ending](text)[:-60] if damage == "cut" else b"plain text " * 9
-    path = tmp_path / f"a.txt{ending}"
-    path.write_bytes(content)
+    path = written(tmp_path, content, f"a.txt{ending}")
     message = re.escape(f"a.txt{ending}, after line ") + r"\d+: .*damaged or cut short"
-    with pytest.raises(InputError, match=message):
-        read_all([str(path)])
-    with pytest.raises(InputError, match=message):
-        list(files.read_lines(str(path)))
-    with pytest.raises(InputError, match=message):
-        list(readers.read_documents([str(path)], readers.Layout(), {}))
+    for read in (lambda: read_all([path]), lambda: list(files.read_lines(path)),
+                 lambda: list(readers.read_documents([path], readers.Layout(), {}))):
+        with pytest.raises(InputError, match=message):
+            read()
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
 def test_compressed_text_is_read_everywhere(tmp_path, ending):
-    path = tmp_path / f"a.txt{ending}"
     parts = [b"\xef\xbb\xbfone\ntwo\n", b"three\r\nfour"]
     # Two streams one after the other are one, as with cat.
-    path.write_bytes(b"".join(map(COMPRESS[ending], parts)))
+    path = written(tmp_path, b"".join(map(COMPRESS[ending], parts)), f"a.txt{ending}")
     lines = ["one", "two", "three", "four"]
-    assert [line for _, line in files.read_lines(str(path))] == lines
-    assert read_all([str(path)]) == [(0, lines)]
-    [document] = readers.read_documents(
-        [str(path)], readers.Layout(line_breaks="keep"), {})
+    assert [line for _, line in files.read_lines(path)] == lines
+    assert read_all([path]) == [(0, lines)]
+    [document] = readers.read_documents([path], readers.Layout(line_breaks="keep"), {})
     assert document.paragraphs == lines
 
 

@@ -4,6 +4,7 @@
 """
 
 import gzip
+import re
 
 import pytest
 
@@ -62,9 +63,9 @@ def test_files_with_a_scheme():
 # Damage.
 
 
-def outcome(function, *arguments):
+def outcome(function, path, *arguments):
     with pytest.raises(InputError) as caught:
-        list(function(*arguments))
+        list(function(str(path), *arguments))
     return str(caught.value)
 
 
@@ -76,7 +77,7 @@ def test_truncation(path, record, cut, chunk):
     end = (record - 1) * frame + {
         "in header": 5, "in content": 20, "in checksum": frame - 1}[cut]
     path.write_bytes(path.read_bytes()[:end])
-    for message in (outcome(scan, str(path), chunk), outcome(read_records, str(path))):
+    for message in (outcome(scan, path, chunk), outcome(read_records, path)):
         assert message.startswith(f"{path}, record {record}: cut off")
         assert " 1 bytes" in message or cut != "in checksum"
 
@@ -84,17 +85,13 @@ def test_truncation(path, record, cut, chunk):
 def test_damaged_header(path):
     flip(path, 2 * frame_size(path) + 1)
     for function in (scan, read_records):
-        message = outcome(function, str(path))
-        assert message.startswith(f"{path}, record 3: damaged")
-        assert "header" in message
+        assert re.match(f"{path}, record 3: damaged .*header", outcome(function, path))
 
 
 def test_damaged_content(path):
     flip(path, 3 * frame_size(path) + 40)
     assert scan(str(path)).num_records == 5  # looks at headers only
-    message = outcome(read_records, str(path))
-    assert message.startswith(f"{path}, record 4: damaged")
-    assert "content" in message
+    assert re.match(f"{path}, record 4: damaged.*content", outcome(read_records, path))
 
 
 @pytest.mark.parametrize("content, message", [
@@ -107,10 +104,5 @@ def test_other_files(tmp_path, content, message):
     path = tmp_path / "other.txt"
     path.write_bytes(content)
     for function in (scan, read_records):
-        with pytest.raises(InputError, match=f"{path}.*{message}"):
-            list(function(str(path)))
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(InputError, match="nowhere.tfrecord: cannot be opened"):
-        scan(str(tmp_path / "nowhere.tfrecord"))
+        assert re.search(f"{path}.*{message}", outcome(function, path))
+        assert "nowhere: cannot be opened" in outcome(function, tmp_path / "nowhere")

@@ -115,9 +115,6 @@ def test_cutting_long_sentences():
     ("en", "en"), ("pt-BR", "pt"), ("zh_Hans", "zh"), ("ZH", "zh"), ("yue", "yue")])
 def test_language_codes(code, language):
     assert check_language(code) == language
-
-
-def test_unknown_language():
     with pytest.raises(InputError, match="--language=qq is not a language code"):
         check_language("qq")
 
@@ -142,17 +139,18 @@ ONE_A_LINE = ["The river is long.",
               "A mill stands there.", "It grinds the corn."]
 
 
-def test_line_breaks():
-    joined = ("The river is long and it runs through a wide and green val-ley before "
-              "it comes at last to the town, where a mill stands and grinds the corn "
-              "of the farmers.")
-    assert readers.paragraphs_of(WRAPPED, "auto") == [joined]
-    assert readers.paragraphs_of(ONE_A_LINE, "auto") == ONE_A_LINE
-    assert readers.paragraphs_of(WRAPPED, "keep") == WRAPPED
-    assert readers.paragraphs_of(ONE_A_LINE, "join") == [" ".join(ONE_A_LINE)]
-    assert readers.paragraphs_of(["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "auto") == [
-        "春眠不觉晓，处处闻啼鸟。夜来风雨声。"]
-    assert readers.paragraphs_of(["old\rMac\x0cpage"], "keep") == ["old", "Mac", "page"]
+@pytest.mark.parametrize("lines, line_breaks, paragraphs", [
+    (WRAPPED, "auto", [
+        "The river is long and it runs through a wide and green val-ley before it "
+        "comes at last to the town, where a mill stands and grinds the corn of the "
+        "farmers."]),
+    (ONE_A_LINE, "auto", ONE_A_LINE), (WRAPPED, "keep", WRAPPED),
+    (ONE_A_LINE, "join", [" ".join(ONE_A_LINE)]),
+    (["春眠不觉晓，处处", "闻啼鸟。夜来风雨", "声。"], "auto", [
+        "春眠不觉晓，处处闻啼鸟。夜来风雨声。"]),
+    (["old\rMac\x0cpage"], "keep", ["old", "Mac", "page"])])
+def test_line_breaks(lines, line_breaks, paragraphs):
+    assert readers.paragraphs_of(lines, line_breaks) == paragraphs
 
 
 WIKI = """<doc id="1" url="u" title="Mill &amp; Co">
@@ -170,9 +168,8 @@ Stub
 
 
 def test_wikiextractor(tmp_path):
-    path = tmp_path / "wiki_00"
+    path, counts = tmp_path / "wiki_00", collections.Counter()
     path.write_text(WIKI)
-    counts = collections.Counter()
     first, second = read(path, counts)
     assert first.paragraphs == ["The mill grinds corn   and H2O is wet.", "History."]
     assert first.name == f"{path}, line 1"
@@ -331,43 +328,39 @@ def test_script_warns_of_a_single_document(tmp_path):
     assert done.returncode == 0 and "single document" in done.stderr
 
 
-WRONG = [
-    (["--input_file={0}/nothing*", "--output_file={0}/o"], "no file matches"),
-    (["--output_file={0}/o"], "--input_file names no file"),
-    (["--input_file={0}/a.txt", "--output_file={0}/a.txt"], "is also an input"),
-    (["--input_file={0}/a.txt", "--output_file={0}/o", "--heldout_file={0}/o"],
-     "is also --output_file"),
-    (["--input_file={0}/a.txt", "--output_file={0}/a.txt/o"], "cannot be written"),
-    (["--input_file={0}/a.txt", "--output_file={0}/o", "--heldout_share=0.1"],
-     "--heldout_file does not say"),
-    (["--input_file={0}/a.txt", "--output_file={0}/o", "--heldout_file={0}/h",
-      "--heldout_share=0.1", "--heldout_documents=2"], "exclude each other"),
-    (["--input_file={0}/a.txt", "--output_file={0}/o", "--language=english"],
-     "--language=english"),
-    (["--input_file={0}/a.txt", "--output_file={0}/o", "--input_format=python"],
-     "leave --input_file out"),
-    (["--input_file={0}/a.txt", "--output_file={0}/o", "--max_sentence_chars=3"],
-     "--max_sentence_chars=3 is too small"),
-]
+WRONG = {  # message → flags, besides (or instead of) the input and the output
+    "no file matches": ["--input_file={0}/nothing*"],
+    "--input_file names no file": ["--input_file="],
+    "is also an input": ["--output_file={0}/a.txt"],
+    "is also --output_file": ["--heldout_file={0}/o"],
+    "cannot be written": ["--output_file={0}/a.txt/o"],
+    "--heldout_file does not say": ["--heldout_share=0.1"],
+    "exclude each other": [
+        "--heldout_file={0}/h", "--heldout_share=0.1", "--heldout_documents=2"],
+    "--language=english": ["--language=english"],
+    "leave --input_file out": ["--input_format=python"],
+    "--max_sentence_chars=3 is too small": ["--max_sentence_chars=3"],
+}
 
 
 @pytest.fixture(scope="module", name="refused")
 def _refused(tmp_path_factory):
-    folders = [tmp_path_factory.mktemp("wrong") for _ in WRONG]
-    for folder in folders:
+    """message → folder, result; all in one process, which never loads TensorFlow."""
+    folders = {message: tmp_path_factory.mktemp("wrong") for message in WRONG}
+    for folder in folders.values():
         (folder / "a.txt").write_text("Some text.\n")
-    commands = {str(folder): [flag.format(folder) for flag in flags]
-                for folder, (flags, _) in zip(folders, WRONG)}
-    # All in one process, which never loads TensorFlow.
+    commands = {message: [flag.format(folders[message]) for flag in (
+        "--input_file={0}/a.txt", "--output_file={0}/o", *flags)]
+        for message, flags in WRONG.items()}
     with run_commands("prepare_corpus", commands, light=commands) as results:
-        yield [(folder, results[str(folder)]) for folder in folders]
+        yield {message: (folders[message], results[message]) for message in WRONG}
 
 
-@pytest.mark.parametrize("case", range(len(WRONG)))
-def test_script_refuses(refused, case):
-    folder, result = refused[case]
+@pytest.mark.parametrize("message", WRONG)
+def test_script_refuses(refused, message):
+    folder, result = refused[message]
     assert result["status"] == 1 and not result["loaded"]
-    assert WRONG[case][1] in result["stderr"]
+    assert message in result["stderr"]
     assert [path.name for path in folder.iterdir()] == ["a.txt"]
     assert (folder / "a.txt").read_text() == "Some text.\n"
 
@@ -476,7 +469,6 @@ def test_real_chinese_text(tmp_path):
     path = SHARED / "data/chinese/news_zh_1.txt"
     documents = read(path, document_separator="blank_line")
     assert len(documents) == 10
-    options = Options(language="zh")
     sentences = document_sentences(
-        documents[0], options, collections.Counter())
+        documents[0], Options(language="zh"), collections.Counter())
     assert len(sentences) >= 60 and sum(s.endswith("。") for s in sentences) > 40

@@ -1,18 +1,15 @@
 """train_sentencepiece: the release's settings, symbols and errors."""
 
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import sentencepiece
 
 from albert_tf.errors import InputError
 from albert_tf.tokenization.train_sentencepiece import Options, train, vocab_lines
+from tests.commands import run_commands
 from tests.helpers import SHARED
 
-ROOT = Path(__file__).parents[2]
 SMALL = Options(vocab_size=110, num_threads=2)
 FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
          "(", ")", '"', "-", ".", "–", "£", "€"]
@@ -101,34 +98,43 @@ def test_an_error_in_the_input_comes_through():
         train(damaged(), SMALL)
 
 
-def run(*flags):
-    return subprocess.run([sys.executable, "train_sentencepiece.py", *flags], cwd=ROOT,
-                          capture_output=True, text=True)
+WRONG = {  # message → text, flags
+    "a.txt, line 2: byte 2 is not UTF-8": (b"good\nb\xffd\n", []),
+    "--vocab_size=30000 is more than": (b"good text\n", []),
+    "cannot be written": (b"good text\n", ["--output_prefix={0}/a.txt/o"]),
+    "no file matches": (b"good text\n", ["--input_file={0}/b*"]),
+}
 
 
-def test_script(tmp_path, small):
-    (tmp_path / "a.txt").write_text("\n".join(lines()[:200]) + "\n\n")
-    (tmp_path / "b.txt").write_text("\n".join(lines()[200:]))
-    done = run(f"--input_file={tmp_path}/*.txt", f"--output_prefix={tmp_path}/o/spm",
-               "--vocab_size=110", "--num_threads=2")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "o/spm.model").read_bytes() == small.model
-    assert (tmp_path / "o/spm.vocab").read_bytes() == small.vocab
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """message (or "right") → folder, result; in one process without TensorFlow."""
+    folders = {name: tmp_path_factory.mktemp("command") for name in (*WRONG, "right")}
+    (folders["right"] / "a.txt").write_text("\n".join(lines()[:200]) + "\n\n")
+    (folders["right"] / "b.txt").write_text("\n".join(lines()[200:]))
+    commands = {"right": [
+        f"--input_file={folders['right']}/*.txt", "--vocab_size=110",
+        f"--output_prefix={folders['right']}/o/spm", "--num_threads=2"]}
+    for name, (content, flags) in WRONG.items():
+        (folders[name] / "a.txt").write_bytes(content)
+        commands[name] = [flag.format(folders[name]) for flag in (
+            "--input_file={0}/a.txt", "--output_prefix={0}/spm", *flags)]
+    with run_commands("train_sentencepiece", commands, light=commands) as found:
+        yield {name: (folders[name], found[name]) for name in commands}
 
 
-@pytest.mark.parametrize("content, flags, message", [
-    (b"good\nb\xffd\n", [], "a.txt, line 2: byte 2 is not UTF-8"),
-    (b"good text\n", [], "--vocab_size=30000 is more than"),
-    (b"good text\n", ["--output_prefix={0}/a.txt/o"], "cannot be written"),
-    (b"good text\n", ["--input_file={0}/b*"], "no file matches"),
-])
-def test_script_refuses(tmp_path, content, flags, message):
-    (tmp_path / "a.txt").write_bytes(content)
-    done = run(f"--input_file={tmp_path}/a.txt", f"--output_prefix={tmp_path}/spm",
-               *(f.format(tmp_path) for f in flags))
-    assert done.returncode == 1
-    assert message in done.stderr and "Traceback" not in done.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+def test_script(results, small):
+    folder, done = results["right"]
+    assert done["status"] == 0, done["stderr"]
+    assert (folder / "o/spm.model").read_bytes() == small.model
+    assert (folder / "o/spm.vocab").read_bytes() == small.vocab
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_script_refuses(message, results):
+    folder, done = results[message]
+    assert done["status"] == 1 and message in done["stderr"]
+    assert [path.name for path in folder.iterdir()] == ["a.txt"]
 
 
 @pytest.mark.shared
