@@ -15,6 +15,8 @@ The same flags and text give the same bytes, on any number of cores or on a clus
 again. Memory stays below 1 GB for each process, whatever the size of the text.
 """
 
+import dataclasses
+
 from absl import flags
 
 from albert_tf import files
@@ -118,39 +120,31 @@ flags.DEFINE_bool(
     "before the digit, which the published models expect.")
 
 
+def from_flags(options: type, **given):
+    """Frozen options: those given, and flags of the fields' names."""
+    names = {field.name for field in dataclasses.fields(options)} - given.keys()
+    return options(**given, **{name: FLAGS[name].value for name in names})
+
+
 def options_from_flags() -> DataOptions:
     """The flags as frozen options, globs expanded."""
     for name in ("input_file", "output_file"):
         if not FLAGS[name].value:
             raise InputError(f"--{name} is missing: give a path.")
-    masking = MaskingOptions(
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-        masked_lm_prob=FLAGS.masked_lm_prob,
-        ngram=FLAGS.ngram,
-        favor_shorter_ngram=FLAGS.favor_shorter_ngram,
-        do_whole_word_mask=FLAGS.do_whole_word_mask,
-        do_permutation=FLAGS.do_permutation)
-    instances = InstanceOptions(
-        max_seq_length=FLAGS.max_seq_length,
-        short_seq_prob=FLAGS.short_seq_prob,
-        random_next_sentence=FLAGS.random_next_sentence,
-        sentence_objective=(FLAGS.sentence_objective
-                            if FLAGS["sentence_objective"].present else None),
-        single_segment=FLAGS.single_segment,
-        masking=masking)
+    objective = FLAGS["sentence_objective"]
+    instances = from_flags(
+        InstanceOptions, masking=from_flags(MaskingOptions),
+        sentence_objective=objective.value if objective.present else None)
     outputs = [name.strip() for name in FLAGS.output_file.split(",") if name.strip()]
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(
             f"--num_shards={FLAGS.num_shards} names the files itself, but "
             f"--output_file has {len(outputs)} names; give one of them.")
-    return DataOptions(
+    return from_flags(
+        DataOptions, instances=instances,
         input_files=tuple(files.expand_patterns(FLAGS.input_file, "--input_file")),
         output_files=tuple(shard for name in outputs
-                           for shard in shard_names(name, FLAGS.num_shards)),
-        instances=instances,
-        dupe_factor=FLAGS.dupe_factor,
-        word_start=FLAGS.word_start,
-        random_seed=FLAGS.random_seed)
+                           for shard in shard_names(name, FLAGS.num_shards)))
 
 
 def main(argv):
@@ -163,11 +157,8 @@ def main(argv):
             "--reproduce_release works in one process, --runner on a cluster; give one "
             "of the two.")
     options = options_from_flags()
-    tokenizer = FullTokenizer(
-        vocab_file=FLAGS.vocab_file,
-        do_lower_case=FLAGS.do_lower_case,
-        spm_model_file=FLAGS.spm_model_file,
-        strip_digit_comma_prefix=FLAGS.strip_digit_comma_prefix)
+    tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case,
+                              FLAGS.spm_model_file, FLAGS.strip_digit_comma_prefix)
     if FLAGS.runner:
         from albert_tf.pretraining_data import beam
 

@@ -131,9 +131,8 @@ def main(argv):
     del argv
     options = preparation_options()
     paths = input_paths()
-    layout = readers.Layout(FLAGS.input_format, FLAGS.json_field,
-                           FLAGS.document_separator, FLAGS.line_breaks,
-                           FLAGS.keep_titles)
+    layout = readers.Layout(
+        *(FLAGS[name].value for name in readers.Layout._fields))
     summary = prepare.Summary()
     started = time.time()
     with contextlib.ExitStack() as stack:

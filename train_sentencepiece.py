@@ -59,8 +59,7 @@ def read(paths):
 def main(argv):
     del argv
     options = train_sentencepiece.Options(
-        FLAGS.vocab_size, FLAGS.do_lower_case, FLAGS.character_coverage,
-        FLAGS.input_sentence_size, FLAGS.num_threads, FLAGS.verbose)
+        *(FLAGS[name].value for name in train_sentencepiece.Options._fields))
     train_sentencepiece.check(options)
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     prefix = FLAGS.output_prefix

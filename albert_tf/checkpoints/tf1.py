@@ -41,26 +41,19 @@ def _never(name: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RestoreReport:
-    """What restoring found; names are the release's, sorted.
+    """What restoring found; names are the release's, sorted."""
 
-    Attributes:
-      source: the checkpoint.
-      matched: variables of the model that got their values from it.
-      missing, mismatched, new: variables that keep their values, because it lacks them;
-        has them in another shape (name, shape in the model, in the checkpoint); or
-        either, where they may be new.
-      extra: its tensors that no variable of the model took.
-      unexpected: those of `extra` within the model's own scopes, such as a second group
-        for a model of one. The others are harmless: heads that the model does not have,
-        and the optimizer's state.
-    """
-
-    source: str
-    matched: list[str]
-    missing: list[str]
-    extra: list[str]
+    source: str  # the checkpoint
+    matched: list[str]  # variables of the model that got their values from it
+    missing: list[str]  # variables that it lacks; they keep their values
+    extra: list[str]  # its tensors that no variable took
+    # Variables that it has in another shape: name, shape in the model, in it.
     mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
+    # Those of `extra` within the model's own scopes, such as a second group for a model
+    # of one. The others are harmless: heads that the model does not have, and the
+    # optimizer's state.
     unexpected: list[str]
+    # Variables that may be new, missing or of another shape; they keep their values.
     new: list[str] = dataclasses.field(default_factory=list)
 
     @property

@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import pathlib
+import pickle
 import re
 import time
 import uuid
@@ -80,7 +81,8 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         encoder.dtype.str, sizes)
     files.make_directory(folder, "--output_file")
     try:
-        job.save_encoder(encoder)
+        # Once for all workers, as it is large.
+        files.write(job.file("encoder"), pickle.dumps(encoder))
         with _package_importable():
             _run_pipeline(
                 beam, _pipeline(beam, runner, runner_options, len(spans)), spans, job)

@@ -73,10 +73,6 @@ class Job:
     def new_counts(self) -> InstanceCounts:
         return InstanceCounts(self.options.instances.max_seq_length)
 
-    def save_encoder(self, encoder: PieceEncoder) -> None:
-        """Puts the encoder where workers find it; once, as it is large."""
-        files.write(self.file("encoder"), pickle.dumps(encoder))
-
     def encoder(self) -> PieceEncoder:
         return _load(self.file("encoder"))
 
