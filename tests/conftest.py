@@ -34,10 +34,10 @@ LONG_FILES = (
     "scripts/test_run_pretraining", "scripts/test_run_classifier", "training/test_loop",
     "scripts/test_run_squad", "scripts/test_run_race", "finetuning/test_run",
     "training/test_same_step", "training/test_steps", "modeling/kernels/test_packing",
-    "modeling/kernels/test_fast", "scripts/test_dynamic_masking",
-    "masking/test_in_training", "pretraining_data/test_local",
-    "scripts/test_create_pretraining_data", "modeling/kernels/test_recompute",
-    "training/test_optimization", "serving/test_server", "golden/test_heads")
+    "modeling/kernels/test_fast", "masking/test_in_training",
+    "pretraining_data/test_local", "scripts/test_create_pretraining_data",
+    "modeling/kernels/test_recompute", "training/test_optimization",
+    "serving/test_server", "golden/test_heads")
 
 
 def pytest_addoption(parser):

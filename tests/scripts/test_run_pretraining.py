@@ -1,4 +1,8 @@
-"""run_pretraining.py as a user starts it: wrong inputs, kills, several workers."""
+"""run_pretraining.py as a user starts it: wrong inputs, kills, masks drawn while it
+trains, several workers.
+
+    python -m pytest tests/scripts/test_run_pretraining.py
+"""
 
 import json
 import os
@@ -17,6 +21,7 @@ import tensorflow as tf
 
 from albert_tf import records
 from albert_tf.checkpoints.tf1 import export_tf1
+from albert_tf.masking.options import SpecialIds
 from albert_tf.modeling import models
 from albert_tf.training import log as run_log
 from tests import tiny_run
@@ -31,10 +36,21 @@ FLAGS = dict(
     save_checkpoints_steps=20, iterations_per_loop=10, learning_rate=0.02)
 
 
-def arguments(**changes):
+# For records that are masked while training.
+IDS = SpecialIds(cls=2, sep=3, mask=4)
+NO_IDS = dict.fromkeys(("cls_id", "sep_id", "mask_id"))
+DYNAMIC = dict(
+    max_predictions_per_seq=2, dynamic_masking="true", masked_lm_prob=0.3, cls_id=2,
+    sep_id=3, mask_id=4, input_file="{data}/unmasked.tfrecord",
+    eval_input_file="{data}/unmasked_dev.tfrecord")
+
+
+def arguments(data, **changes):
     """The tiny run's command line; None leaves a flag out."""
-    values = {**FLAGS, **changes}
-    return [f"--{name}={value}" for name, value in values.items() if value is not None]
+    values = {**FLAGS, "input_file": "{data}/train.tfrecord",
+              "albert_config_file": "{data}/config.json", **changes}
+    return [f"--{name}={value}".replace("{data}", str(data))
+            for name, value in values.items() if value is not None]
 
 
 def start(args, program=(SCRIPT,), **environment):
@@ -50,53 +66,58 @@ def finish(process, status=0):
     return output
 
 
-def write(path, rows, **spec):
-    spec = records.pretraining_spec(
-        **{"max_seq_length": tiny_run.LENGTH,
-           "max_predictions_per_seq": tiny_run.PREDICTIONS, **spec})
+def write(path, rows):
+    path.parent.mkdir(exist_ok=True)
     with records.RecordWriter(str(path)) as writer:
         for row in rows:
-            writer.write(spec.serialize(row))
+            writer.write(tiny_run.SPEC.serialize(row))
+
+
+def rows_with_words(count, seed, masked=0):
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        row = tiny_run.example(random, masked)
+        row["input_ids"][[0, row["input_mask"].sum() - 1]] = IDS.cls, IDS.sep
+        row["token_boundary"] = np.maximum(
+            random.integers(0, 2, tiny_run.LENGTH), row["input_ids"] < 4)
+        rows.append(row)
+    return rows
+
+
+def write_with_summary(path, rows, instances=None, **vocabulary):
+    write(path, rows)
+    (path.parent / f"summary-{path.name}.json").write_text(json.dumps({
+        "settings": {"output_files": [path.name], "instances": instances or {}},
+        "vocabulary": {"file": "a.txt", "sha256": "12", "size": 30, **vocabulary}}))
 
 
 @pytest.fixture(scope="module", name="data")
 def _data(tmp_path_factory):
     """Good files and bad ones."""
     folder = tmp_path_factory.mktemp("data")
-    tiny_run.write_records(folder / "train.tfrecord", 50, 1)
-    tiny_run.write_records(folder / "dev.tfrecord", 13, 2)
-    good = (folder / "train.tfrecord").read_bytes()
-    frame = len(good) // 50
     (folder / "config.json").write_text(tiny_run.config(
         num_hidden_layers=1, hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1).to_json())
-
-    def spoilt(name, content):
-        (folder / f"{name}.tfrecord").write_bytes(content)
-
-    spoilt("empty", b"")
-    spoilt("text", b"Not records, but a text, and long enough for a header.")
-    spoilt("truncated", good[:-100])
-    spoilt("flipped", bytes(byte ^ (at == 30 * frame + 200)
-                            for at, byte in enumerate(good)))
     rows = tiny_run.examples(50, 1)
+    write(folder / "train.tfrecord", rows)
+    write(folder / "dev.tfrecord", tiny_run.examples(13, 2))
+    good = (folder / "train.tfrecord").read_bytes()
+    (folder / "truncated.tfrecord").write_bytes(good[:-100])
     rows[40]["input_ids"][1] = tiny_run.VOCAB_SIZE
     write(folder / "later_id.tfrecord", rows)
-
-    (folder / "made").mkdir()
-    tiny_run.write_records(folder / "made" / "train.tfrecord-0", 9, 1)
-    tiny_run.write_records(folder / "made" / "train.tfrecord-1", 9, 1)
-    (folder / "made" / "summary-train.tfrecord-0.json").write_text(json.dumps({
-        "settings": {"output_files": ["old/train.tfrecord-0", "old/train.tfrecord-1"]},
-        "vocabulary": {"kind": "WordPiece", "size": 29}}))
-    (folder / "made" / "summary-other.json").write_text("{")
-    for name, digest in (("named", "12"), ("renamed", "34")):
-        (folder / name).mkdir()
-        tiny_run.write_records(folder / name / "train.tfrecord", 9, 1)
-        (folder / name / "summary-train.tfrecord.json").write_text(json.dumps({
-            "settings": {"output_files": ["train.tfrecord"]},
-            "vocabulary": {"file": "a.txt", "sha256": digest, "size": 30}}))
-
+    rows = tiny_run.examples(9, 1)
+    write_with_summary(folder / "smaller" / "train.tfrecord", rows, size=29)
+    write_with_summary(folder / "named" / "train.tfrecord", rows)
+    write_with_summary(folder / "renamed" / "train.tfrecord", rows, sha256="34")
+    write(folder / "unmasked.tfrecord", rows_with_words(30, 1))
+    write(folder / "unmasked_dev.tfrecord", rows_with_words(9, 2))
+    write(folder / "masked.tfrecord", rows_with_words(9, 3, masked=2))
+    for name, instances in (("none", {"sentence_objective": "none"}),
+                            ("next", {"random_next_sentence": True})):
+        write_with_summary(
+            folder / f"records_{name}" / "train.tfrecord", rows_with_words(9, 4),
+            instances, special_ids=IDS._asdict())
     export_tf1(models.AlbertForPreTraining(tiny_run.config(intermediate_size=20)),
                str(folder / "other_shape" / "model.ckpt"))
     return folder
@@ -191,8 +212,9 @@ def test_options_are_kept(results, data):
 
 # ---- wrong inputs ----------------------------------------------------------
 
-# name → (flags, pattern of the sentence), {data} and {out} stand for folders. Found
-# before TensorFlow is loaded:
+# name → (flags, pattern of the sentence), {data} stands for the folder. What is wrong
+# with files, configs and devices, the tests of their checks have more of.
+# Found before TensorFlow is loaded:
 EARLY = {
     "no match": (
         dict(input_file="{data}/nothing-*"),
@@ -205,9 +227,6 @@ EARLY = {
         dict(max_seq_length=7),
         r"train.tfrecord, record 1: .* have 8 values where max_seq_length says 7 "
         r"\(set max_seq_length to 8"),
-    "predictions": (
-        dict(max_predictions_per_seq=5),
-        r"train.tfrecord, record 1: .* 3 values where max_predictions_per_seq says 5"),
     "positions": (
         dict(max_seq_length=9),
         "--max_seq_length 9 is over the config's max_position_embeddings 8"),
@@ -215,36 +234,19 @@ EARLY = {
         dict(config_overrides="vocab_size=20"),
         r"train.tfrecord, record 1: input_ids holds \d+, which is not in 0..19, as "
         "vocab_size 20 says; create the data with the model's vocabulary"),
-    "vocabulary in the summary": (
-        dict(input_file="{data}/made/train.tfrecord-1"),
-        "made/train.tfrecord-1 was made with a vocabulary of 29 pieces, as "
-        "{data}/made/summary-train.tfrecord-0.json says, but the config's vocab_size "
-        r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "vocabulary in the summary, evaluation": (
-        dict(eval_input_file="{data}/made/train.tfrecord-0"),
-        "vocabulary of 29 pieces"),
-    "heads": (
-        dict(config_overrides="num_attention_heads=3"),
-        "hidden_size 8 is not a multiple of num_attention_heads 3"),
+        dict(eval_input_file="{data}/smaller/train.tfrecord"),
+        "smaller/train.tfrecord was made with a vocabulary of 29 pieces, as "
+        "{data}/smaller/summary-train.tfrecord.json says, but the config's vocab_size "
+        r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "no model": (
         dict(albert_config_file=None),
         "give either --albert_config_file=FILE or --model=NAME, one of base, "),
     "two models": (dict(model="base"), "give either --albert_config_file=FILE or"),
-    "no config file": (
-        dict(albert_config_file="{data}/none.json"), "none.json: cannot be opened"),
     "override": (
         dict(config_overrides="hidden"), "'hidden' is not of the form field=value"),
     "override, unknown": (
         dict(config_overrides="hidden_sise=4"), "no field is named 'hidden_sise'"),
-    "override, no number": (
-        dict(config_overrides="hidden_size=big"), "hidden_size is 'big'; it must be a"),
-    "override, out of range": (
-        dict(config_overrides="hidden_dropout_prob=1.5"), "hidden_dropout_prob is 1.5"),
-    "empty file": (
-        dict(input_file="{data}/empty.tfrecord"), "empty.tfrecord: the file is empty"),
-    "no TFRecord": (
-        dict(input_file="{data}/text.tfrecord"),
-        "text.tfrecord, record 1: not a TFRecord file"),
     "truncated": (
         dict(input_file="{data}/train.tfrecord,{data}/truncated.tfrecord"),
         "truncated.tfrecord, record 50: cut off, at least 100 bytes are missing"),
@@ -255,10 +257,10 @@ EARLY = {
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
-    "learning rate": (
-        dict(learning_rate="nan"), "--learning_rate is nan; give a number of at least"),
-    "learning rate, infinite": (dict(learning_rate="inf"), "--learning_rate is inf"),
-    "learning rate, negative": (dict(learning_rate=-1), "--learning_rate is -1.0"),
+    **{f"learning rate {value}": (
+        dict(learning_rate=value),
+        f"--learning_rate is {value}.*; give a number of at least")
+       for value in ("nan", "inf", "-1")},
     "power": (dict(poly_power="nan"), "--poly_power is nan; give a number"),
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
@@ -269,27 +271,35 @@ EARLY = {
     "optimizer": (dict(optimizer="sgd"), "--optimizer=sgd: value should be one of"),
     "misspelt flag": (
         dict(learning_rat=1), "Unknown command line flag 'learning_rat'. Did you mean"),
+    "evaluation is masked": (
+        {**DYNAMIC, "eval_input_file": "{data}/masked.tfrecord"},
+        "masked.tfrecord: the records are masked already"),
+    "no ids": (
+        {**DYNAMIC, **NO_IDS}, "--dynamic_masking needs --cls_id, --sep_id, --mask_id, "
+        "because no summary beside .*dev.tfrecord"),
+    "no dynamic masking": (
+        dict(ngram=2),
+        "--ngram says how masks are made while training; give --dynamic_masking too"),
+    "nothing to mask": (
+        {**DYNAMIC, "masked_lm_prob": 0}, "--masked_lm_prob=0 masks nothing"),
+    "ngram": ({**DYNAMIC, "ngram": 0}, "--ngram=0: give a number of 1 or more"),
+    "length": (
+        {**DYNAMIC, "max_seq_length": 7}, "have 8 values where max_seq_length says 7"),
+    "objective": (
+        {**DYNAMIC, "sentence_objective": "order",
+         "input_file": "{data}/records_next/train.tfrecord"},
+        "train.tfrecord was made with the sentence objective next, as .*/records_next/"
+        "summary-train.tfrecord.json says, but --sentence_objective=order is given"),
 }
 
-# Found when the devices and the model are made:
+# Found when the devices and the model are made, or while training:
 LATE = {
     "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs here"),
-    "mirrored over GPUs": (
-        dict(num_gpus=1, distribution_strategy="mirrored"), "--num_gpus is 1, but"),
-    "no TF_CONFIG": (
-        dict(distribution_strategy="multi_worker_mirrored"),
-        "needs the environment variable TF_CONFIG"),
     "no TPU": (dict(use_tpu="true"), "give the TPU's name or address: --tpu=NAME"),
-    "virtual CPUs of GPUs": (
-        dict(num_virtual_cpus=2, num_gpus=1), "--num_virtual_cpus stands alone"),
     "batch in parts": (
         dict(gradient_accumulation_steps=3),
         r"train_batch_size 8 must be a positive multiple of 3, the number of replicas "
         r"\(1\) times gradient_accumulation_steps \(3\)"),
-    "evaluation batch": (
-        dict(eval_batch_size=0, eval_input_file="{data}/dev.tfrecord"),
-        "eval_batch_size 0 must be a positive"),
-    "num_train_steps": (dict(num_train_steps=0), "num_train_steps is 0; give a whole"),
     "no checkpoint": (
         dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
         "{data}/none: there is no checkpoint"),
@@ -300,35 +310,33 @@ LATE = {
         r"--allow_partial_init\)"),
     "nothing to evaluate": (
         dict(do_train="false", do_eval="true"), "there is no model to use: "),
-    "bit flip": (
-        dict(input_file="{data}/train.tfrecord,{data}/flipped.tfrecord"),
-        r"flipped.tfrecord, record 31: damaged \(the checksum of its content is wrong"),
     "id in a later record": (
         dict(input_file="{data}/later_id.tfrecord"),
         "later_id.tfrecord, record 41: input_ids holds 30, which is not in 0..29"),
-    "divergence": (
-        dict(learning_rate=1e30, num_warmup_steps=0),
-        "the loss or the gradient is not finite at step 1; there is no checkpoint"),
 }
 
 # Commands that work, in the same process:
+BROKEN = dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken")
 WORKING = {
     "partial init": dict(
         init_checkpoint="{data}/other_shape/model.ckpt", allow_partial_init="true",
         num_train_steps=1, input_file="{data}/named/train.tfrecord"),
     "records of another vocabulary": dict(
         input_file="{data}/renamed/train.tfrecord", output_dir="{data}/partial init"),
-    "unbroken": dict(
-        eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken"),
+    "unbroken": dict(eval_input_file="{data}/dev.tfrecord"),
     # After a process of its own, which was killed.
-    "stopped": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
-    "resumed": dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken"),
+    "stopped": BROKEN,
+    "resumed": BROKEN,
     "evaluation": dict(
         eval_input_file="{data}/dev.tfrecord", output_dir="{data}/unbroken",
         do_train="false", do_eval="true", eval_batch_size=5, input_file=None),
     "some of the evaluation": dict(
         do_eval="true", do_train="false", output_dir="{data}/unbroken",
         max_eval_steps=1),
+    "pieces alone": dict(
+        DYNAMIC, **NO_IDS, do_eval="true", num_train_steps=4, save_checkpoints_steps=2,
+        input_file="{data}/records_none/train.tfrecord", eval_input_file=None),
+    "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
 }
 
 
@@ -341,11 +349,8 @@ def _results(data):
     commands = {}
     for name in (*WORKING, *EARLY, *LATE):
         flags = WORKING.get(name) or {**EARLY, **LATE}[name][0]
-        flags = {"input_file": "{data}/train.tfrecord",
-                 "albert_config_file": "{data}/config.json",
-                 "output_dir": f"{{data}}/{name}", **flags}
-        commands[name] = [argument.replace("{data}", str(data))
-                          for argument in arguments(**flags)]
+        commands[name] = arguments(
+            data, **{"output_dir": f"{{data}}/{name}", **flags})
     # A run within a process that has loaded TensorFlow is fast.
     commands["stopped"], kill = [
         "stop", data / "broken" / "checkpoint", moments.uniform(0, 0.05),
@@ -377,7 +382,7 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     results.ok("partial init")
     path = data / "partial init" / "vocabulary.json"
     assert json.loads(path.read_text()) == kept
-    # Where no summary tells, nothing is claimed.
+    # Where no summary says, nothing is claimed.
     results.ok("unbroken")
     assert not (data / "unbroken" / "vocabulary.json").exists()
     result = results["records of another vocabulary"]
@@ -392,17 +397,56 @@ def test_start_that_fails_leaves_nothing(results, data):
     assert not list((data / "no checkpoint").iterdir())
 
 
-def test_summary_that_is_damaged_is_left_out_aloud(results):
-    log = results["vocabulary in the summary"]["log"]
-    assert "summary-other.json is left out" in log
-
-
-def test_script_tells_a_mistake_without_a_traceback():
+def test_a_mistake_gives_no_traceback():
     for args, status, sentence in (
             (["--learning_rat=1"], 1, "Unknown command line flag 'learning_rat'"),
             (["learning_rate=1"], 1, "'learning_rate=1' is not a flag"),
             ([], 1, "give either --albert_config_file=FILE or --model=NAME")):
         assert sentence in finish(start(args), status)
+
+
+# ---- masks drawn while training, the sentence objective of the records -------
+
+
+@pytest.mark.slow
+def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_path):
+    """SIGKILL at a random moment, twice."""
+    for name in ("unbroken", "killed"):
+        folder = tmp_path / name
+        args = arguments(data, **DYNAMIC, output_dir=folder)
+        for _ in range(2 * (name == "killed")):
+            process = start(args)
+            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
+            process.communicate()
+        output = finish(start(args))
+    assert "Resuming at step" in output
+    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
+
+
+def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
+    results.ok("pieces alone")
+    rows = {row["split"]: row for row in metrics(data / "pieces alone")}
+    for names in (rows["train"].keys(), rows["eval"].keys()):
+        assert "masked_lm_loss" in names
+        assert not [name for name in names if "sentence_order" in name]
+    early, late = (stored(data / "pieces alone", f"model.ckpt-{n}") for n in (2, 4))
+    frozen = {key for key in late if "pooler" in key or "seq_rel" in key}
+    assert len(frozen) == 4 and not any("adam" in key for key in frozen)
+    for key in late.keys() - {"save_counter/.ATTRIBUTES/VARIABLE_VALUE"}:
+        same = np.array_equal(early[key], late[key])
+        assert same == (key in frozen), key
+    other = json.loads((data / "pieces alone" / "options.json").read_text())
+    assert other["sentence_objective"] == "none"
+    assert other["masked_lm_prob"] == 0.3 and other["special_ids"]["mask"] == 4
+    kept = json.loads((data / "pieces alone" / "vocabulary.json").read_text())
+    assert kept["special_ids"] == IDS._asdict()
+    # Nor can a run take them up again half-way.
+    assert results["other objective"]["status"] == 1
+    assert re.search(
+        "the run in .*/pieces alone started with --sentence_objective=none, now it is "
+        "order; choose another", results["other objective"]["stderr"])
+    log = results["pieces alone"]["log"]
+    assert "Masks are drawn anew each time: 2 pieces of a sequence of 8" in log
 
 
 # ---- several workers -------------------------------------------------------
@@ -429,9 +473,8 @@ def start_workers(args, other_args=None, program=(SCRIPT,)):
 
 def worker_arguments(data, folder, **changes):
     return arguments(
-        input_file=data / "train.tfrecord", eval_input_file=data / "dev.tfrecord",
-        albert_config_file=data / "config.json", output_dir=folder, eval_batch_size=6,
-        distribution_strategy="multi_worker_mirrored", **changes)
+        data, eval_input_file="{data}/dev.tfrecord", output_dir=folder,
+        eval_batch_size=6, distribution_strategy="multi_worker_mirrored", **changes)
 
 
 @pytest.mark.slow

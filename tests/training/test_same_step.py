@@ -15,23 +15,24 @@ import pytest
 
 from albert_tf.config import SHARING
 from tests.training.tiny_trainer import (
-    TASKS, assert_close, column, even_batches, training)
+    TASKS, Training, assert_close, column, even_batches, training)
 
 SLOW = pytest.mark.slow
 
 
-@functools.cache
-def steps(even=False, count=3, **how):
+def steps(even=False, count=3, make=Training, **how):
     """Metrics of some steps, weights and moments after them."""
-    made = training(**how)
+    made = make(**how)
     rows = made.run(even_batches() if even else None, count)
     return rows, made.state()
 
 
-def assert_same_steps(which, changed, tolerance, state_too=True, even=False):
-    """Of steps as in `which`, and of those computed as in `changed`."""
-    (rows, state), (other_rows, other_state) = (
-        steps(even, **{**which, **changes}) for changes in ({}, changed))
+# The plain steps, each computed once.
+cached_steps = functools.cache(functools.partial(steps, make=training))
+
+
+def assert_same_steps(found, expected, tolerance, changed, state_too=True):
+    (other_rows, other_state), (rows, state) = found, expected
     names = rows[0].keys() - {"steps_per_second"}
     assert len(rows) == len(other_rows) == 3 and names <= other_rows[0].keys()
     if "replicas" in changed:
@@ -45,7 +46,6 @@ def assert_same_steps(which, changed, tolerance, state_too=True, even=False):
                                    rtol=tolerance, atol=1e-6, err_msg=name)
     if state_too:
         assert_close(other_state, state, tolerance)
-    return rows
 
 
 # Where the parts of a batch hold different numbers of masked pieces, and the gradients
@@ -84,10 +84,12 @@ RECOMPUTE = dict(recompute=True)
                    RECOMPUTE, marks=SLOW)
       for dtype in ("float32", "bfloat16", "float16"))])
 def test_step_is_the_same(which, changed):
-    rows = assert_same_steps(
-        which, changed, 1e-5, even="replicas" in {**which, **changed})
+    even = "replicas" in {**which, **changed}
+    expected = cached_steps(even, **which)
+    assert_same_steps(
+        steps(even, **{**which, **changed}), expected, 1e-5, changed)
     if which == CLIPPED:
-        assert min(column(rows, "gradient_norm")) > 0.5
+        assert min(column(expected[0], "gradient_norm")) > 0.5
 
 
 @pytest.mark.parametrize("dtype, fast, tolerance", [
@@ -96,7 +98,7 @@ def test_step_is_the_same(which, changed):
     pytest.param("float16", False, 0.005, marks=SLOW)])
 def test_half_the_bits_train_to_the_same_loss(dtype, fast, tolerance):
     whole, half = (
-        column(steps(even=True, count=20, **how)[0], "total_loss")
+        column(steps(even=True, count=20, make=training, **how)[0], "total_loss")
         for how in (CLIPPED, dict(CLIPPED, dtype=dtype, fast=fast)))
     assert whole[-1] < 0.8 * whole[0]
     np.testing.assert_allclose(half, whole, rtol=tolerance)
@@ -175,8 +177,9 @@ def test_combination_is_the_same(chosen):
     which = {"layers": 2, "clip_norm": 2.0, "epsilon": 1e-2,
              **{name: chosen[name] for name in chosen.keys() - how.keys()}}
     # XLA leaves out roundings between the operations that it fuses.
-    tolerance = {"float32": 2e-5, "bfloat16": 0.1, "float16": 0.01}[chosen["dtype"]]
-    assert_same_steps(which, how, tolerance, state_too=chosen["dtype"] == "float32")
+    tolerance = {"float32": 2e-5, "bfloat16": 0.1, "float16": 0.02}[chosen["dtype"]]
+    assert_same_steps(steps(**which, **how), steps(**which), tolerance, how,
+                      state_too=chosen["dtype"] == "float32")
 
 
 def test_pairs_are_all_there():
