@@ -65,7 +65,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
     # The names of the specs become those of the signature's inputs.
-    @tf.function(input_signature=[{
+    @tf.function(autograph=False, input_signature=[{
         name: tf.TensorSpec([None, None], tf.int32, name=name) for name in inputs}])
     def serve(features):
         return outputs(features, computation)
