@@ -1,0 +1,172 @@
+"""The course of fine-tuning, with a made-up task: what it does, resumes and refuses."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError, Stopped
+from albert_tf.finetuning.task import FineTuningTask, Settings, fine_tune
+from albert_tf.finetuning.tasks.common import ExampleSet
+from albert_tf.modeling.models import AlbertForSequenceClassification
+from albert_tf.records.spec import classification_spec
+from albert_tf.training import loop, objectives
+from albert_tf.training.options import RunOptions
+from tests import tiny_run
+
+LENGTH = 8
+SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)
+CONFIG = tiny_run.config(num_hidden_layers=1, hidden_dropout_prob=0.1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _without_curves():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "draw_curves", lambda *args: None)
+        yield
+
+
+def make_rows(count, seed):
+    random = np.random.default_rng(seed)
+    return [{"input_ids": random.integers(5, tiny_run.VOCAB_SIZE, size).tolist(),
+             "input_mask": [1] * size, "segment_ids": [0] * size, "label_ids": [n % 3]}
+            for n, size in enumerate(random.integers(2, LENGTH + 1, count))]
+
+
+SETS = {"train": make_rows(8, 5), "dev": make_rows(5, 6), "test": make_rows(3, 7)}
+
+
+class MadeUp(FineTuningTask):
+    """Whose examples are features already; it keeps what it is asked to write."""
+
+    def __init__(self, folder, prediction_split="test"):
+        self.folder, self.prediction_split = folder, prediction_split
+        self.written, self.exported, self.scored = {}, [], lambda: None
+
+    def read(self, split):
+        return ExampleSet(SETS[split], notes=(f"{split} is made up.",))
+
+    def spec(self):
+        return SPEC
+
+    def featurizer(self, split):
+        return lambda row: [row]
+
+    def sources(self, split, data):
+        return {f"{split} data": str(len(data.examples))}
+
+    def feature_settings(self, split):
+        return {}
+
+    def model(self):
+        return AlbertForSequenceClassification(CONFIG, 3), objectives.CLASSIFICATION
+
+    def score(self, data, outputs, table):
+        self.scored()
+        assert len(data.examples) == table.num_rows == len(outputs["logits"])
+        return {"accuracy": 0.5}
+
+    def write(self, split, data, outputs, table, step):
+        self.written[split] = step, np.stack(outputs["logits"])
+
+    def export(self, model, metrics):
+        self.exported.append((len(model.weights), dict(metrics)))
+
+    def kept_options(self):
+        return {"num_warmup_steps": self.settings.num_warmup_steps}
+
+    def run(self, *wanted, export_dir="", **kept):
+        """Does what is wanted of "train", "eval" and "predict"."""
+        vocabulary = self.folder.parent / "vocab.txt"
+        vocabulary.write_text("[PAD]\n")
+        options = RunOptions(
+            str(self.folder), num_train_steps=4, train_batch_size=4, eval_batch_size=3,
+            iterations_per_loop=2, save_checkpoints_steps=2)
+        fine_tune(self, Settings(
+            options, CONFIG, None, str(vocabulary), tf.distribute.get_strategy,
+            *(what in wanted for what in ("train", "eval", "predict")),
+            learning_rate=0.01, num_warmup_steps=1, optimizer="adamw",
+            max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
+            features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
+            kept={"task": "made-up", **kept}))
+        return self
+
+
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory):
+    """One that trained, evaluated and predicted."""
+    return MadeUp(tmp_path_factory.mktemp("made up") / "whole").run(
+        "train", "eval", "predict", export_dir="exported")
+
+
+def options_of(task):
+    return json.loads((task.folder / "options.json").read_text())
+
+
+def test_course_of_a_task(whole, caplog):
+    # The best of equal ones is the first.
+    assert whole.written["dev"][0] == whole.written["test"][0] == 2
+    assert [len(logits) for _, logits in whole.written.values()] == [5, 3]
+    [(count, metrics)] = whole.exported
+    assert count and metrics["accuracy"] == 0.5
+    assert options_of(whole)["num_warmup_steps"] == 1
+    assert options_of(whole)["num_train_steps"] == 4
+
+    # The folder alone gives the same; a set that is there twice is predicted once.
+    again = MadeUp(whole.folder).run("predict")
+    np.testing.assert_allclose(again.written["test"][1], whole.written["test"][1],
+                               atol=1e-6)
+    assert list(again.written) == ["test"] and not again.exported
+    assert "Reusing the features of 3 records" in caplog.text
+    assert "test is made up." in caplog.text and "dev is made up" not in caplog.text
+    same = MadeUp(whole.folder, prediction_split="dev").run("eval", "predict")
+    assert list(same.written) == ["dev"]
+
+
+def test_export_alone(whole):
+    task = MadeUp(whole.folder).run(export_dir="exported")
+    assert task.exported == [(whole.exported[0][0], {})] and not task.written
+
+
+def test_a_task_may_count_its_steps_by_its_examples(tmp_path):
+    class Counted(MadeUp):
+        def schedule(self, num_examples):
+            return num_examples // 4, 0
+
+    task = Counted(tmp_path / "run").run("train")
+    assert task.settings.run.num_train_steps == options_of(task)["num_train_steps"] == 2
+    assert options_of(task)["num_warmup_steps"] == 0
+
+
+def test_stopped_task_ends_as_the_unbroken_one(whole, tmp_path):
+    task = MadeUp(tmp_path / "stopped")
+    task.scored = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Stopped):
+        task.run("train", "eval")
+    assert (task.folder / "model.ckpt-3.index").exists()
+    MadeUp(task.folder).run("train", "eval")
+    found, expected = (tf.train.load_checkpoint(str(each.folder / "model.ckpt-4"))
+                       for each in (task, whole))
+    for key in expected.get_variable_to_shape_map():
+        if key.startswith(("model", "optimizer", "step")):
+            np.testing.assert_allclose(found.get_tensor(key), expected.get_tensor(key),
+                                       rtol=1e-5, atol=1e-7, err_msg=key)
+
+
+@pytest.mark.parametrize("wanted", ["train", "eval"])
+def test_folder_of_another_task_is_refused_before_its_data_are_read(wanted, whole):
+    task = MadeUp(whole.folder)
+    task.read = None
+    with pytest.raises(InputError, match="task 'made-up' there, 'other' here"):
+        task.run(wanted, task="other")
+
+
+def test_a_task_that_lacks_a_part_is_refused_when_it_is_made():
+    class Lacking(FineTuningTask):
+        read = MadeUp.read
+
+    with pytest.raises(TypeError, match="abstract methods? .*featurizer.*write"):
+        Lacking()
