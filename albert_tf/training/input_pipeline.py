@@ -33,6 +33,9 @@ _READ_BYTES = 2 << 20  # per read and file; large reads matter for gs://
 _TRAINING, _EVALUATION = 1, 2
 _DRAWS_PER_BLOCK = 4  # of Philox
 
+# Nothing here needs AutoGraph, whose conversion takes longer than all else at the start.
+_no_autograph = tf.autograph.experimental.do_not_convert
+
 
 class EvaluationData(NamedTuple):
     """Batches of one pipeline: `num_batches` is the same in every shard, `num_examples`
@@ -159,12 +162,14 @@ def training_dataset(
     start_epoch, skipped = divmod(
         start_batch * batch_size, sum(f.num_records for f in shard))
 
+    @_no_autograph
     def epoch_records(epoch):
         records = _epoch_records(shard, epoch, _order_seed(seed, shard_index),
                                  shuffle_buffer)
         # After the shuffle, so that the rest comes as in a run that was not stopped.
         return records.skip(tf.where(epoch == start_epoch, np.int64(skipped), 0))
 
+    @_no_autograph
     def parse(number, serialized):
         features = spec.parse(serialized)
         if random_map is None:
@@ -240,10 +245,12 @@ def evaluation_dataset(
     num_batches = -(-num_examples // (batch_size * num_shards))
     num_batches += -num_batches % batches_multiple_of
 
+    @_no_autograph
     def with_draws(number, record):
         # The number among the records of all shards.
         return record, draw((0, 0, _EVALUATION), number, 1, random_map.num_draws)[0]
 
+    @_no_autograph
     def parse(serialized, *draws):
         features = spec.parse(serialized)
         if draws:
