@@ -57,15 +57,11 @@ class AlbertConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            _check_type(field, getattr(self, field.name))
-        for name in ("vocab_size", "embedding_size", "hidden_size",
-                     "num_hidden_layers", "num_hidden_groups",
-                     "num_attention_heads", "intermediate_size",
-                     "inner_group_num", "max_position_embeddings",
-                     "type_vocab_size"):
-            if getattr(self, name) < 1:
+            value = getattr(self, field.name)
+            _check_type(field, value)
+            if field.type is int and value < 1 and field.name != "down_scale_factor":
                 raise InputError(
-                    f"config: {name} is {getattr(self, name)}; it must be 1 or more.")
+                    f"config: {field.name} is {value}; it must be 1 or more.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(

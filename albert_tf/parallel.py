@@ -91,9 +91,9 @@ class WorkerPool(contextlib.AbstractContextManager):
         """Yields results until all is done; a BrokenProcessPool leaves work pending."""
         self._start()
         try:
-            for place, (item, future) in enumerate(pending):
+            for index, (item, future) in enumerate(pending):
                 if not _is_done(future):
-                    pending[place] = item, self._pool.submit(_apply, item)
+                    pending[index] = item, self._pool.submit(_apply, item)
             while True:
                 room = _AHEAD * self._num_workers - len(pending)
                 for item in itertools.islice(todo, room):

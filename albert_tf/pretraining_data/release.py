@@ -111,20 +111,6 @@ def make_records(
     return records, counts
 
 
-def write_outputs(records: Sequence[bytes], paths: Sequence[str],
-                  summary: dict[str, bytes]) -> None:
-    """Writes records to the files in turn, and the summary's files: all or none, so
-    that earlier files stay as they were if one cannot be written."""
-    with files.staged(*paths, *summary) as staged:
-        with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(RecordWriter(path))
-                       for path in staged[:len(paths)]]
-            for number, record in enumerate(records):
-                writers[number % len(paths)].write(record)
-        for path, content in zip(staged[len(paths):], summary.values()):
-            files.write(path, content)
-
-
 def create(options: DataOptions, tokenizer: FullTokenizer,
            random: Optional[RandomSource] = None, *,
            picture: bool = True) -> dict[str, Any]:
@@ -144,7 +130,15 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, counts)
-    write_outputs(
-        records, options.output_files, summary_files(summary, options, picture))
+    contents, outputs = summary_files(summary, options, picture), options.output_files
+    # All or none, so that earlier files stay as they were if one cannot be written.
+    with files.staged(*outputs, *contents) as staged:
+        with contextlib.ExitStack() as stack:
+            writers = [stack.enter_context(RecordWriter(path))
+                       for path in staged[:len(outputs)]]
+            for number, record in enumerate(records):
+                writers[number % len(outputs)].write(record)
+        for path, content in zip(staged[len(outputs):], contents.values()):
+            files.write(path, content)
     report(options, summary, time.monotonic() - begin)
     return summary

@@ -216,9 +216,9 @@ def _random_segment(
 def _split_segment(segment: Segment, pieces: Pieces,
                    random: RandomSource) -> tuple[Segment, Segment]:
     # Before the start of a word if there is one: half a word would give the order away.
-    places = [place for place in range(1, len(segment))
-              if pieces.starts_word[segment[place]]]
-    cut = random.python.choice(places or range(1, len(segment)))
+    starts = [index for index in range(1, len(segment))
+              if pieces.starts_word[segment[index]]]
+    cut = random.python.choice(starts or range(1, len(segment)))
     return segment[:cut], segment[cut:]
 
 

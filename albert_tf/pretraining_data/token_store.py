@@ -11,7 +11,6 @@ Files are written as the text is read, and read where something is needed, so th
 neither a part nor a document is ever in memory as a whole.
 """
 
-import collections
 import contextlib
 import itertools
 import os
@@ -23,6 +22,7 @@ from albert_tf import keyed_random
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data import spans
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
+from albert_tf.pretraining_data.summary import CorpusCounts
 from albert_tf.pretraining_data.work_folder import WorkFolder
 
 # A document's id, and where it begins in its part: in sentences and in codes. The row
@@ -64,9 +64,7 @@ class _Tokenizing:
 
     def __init__(self, paths: Sequence[str], encoder: PieceEncoder,
                  max_pieces: int, max_sentences: int):
-        self.counts = collections.Counter(
-            documents=0, sentences=0, pieces=0, unknown_pieces=0,
-            lines_without_pieces=0, single_sentence_documents=0)
+        self.counts = CorpusCounts()
         self._paths = paths
         self._encoder = encoder
         self._limits = (("pieces", max_pieces), ("sentences", max_sentences))
@@ -99,12 +97,12 @@ class _Tokenizing:
         codes = np.insert(encoded.codes, pieces_before[bounds[1:-1][kept]],
                           self._encoder.separator)
         lengths = lengths[lengths != 0]
-        first = -self.counts["sentences"] % SENTENCES_PER_MARK
-        marks = self.counts["pieces"] + sums_before(lengths)[:-1]
-        self.counts["unknown_pieces"] += encoded.unknown_pieces
-        self.counts["sentences"] += len(lengths)
-        self.counts["pieces"] += int(pieces_before[-1])
-        self.counts["lines_without_pieces"] += len(block.lines) - len(lengths)
+        first = -self.counts.sentences % SENTENCES_PER_MARK
+        marks = self.counts.pieces + sums_before(lengths)[:-1]
+        self.counts.unknown_pieces += encoded.unknown_pieces
+        self.counts.sentences += len(lengths)
+        self.counts.pieces += int(pieces_before[-1])
+        self.counts.lines_without_pieces += len(block.lines) - len(lengths)
         return (codes, lengths.astype(LENGTH), rows,
                 marks[first::SENTENCES_PER_MARK].astype(MARK))
 
@@ -128,8 +126,8 @@ class _Tokenizing:
         rows["first_sentence"], self._first_sentence = first[:-1], int(first[-1])
         first = self._first_code + sums_before(pieces[kept] + 1)
         rows["first_code"], self._first_code = first[:-1], int(first[-1])
-        self.counts["documents"] += len(kept)
-        self.counts["single_sentence_documents"] += int(
+        self.counts.documents += len(kept)
+        self.counts.single_sentence_documents += int(
             np.count_nonzero(sentences == 1))
         return rows, kept
 
@@ -157,7 +155,7 @@ def write_part(
             arrays = state.end() if block is None else state.add(block)
             for stream, array in zip(streams.values(), arrays):
                 stream.write(array.tobytes())
-    return dict(state.counts), {name: stream.sum for name, stream in streams.items()}
+    return vars(state.counts), {name: stream.sum for name, stream in streams.items()}
 
 
 # ---- reading -----------------------------------------------------------------

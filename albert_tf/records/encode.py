@@ -171,15 +171,15 @@ def _ragged_varints(values: np.ndarray,
     encoded = np.empty((*values.shape, num_bytes), np.uint8)
     used = np.empty(encoded.shape, bool)
     used[..., 0] = True
-    for place in range(num_bytes):
+    for byte in range(num_bytes):
         low = values.astype(np.uint8)
-        if place + 1 < num_bytes:
+        if byte + 1 < num_bytes:
             more = np.greater(values, 127)
-            used[..., place + 1] = more
+            used[..., byte + 1] = more
             # Bit 7 of `low` is set only where more bytes follow.
             low |= more.view(np.uint8) << 7
             values = values >> 7
-        encoded[..., place] = low
+        encoded[..., byte] = low
     used = used.reshape(len(values), -1)
     # Faster than indexing with booleans, which copies run by run.
     return used.sum(axis=1), encoded.reshape(-1).compress(used.reshape(-1))

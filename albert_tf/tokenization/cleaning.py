@@ -65,10 +65,10 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True) -> list[str]:
     lines = [" ".join(text.split()) for text in texts]
     whole = "\n".join(lines)
     if not whole.isascii():
-        places = [i for i, line in enumerate(lines) if not line.isascii()]
+        changed = [i for i, line in enumerate(lines) if not line.isascii()]
         plain = _without_combining(unicodedata.normalize(
-            "NFKD", "\n".join([lines[i] for i in places])))
-        for i, line in zip(places, plain.split("\n")):
+            "NFKD", "\n".join([lines[i] for i in changed])))
+        for i, line in zip(changed, plain.split("\n")):
             lines[i] = line
         if not lower:
             return lines
@@ -79,7 +79,7 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True) -> list[str]:
 @functools.lru_cache(maxsize=None)
 def _combining() -> np.ndarray:
     """Whether a code point is a combining character: bool [0x20001]. Planes from 2 on
-    have none; they share the last place."""
+    have none; they share the last row."""
     table = np.zeros(0x20001, bool)
     table[:-1] = np.fromiter(
         map(unicodedata.combining, map(chr, range(0x20000))), np.uint8, 0x20000)
