@@ -165,6 +165,7 @@ def test_the_light_folders_load_no_tensorflow():
                    and not m.startswith("pretraining_data.beam"))
     code = "\n".join([
         "import sys", "import albert_tf", "albert_tf.AlbertConfig.named('base')",
+        "albert_tf.tokenization.FullTokenizer",
         *(f"import albert_tf.{module}" for module in light),
         f"loaded = [name for name in {TENSORFLOW} if name in sys.modules]",
         "assert not loaded, loaded"])

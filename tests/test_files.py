@@ -56,17 +56,20 @@ def test_files_and_folders_get_their_names_together(tmp_path):
     assert names(tmp_path / "new") == ["a", "model"]
 
 
-@pytest.mark.parametrize("error, raised", [
-    (InputError("wrong"), InputError), (KeyboardInterrupt(), KeyboardInterrupt),
-    (OSError(errno.ENOSPC, "No space left"), Interruption)])
-def test_what_was_there_stays_if_writing_fails(tmp_path, error, raised):
+@pytest.mark.parametrize("error, raised, message", [
+    (InputError("wrong"), InputError, "wrong"),
+    (KeyboardInterrupt(), KeyboardInterrupt, None),
+    (OSError(errno.ENOSPC, "No space left"), Interruption,
+     "/a: cannot be written: No space left")])
+def test_what_was_there_stays_if_writing_fails(tmp_path, error, raised, message):
     (tmp_path / "a").write_text("old")
-    with pytest.raises(raised), files.staged(
+    with pytest.raises(raised, match=message), files.staged(
             str(tmp_path / "a"), str(tmp_path / "b")) as (first, folder):
         with open(first, "wb"):
             os.mkdir(folder)
         raise error
-    with pytest.raises(raised), files.atomic_write(str(tmp_path / "a")) as stream:
+    path = str(tmp_path / "a")
+    with pytest.raises(raised, match=message), files.atomic_write(path) as stream:
         stream.write(b"new")
         raise error
     assert names(tmp_path) == ["a"] and (tmp_path / "a").read_text() == "old"
@@ -87,7 +90,7 @@ def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "replace", replace)
             if code == errno.EACCES:
-                with pytest.raises(Interruption, match="b: cannot be written: no; make"):
+                with pytest.raises(Interruption, match="b: cannot be written: no;"):
                     files.move(source, target)
             else:
                 files.move(source, target)

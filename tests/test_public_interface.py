@@ -80,8 +80,3 @@ def test_tensors_go_out_and_back_in(config):
 def test_the_examples_of_docstrings(module):
     done = doctest.testmod(importlib.import_module(f"albert_tf.{module}"))
     assert done.attempted and not done.failed
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        albert_tf.nothing  # pylint: disable=pointless-statement

@@ -18,7 +18,7 @@ import scipy.stats
 from albert_tf import files, parallel
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.pretraining_data import local, shuffle
+from albert_tf.pretraining_data import local
 from albert_tf.pretraining_data.checks import check
 from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, Sizes, shard_names)
@@ -153,28 +153,6 @@ def test_shards_are_filled_evenly(tmp_path, tokenizer):
     assert (tmp_path / "summary-out.tfrecord.json").exists()
     with pytest.raises(InputError, match="out.tfrecord-00000-of-00007 is a shard of "):
         check(_options(tmp_path, shard_names("out.tfrecord", 5)), tokenizer)
-
-
-@pytest.mark.parametrize("first, end, count, shards, expected", [
-    (0, 10, 10, 1, [(0, 0, 10)]),
-    (2, 7, 10, 3, [(0, 2, 3), (1, 3, 6), (2, 6, 7)]),
-    (0, 2, 2, 4, [(1, 0, 1), (3, 1, 2)]),
-    (5, 5, 10, 2, []),
-])
-def test_shards_of_ranks(first, end, count, shards, expected):
-    assert list(shuffle.shards_of_ranks(first, end, count, shards)) == expected
-
-
-def test_units_hold_every_rank_once():
-    cells = np.random.RandomState(1).poisson(3, shuffle.NUM_CELLS)
-    cells[100:5000] = 0
-    units = shuffle.units_of_cells(cells, 2048)
-    assert len(units) > 3
-    assert [u.first_rank for u in units] == [0] + [u.end_rank for u in units[:-1]]
-    assert units[-1].end_rank == cells.sum()
-    for unit in units:
-        assert unit.end_rank - unit.first_rank == cells[
-            unit.first_cell:unit.end_cell].sum()
 
 
 # ---- stopped, and resumed ----------------------------------------------------

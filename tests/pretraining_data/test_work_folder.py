@@ -106,23 +106,3 @@ def test_two_runs_do_not_share_a_folder(folder):
     done = subprocess.run([sys.executable, "-c", code, folder.path], text=True,
                           capture_output=True, check=False)
     assert done.returncode and "another run is at work in this folder" in done.stderr
-
-
-def test_a_full_disk_is_one_sentence(folder, monkeypatch):
-    class Full:
-        def __init__(self, stream):
-            self._stream = stream
-
-        def write(self, data):
-            raise OSError(28, "No space left on device")
-
-        def close(self):
-            self._stream.close()
-
-    from albert_tf import files
-
-    opened = files.open_binary
-    monkeypatch.setattr(files, "open_binary",
-                        lambda path, mode="rb": Full(opened(path, mode)))
-    with pytest.raises(InputError, match="part-1.bytes: cannot be written: No space"):
-        _finish(folder)

@@ -365,13 +365,6 @@ def test_script_refuses(refused, message):
     assert (folder / "a.txt").read_text() == "Some text.\n"
 
 
-@pytest.mark.parametrize("script", ["prepare_corpus", "train_sentencepiece"])
-def test_no_tensorflow(script):
-    code = (f"import sys, {script}; "
-            "assert not any(m.startswith('tensorflow') for m in sys.modules)")
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
 # The prose of the installed Python.
 
 MODULE = '''"""Tools for mills that stand by rivers.

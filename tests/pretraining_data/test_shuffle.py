@@ -1,15 +1,42 @@
-"""Output files that grow by units' fragments, also after an interruption."""
+"""The shuffle's units, and the shards that they fill, also after an interruption."""
 
 import itertools
 
 import google_crc32c
+import numpy as np
 import pytest
 
 from albert_tf.pretraining_data.shuffle import (
-    GrowingFile, Shards, Unit, fragment_name, shard_name, unit_name)
+    NUM_CELLS, GrowingFile, Shards, Unit, fragment_name, shard_name, shards_of_ranks,
+    unit_name, units_of_cells)
 from albert_tf.pretraining_data.work_folder import WorkFolder, has_sum
 
 OUTPUTS = ("a", "b", "c")
+
+
+@pytest.mark.parametrize("first, end, count, shards, expected", [
+    (0, 10, 10, 1, [(0, 0, 10)]),
+    (2, 7, 10, 3, [(0, 2, 3), (1, 3, 6), (2, 6, 7)]),
+    (0, 2, 2, 4, [(1, 0, 1), (3, 1, 2)]),
+    (5, 5, 10, 2, []),
+])
+def test_shards_of_ranks(first, end, count, shards, expected):
+    assert list(shards_of_ranks(first, end, count, shards)) == expected
+
+
+def test_units_hold_every_rank_once():
+    cells = np.random.RandomState(1).poisson(3, NUM_CELLS)
+    cells[100:5000] = 0
+    units = units_of_cells(cells, 2048)
+    assert len(units) > 3
+    assert [u.first_rank for u in units] == [0] + [u.end_rank for u in units[:-1]]
+    assert units[-1].end_rank == cells.sum()
+    for unit in units:
+        assert unit.end_rank - unit.first_rank == cells[
+            unit.first_cell:unit.end_cell].sum()
+
+
+# ---- shards ------------------------------------------------------------------
 
 
 def _units(count, size):
