@@ -33,12 +33,8 @@ class DynamicMasking:
         random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
         training_dataset(infos, unmasked_spec(spec), 32, seed, random_map=random_map)
 
-    Args:
-      options: what to mask; without do_permutation.
-      special_ids: [CLS] and [SEP], which are never masked, and [MASK].
-      max_seq_length: S.
-      vocab_size: random pieces are drawn from 0..vocab_size-1, control symbols
-        included, as in the release.
+    `options` are without do_permutation. Random pieces are drawn from 0..vocab_size-1,
+    control symbols included, as in the release.
     """
 
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
@@ -46,10 +42,8 @@ class DynamicMasking:
         if options.do_permutation:
             raise ValueError("n-grams are not permuted while training.")
         self.num_draws = _DRAWS_PER_PIECE * max_seq_length
-        self._options = options
-        self._special_ids = special_ids
-        self._length = max_seq_length
-        self._vocab_size = vocab_size
+        self._options, self._special_ids = options, special_ids
+        self._length, self._vocab_size = max_seq_length, vocab_size
         # By the length of the sequence.
         self._budgets = options.num_to_predict(
             np.arange(max_seq_length + 1)).astype(np.int32)

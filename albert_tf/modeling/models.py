@@ -272,22 +272,15 @@ class AlbertForConditionalSpans(_EncoderWithHead):
             hidden, tf.nn.softmax(start_scores), seeds)
         if training:
             starts = tf.reshape(features["start_positions"], [-1, 1])
-            return {
-                "start_log_probs": start_log_probs,
-                "end_log_probs": self._end_log_probs(hidden, p_mask, starts)[:, 0],
-                "cls_logits": cls_logits,
-            }
+            return {"start_log_probs": start_log_probs, "cls_logits": cls_logits,
+                    "end_log_probs": self._end_log_probs(hidden, p_mask, starts)[:, 0]}
         start_top, start_index = tf.math.top_k(start_log_probs, self.start_n_top)
         end_top, end_index = tf.math.top_k(
             self._end_log_probs(hidden, p_mask, start_index), self.end_n_top)
         pairs = [-1, self.start_n_top * self.end_n_top]
-        return {
-            "start_top_log_probs": start_top,
-            "start_top_index": start_index,
-            "end_top_log_probs": tf.reshape(end_top, pairs),
-            "end_top_index": tf.reshape(end_index, pairs),
-            "cls_logits": cls_logits,
-        }
+        return {"start_top_log_probs": start_top, "start_top_index": start_index,
+                "end_top_log_probs": tf.reshape(end_top, pairs),
+                "end_top_index": tf.reshape(end_index, pairs), "cls_logits": cls_logits}
 
     def _end_log_probs(self, hidden, p_mask, starts):
         """Of every position as the end, given `starts` int [B, k]: [B, k, S]."""

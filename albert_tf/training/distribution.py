@@ -20,9 +20,7 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
 
     Args:
       name: one_device, mirrored, multi_worker_mirrored or tpu.
-      tpu: the TPU's name or address.
-      num_gpus: of this machine; None takes one, if any, for one_device, all for
-        mirrored.
+      num_gpus: None takes one, if any, for one_device, all for mirrored.
       num_virtual_cpus: splits the CPU into so many devices, if not 0: tests several
         replicas without accelerators.
     """

@@ -132,11 +132,8 @@ def pretraining_denominators(features: Tensors) -> dict[str, tf.Tensor]:
 
 
 def pretraining_losses(
-    heads: Tensors,
-    features: Tensors,
-    denominators: Optional[Tensors] = None,
-    sentence_loss: bool = True,
-) -> dict[str, tf.Tensor]:
+        heads: Tensors, features: Tensors, denominators: Optional[Tensors] = None,
+        sentence_loss: bool = True) -> dict[str, tf.Tensor]:
     """Masked-LM and sentence-order losses (release: `get_masked_lm_output`,
     `get_sentence_order_output`).
 
@@ -169,12 +166,9 @@ def pretraining_losses(
         heads["sentence_order_logits"], sentence_order_labels(features))
     sentence_order_loss = (
         tf.reduce_sum(sentence_order) / denominators["sentence_order"])
-    return {
-        **losses,
-        "sentence_order_loss": sentence_order_loss,
-        "total_loss": masked_lm_loss + sentence_order_loss,
-        "sentence_order_example_loss": sentence_order,
-    }
+    return {**losses, "sentence_order_loss": sentence_order_loss,
+            "total_loss": masked_lm_loss + sentence_order_loss,
+            "sentence_order_example_loss": sentence_order}
 
 
 def pretraining_metrics(heads: Tensors, features: Tensors,

@@ -42,25 +42,20 @@ NO_DECAY_PATTERNS = ("LayerNorm", "layer_norm", "bias")
 
 
 def clip_by_global_norm(
-    gradients: Iterable[Gradient],
-    clip_norm: float = 1.0,
-    count_duplicates: bool = False,
+        gradients: Iterable[Gradient], clip_norm: float = 1.0,
+        count_duplicates: bool = False,
 ) -> tuple[list[Optional[tf.Tensor]], tf.Tensor]:
     """Scales gradients down together so that their joint norm is at most `clip_norm`.
 
-    Args:
-      gradients: tensors, IndexedSlices or None, as a tape gives them.
-      clip_norm: largest norm left as it is.
-      count_duplicates: take the norm over the rows of IndexedSlices as they stand, each
-        occurrence of a piece apart, as the release does on CPU and GPU. By default rows
-        of one piece are summed first, as on TPUs, where the published models were
-        trained. Gradients that reach here dense, such as those summed over parts of a
-        batch, have no rows to tell apart.
+    With `count_duplicates` the norm is taken over the rows of IndexedSlices as they
+    stand, each occurrence of a piece apart, as the release does on CPU and GPU; by
+    default rows of one piece are summed first, as on TPUs, where the published models
+    were trained. Gradients that reach here dense, such as those summed over parts of a
+    batch, have no rows to tell apart.
 
-    Returns:
-      The clipped gradients, dense float32 (None stays None), and the global norm before
-      clipping, a float32 scalar. Where it is not finite every gradient becomes NaN, so
-      that no part of a broken step goes unnoticed.
+    Returns the clipped gradients, dense float32 (None stays None), and the global norm
+    before clipping. Where it is not finite every gradient becomes NaN, so that no part
+    of a broken step goes unnoticed.
     """
     if not clip_norm > 0:
         raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
@@ -146,9 +141,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
                          jit_compile=jit_compile)
         self._learning_rate = self._build_learning_rate(learning_rate)
         self.weight_decay_rate = not_negative("weight_decay_rate", weight_decay_rate)
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
-        self.epsilon = epsilon
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.no_decay = _checked("no_decay", no_decay)
         self.excluded = _checked("excluded", excluded)
         # tf_keras tracks its variables by their place in this list; a checkpoint
@@ -258,14 +251,9 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         return {
             "name": self.name,
             "learning_rate": self._serialize_hyperparameter(self._learning_rate),
-            "weight_decay_rate": self.weight_decay_rate,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "no_decay": list(self.no_decay),
-            "excluded": list(self.excluded),
-            "jit_compile": self.jit_compile,
-        }
+            "no_decay": list(self.no_decay), "excluded": list(self.excluded),
+            **{name: getattr(self, name) for name in (
+                "weight_decay_rate", "beta_1", "beta_2", "epsilon", "jit_compile")}}
 
 
 @tf_keras.utils.register_keras_serializable("albert_tf")
@@ -337,16 +325,10 @@ def log_parameter_groups(variables: Iterable[tf.Variable],
 
 
 def create_optimizer(
-    init_lr: float,
-    num_train_steps: int,
-    num_warmup_steps: int,
-    optimizer: str = "lamb",
-    poly_power: float = 1.0,
-    start_warmup_step: int = 0,
-    weight_decay_rate: float = 0.01,
-    excluded: Sequence[str] = (),
-    jit_compile: bool = False,
-) -> MomentsOptimizer:
+        init_lr: float, num_train_steps: int, num_warmup_steps: int,
+        optimizer: str = "lamb", poly_power: float = 1.0, start_warmup_step: int = 0,
+        weight_decay_rate: float = 0.01, excluded: Sequence[str] = (),
+        jit_compile: bool = False) -> MomentsOptimizer:
     """The optimizer of a run with its schedule (release: `create_optimizer`).
 
     `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and

@@ -80,10 +80,6 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         return tf.where(warm_steps < self.num_warmup_steps, init_lr * warm, rate)
 
     def get_config(self) -> dict:
-        return {
-            "init_lr": self.init_lr,
-            "num_train_steps": self.num_train_steps,
-            "num_warmup_steps": self.num_warmup_steps,
-            "poly_power": self.poly_power,
-            "start_warmup_step": self.start_warmup_step,
-        }
+        return {name: getattr(self, name) for name in (
+            "init_lr", "num_train_steps", "num_warmup_steps", "poly_power",
+            "start_warmup_step")}
