@@ -24,8 +24,7 @@ from albert_tf.cli import finetuning_flags, script
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue
-from albert_tf.finetuning.tasks.common import write_files
-from albert_tf.finetuning.tasks.recipes import RECIPES
+from albert_tf.finetuning.tasks.common import RECIPES, write_files
 from albert_tf.records.spec import classification_spec
 
 FLAGS = flags.FLAGS

@@ -31,8 +31,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.features import fingerprint_path
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import race
-from albert_tf.finetuning.tasks.common import as_json, write_files
-from albert_tf.finetuning.tasks.recipes import RECIPES
+from albert_tf.finetuning.tasks.common import RECIPES, as_json, write_files
 from albert_tf.records.spec import choice_spec
 
 FLAGS = flags.FLAGS

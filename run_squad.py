@@ -23,8 +23,7 @@ from albert_tf.cli import finetuning_flags, script
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset
-from albert_tf.finetuning.tasks.common import as_json, write_files
-from albert_tf.finetuning.tasks.recipes import RECIPES
+from albert_tf.finetuning.tasks.common import RECIPES, as_json, write_files
 from albert_tf.records.spec import span_spec
 
 FLAGS = flags.FLAGS

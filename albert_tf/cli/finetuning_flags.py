@@ -93,7 +93,7 @@ def use_recipe(recipe: Any, **flag_of: str) -> None:
     """Sets flags that were not given to a recipe's values.
 
     Args:
-      recipe: one of tasks.recipes.
+      recipe: one of tasks.common.
       **flag_of: further fields of the recipe → their flags.
     """
     for field, name in {**_FLAG_OF_RECIPE, **flag_of}.items():

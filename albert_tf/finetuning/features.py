@@ -37,57 +37,42 @@ def featurize_all(
 ) -> Iterator[list[dict[str, np.ndarray]]]:
     """Applies a function to every example, in parallel where that pays.
 
-    The results do not depend on the number of processes. Where they are several,
-    a script needs its `if __name__ == "__main__"`.
+    The results, as arrays, come in the order of the examples, whatever the number of
+    processes. Where they are several, a script needs its `if __name__ == "__main__"`.
 
     Args:
-      examples: what to featurize; can be pickled.
       function: example → its features, one dict for each record that it makes. Can
-        be pickled; each process receives it once, with what it holds (tokenizer).
+        be pickled, as the examples; each process receives it once, with what it holds
+        (tokenizer).
       what: the set's name, for messages ("train").
       num_workers: processes; 0 takes as many as there are cores. A small set is
         done in this process.
-
-    Yields:
-      The function's result of each example, as arrays, in the order of the examples.
-
-    Raises:
-      InputError: as the function raises it, for the first such example; or if
-        processes are killed again and again.
     """
     workers = parallel.num_processes(num_workers)
-    featurize = _Featurize(function)
-    results = (map(featurize.one, examples)
-               if workers == 1 or len(examples) < _FEW_EXAMPLES
-               else _in_parallel(examples, featurize, what, workers))
+    if len(examples) < _FEW_EXAMPLES:
+        workers = 1
+    size = 1 if workers == 1 else max(
+        1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
+    chunks = (examples[at:at + size] for at in range(0, len(examples), size))
     progress = Progress(f"features of {what}", "examples", len(examples))
-    for result in results:
-        yield result
-        progress.add(1)
+    with parallel.WorkerPool(_Featurize(function), workers) as pool:
+        for results in pool.in_order(chunks, f"features of {what}"):
+            for result in results:
+                yield result
+                progress.add(1)
 
 
 class _Featurize:
-    """The function for a chunk of examples; a class, so that it can be pickled."""
+    """The function for a chunk of examples; of a class here, so that the processes
+    load this module ahead."""
 
     def __init__(self, function: Function):
         self._function = function
 
-    def one(self, example: Any) -> list[dict[str, np.ndarray]]:
-        # Arrays come from other processes faster than lists.
-        return [{name: np.asarray(values) for name, values in features.items()}
-                for features in self._function(example)]
-
     def __call__(self, chunk: Sequence) -> list[list[dict[str, np.ndarray]]]:
-        return [self.one(example) for example in chunk]
-
-
-def _in_parallel(examples: Sequence, featurize: _Featurize, what: str,
-                 workers: int) -> Iterator[list[dict]]:
-    size = max(1, min(_LARGEST_CHUNK, len(examples) // (8 * workers)))
-    chunks = (examples[at:at + size] for at in range(0, len(examples), size))
-    with parallel.WorkerPool(featurize, workers) as pool:
-        for results in pool.in_order(chunks, f"features of {what}"):
-            yield from results
+        # Arrays come from other processes faster than lists.
+        return [[{name: np.asarray(values) for name, values in features.items()}
+                 for features in self._function(example)] for example in chunk]
 
 
 # ---- keeping them ----------------------------------------------------------
@@ -95,14 +80,9 @@ def _in_parallel(examples: Sequence, featurize: _Featurize, what: str,
 
 def fingerprint_parts(digests: Mapping[str, str], modules: Sequence[types.ModuleType],
                       **settings: Any) -> dict[str, Any]:
-    """Everything that features depend on, as JSON values.
-
-    Args:
-      digests: what the features are made of ("train data", "vocabulary") → a digest
-        of its content; where it lies does not matter.
-      modules: the code that makes the features; its source counts.
-      **settings: values of flags, versions of libraries; any JSON values.
-    """
+    """Everything that features depend on, as JSON values: `digests` of the content of
+    what they are made of ("train data", "vocabulary"), wherever it lies; the source of
+    the `modules` that make them; values of flags and versions of libraries."""
     return _as_json({
         "files": digests,
         "code": {module.__name__: hashlib.sha256(
@@ -129,9 +109,6 @@ def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
       spec: the features of a record.
       parts: from fingerprint_parts.
       create: makes the features, a dict per record; called only if needed.
-
-    Returns:
-      The features of all records, in the order of `create`.
     """
     wanted = _as_json({**parts, "records": {
         f.name: [f.dtype, f.shape, f.limit, f.parsed] for f in spec.features}})
@@ -185,14 +162,11 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         for name in sorted(before.keys() | after.keys()):
             was, now = (json.dumps(side[name]) if name in side else "unset"
                         for side in (before, after))
-            if was == now:
-                continue
-            if group == "files":
-                changes.append(f"the content of {name} changed")
-            elif group == "code":
-                changes.append(f"the code of {name} changed")
-            else:
-                changes.append(f"{name} was {was} and is {now} now")
+            if was != now:
+                changes.append({
+                    "files": f"the content of {name} changed",
+                    "code": f"the code of {name} changed",
+                }.get(group, f"{name} was {was} and is {now} now"))
     return changes or ["its fingerprint has another form"]
 
 

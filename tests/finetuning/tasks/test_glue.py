@@ -10,7 +10,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import classification, glue
-from albert_tf.finetuning.tasks.recipes import RECIPES
+from albert_tf.finetuning.tasks.common import RECIPES
 from albert_tf.records import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
