@@ -53,7 +53,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
     Args:
       data: split (of classification.SPLITS) → its file.
       labels: in the order of their class ids; None collects those of the training file,
-        sorted (see `sorted_labels`).
+        sorted: by value if all are whole numbers, otherwise by code point.
       regression: whether labels are numbers to predict.
       data_dir: the folder that relative paths start from.
     """
@@ -93,8 +93,10 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
         raise InputError(
             "the labels are unknown without a training file: give --labels, in the "
             "order in which the model was trained.")
-    found = read(file, labels=None)
-    return sorted_labels({str(example.label) for example in found.examples})
+    labels = {str(example.label) for example in read(file).examples}
+    numbers = all(label.removeprefix("-").isdecimal() for label in labels)
+    return tuple(sorted(
+        labels, key=lambda label: (int(label), label) if numbers else label))
 
 
 def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,14 +108,6 @@ def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
             f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
             "classes need two at least; for numbers to predict give --regression.")
     return labels
-
-
-def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Labels by value if all are whole numbers, otherwise by code point."""
-    labels = list(labels)
-    if all(label.removeprefix("-").isdecimal() for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))
 
 
 def read(file: DataFile, *, labels: Sequence[str] | None = None,
@@ -209,40 +203,29 @@ def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
             ) -> Iterator[_Values]:
     """What stands in the fields of a JSON lines file."""
     for row in rows:
-        yield (row, _text(row, file.text_a),
-               None if file.text_b is None else _text(row, file.text_b),
-               None if file.label is None else _label(row, file.label, label_needed))
+        yield row, *(None if name is None else _field(row, name, what, needed)
+                     for name, what, needed in (
+                         (file.text_a, "text", True), (file.text_b, "text", True),
+                         (file.label, "label", label_needed)))
 
 
-def _value(row: tables.Row, field: str) -> object:
-    if field not in row.cells:
-        raise InputError(f"{row.where}: there is no field '{field}', only "
+def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:
+    """A field that holds a text, or a label: also a number or truth value, or none."""
+    if needed and name not in row.cells:
+        raise InputError(f"{row.where}: there is no field '{name}', only "
                          f"{', '.join(map(repr, row.cells)) or 'none'}.")
-    return row.cells[field]
-
-
-def _text(row: tables.Row, field: str) -> str:
-    value = _value(row, field)
+    value = row.cells.get(name)
+    if isinstance(value, (list, dict)) or what == "text" and not isinstance(value, str):
+        raise InputError(f"{row.where}: the field '{name}' holds "
+                         f"{json.dumps(value)[:40]}, not a {what}.")
+    if value is None or what == "label" and isinstance(value, str):
+        return value
     if not isinstance(value, str):
-        raise _not_a(row, field, "text")
+        return json.dumps(value)  # 1, 0.5, true
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{row.where}: character {error.start + 1} of the field '{field}' is half "
+            f"{row.where}: character {error.start + 1} of the field '{name}' is half "
             "a surrogate pair, not a character.") from error
     return value
-
-
-def _label(row: tables.Row, field: str, needed: bool) -> str | None:
-    value = _value(row, field) if needed else row.cells.get(field)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, (list, dict)):
-        raise _not_a(row, field, "label")
-    return json.dumps(value)  # 1, 0.5, true
-
-
-def _not_a(row: tables.Row, field: str, what: str) -> InputError:
-    return InputError(f"{row.where}: the field '{field}' holds "
-                      f"{json.dumps(row.cells[field])[:40]}, not a {what}.")

@@ -182,12 +182,11 @@ class SquadTask:
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
              columns: Mapping[str, Sequence]) -> Predictions:
         """The best answers to each question; arguments as for `answers`."""
-        windows = Windows(*(columns[name] for name in Windows._fields))
+        windows, odds = Windows(*(columns[name] for name in Windows._fields)), None
         if not self.version_2:
-            spans, odds = spans_v1(
+            spans = spans_v1(
                 examples, windows, outputs["start_log_probs"], outputs["end_log_probs"],
-                n_best_size=self.n_best_size,
-                max_answer_length=self.max_answer_length), None
+                n_best_size=self.n_best_size, max_answer_length=self.max_answer_length)
         else:
             results = TopSpans(*(np.stack(outputs[name]) for name in TopSpans._fields))
             spans = spans_v2(

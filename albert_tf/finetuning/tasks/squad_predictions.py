@@ -32,13 +32,11 @@ NO_SPAN_V2 = ("", -1e6)
 
 
 class Windows(NamedTuple):
-    """Columns of one row per window, in the order in which the windows were made.
+    """Columns of one row per window, in the order in which the windows were made: those
+    of a FeatureTable of SQuAD.
 
-    They are those of a FeatureTable of SQuAD:
-    Windows(*(table.columns[name] for name in Windows._fields)).
-
-    `paragraph_len` is the length of the whole sequence, both [SEP] included, so
-    the first piece of the paragraph stands at
+    `paragraph_len` is the length of the whole sequence, both [SEP] included, so the
+    first piece of the paragraph stands at
     paragraph_len - 1 - len(tok_start_to_orig_index).
     """
 
@@ -116,9 +114,8 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
       windows: N windows of those examples.
       start_log_probs, end_log_probs: per window, log-probabilities [L] of a start (an
         end) at each position of the sequence; not raw logits, as windows are compared.
-        L may differ from row to row but must reach paragraph_len; positions of padding
-        are absent, or -inf, or as low as the head's mask makes them: the answers are
-        the same.
+        L must reach paragraph_len; positions of padding are absent, or as low as the
+        head's mask makes them.
       n_best_size: starts and ends tried in each window.
       max_answer_length: in pieces.
     """
@@ -147,15 +144,11 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
     """Spans among the head's own choice: end_n_top ends for each of its starts."""
     _check_rows(windows, len(examples), *results)
     rows, lengths = len(windows.unique_ids), _column(windows.paragraph_len)
-    # [N, k, 1] and [N, k, m].
-    starts, start_log_probs = (
-        np.reshape(np.asarray(values, dtype), (rows, start_n_top, 1))
-        for values, dtype in ((results.start_top_index, int),
-                              (results.start_top_log_probs, float)))
-    ends, end_log_probs = (
-        np.reshape(np.asarray(values, dtype), (rows, start_n_top, end_n_top))
-        for values, dtype in ((results.end_top_index, int),
-                              (results.end_top_log_probs, float)))
+    # Log-probabilities and positions: of starts [N, k, 1], of ends [N, k, m].
+    start_log_probs, starts, end_log_probs, ends = (
+        np.reshape(np.asarray(values, dtype), (rows, start_n_top, number))
+        for values, dtype, number in zip(
+            results, (float, int, float, int), (1, 1, end_n_top, end_n_top)))
     found = []
     for row in range(rows):
         _check_numbers(examples, windows, row, start_log_probs[row],
@@ -192,13 +185,10 @@ def null_odds(examples: Sequence[Any], windows: Windows,
 
 def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
                n_best_size: int, odds: dict[str, float] | None = None) -> Predictions:
-    """The n_best_size best different texts of each question.
-
-    The texts are the best answers whatever the null odds (`odds`, of version 2.0):
-    `texts_at` applies a threshold. Probabilities are a softmax over those texts alone.
-    A question without windows gets "" and is listed (the release treats it as one
-    without valid spans).
-    """
+    """The n_best_size best different texts of each question, whatever its null odds
+    (`odds`, of version 2.0). Probabilities are a softmax over those texts alone. A
+    question without windows gets "" and is listed (the release treats it as one without
+    valid spans)."""
     spans = merge_repeated(spans)
     score = spans.start_log_prob + spans.end_log_prob
     example_index = _column(windows.example_index)
@@ -217,7 +207,12 @@ def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
                 without_windows.append(example.qas_id)
                 text = ""
             entries = [(text, log_prob, log_prob)]
-        nbest[example.qas_id] = _with_probabilities(entries)
+        scores = [start + end for _, start, end in entries]
+        weights = [math.exp(score - max(scores)) for score in scores]
+        nbest[example.qas_id] = [
+            {"text": text, "probability": weight / sum(weights),
+             "start_log_prob": start, "end_log_prob": end}
+            for (text, start, end), weight in zip(entries, weights)]
         texts[example.qas_id] = entries[0][0]
     return Predictions(texts, nbest, odds, without_windows)
 
@@ -236,15 +231,6 @@ def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarra
         entries.setdefault(text, (text, float(spans.start_log_prob[span]),
                                   float(spans.end_log_prob[span])))
     return list(entries.values())
-
-
-def _with_probabilities(
-        entries: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
-    scores = [start + end for _, start, end in entries]
-    weights = [math.exp(score - max(scores)) for score in scores]
-    return [{"text": text, "probability": weight / sum(weights),
-             "start_log_prob": start, "end_log_prob": end}
-            for (text, start, end), weight in zip(entries, weights)]
 
 
 def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,

@@ -41,11 +41,8 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
       dataset: questions with true answers, all or part of those that were predicted;
         None if the answers are not known.
       predictions: answers before any threshold.
-      threshold: questions whose null odds reach it are left unanswered. None takes the
-        one that gives the best F1 on this very dataset, as the release does.
-      answer_at_threshold: answer a question whose odds equal the threshold. The release
-        does not, although its search counted that question as answered, so its f1 is as
-        a rule slightly under best_f1.
+      threshold: None takes the one that gives the best F1 on this very dataset, as the
+        release does. See Predictions.texts_at.
     """
     if dataset is None:
         return Answers(predictions, {},
@@ -79,18 +76,15 @@ def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
     _check(dataset, texts, version_2)
+    evaluate, names, whole = (
+        (squad_evaluate_v2_0.evaluate, ("exact", "f1"), 100) if version_2
+        else (squad_evaluate_v1_1.evaluate, ("exact_match", "final_f1"), 1))
     outcomes = {}
     for question in dataset.questions:
         qas_id = question.content["id"]
-        alone = [{"paragraphs": [{"qas": [question.content]}]}]
-        answer = {qas_id: texts[qas_id]}
-        if version_2:
-            scores = squad_evaluate_v2_0.evaluate(alone, answer)
-            outcomes[qas_id] = Outcome(scores["exact"] / 100, scores["f1"] / 100)
-        else:
-            scores = squad_evaluate_v1_1.evaluate(alone, answer)
-            outcomes[qas_id] = Outcome(
-                float(scores["exact_match"]), float(scores["final_f1"]))
+        scores = evaluate([{"paragraphs": [{"qas": [question.content]}]}],
+                          {qas_id: texts[qas_id]})
+        outcomes[qas_id] = Outcome(*(float(scores[name]) / whole for name in names))
     return outcomes
 
 
