@@ -26,7 +26,7 @@ from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
 from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES,
-    shard_names)
+    WORD_STARTS, shard_names)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 FLAGS = flags.FLAGS
@@ -108,7 +108,7 @@ flags.DEFINE_enum(
     "document, label 1, as the release does also for sentence order; split: cut "
     "the sentence in two before a random word; skip: leave it out, counted.")
 flags.DEFINE_enum(
-    "word_start", "release", ["release", "sentencepiece"],
+    "word_start", "release", WORD_STARTS,
     "Which SentencePiece pieces start a word. release: also every piece with a "
     "character besides Latin letters, so that words of other scripts are never "
     "masked whole; sentencepiece: those with SentencePiece's mark of a space "

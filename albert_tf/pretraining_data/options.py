@@ -9,6 +9,7 @@ from albert_tf.records import sequences
 
 SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
 SENTENCE_OBJECTIVES = ("order", "next", "none")
+WORD_STARTS = ("release", "sentencepiece")
 # Many times what attention can do; a batch of much longer ones would fill the memory.
 MAX_SEQ_LENGTH = 1 << 15
 
@@ -22,6 +23,11 @@ ORIGINS = (FOLLOWING, SWAPPED, RANDOM_DOCUMENT, ONE_SEGMENT)
 LABEL_1 = (SWAPPED, RANDOM_DOCUMENT)
 
 SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+def _require(flag: str, value: object, valid: bool, advice: str) -> None:
+    if not valid:
+        raise InputError(f"--{flag}={value}: give {advice}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,23 +57,19 @@ class InstanceOptions:
     masking: MaskingOptions = MaskingOptions()
 
     def __post_init__(self):
-        if self.max_seq_length < 5:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length}: give 5 or more, for one "
-                "piece in each of two segments, [CLS] and two [SEP].")
-        if self.max_seq_length > MAX_SEQ_LENGTH:
-            raise InputError(f"--max_seq_length={self.max_seq_length}: give "
-                             f"{MAX_SEQ_LENGTH} or less.")
-        if not 0 <= self.short_seq_prob <= 1:
-            raise InputError(f"--short_seq_prob={self.short_seq_prob}: give a "
-                             "probability between 0 and 1.")
+        length, share = self.max_seq_length, self.short_seq_prob
+        _require("max_seq_length", length, length >= 5, "5 or more, for one piece in "
+                 "each of two segments, [CLS] and two [SEP]")
+        _require("max_seq_length", length, length <= MAX_SEQ_LENGTH,
+                 f"{MAX_SEQ_LENGTH} or less")
+        _require("short_seq_prob", share, 0 <= share <= 1,
+                 "a probability between 0 and 1")
         objective = self.sentence_objective or (
             "next" if self.random_next_sentence else "order")
         for name, value, choices in (
                 ("single_segment", self.single_segment, SINGLE_SEGMENT_CHOICES),
                 ("sentence_objective", objective, SENTENCE_OBJECTIVES)):
-            if value not in choices:
-                raise InputError(f"--{name}={value}: give one of {', '.join(choices)}.")
+            _require(name, value, value in choices, f"one of {', '.join(choices)}")
         if self.random_next_sentence and objective != "next":
             raise InputError(
                 "--random_next_sentence is the sentence objective next, but "
@@ -105,12 +107,10 @@ class DataOptions:
     random_seed: int = 12345  # fixes all that is random
 
     def __post_init__(self):
-        if self.dupe_factor < 1:
-            raise InputError(
-                f"--dupe_factor={self.dupe_factor}: give a number of 1 or more.")
-        if self.word_start not in ("release", "sentencepiece"):
-            raise InputError(
-                f"--word_start={self.word_start}: give release or sentencepiece.")
+        _require("dupe_factor", self.dupe_factor, self.dupe_factor >= 1,
+                 "a number of 1 or more")
+        _require("word_start", self.word_start, self.word_start in WORD_STARTS,
+                 " or ".join(WORD_STARTS))
         if not self.output_files:
             raise InputError("--output_file names no file: give one or more paths.")
         if len(set(self.output_files)) < len(self.output_files):
@@ -132,8 +132,8 @@ class Sizes:
 
 def shard_names(output_file: str, num_shards: int) -> tuple[str, ...]:
     """`name-00000-of-00064` and so on; the name itself for one shard."""
-    if not 1 <= num_shards <= 99_999:
-        raise InputError(f"--num_shards={num_shards}: give a number from 1 to 99999.")
+    _require("num_shards", num_shards, 1 <= num_shards <= 99_999,
+             "a number from 1 to 99999")
     if num_shards == 1:
         return (output_file,)
     return tuple(f"{output_file}-{number:05d}-of-{num_shards:05d}"

@@ -76,19 +76,15 @@ def test_shares_with_other_random_numbers(tmp_path):
     assert summary["length"]["mean"] == pytest.approx(shares["mean_len"], rel=0.015)
 
 
-def _documents(tokenizer, *paths):
-    documents, _ = release.read_documents(paths, tokenizer)
-    return [len(document) for document in documents]
-
-
 def test_documents_end_at_blank_lines_only(tmp_path, tokenizer):
     runs_on = written(tmp_path, "One here.\n\nTwo here.\nThree.", "a")
     ends = written(tmp_path, "One here.\r\n \t\r\nTwo here.\r\n\r\n\r\n", "b")
     after = written(tmp_path, "\ufeffFour goes.\nFive goes.\n", "c")
-    assert _documents(tokenizer, runs_on, after) == [1, 4]
-    assert _documents(tokenizer, ends, after) == [1, 1, 2]
-    wordpiece = FullTokenizer(vocab_file=WORDPIECE)
-    assert _documents(wordpiece, ends, after) == [1, 1, 2]
+    for made_by, paths, sizes in (
+            (tokenizer, (runs_on, after), [1, 4]), (tokenizer, (ends, after), [1, 1, 2]),
+            (FullTokenizer(vocab_file=WORDPIECE), (ends, after), [1, 1, 2])):
+        documents, _ = release.read_documents(paths, made_by)
+        assert [len(document) for document in documents] == sizes
 
 
 def test_sentences_over_several_batches(tmp_path, tokenizer):

@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import struct
 
 import pytest
@@ -73,21 +74,18 @@ def error_of_tf_data(paths):
     return caught.value
 
 
-@pytest.mark.parametrize("what", ["content", "header", "cut", "gone"])
-def test_explain_damage(tmp_path, path, what):
+@pytest.mark.parametrize("damage, where", [
+    (lambda path: flip(path, struct.calcsize("<QI") + frame_size(path) + 9),
+     ", record 2:"),
+    (lambda path: flip(path, frame_size(path)), ", record 2:"),
+    (lambda path: os.truncate(path, 2 * frame_size(path) - 9), ", record 2:"),
+    (os.remove, ":")], ids=["content", "header", "cut", "gone"])
+def test_explain_damage(tmp_path, path, damage, where):
     paths = [write(tmp_path / "good"), str(path)]
-    if what == "content":
-        flip(path, struct.calcsize("<QI") + frame_size(path) + 9)
-    elif what == "header":
-        flip(path, frame_size(path))
-    elif what == "cut":
-        path.write_bytes(path.read_bytes()[:2 * frame_size(path) - 9])
-    else:
-        path.unlink()
+    damage(path)
     explanation = checks.explain_read_error(paths, SPEC, error_of_tf_data(paths))
     assert isinstance(explanation, InputError)
-    expected = f"{path}:" if what == "gone" else f"{path}, record 2:"
-    assert str(explanation).startswith(expected)
+    assert str(explanation).startswith(f"{path}{where}")
 
 
 @pytest.mark.parametrize("content", [
