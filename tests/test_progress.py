@@ -67,25 +67,16 @@ def test_rate_is_that_of_the_last_lines(clock, caplog):
 
 
 def test_skipped_time_does_not_count(clock, caplog):
-    progress = training()
-    clock.now += 10
-    progress.report(20)
-    clock.now += 500  # an evaluation
-    progress.restart(20)
-    clock.now += 10
-    progress.report(40)
-    assert ", 2 steps/s" in caplog.messages[-1]
-
-
-def test_first_step_does_not_count(clock, caplog):
     progress = training(done=100)
-    clock.now += 50  # tracing
+    clock.now += 50  # tracing, with the first step
     assert not progress.restarted
-    progress.restart(101)
-    assert progress.restarted
-    clock.now += 10
-    progress.report(121)
-    assert ", 2 steps/s" in caplog.messages[-1]
+    for done, skipped in ((101, 500), (121, 0)):
+        progress.restart(done)
+        assert progress.restarted
+        clock.now += 10
+        progress.report(done + 20)
+        assert ", 2 steps/s" in caplog.messages[-1]
+        clock.now += skipped  # an evaluation
 
 
 def test_lines_come_every_few_seconds(clock, caplog):

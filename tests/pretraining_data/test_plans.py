@@ -300,9 +300,8 @@ def _check_against(reference, slices, options, copies):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_walk_of_the_reference(reference, setting):
-    options = _options(setting)
-    slices = _slices(_varied(), [3, 5])
-    _check_against(reference, slices, options, range(2, 5))
+    _check_against(
+        reference, _slices(_varied(), [3, 5]), _options(setting), range(2, 5))
 
 
 @pytest.mark.parametrize("setting", ["order", "next", "split", "none"])

@@ -81,7 +81,8 @@ def test_documents_end_at_blank_lines_only(tmp_path, tokenizer):
     ends = written(tmp_path, "One here.\r\n \t\r\nTwo here.\r\n\r\n\r\n", "b")
     after = written(tmp_path, "\ufeffFour goes.\nFive goes.\n", "c")
     for made_by, paths, sizes in (
-            (tokenizer, (runs_on, after), [1, 4]), (tokenizer, (ends, after), [1, 1, 2]),
+            (tokenizer, (runs_on, after), [1, 4]),
+            (tokenizer, (ends, after), [1, 1, 2]),
             (FullTokenizer(vocab_file=WORDPIECE), (ends, after), [1, 1, 2])):
         documents, _ = release.read_documents(paths, made_by)
         assert [len(document) for document in documents] == sizes

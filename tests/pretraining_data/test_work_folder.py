@@ -81,22 +81,17 @@ def test_a_run_killed_in_its_first_moments_is_no_hindrance(name, tmp_path):
     assert not _claim(str(tmp_path), {})
 
 
-def test_units_of_unknown_settings_are_removed(tmp_path):
+@pytest.mark.parametrize("settings, size, damaged", [
+    ({"ngram": 2}, 10, True), ({"ngram": 3}, 11, False)],
+    ids=["unknown settings", "other text"])
+def test_units_of_another_run_are_removed(settings, size, damaged, tmp_path):
     folder = WorkFolder(str(tmp_path))
-    with folder.claimed({"ngram": 3}, []):
+    with folder.claimed({"ngram": 3}, [["a.txt", 10]]):
         _finish(folder)
-    (tmp_path / "settings.json").write_text("{")
-    with folder.claimed({"ngram": 2}, []) as resumed:
+    if damaged:
+        (tmp_path / "settings.json").write_text("{")
+    with folder.claimed(settings, [["a.txt", size]]) as resumed:
         assert not resumed and folder.is_empty() and not folder.finished("part-1")
-
-
-def test_what_was_made_of_other_text_is_removed(tmp_path):
-    path = str(tmp_path / "work")
-    folder = WorkFolder(path)
-    with folder.claimed({}, [["a.txt", 10]]):
-        _finish(folder)
-    with folder.claimed({}, [["a.txt", 11]]) as resumed:
-        assert not resumed and folder.is_empty()
 
 
 def test_two_runs_do_not_share_a_folder(folder):

@@ -196,7 +196,7 @@ def test_sentence_objective_is_what_the_records_were_made_for(made):
                        for name in ("next", "none"))
     with pytest.raises(InputError, match=(
             "next/a was made with the sentence objective next, as .*/next/summary-a."
-            "json says, but --sentence_objective=order is given; give --sent.*next, or")):
+            "json says, but --sentence_objective=order is given; give .*next, or")):
         objective(summaries(following), "order")
     with pytest.raises(InputError, match=(
             "none/a was made with the sentence objective none, as .* says, but "

@@ -6,6 +6,7 @@ SentencePiece versions break an exact tie differently are listed there and skipp
 
 import functools
 import gzip
+import itertools
 import json
 import pathlib
 import pickle
@@ -316,15 +317,13 @@ def test_long_words_are_unknown(tmp_path):
 
 @pytest.mark.shared
 def test_offsets_hold_on_real_text():
-    released = FullTokenizer(
-        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
     chinese = FullTokenizer(str(SHARED / "data" / "chinese" / "vocab.txt"))
-    with open(SHARED / "data" / "wiki_en" / "dev.txt", encoding="utf-8") as lines:
-        for line in list(lines)[:600]:
-            check_offsets(released, line)
-    with open(SHARED / "data" / "chinese" / "news_zh_1.txt", encoding="utf-8") as lines:
-        for line in list(lines)[:200]:
-            check_offsets(chinese, line)
+    for tokenizer, path, count in (
+            (released_english(), "wiki_en/dev.txt", 600),
+            (chinese, "chinese/news_zh_1.txt", 200)):
+        with open(SHARED / "data" / path, encoding="utf-8") as lines:
+            for line in itertools.islice(lines, count):
+                check_offsets(tokenizer, line)
 
 
 # --- The interface ---------------------------------------------------------------
@@ -332,7 +331,7 @@ def test_offsets_hold_on_real_text():
 @pytest.mark.parametrize("make, specials", [
     (spm, ["[CLS]", "[SEP]", "[MASK]", "<pad>", "<unk>"]),
     (wordpiece, ["[CLS]", "[SEP]", "[MASK]", "[PAD]", "[UNK]"])])
-def test_special_ids_and_vocabulary(make, specials):
+def test_special_ids_and_vocabulary_also_after_pickling(make, specials):
     tokenizer = make()
     ids = [tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.pad_id,
            tokenizer.unk_id]
@@ -341,6 +340,9 @@ def test_special_ids_and_vocabulary(make, specials):
     assert tokenizer.vocab_size == len(tokenizer.vocab)
     assert sorted(tokenizer.vocab.values()) == list(range(tokenizer.vocab_size))
     assert tokenizer.do_lower_case
+    text = tokenizer.prepare("the value 1,999, of an object")
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.tokenize(text) == tokenizer.tokenize(text)
 
 
 def test_the_sentencepiece_vocabulary_is_in_the_model_s_order():
@@ -360,17 +362,14 @@ def test_a_sentencepiece_model_needs_no_vocabulary_file():
     assert both.uses_sentencepiece and both.vocab == spm().vocab
 
 
-@pytest.mark.parametrize("make", [spm, wordpiece])
-def test_a_tokenizer_survives_pickling(make):
-    text = make().prepare("the value 1,999, of an object")
-    again = pickle.loads(pickle.dumps(make()))
-    assert again.tokenize(text) == make().tokenize(text)
+def released_english():
+    return FullTokenizer(
+        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
 
 
 @pytest.mark.shared
 def test_the_released_english_model():
-    tokenizer = FullTokenizer(
-        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
+    tokenizer = released_english()
     assert tokenizer.vocab_size == 30000
     assert [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id,
             tokenizer.mask_id] == [0, 1, 2, 3, 4]
