@@ -33,7 +33,7 @@ _READ_BYTES = 2 << 20  # per read and file; large reads matter for gs://
 _TRAINING, _EVALUATION = 1, 2
 _DRAWS_PER_BLOCK = 4  # of Philox
 
-# Nothing here needs AutoGraph, whose conversion takes longer than all else at the start.
+# Nothing here needs AutoGraph, whose conversion takes long at the start.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 

@@ -150,16 +150,16 @@ class Run:
         # 5. Steps, with what they need. Every process must take part in saving; only
         #    the chief's files count.
         with tempfile.TemporaryDirectory() as scratch:
-            training = _Training(
-                self, evaluated, log, self.options.output_dir if self.chief else scratch)
+            folder = self.options.output_dir if self.chief else scratch
+            training = _Training(self, evaluated, log, folder)
             with self.explained(), self.signals:
                 return training.go(due)
 
     def _earlier_evaluations(self) -> list[dict[str, Any]]:
         """The log's rows of evaluations up to the step of this start."""
         step, path = self.current_step, self.path(METRICS_FILE)
-        return [row for row in (read_metrics(path) if step and files.exists(path) else ())
-                if row["split"] == "eval" and row["step"] <= step]
+        rows = read_metrics(path) if step and files.exists(path) else ()
+        return [row for row in rows if row["split"] == "eval" and row["step"] <= step]
 
     def _evaluation_due(self, evaluated: list[dict[str, Any]]) -> bool:
         """Whether the run was stopped between a checkpoint and its evaluation."""
@@ -337,8 +337,8 @@ class _Training:
         if bad >= 0:
             self._diverged(
                 f"the loss or the gradient is not finite at step {bad}"
-                + (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 may "
-                   "not hold this model's numbers, as bfloat16 would"
+                + (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
+                   "may not hold this model's numbers, as bfloat16 would"
                    if self.run.scaling else ""), bad)
 
     def _diverged(self, what: str, step: int) -> None:

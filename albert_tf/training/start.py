@@ -53,8 +53,8 @@ def load_to_use(run, best: bool) -> None:
     path = checkpoint_of(output_dir, best)
     if path:
         _keep_config(run)
-        run_folder.restore(
-            tf.train.Checkpoint(model=run.task.model, step=run.step), path, resume=False)
+        weights = tf.train.Checkpoint(model=run.task.model, step=run.step)
+        run_folder.restore(weights, path, resume=False)
         logging.info("Using %s, of step %d.", path, run.current_step)
     elif run.options.init_checkpoint:
         # All of it, the head too: nothing is trained here.

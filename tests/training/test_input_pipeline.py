@@ -1,12 +1,8 @@
 """Order, resuming, shards and padding of the input pipeline."""
 
 import collections
-import gzip
 import itertools
 import pathlib
-import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ import tensorflow as tf
 from albert_tf import records
 from albert_tf.errors import InputError
 from albert_tf.training import input_pipeline
-from tests.helpers import FIXTURES
+from tests import tiny_run
 
 SPEC = records.FeatureSpec((
     records.Feature("number", "int64", (1,)),
@@ -204,35 +200,19 @@ def test_training_arguments_out_of_range(infos, options):
         train(**{"infos": infos, "count": 1} | options)
 
 
-@pytest.mark.slow
 def test_two_replicas_share_a_step_as_one_would_see_it(infos):
     """What distribute_datasets_from_function hands to two replicas on one host."""
-    code = """
-import sys
-import tensorflow as tf
-from albert_tf import input_pipeline, records
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration()] * 2)
-spec = records.FeatureSpec((records.Feature("number", "int64", (1,)),))
-infos = records.check_files(sys.argv[1:], spec)
-strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-def dataset(context):
-    return input_pipeline.training_dataset(
-        infos, spec, context.get_per_replica_batch_size(8), 1, shuffle_buffer=8,
-        start_batch=2 * 3, num_shards=context.num_input_pipelines,
-        shard_index=context.input_pipeline_id)
-iterator = iter(strategy.distribute_datasets_from_function(dataset))
-for _ in range(8):
-    halves = strategy.experimental_local_results(next(iterator)["number"])
-    assert len(halves) == 2
-    print(*[n for half in halves for n in half.numpy().ravel()])
-"""
-    output = subprocess.run(
-        [sys.executable, "-c", code, *(f.path for f in infos)], check=True,
-        capture_output=True, text=True,
-        cwd=pathlib.Path(__file__).parents[2]).stdout
-    steps = [list(map(int, line.split())) for line in output.splitlines()]
+    strategy = tiny_run.strategy(2)
+    iterator = iter(strategy.distribute_datasets_from_function(
+        lambda context: input_pipeline.training_dataset(
+            infos, SPEC, context.get_per_replica_batch_size(8), 1, shuffle_buffer=8,
+            start_batch=2 * 3, num_shards=context.num_input_pipelines,
+            shard_index=context.input_pipeline_id)))
+    steps = []
+    for _ in range(8):
+        halves = strategy.experimental_local_results(next(iterator)["number"])
+        assert len(halves) == 2
+        steps.append([int(n) for half in halves for n in half.numpy().ravel()])
     assert steps == train(infos, 8, 11)[3:]
 
 
@@ -247,24 +227,6 @@ def test_damage_that_shows_while_training_is_explained(infos, tmp_path):
     explanation = records.explain_read_error(
         [f.path for f in damaged], SPEC, caught.value)
     assert str(explanation).startswith(f"{path}, record 11: damaged")
-
-
-def test_the_releases_records_in_file_order(tmp_path):
-    path = tmp_path / "golden.tfrecord"
-    source = FIXTURES / "records" / "default_32_for_training.tfrecord.gz"
-    with gzip.open(source) as compressed, open(path, "wb") as target:
-        shutil.copyfileobj(compressed, target)
-    spec = records.pretraining_spec(32, 5)
-    infos = records.check_files([str(path)], spec)
-    dataset = input_pipeline.training_dataset(infos, spec, 16, 0, shuffle_buffer=0)
-    expected = [spec.parse_numpy(r) for r in itertools.islice(
-        records.read_records(str(path)), 48)]
-    for k, batch in enumerate(dataset.take(3)):
-        rows = expected[16 * k:16 * k + 16]
-        assert batch["sentence_order_labels"].numpy().tolist() == [
-            r["next_sentence_labels"].tolist() for r in rows]
-        for name in ("input_ids", "masked_lm_ids", "masked_lm_weights"):
-            np.testing.assert_array_equal(batch[name], [r[name] for r in rows])
 
 
 # --- evaluation

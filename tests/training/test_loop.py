@@ -252,7 +252,6 @@ HALF = dict(step=StepOptions(dtype="float16"))
 @pytest.fixture(name="half")
 def _half(tmp_path, data, eager, monkeypatch):
     """The folder of a finished run in float16, whose scale grows every fourth step."""
-    del eager
     monkeypatch.setattr(loss_scaling, "GROWTH_STEPS", 4)
     make_run(tmp_path / "half", (data[0], None), **HALF).train()
     return tmp_path / "half"
@@ -316,8 +315,8 @@ def test_nothing_to_evaluate(tmp_path, data):
         make_run(tmp_path, data, train=False).evaluate()
 
 
-def test_random_weights_are_announced(tmp_path, data, caplog, eager):
-    del eager
+@pytest.mark.usefixtures("eager")
+def test_random_weights_are_announced(tmp_path, data, caplog):
     run = make_run(tmp_path, (data[0], None), num_train_steps=1, rate=0.0)
     assert run.train() is None
     assert (f"Starting at step 0 from random weights: {tmp_path} holds no checkpoint"
@@ -355,27 +354,32 @@ def test_damaged_checkpoint_and_the_way_out(copy, data):
     assert run.current_step == 9
 
 
-@pytest.mark.parametrize("file", ["model.ckpt-12.index", "model.ckpt-12.data-*"])
-def test_truncated_checkpoint(file, copy, data):
-    [path] = copy.glob(file)
-    path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(InputError, match="model.ckpt-12: cannot be restored"):
-        make_run(copy, data, train=False).evaluate()
+def cut_off(pattern):
+    def spoil(folder):
+        for path in folder.glob(pattern):
+            path.write_bytes(path.read_bytes()[:100])
+    return spoil
 
 
-def test_list_of_checkpoints_names_a_missing_file(copy, data):
-    for path in copy.glob("model.ckpt-12.*"):
-        path.unlink()
-    with pytest.raises(InputError, match=(
-            r"run/checkpoint names .*model.ckpt-12, which is not there; "
-            r".*model.ckpt-9")):
-        make_run(copy, data, train=False).evaluate()
+def remove(pattern):
+    return lambda folder: [path.unlink() for path in folder.glob(pattern)]
 
 
-@pytest.mark.parametrize("content", ["", "\0\0\0\0", "no list"])
-def test_damaged_list_of_checkpoints(content, copy, data):
-    (copy / "checkpoint").write_text(content)
-    with pytest.raises(InputError, match="checkpoint: damaged, it names no checkpoint"):
+def overwrite(name, content):
+    return lambda folder: (folder / name).write_text(content)
+
+
+@pytest.mark.parametrize("spoil, message", [
+    *((cut_off(pattern), "model.ckpt-12: cannot be restored")
+      for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
+    (remove("model.ckpt-12.*"), "run/checkpoint names .*model.ckpt-12, which is not "
+     r"there; .*model.ckpt-9"),
+    *((overwrite("checkpoint", content), "checkpoint: damaged, it names no checkpoint")
+      for content in ("", "\0\0\0\0", "no list")),
+    (overwrite("options.json", "{"), "options.json, line 1: not JSON")])
+def test_damaged_folder(spoil, message, copy, data):
+    spoil(copy)
+    with pytest.raises(InputError, match=message):
         make_run(copy, data).train()
 
 
@@ -383,12 +387,6 @@ def test_folder_of_another_config(copy, data):
     with pytest.raises(InputError, match=(
             "another config: num_attention_heads is 2 there and 4 here")):
         make_run(copy, data, config=dict(num_attention_heads=4)).train()
-
-
-def test_damaged_options(copy, data):
-    (copy / "options.json").write_text("{")
-    with pytest.raises(InputError, match="options.json, line 1: not JSON"):
-        make_run(copy, data).train()
 
 
 @pytest.mark.parametrize("sizes, replicas, message", [
@@ -426,8 +424,18 @@ def test_bucket_out_of_reach(monkeypatch):
 # ---- divergence ------------------------------------------------------------
 
 
-def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data, eager):
-    del eager
+@pytest.fixture(name="broken")
+def _broken(tmp_path):
+    """A checkpoint with a weight that is no number."""
+    model = models.AlbertForPreTraining(tiny_run.config(**CONFIG))
+    kernel = model.bert.pooler.weights[0]
+    kernel.assign(tf.fill(kernel.shape, np.nan))
+    export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
+    return str(tmp_path / "broken" / "model.ckpt")
+
+
+@pytest.mark.usefixtures("eager")
+def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
     with pytest.raises(loop.DivergenceError) as caught:
@@ -451,14 +459,9 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     assert checkpoints(copy) == [3, 6]
 
 
-def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
-    del eager
-    model = models.AlbertForPreTraining(tiny_run.config(**CONFIG))
-    model.bert.pooler.weights[0].assign(
-        tf.fill(model.bert.pooler.weights[0].shape, np.nan))
-    export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
-    run = make_run(tmp_path / "run", (data[0], None),
-                   init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
+@pytest.mark.usefixtures("eager")
+def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken):
+    run = make_run(tmp_path / "run", (data[0], None), init_checkpoint=broken)
     run.signals.received = 15
     with pytest.raises(loop.DivergenceError, match=(
             "not finite at step 0; there is no checkpoint from before")):
@@ -466,16 +469,12 @@ def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, eager):
     assert not list((tmp_path / "run").glob("model.ckpt*"))
 
 
-def test_float16_tells_when_no_scale_helps(tmp_path, data, eager, monkeypatch):
+@pytest.mark.usefixtures("eager")
+def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     """Not at the first step that is not finite, but when the scale is at its least."""
-    del eager
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
-    model = models.AlbertForPreTraining(tiny_run.config(**CONFIG))
-    model.bert.pooler.weights[0].assign(
-        tf.fill(model.bert.pooler.weights[0].shape, np.nan))
-    export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
-    run = make_run(tmp_path / "run", (data[0], None), **HALF,
-                   init_checkpoint=str(tmp_path / "broken" / "model.ckpt"))
+    run = make_run(
+        tmp_path / "run", (data[0], None), **HALF, init_checkpoint=broken)
     with pytest.raises(loop.DivergenceError, match=(
             "the loss or the gradient is not finite at step 2, though the loss scale "
             "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
@@ -510,9 +509,8 @@ def test_long_values_are_cut_in_a_warning(caplog):
     assert "is not given now" in caplog.text
 
 
-def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(
-        tmp_path, data, eager):
-    del eager
+@pytest.mark.usefixtures("eager")
+def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, data):
     run = make_run(tmp_path, data, num_train_steps=3)
     metrics = run.train()
     run.evaluator.evaluate = lambda: pytest.fail("evaluated again")
@@ -523,8 +521,8 @@ def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(
     assert result["step"] == 3
 
 
-def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data, eager):
-    del eager
+@pytest.mark.usefixtures("eager")
+def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data):
     best = json.loads((copy / "best_metric.json").read_text())
     run = make_run(copy, data, num_train_steps=15)
     run.train()

@@ -5,6 +5,7 @@ That a step is the same however it is computed is in test_same_step.
 
 import collections
 import gzip
+import itertools
 
 import numpy as np
 import pytest
@@ -38,13 +39,21 @@ def _golden_records(tmp_path_factory):
 
 
 def test_batches_are_those_of_the_release(golden_records):
-    batch = next(iter(input_pipeline.training_dataset(
-        *golden_records, 16, 1, shuffle_buffer=0)))
+    infos, spec = golden_records
+    batch, *others = input_pipeline.training_dataset(
+        infos, spec, 16, 1, shuffle_buffer=0).take(3)
     expected = dict(np.load(golden_training.FOLDER / "first_batch.npz"))
     expected["sentence_order_labels"] = expected.pop("next_sentence_labels")
     assert batch.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(batch[name], value, err_msg=name)
+    # The others in the order of the file.
+    rows = [spec.parse_numpy(record) for record in itertools.islice(
+        records.read_records(infos[0].path), 16, 48)]
+    for name in ("input_ids", "masked_lm_ids", "masked_lm_weights"):
+        np.testing.assert_array_equal(
+            np.concatenate([each[name] for each in others]),
+            [row[name] for row in rows], err_msg=name)
 
 
 def check_golden_run(run, start, final, infos, spec):
@@ -255,7 +264,8 @@ def test_a_step_is_a_function_of_its_number_and_seed():
 # ---- what is not finite ----------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [dict(dropout=0.3), dict(replicas=2, clip_norm=0.5)])
+@pytest.mark.parametrize(
+    "options", [dict(dropout=0.3), dict(replicas=2, clip_norm=0.5)])
 def test_first_step_that_is_not_finite_is_remembered(options):
     broken = training(**options)
     broken.run(steps=2)

@@ -65,7 +65,8 @@ def batches_for(task, size=4):
     if task == "regression":
         return [{**batch, "label_ids": random.standard_normal([size, 1]).astype("f")}]
     return [{**batch, "start_positions": labels(3), "end_positions": 3 + labels(3),
-             "is_impossible": labels(2), "p_mask": 1.0 - batch["input_mask"].astype("f")}]
+             "is_impossible": labels(2),
+             "p_mask": 1.0 - batch["input_mask"].astype("f")}]
 
 
 def dataset_of(batches, replicas=1):
