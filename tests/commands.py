@@ -73,7 +73,7 @@ class Commands:
         return result
 
     def refused(self, name, pattern, loaded=False):
-        """Checks that a wrong input ended with one sentence, before TensorFlow or not."""
+        """Checks that a wrong input ended with one sentence, with TensorFlow or not."""
         result = self[name]
         assert result["status"] == 1, result["stderr"]
         [line] = [line for line in result["stderr"].splitlines()
@@ -92,7 +92,7 @@ class Commands:
 
     def _with_shared_folders(self, name):
         """Names of the commands that name a folder which one of them writes."""
-        words = {other: _paths(arguments) for other, arguments in self._commands.items()}
+        words = {other: _paths(words) for other, words in self._commands.items()}
         written = {other: _written_by(arguments)
                    for other, arguments in self._commands.items()}
         found, new = set(), {name}

@@ -25,14 +25,14 @@ print(albert_tf.__version__)
 
 
 def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
 def test_installed_package_tokenizes_and_creates_data(tmp_path):
-    """Downloads what pyproject.toml asks for; builds from a copy, to leave no traces."""
+    """Downloads what pyproject.toml asks for; builds from a copy, without traces."""
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     source = tmp_path / "source"

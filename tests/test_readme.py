@@ -115,8 +115,9 @@ def _albert_base(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("albert_base")
     text = folder / "text.txt"
+    words = "all some many few".split() * 9
     text.write_text("\n".join(f"albert shares its {word} layers in step {i}."
-                              for i, word in enumerate("all some many few".split() * 9)))
+                              for i, word in enumerate(words)))
     sentencepiece.SentencePieceTrainer.train(
         input=str(text), model_prefix=str(folder / "30k-clean"), vocab_size=40,
         pad_id=0, unk_id=1, eos_id=-1, bos_id=-1, minloglevel=2,
@@ -160,7 +161,8 @@ def test_files_that_are_mentioned_exist():
         text = page.read_text(encoding="utf-8")
         for link in re.findall(r"\]\(([^):#]+)(?:#[\w-]+)?\)", text):
             assert (page.parent / link).exists(), f"{page}: {link}"
-        for file in re.findall(r"`((?:albert_tf|tests|benchmarks|docs)/[\w/.]+)`", text):
+        for file in re.findall(
+                r"`((?:albert_tf|tests|benchmarks|docs)/[\w/.]+)`", text):
             assert (ROOT / file).exists(), f"{page}: {file}"
 
 

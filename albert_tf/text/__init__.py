@@ -1,1 +1,2 @@
-"""Raw text in, a sentence a line out: readers, sentence splitting, held-out documents."""
+"""Raw text in, a sentence a line out: readers, sentence splitting, held-out
+documents."""

@@ -378,7 +378,7 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
     assert checkpoint_files.find_checkpoint(str(tmp_path)) == two
     moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
-    assert checkpoint_files.find_checkpoint(moved) == os.path.join(moved, "model.ckpt-2")
+    assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
 
 
 def test_in_the_working_directory(tmp_path, monkeypatch):
@@ -434,7 +434,8 @@ def test_paths_that_are_no_checkpoint(tmp_path):
 def test_writing_replaces_and_leaves_nothing_else(tmp_path):
     prefix = str(tmp_path / "model.ckpt-best")
     for step in (1, 2):
-        checkpoint_files.write_whole(tf.train.Checkpoint(step=tf.Variable(step)), prefix)
+        checkpoint = tf.train.Checkpoint(step=tf.Variable(step))
+        checkpoint_files.write_whole(checkpoint, prefix)
     # An older one of more data files.
     (tmp_path / "model.ckpt-best.data-00001-of-00002").write_bytes(b"old")
     checkpoint_files.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
