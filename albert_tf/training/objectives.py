@@ -61,7 +61,8 @@ class Task:
         Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
 
     Attributes:
-      model: called as model(features, training=..., seed=..., computation=...).
+      model: called as model(features, training=..., seed=..., computation=...), without
+        AutoGraph.
       objective: what it learns.
       best_metric: the evaluation metric, higher is better, by which the best checkpoint
         is chosen.

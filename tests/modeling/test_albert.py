@@ -13,6 +13,7 @@ from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels.plain import Dropped, activation
 from albert_tf.modeling.layers import DropoutSeeds
 from albert_tf.modeling.models import AlbertForPreTraining
+from tests import tiny_run
 
 TINY = AlbertConfig(
     vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
@@ -21,14 +22,15 @@ BLOCK = "bert/encoder/transformer/group_{}/inner_group_0"
 IDS = np.array([[2, 7, 8, 3, 9, 3], [2, 11, 3, 12, 3, 0]], np.int32)
 
 
-@functools.lru_cache(maxsize=None)
-def encoder(config_changes=()):
+def encoder(**changes):
     """A tiny model with weights large enough to tell layers apart."""
-    model = AlbertModel(TINY.replace(**dict(config_changes)))
-    numbers = np.random.default_rng(0)
-    load_tf1_tensors(model, {
-        name: (value + 0.3 * numbers.standard_normal(value.shape)).astype("f")
-        for name, value in sorted(tf1_tensors(model).items())})
+    return _encoder(frozenset(changes.items()))
+
+
+@functools.cache
+def _encoder(changes):
+    model = AlbertModel(TINY.replace(**dict(changes)))
+    load_tf1_tensors(model, tiny_run.weights_of(model))
     return model
 
 
@@ -81,7 +83,7 @@ def test_all_variables_exist_before_the_first_call_and_are_trainable():
 
 
 def test_sharing_nothing_is_one_group_per_layer():
-    unshared = encoder((("parameter_sharing", "none"),))
+    unshared = encoder(parameter_sharing="none")
     groups = AlbertModel(TINY.replace(num_hidden_groups=4))
     load_tf1_tensors(groups, tf1_tensors(unshared))
     np.testing.assert_array_equal(sequence_output(unshared), sequence_output(groups))
@@ -90,7 +92,7 @@ def test_sharing_nothing_is_one_group_per_layer():
 @pytest.mark.parametrize("sharing, attention, ffn", [
     ("all", 1, 1), ("attention", 1, 4), ("ffn", 4, 1), ("none", 4, 4)])
 def test_what_is_shared(sharing, attention, ffn):
-    names = list(tf1_tensors(encoder((("parameter_sharing", sharing),))))
+    names = list(tf1_tensors(encoder(parameter_sharing=sharing)))
     in_group = {
         group: {name.split("/inner_group_0/")[1] for name in names
                 if name.startswith(BLOCK.format(group) + "/")} for group in range(4)}
@@ -127,7 +129,7 @@ def test_equal_layers_are_the_shared_model(sharing):
     ("ffn", "attention_1/self/value/bias")])
 def test_each_layer_uses_its_own_unshared_part(sharing, part):
     model = AlbertModel(TINY.replace(parameter_sharing=sharing))
-    load_tf1_tensors(model, tf1_tensors(encoder((("parameter_sharing", sharing),))))
+    load_tf1_tensors(model, tf1_tensors(encoder(parameter_sharing=sharing)))
     before = [layer.numpy() for layer in model({"input_ids": IDS})["encoder_outputs"]]
     variable = next(v for v in model.weights
                     if v.name == f"{BLOCK.format(2)}/{part}:0")
@@ -141,8 +143,7 @@ def test_each_layer_uses_its_own_unshared_part(sharing, part):
 
 
 def test_dropout_follows_its_seed():
-    model = encoder((("hidden_dropout_prob", 0.2),
-                     ("attention_probs_dropout_prob", 0.2)))
+    model = encoder(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     run = functools.partial(sequence_output, model, training=True)
     one = run(seed=tf.constant([1, 2]))
     np.testing.assert_array_equal(one, run(seed=tf.constant([1, 2])))
@@ -178,8 +179,7 @@ def test_dropout_places_are_the_releases():
             shape = tf.convert_to_tensor(shape)
             places.append((rate, len(shape), int(shape[-1])))
 
-    model = encoder((("hidden_dropout_prob", 0.2),
-                     ("attention_probs_dropout_prob", 0.3)))
+    model = encoder(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.3)
     seeds = Recorder(None)
     embedded = model.embeddings(IDS, tf.zeros_like(IDS), seeds)
     model.encoder(embedded, tf.zeros([2, 1, 1, 6]), seeds)

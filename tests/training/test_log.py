@@ -39,7 +39,7 @@ def test_a_run_from_step_0_starts_an_empty_log(tmp_path, caplog):
     assert "2 rows of later steps are dropped" in caplog.text
 
 
-def test_last_line_cut_short_is_left_out_aloud(tmp_path, caplog):
+def test_last_line_cut_short_is_left_out_with_a_warning(tmp_path, caplog):
     log = write_log(tmp_path, [10, 20])
     with open(log.path, "a", encoding="utf-8") as stream:
         stream.write('{"step": 30, "split": "tr')
