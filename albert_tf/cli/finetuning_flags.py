@@ -23,12 +23,8 @@ FLAGS = flags.FLAGS
 
 
 def define_flags(**defaults: Any) -> None:
-    """Flags of the model, of devices, of the loop, and what all tasks have besides.
-
-    Args:
-      **defaults: the task's max_seq_length, do_train, do_eval, learning_rate and
-        save_checkpoints_steps.
-    """
+    """Flags of the model, of devices, of the loop, and what all tasks have besides;
+    the defaults are the task's."""
     cli_flags.define_model_flags()
     cli_flags.define_device_flags()
     cli_flags.define_training_flags(
@@ -43,13 +39,12 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_integer(
         "max_seq_length", defaults["max_seq_length"],
         "Longest sequence, in pieces; what is longer is cut.", lower_bound=8)
-    for what, default in (("train", defaults["do_train"]),
-                          ("eval", defaults["do_eval"]), ("predict", False)):
-        flags.DEFINE_bool(f"do_{what}", default, {
-            "train": "Whether to train.",
-            "eval": "Whether to evaluate: at each checkpoint of training, and the "
-                    "best one at the end.",
-            "predict": "Whether to write predictions, by the best checkpoint."}[what])
+    flags.DEFINE_bool("do_train", defaults["do_train"], "Whether to train.")
+    flags.DEFINE_bool(
+        "do_eval", defaults["do_eval"], "Whether to evaluate: at each checkpoint of "
+        "training, and the best one at the end.")
+    flags.DEFINE_bool("do_predict", False,
+                      "Whether to write predictions, by the best checkpoint.")
     flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch of prediction.",
                          lower_bound=1)
     flags.DEFINE_bool(
@@ -90,23 +85,16 @@ _FLAG_OF_RECIPE = dict(
 
 
 def use_recipe(recipe: Any, **flag_of: str) -> None:
-    """Sets flags that were not given to a recipe's values.
-
-    Args:
-      recipe: one of tasks.common.
-      **flag_of: further fields of the recipe → their flags.
-    """
+    """Sets flags that were not given to the values of one of tasks.common.RECIPES;
+    `flag_of` are further fields → their flags."""
     for field, name in {**_FLAG_OF_RECIPE, **flag_of}.items():
         if not FLAGS[name].present:
             FLAGS[name].value = getattr(recipe, field)
 
 
 def use_kept_task(names: Sequence[str]) -> None:
-    """Takes flags that were not given from the task.json of output_dir.
-
-    Args:
-      names: flags that make up the task.
-    """
+    """Takes flags that make up the task, where they were not given, from the task.json
+    of output_dir."""
     folder = FLAGS.output_dir or ""
     kept = model_folder.read(folder) if holds_checkpoint(folder) else None
     if kept is None:
@@ -191,7 +179,7 @@ def model_config() -> AlbertConfig:
 def tokenizer(config: AlbertConfig) -> FullTokenizer:
     """The tokenizer of the vocabulary flags, checked against the model's."""
     if FLAGS.spm_model_file and FLAGS.vocab_file and FLAGS["vocab_file"].present:
-        logging.info("--vocab_file is passed over, as --spm_model_file is given.")
+        logging.info("--vocab_file is ignored, as --spm_model_file is given.")
     made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file)
     path = FLAGS.spm_model_file or FLAGS.vocab_file
     if made.vocab_size != config.vocab_size:

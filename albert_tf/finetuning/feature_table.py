@@ -79,17 +79,9 @@ class FeatureTable:
                     where: str = "example",
                     write: Callable[[bytes], Any] = lambda record: None
                     ) -> "FeatureTable":
-        """A table of featurized examples; needs no TensorFlow.
-
-        Args:
-          spec: the features.
-          examples: name on disk → values, as FeatureSpec.serialize takes them.
-          where: begins an error message, before the example's number from 1.
-          write: receives each example as a record.
-
-        Raises:
-          ValueError: if an example does not have the features of `spec`.
-        """
+        """A table of featurized examples, name on disk → values, as FeatureSpec.serialize
+        takes them; needs no TensorFlow. `where` begins an error message, before the
+        example's number from 1; `write` receives each example as a record."""
         def columns(batch):
             records = [spec.serialize(values) for values in batch]
             for record in records:
@@ -104,13 +96,8 @@ class FeatureTable:
     @classmethod
     def from_records(cls, spec: FeatureSpec, records: Iterable[bytes],
                      where: str = "record") -> "FeatureTable":
-        """A table of serialized tf.train.Examples; loads TensorFlow.
-
-        Args:
-          spec: the features; a record must have them all.
-          records: as FeatureSpec.serialize makes them.
-          where: begins an error message, before the record's number from 1.
-        """
+        """A table of serialized tf.train.Examples, which must have all features; loads
+        TensorFlow. `where` begins an error message, before the record's number."""
         return cls._of_batches(
             spec, records, where, lambda batch: (batch, _parse(spec, batch)))
 
@@ -146,12 +133,8 @@ class FeatureTable:
 
     @functools.cached_property
     def tensors(self) -> dict[str, Any]:
-        """Columns of the parsed features as eager tensors, made once.
-
-        Returns:
-          name on disk → [N, ...], or (values, offsets) for a variable feature; in
-          the host's memory.
-        """
+        """Columns of the parsed features as eager tensors in the host's memory: name on
+        disk → [N, ...], or (values, offsets) for a variable feature."""
         import tensorflow as tf
 
         with tf.device("CPU:0"):

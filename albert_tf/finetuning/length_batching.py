@@ -29,17 +29,13 @@ _EPOCH, _WINDOW = 0, 1  # what a random generator is for
 
 def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
                    num_lengths: int, multiple: int = 8) -> tuple[int, ...]:
-    """The static lengths with which the fewest positions are padding.
+    """The static lengths, ascending, with which the fewest positions are padding.
 
     Args:
       lengths: of all sequences, each 1..max_length.
-      max_length: the longest that a sequence may be.
       num_lengths: how many lengths at most; fewer are given where more would not
         save anything. 0 or 1 gives (max_length,): as the release pads.
       multiple: lengths are multiples of it, or max_length.
-
-    Returns:
-      Ascending; the last holds the longest sequence.
     """
     lengths = np.asarray(lengths, np.int64)
     if num_lengths < 0 or multiple < 1 or not lengths.size:
@@ -202,7 +198,7 @@ class FeatureBatches(Batches):
         return self.plan.step(step)[0]
 
     def training_dataset(self, shape, start_step, pipeline):
-        """A step's rows are dealt out in order: to pipelines, then to their replicas."""
+        """A step's rows are dealt out in order: to pipelines, then to replicas."""
         plan = self.plan
         if start_step < 0 or plan.batch_size != (
                 pipeline.batch_size * pipeline.replicas * pipeline.num_shards):
@@ -250,8 +246,7 @@ class FeatureBatches(Batches):
 
 
 def _share(rows: np.ndarray, pipeline: Pipeline) -> np.ndarray:
-    """What a pipeline gets of the rows of several steps, [steps · replicas, batch_size].
-    """
+    """A pipeline's part of the rows of some steps, [steps · replicas, batch_size]."""
     batch_size, replicas, shard_index, num_shards = pipeline
     rows = rows.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
     return np.ascontiguousarray(rows.reshape(-1, batch_size))
@@ -297,11 +292,8 @@ def _assembler(table: FeatureTable, length: int):
 
 
 def _positions(feature: Feature, offsets: tf.Tensor, rows: tf.Tensor, length: int):
-    """Where a batch's values are among all values, and which there are.
-
-    Returns:
-      int64 and bool [B, ..., length]; where there is no value, 0 and False.
-    """
+    """Where a batch's values are among all values, int64 [B, ..., length], and which
+    there are, bool; where there is no value, 0 and False."""
     outer = list(feature.shape[:-1])
     begin = tf.gather(offsets, rows)
     own_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values

@@ -16,16 +16,8 @@ from albert_tf.tokenization import tokenizer
 
 
 def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None:
-    """Writes task.json and a copy of the vocabulary.
-
-    Args:
-      folder: output_dir.
-      settings: JSON values.
-      vocabulary_path: SentencePiece model or WordPiece vocabulary.
-
-    Raises:
-      InputError: if the folder was made for another task: names what differs.
-    """
+    """Writes task.json, of JSON values, and a copy of the vocabulary; refuses a folder
+    with a model of another task."""
     given = tokenizer.vocabulary_of(vocabulary_path)
     settings = json.loads(json.dumps({**settings, "vocabulary": given}))
     before = read(folder)
@@ -53,7 +45,7 @@ def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:
 
 
 def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises InputError where what both tell of the task or vocabulary differs."""
+    """Raises InputError where what both say of the task or vocabulary differs."""
     for key in ("task", "labels"):
         if key in before and key in now and before[key] != now[key]:
             raise InputError(
@@ -64,9 +56,5 @@ def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def read(folder: str) -> Optional[dict[str, Any]]:
-    """The settings of a folder, or None if it has none.
-
-    Raises:
-      InputError: if the file is damaged.
-    """
+    """The settings of a folder, or None if it has none."""
     return vocabulary.settings_in(os.path.join(folder, vocabulary.TASK_FILE))

@@ -38,19 +38,13 @@ class Settings:
 
     Attributes:
       run: how the run goes; a task may set num_train_steps anew (`schedule`).
-      config: the encoder's shape.
-      tokenizer: of the vocabulary.
-      vocabulary: its file.
+      vocabulary: the tokenizer's file.
       make_strategy: gives the tf.distribute strategy of the devices.
-      do_train, do_eval, do_predict: what to do, in this order.
-      learning_rate, num_warmup_steps, optimizer: of training.
       max_seq_length: the longest sequence, in pieces.
       num_lengths: static lengths that sequences are padded to; 1 pads all to
         max_seq_length, as the release does.
       predict_batch_size: examples per batch of prediction, all replicas together.
       num_workers: processes that make features; 0: one for each core.
-      features_dir: folder of the features.
-      do_lower_case: how the tokenizer was made.
       export_dir: folder for a SavedModel of the best checkpoint; "" for none.
       kept: what task.json keeps of the task.
     """

@@ -33,18 +33,21 @@ class Featurize:
         return [{"id": [example], "process": [os.getpid()]}] * (example % 3)
 
 
+EXPECTED = [[[n]] * (n % 3) for n in range(MANY)]
+
+
+def featurize(function, examples=range(MANY), num_workers=2):
+    return features.featurize_all(
+        examples, function, what="train", num_workers=num_workers)
+
+
 def ids(results):
     return [[record["id"].tolist() for record in result] for result in results]
 
 
-EXPECTED = [[[n]] * (n % 3) for n in range(MANY)]
-
-
 @pytest.mark.parametrize("workers", [1, 2, 0])
 def test_results_come_in_the_order_of_the_examples(workers):
-    results = list(features.featurize_all(
-        range(MANY), Featurize(), what="train", num_workers=workers))
-    assert ids(results) == EXPECTED
+    assert ids(featurize(Featurize(), num_workers=workers)) == EXPECTED
 
 
 class Meeting(Featurize):
@@ -63,47 +66,44 @@ class Meeting(Featurize):
 
 
 def test_two_processes_share_the_work(tmp_path):
-    results = list(features.featurize_all(
-        range(MANY), Meeting(tmp_path), what="train", num_workers=2))
+    results = list(featurize(Meeting(tmp_path)))
     assert ids(results) == EXPECTED
     processes = {record["process"][0] for r in results for record in r}
     assert os.getpid() not in processes and len(processes) == 2
 
 
-def test_results_are_the_same_with_tensorflow_loaded():
+def test_results_are_the_same_with_tensorflow_loaded_and_the_function_is_sent_once():
     import tensorflow as tf
 
     tf.constant(1) + 1  # its threads run now
-    assert ids(features.featurize_all(
-        range(MANY), Featurize(), what="train", num_workers=2)) == EXPECTED
-
-
-def test_the_function_is_not_sent_with_every_task():
     before = Featurize.pickled
-    list(features.featurize_all(range(MANY), Featurize(), what="x", num_workers=2))
+    assert ids(featurize(Featurize())) == EXPECTED
     assert Featurize.pickled == before + 1
 
 
 def test_a_small_set_is_made_in_this_process():
-    [[record]] = features.featurize_all([1], Featurize(), what="x", num_workers=2)
+    [[record]] = featurize(Featurize(), [1])
     assert record["process"].tolist() == [os.getpid()]
-    assert not list(features.featurize_all([], Featurize(), what="x"))
+    assert not list(featurize(Featurize(), []))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_first_wrong_example_is_told(workers):
+def test_the_first_wrong_example_is_named(workers):
     with pytest.raises(InputError) as caught:
-        list(features.featurize_all(
-            range(MANY), Featurize(bad=(2900, 700, 1500)), what="train",
-            num_workers=workers))
+        list(featurize(Featurize(bad=(2900, 700, 1500)), num_workers=workers))
     assert str(caught.value) == "train.tsv, line 700: no label; give one."
 
 
-def test_processes_that_are_always_killed_end_the_job_with_a_sentence():
-    with pytest.raises(
-            InputError, match="features of train: .*killed 4 times.*--num_workers"):
-        list(features.featurize_all(
-            range(MANY), Featurize(kill=2000), what="train", num_workers=2))
+@pytest.mark.parametrize("function, examples, workers, error, message", [
+    # Processes that are killed again and again.
+    (Featurize(kill=2000), range(MANY), 2, InputError,
+     "features of train: .*killed 4 times.*--num_workers"),
+    # A function that cannot be sent fails at once.
+    (lambda _: [], range(MANY), 2, (pickle.PicklingError, AttributeError), "lambda"),
+    (Featurize(), [1], -1, InputError, "--num_workers=-1")])
+def test_what_cannot_be_done(function, examples, workers, error, message):
+    with pytest.raises(error, match=message):
+        list(featurize(function, examples, workers))
 
 
 class KilledOnce(Featurize):
@@ -121,25 +121,12 @@ class KilledOnce(Featurize):
 
 
 def test_what_a_killed_process_was_doing_is_done_again(tmp_path):
-    assert ids(features.featurize_all(
-        range(MANY), KilledOnce(tmp_path), what="train", num_workers=2)) == EXPECTED
+    assert ids(featurize(KilledOnce(tmp_path))) == EXPECTED
     assert os.path.exists(tmp_path / "killed")
 
 
-def test_a_function_that_cannot_be_sent_fails_at_once():
-    with pytest.raises((pickle.PicklingError, AttributeError)):
-        list(features.featurize_all(
-            range(MANY), lambda _: [], what="train", num_workers=2))
-
-
-def test_a_negative_number_of_processes_is_refused():
-    with pytest.raises(InputError, match="--num_workers=-1"):
-        list(features.featurize_all([1], Featurize(), what="x", num_workers=-1))
-
-
 def test_a_reader_that_stops_early_ends_the_processes():
-    results = features.featurize_all(
-        range(MANY), Featurize(), what="x", num_workers=2)
+    results = featurize(Featurize())
     next(results)
     process = next(results)[0]["process"][0]
     results.close()
@@ -148,8 +135,8 @@ def test_a_reader_that_stops_early_ends_the_processes():
 
 
 def test_a_long_job_says_how_far_it_is(caplog, monkeypatch):
-    list(features.featurize_all([1, 2], Featurize(), what="train"))
+    list(featurize(Featurize(), [1, 2]))
     assert not caplog.messages
     monkeypatch.setattr("albert_tf.progress.SECONDS_BETWEEN_LINES", 0)
-    list(features.featurize_all([1, 2], Featurize(), what="train"))
+    list(featurize(Featurize(), [1, 2]))
     assert "features of train: 2 of 2 examples (100.0%)" in caplog.text

@@ -27,26 +27,15 @@ def golden(task):
     return predictions[real > 0], labels[real > 0], record["metrics"]
 
 
-@pytest.mark.parametrize("task", ["cola", "mnli", "mrpc", "qqp"])
-def test_accuracy_is_the_releases(task):
+@pytest.mark.parametrize("task, metric, name", [
+    *((task, "accuracy", "eval_accuracy") for task in ("cola", "mnli", "mrpc", "qqp")),
+    ("cola", "matthews", "matthew_corr"),
+    ("sts-b", "pearson", "pearson"), ("sts-b", "mse", "MSE")])
+def test_metrics_are_the_releases(task, metric, name):
     predictions, labels, expected = golden(task)
     assert len(labels) == 22  # Of 24: two only pad the last batch.
-    assert math.isclose(compute("accuracy", predictions, labels),
-                        expected["eval_accuracy"], rel_tol=1e-5)
-
-
-def test_matthews_is_the_releases():
-    predictions, labels, expected = golden("cola")
-    assert math.isclose(compute("matthews", predictions, labels),
-                        expected["matthew_corr"], rel_tol=1e-5)
-
-
-def test_pearson_and_squared_error_are_the_releases():
-    predictions, labels, expected = golden("sts-b")
-    assert math.isclose(compute("pearson", predictions, labels),
-                        expected["pearson"], rel_tol=1e-5)
-    assert math.isclose(compute("mse", predictions, labels),
-                        expected["MSE"], rel_tol=1e-5)
+    assert math.isclose(compute(metric, predictions, labels), expected[name],
+                        rel_tol=1e-5)
 
 
 def test_counts_by_hand():

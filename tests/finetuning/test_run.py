@@ -320,19 +320,6 @@ def test_better_evaluations_train_to_the_end(tmp_path, eager):
     assert run.current_step == 4
 
 
-def test_score_sees_every_example(tmp_path, eager):
-    del eager
-    seen = []
-
-    def score(predictions):
-        seen.append(len(predictions["probabilities"]))
-        return {"score": 1.0}
-
-    make(tmp_path, score=score, best_metric="score", num_train_steps=2,
-         save_checkpoints_steps=1).train()
-    assert seen == [13, 13]
-
-
 # ---- the start -------------------------------------------------------------
 
 

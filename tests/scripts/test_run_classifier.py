@@ -132,8 +132,8 @@ OWN = dict(TRAIN, task_name="custom", data_dir="{data}/own", train_file="train.c
 # A trained model is used with no more than this.
 USE = dict(output_dir="{data}/used", data_dir="{data}/glue", num_workers=1)
 
-# name → (flags, pattern of the sentence), of what this script or cli/ checks; what is
-# wrong in a file of data is for tests/finetuning/tasks. Found before TensorFlow is loaded:
+# name → (flags, pattern of the sentence), of what this script or cli/ checks; what may
+# be wrong in a file of data is for tests/finetuning/tasks. Before TensorFlow is loaded:
 EARLY = {
     "unknown task": (
         dict(COLA, task_name="cloa"),

@@ -40,8 +40,6 @@ class RaceExample(NamedTuple):
     Attributes:
       example_id: the passage's id, such as "high75.txt".
       number: of the question among the passage's, starting at 0.
-      level: one of LEVELS.
-      options: the four answers to choose from.
       label: number of the right option; None where it is not given.
       where: the file, and its line where it holds several passages.
     """
