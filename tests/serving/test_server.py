@@ -133,7 +133,8 @@ def test_gelu_can_become_part_of_a_product(dtype):
                 for name, values in FEATURES[0].items()}
     computation = Computation(
         dtype, skip_padding=True, constants=model_export._constants(model, dtype))
-    graph = tf.function(lambda features: model(features, computation=computation)
+    graph = tf.function(lambda features: model(features, computation=computation),
+                        autograph=False
                         ).get_concrete_function(features).graph
     gelus = [op for op in graph.get_operations() if op.type == "Pow"]
     assert len(gelus) == model.bert.config.num_hidden_layers
