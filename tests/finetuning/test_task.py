@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError, Stopped
-from albert_tf.finetuning.task import FineTuningTask, Settings, fine_tune
+from albert_tf.finetuning.task import FineTuningTask, Settings, _padded, fine_tune
 from albert_tf.finetuning.tasks.common import ExampleSet
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
@@ -45,6 +46,7 @@ class MadeUp(FineTuningTask):
     def __init__(self, folder, prediction_split="test"):
         self.folder, self.prediction_split = folder, prediction_split
         self.written, self.exported, self.scored = {}, [], lambda: None
+        self.writes = []
 
     def read(self, split):
         return ExampleSet(SETS[split], notes=(f"{split} is made up.",))
@@ -70,6 +72,7 @@ class MadeUp(FineTuningTask):
         return {"accuracy": 0.5}
 
     def write(self, split, data, outputs, table, step):
+        self.writes.append(split)
         self.written[split] = step, np.stack(outputs["logits"])
 
     def export(self, model, metrics):
@@ -119,11 +122,20 @@ def test_course_of_a_task(whole, caplog):
     again = MadeUp(whole.folder).run("predict")
     np.testing.assert_allclose(again.written["test"][1], whole.written["test"][1],
                                atol=1e-6)
-    assert list(again.written) == ["test"] and not again.exported
+    assert again.writes == ["test"] and not again.exported
     assert "Reusing the features of 3 records" in caplog.text
     assert "test is made up." in caplog.text and "dev is made up" not in caplog.text
     same = MadeUp(whole.folder, prediction_split="dev").run("eval", "predict")
-    assert list(same.written) == ["dev"]
+    assert same.writes == ["dev"]
+
+
+def test_lengths_to_train_with_do_not_depend_on_other_sets():
+    sizes = {"train": (3, 20, 21), "dev": (9, 40), "test": (8,)}
+    tables = {split: types.SimpleNamespace(lengths=np.array(lengths), num_rows=1)
+              for split, lengths in sizes.items()}
+    found = _padded(types.SimpleNamespace(max_seq_length=64, num_lengths=2), tables)
+    assert [padded.lengths for padded in found.values()] == [
+        (8, 24), (8, 24, 40), (8, 24, 40)]
 
 
 def test_export_alone(whole):

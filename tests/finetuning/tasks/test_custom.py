@@ -227,24 +227,16 @@ def test_files_are_looked_for_in_the_data_folder(tmp_path):
     assert again.read("", "train") == task.read("", "train")
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"labels": ["no", "yes", "no"]}, "--labels has 'no' more than once"),
-    ({"labels": ["no"]}, "there are 1 labels"),
-    ({"labels": ["no", "yes"], "regression": True}, "leave them out with regression"),
+@pytest.mark.parametrize("train, options, message", [
+    (TRAIN, {"labels": ["no", "yes", "no"]}, "--labels has 'no' more than once"),
+    (TRAIN, {"labels": ["no"]}, "there are 1 labels"),
+    (TRAIN, {"labels": ["no", "yes"], "regression": True}, "leave them out with regr"),
+    ("text\tlabel\na\tno\n", {}, r"there are 1 labels \(no\)"),
+    (None, {"test": "text\na\n"}, "without a training file: give --labels"),
 ])
-def test_labels_that_cannot_be_are_refused(tmp_path, options, message):
+def test_labels_that_cannot_be_are_refused(tmp_path, train, options, message):
     with pytest.raises(InputError, match=message):
-        build(tmp_path, TRAIN, **options)
-
-
-def test_one_label_in_the_training_file_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"there are 1 labels \(no\)"):
-        build(tmp_path, "text\tlabel\na\tno\n")
-
-
-def test_labels_must_be_known_to_predict(tmp_path):
-    with pytest.raises(InputError, match="without a training file: give --labels"):
-        build(tmp_path, None, test="text\na\n")
+        build(tmp_path, train, **options)
 
 
 def test_training_needs_the_column_of_the_label(tmp_path):
