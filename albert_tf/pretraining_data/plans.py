@@ -134,8 +134,11 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
     text = _Text(documents, position, start, start + documents.sentence_lengths)
     pairs = options.sentence_objective != "none"
     begins = range(num_documents if pairs else 1)
-    for some in _ranges(copies, at_once):
-        for numbers in _ranges(begins, max(1, at_once // len(some))):
+    for first_copy in range(0, len(copies), at_once):
+        some = copies[first_copy:first_copy + at_once]
+        size = max(1, at_once // len(some))
+        for first in range(0, len(begins), size):
+            numbers = begins[first:first + size]
             document = np.repeat(np.arange(numbers.start, numbers.stop), len(some))
             copy = np.tile(np.arange(some.start, some.stop), len(numbers))
             key = keyed_random.keys_of(seed, WALK_KEY, documents.ids[document], copy)
@@ -151,10 +154,6 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
                     continue
                 chunks = _without_skipped(text, chunks, options, counts)
                 yield _segment_pairs(text, walks, chunks, options)
-
-
-def _ranges(whole: range, size: int) -> list[range]:
-    return [whole[begin:begin + size] for begin in range(0, len(whole), size)]
 
 
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
