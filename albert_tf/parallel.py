@@ -1,4 +1,4 @@
-"""Processes that apply a function to many items.
+"""Processes that apply a function to many items; what the machine has to run them.
 
 A worker that is killed, for lack of memory say, does not hang the others: another one
 repeats its item, a few times at most. Workers end with their parent, however that ends.
@@ -10,8 +10,10 @@ import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import pathlib
 import pickle
 import signal
+import sys
 import threading
 from concurrent.futures import Future, ProcessPoolExecutor, process
 from typing import Any, Callable, Iterable, Iterator, Optional
@@ -30,6 +32,48 @@ def num_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: what the machine has free, and no more
+    than what the control groups of a container or a job leave; sys.maxsize where
+    neither can be asked."""
+    return min([sys.maxsize, *_free_memory(), *_left_by_control_groups()])
+
+
+def _free_memory() -> Iterator[int]:
+    try:
+        for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                yield int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _left_by_control_groups(own: str = "/proc/self/cgroup",
+                            root: str = "/sys/fs/cgroup") -> Iterator[int]:
+    """What each group of this process, from its own up to the root, has left."""
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path(own).read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds and "memory" not in kinds.split(","):
+                continue
+            folder = pathlib.Path(root, "memory" if kinds else "")
+            limit, used, cache = (
+                ("memory.limit_in_bytes", "memory.usage_in_bytes",
+                 "total_inactive_file") if kinds
+                else ("memory.max", "memory.current", "inactive_file"))
+            # In a container the path may be that outside, and its own group the root.
+            for at in (folder / path.strip("/"), *(folder / path.strip("/")).parents):
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    most = int((at / limit).read_text())  # "max" is no number
+                    counts = dict(map(
+                        str.split, (at / "memory.stat").read_text().splitlines()))
+                    yield max(0, most - int((at / used).read_text())
+                              + int(counts[cache]))
+                if at == folder:
+                    break
 
 
 def num_processes(num_workers: int) -> int:
