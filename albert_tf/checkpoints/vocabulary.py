@@ -5,7 +5,9 @@ compare the SHA-256 of what they are given with what the folder says.
 """
 
 import os
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
+
+import numpy as np
 
 from albert_tf import files
 from albert_tf.checkpoints.files import folder_of, holds_checkpoint
@@ -53,3 +55,30 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
             f"the records were made with another vocabulary ({vocabulary['file']}) "
             f"than the model in {folder} ({kept.get('file', 'unnamed')}); choose "
             "another --output_dir, or make the records with the model's.")
+
+
+# The variables with a row for each piece.
+_ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+
+
+def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
+                    parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    """A model's tensors for a vocabulary that was extended at its end.
+
+    The row of a new piece is the mean of those of the old pieces that its text was cut
+    into (`parts`: their ids for each new piece): the model begins where it would read
+    them without their order. The optimizer's state has no such rows and is left out.
+    """
+    def extended(name, rows):
+        if len(rows) != vocab_size:
+            raise InputError(
+                f"the checkpoint's {name} has {len(rows)} rows, but the config's "
+                f"vocab_size is {vocab_size}; give the config of that model.")
+        means = [rows[list(ids)].mean(axis=0, keepdims=True) for ids in parts]
+        return np.concatenate([rows, *means]).astype(rows.dtype)
+
+    if _ROWS[0] not in tensors:
+        raise InputError(f"the checkpoint holds no {_ROWS[0]}: it is none of ALBERT.")
+    return {name: extended(name, tensor) if name in _ROWS else tensor
+            for name, tensor in tensors.items()
+            if not name.endswith(("/adam_m", "/adam_v")) and name != "global_step"}

@@ -26,7 +26,7 @@ class SentencePieceMixin:
     _advice = "train one with train_sentencepiece.py"
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
-        self._processor = _load(path)
+        self._processor = load(path)
         size = self._processor.get_piece_size()
         pieces = self._processor.id_to_piece(list(range(size)))
         vocab = {piece: i for i, piece in enumerate(pieces)}
@@ -147,7 +147,8 @@ class SentencePieceMixin:
             raise
 
 
-def _load(model_file: str) -> sentencepiece.SentencePieceProcessor:
+def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
+    """The model in a .model file."""
     with files.open_binary(model_file) as stream:
         content = stream.read()
     processor = sentencepiece.SentencePieceProcessor()

@@ -48,11 +48,13 @@ class Vocabulary(NamedTuple):
     characters: int
 
 
-def train(lines: Iterable[str], options: Options = Options()) -> Vocabulary:
+def train(lines: Iterable[str], options: Options = Options(),
+          exactly: bool = True) -> Vocabulary:
     """Trains a unigram model on lines of text, a sentence each; blank ones are skipped.
 
     The text goes through the preprocessing that the tokenizer applies. Equal input and
-    options give an equal result.
+    options give an equal result. Unless `exactly`, a text may give fewer pieces than
+    vocab_size.
     """
     check(options)
     source = _Source(lines, options.do_lower_case)
@@ -70,7 +72,7 @@ def train(lines: Iterable[str], options: Options = Options()) -> Vocabulary:
             input_sentence_size=options.input_sentence_size,
             shuffle_input_sentence=True, num_threads=options.num_threads,
             # Bytes; by default the trainer leaves out sentences above 4192.
-            max_sentence_length=2**30,
+            max_sentence_length=2**30, hard_vocab_limit=exactly,
             minloglevel=0 if options.verbose else 2)
     except Exception as error:
         if source.error is not None:

@@ -1,0 +1,99 @@
+r"""Adds pieces to a model's SentencePiece vocabulary, for a text of another domain.
+
+    python extend_vocabulary.py --input_file=medicine/*.txt --num_pieces=3000 \
+        --spm_model_file=albert_base/30k-clean.model \
+        --init_checkpoint=albert_base/model.ckpt-best --output_dir=runs/medicine_start
+
+writes the longer vocabulary (spm.model, spm.vocab, and new_pieces.tsv to look at) and a
+checkpoint with a row for each new piece, the mean of those of the old pieces that its
+text was read as. Then make records with that vocabulary and continue:
+
+    python create_pretraining_data.py --spm_model_file=runs/medicine_start/spm.model ...
+    python run_pretraining.py --init_checkpoint=runs/medicine_start \
+        --albert_config_file=runs/medicine_start/albert_config.json ...
+"""
+
+import os
+
+from absl import flags, logging
+
+from albert_tf import files
+from albert_tf.checkpoints import vocabulary
+from albert_tf.checkpoints.files import (
+    BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
+from albert_tf.cli import script
+from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.errors import InputError
+from albert_tf.progress import Progress
+from albert_tf.tokenization import extend_vocabulary
+from albert_tf.tokenization.tokenizer import vocabulary_of
+
+FLAGS = flags.FLAGS
+
+_DEFAULTS = extend_vocabulary.Options()
+flags.DEFINE_list("input_file", None, "Text of the domain, a sentence to a line: "
+                  "comma-separated paths or globs.", required=True)
+flags.DEFINE_string("spm_model_file", None, "The model's vocabulary.", required=True)
+flags.DEFINE_string("init_checkpoint", None, "The model: a checkpoint, or a folder that "
+                    "holds one.", required=True)
+flags.DEFINE_string("albert_config_file", None,
+                    "Its config; default: albert_config.json beside the checkpoint.")
+flags.DEFINE_string("output_dir", None, "A new folder for both.", required=True)
+flags.DEFINE_integer("num_pieces", _DEFAULTS.num_pieces, "Pieces to add at most.",
+                     lower_bound=1)
+flags.DEFINE_bool("do_lower_case", _DEFAULTS.do_lower_case,
+                  "Lower-case the text first, as the model was trained.")
+flags.DEFINE_integer("input_sentence_size", _DEFAULTS.input_sentence_size,
+                     "Look at this many sentences drawn at random, if there are more.",
+                     lower_bound=101)
+
+
+def main(argv):
+    del argv
+    folder = FLAGS.output_dir
+    if holds_checkpoint(folder):
+        raise InputError(f"--output_dir={folder} holds a model already; give a new "
+                         "folder.")
+    paths = files.expand_patterns(FLAGS.input_file, "--input_file")
+    beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
+    config = AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
+    known, given = (vocabulary.kept_beside(FLAGS.init_checkpoint),
+                    vocabulary_of(FLAGS.spm_model_file))
+    if known:
+        vocabulary.check(known, given, FLAGS.init_checkpoint)
+    find_checkpoint(FLAGS.init_checkpoint)
+    files.make_directory(folder, "--output_dir")
+    on_bytes = Progress.of_bytes("reading", files.total_size(paths))
+    extension = extend_vocabulary.extend(
+        FLAGS.spm_model_file,
+        (line for path in paths for _, line in files.read_lines(path, on_bytes)),
+        extend_vocabulary.Options(
+            FLAGS.num_pieces, FLAGS.do_lower_case, FLAGS.input_sentence_size))
+    # After what may be wrong with the text, as TensorFlow takes seconds to load.
+    from albert_tf.checkpoints.files import read_tensors, write_tensors
+    from albert_tf.checkpoints.tf1 import write_config
+
+    tensors = vocabulary.with_new_pieces(
+        read_tensors(FLAGS.init_checkpoint), config.vocab_size, extension.parts)
+    for name, content in (("spm.model", extension.model), ("spm.vocab", extension.vocab),
+                          ("new_pieces.tsv", extension.table)):
+        with files.atomic_write(os.path.join(folder, name)) as stream:
+            stream.write(content)
+    size = config.vocab_size + len(extension.pieces)
+    vocabulary.keep(folder, {
+        **(known or {}), **vocabulary_of(os.path.join(folder, "spm.model")),
+        "size": size})
+    write_config(folder, config.replace(vocab_size=size))
+    # Last, as it makes the folder a model.
+    write_tensors(tensors, os.path.join(folder, BEST_CHECKPOINT))
+    logging.info(
+        "%d pieces are new, such as %s; the text has %d pieces in place of %d (%.1f %% "
+        "fewer).", len(extension.pieces), ", ".join(extension.pieces[:5]),
+        extension.pieces_after, extension.pieces_before,
+        100 * (1 - extension.pieces_after / extension.pieces_before))
+    logging.info("Wrote %s, %s, spm.model, spm.vocab and new_pieces.tsv to %s.",
+                 BEST_CHECKPOINT, CONFIG_FILE, folder)
+
+
+if __name__ == "__main__":
+    script.run(main)
