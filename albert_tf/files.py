@@ -342,6 +342,8 @@ def atomic_write(path: str) -> Iterator[BinaryIO]:
     with staged(path) as (temporary,):
         stream = open_binary(temporary, "wb")
         try:
+            # TensorFlow makes a file when it is first written to.
+            stream.write(b"")
             yield stream
         except BaseException:
             # Closing may fail as well, and the first error is the one to show.
