@@ -11,6 +11,7 @@ command started again resumes from its last checkpoint. Records made with
 --masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
 """
 
+import contextlib
 from typing import Any, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
@@ -254,12 +255,14 @@ def main(argv):
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = cli_flags.make_strategy()
-    from albert_tf.training import loop, optimization
+    from albert_tf.training import loop, optimization, run_folder
 
     task_options = _task_options(data)
-    if FLAGS.do_train:
-        _check_objective(options.output_dir, task_options)
-    with strategy.scope():
+    with contextlib.ExitStack() as stack:
+        if FLAGS.do_train:
+            stack.enter_context(run_folder.held(options.output_dir, strategy))
+            _check_objective(options.output_dir, task_options)
+        stack.enter_context(strategy.scope())
         task, optimizer = _build(config, options, data.sentence_objective)
         run = loop.Run(task, config, options, _batches(data, options, masking, config),
                        optimizer, task_options)

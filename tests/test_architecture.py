@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
-GROUND = {"config", "errors", "files", "parallel", "keyed_random", "progress"}
+GROUND = {"config", "errors", "files", "locks", "parallel", "keyed_random", "progress"}
 
 # Folder → folders that it may import, besides the ground and itself.
 MAY_IMPORT = {

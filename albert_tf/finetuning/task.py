@@ -8,6 +8,7 @@ score) is a `FineTuningTask`; flags that all tasks share become `Settings`;
 """
 
 import abc
+import contextlib
 import dataclasses
 import os
 import types
@@ -175,16 +176,20 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
             run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
     files.make_directory(folder, "--output_dir")
     paths = {split: task.features_path(split) for split in sets}
-    if settings.do_train:
-        model_folder.keep(folder, settings.kept, settings.vocabulary)
     # Before anything of TensorFlow runs, as reading features does: devices and workers
     # cannot be arranged later.
     strategy = settings.make_strategy()
-    tables = {split: _features(task, split, data, paths[split])
-              for split, data in sets.items()}
-    task.check_features(sets, tables)
-    with strategy.scope():
-        _run(task, sets, tables)
+    with contextlib.ExitStack() as stack:
+        if settings.do_train:
+            from albert_tf.training import run_folder
+
+            stack.enter_context(run_folder.held(folder, strategy))
+            model_folder.keep(folder, settings.kept, settings.vocabulary)
+        tables = {split: _features(task, split, data, paths[split])
+                  for split, data in sets.items()}
+        task.check_features(sets, tables)
+        with strategy.scope():
+            _run(task, sets, tables)
 
 
 def _features(task: FineTuningTask, split: str, data: ExampleSet,

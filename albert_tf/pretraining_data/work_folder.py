@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Iterator, Mapping
 
 import google_crc32c
 
-from albert_tf import files
+from albert_tf import files, locks
 from albert_tf.errors import InputError
 
 _SETTINGS = "settings"
@@ -79,17 +79,7 @@ class WorkFolder:
             raise InputError(
                 f"{self.path} holds other files, such as {others[0]}; the folder for "
                 "unfinished work must be empty or new, since it is removed in the end.")
-        with open(self.file(_LOCK), "wb") as lock:
-            try:
-                import fcntl
-
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:
-                pass  # Windows: no lock, and no check.
-            except OSError as error:
-                raise InputError(
-                    f"{self.path}: another run is at work in this folder; wait for it, "
-                    "or stop it.") from error
+        with locks.hold(self.path, name=_LOCK):
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
             before = self.known(_SETTINGS)
             if before != now:

@@ -3,6 +3,7 @@
 All of it goes through tf.io.gfile, so that the folder may be gs://bucket/folder.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -11,8 +12,9 @@ from typing import Any, Mapping
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, locks
 from albert_tf.checkpoints.files import STATE_FILE, damage_explained, earlier_hint
+from albert_tf.training import distribution
 
 CHECKPOINT_NAME = "model.ckpt"
 BEST_FILE = "best_metric.json"
@@ -72,6 +74,15 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
 def _holds(path: str, part: str) -> bool:
     """Whether a checkpoint holds variables of a part of tf.train.Checkpoint."""
     return any(name.startswith(f"{part}/") for name, _ in tf.train.list_variables(path))
+
+
+def held(output_dir: str, strategy: tf.distribute.Strategy
+         ) -> contextlib.AbstractContextManager[None]:
+    """Keeps other runs out of the folder while this one trains, a with-block; of several
+    workers the chief does."""
+    if not distribution.is_chief(strategy):
+        return contextlib.nullcontext()
+    return locks.hold(output_dir, "--output_dir")
 
 
 def remove_unfinished(output_dir: str) -> None:
