@@ -159,6 +159,11 @@ def define_training_flags(**defaults: Any) -> None:
         lower_bound=0, upper_bound=2**31 - 1)
     flags.DEFINE_float("clip_norm", 1.0,
                        "Largest global norm of the gradients of each replica.")
+    flags.DEFINE_enum(
+        "replica_gradients", "mean", ["mean", "sum"],
+        "What of the replicas' clipped gradients is applied. The mean, so that results "
+        "do not depend on their number, or the sum, as the release does on TPUs: the "
+        "optimizer divides by their size, and epsilon alone then counts less.")
     flags.DEFINE_bool(
         "sparse_gradient_norm", False,
         "Count the rows of an embedding gradient apart where a piece occurs twice, "

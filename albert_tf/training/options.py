@@ -17,6 +17,7 @@ class StepOptions:
         memory falls, and the result is that of the whole batch.
       random_seed: of dropout.
       clip_norm: largest global norm of a replica's gradients.
+      replica_gradients: "mean" over the replicas, or "sum", as the release on TPU.
       count_duplicate_rows: the norm counts the rows of an embedding gradient apart
         where a piece occurs twice, as the release does on CPU and GPU.
       jit_compile: compile the step with XLA. TPUs always do.
@@ -29,6 +30,7 @@ class StepOptions:
     gradient_accumulation_steps: int = 1
     random_seed: int = 12345
     clip_norm: float = 1.0
+    replica_gradients: str = "mean"
     count_duplicate_rows: bool = False
     jit_compile: bool = False
     dtype: str = "float32"
@@ -73,9 +75,10 @@ class RunOptions:
         """All of them on one level, as options.json of output_dir has them."""
         flat = dataclasses.asdict(self)
         step = flat.pop("step")
-        # Folders of earlier versions have no such entry.
-        if self.step.dtype == "float32":
-            del step["dtype"]
+        # Folders of earlier versions have no such entries.
+        for name in ("dtype", "replica_gradients"):
+            if step[name] == getattr(StepOptions, name):
+                del step[name]
         return {**flat, **step}
 
 

@@ -277,6 +277,8 @@ class Trainer(orbit.StandardTrainer):
             # One exchange for everything; the mean loss is not finite if any is.
             loss, norm, gradients = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, [loss, norm, gradients])
+            if self.options.replica_gradients == "sum":
+                gradients = [g * context.num_replicas_in_sync for g in gradients]
         good = tf.math.is_finite(loss + norm)
         bad = ~good & self.scaling.at_smallest if self.scaling else ~good
         seen = self.first_bad_step

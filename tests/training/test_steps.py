@@ -112,10 +112,11 @@ def test_golden_run_whole(name, final, golden_records):
 # ---- replicas --------------------------------------------------------------
 
 
-def test_replicas_clip_before_they_average():
+@pytest.mark.parametrize("how, divisor", [("mean", 2), ("sum", 1)])
+def test_replicas_clip_before_they_average_or_sum(how, divisor):
     """Each by its own norm, and with its own number of masked pieces."""
     [batch] = uneven_batches(1)
-    two = training(replicas=2, clip_norm=0.5)
+    two = training(replicas=2, clip_norm=0.5, replica_gradients=how)
     row = two.run([batch], 1)[0]
 
     model = models.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
@@ -136,8 +137,8 @@ def test_replicas_clip_before_they_average():
     assert row["total_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
     assert row["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     optimizer = tiny_run.optimizer(model)
-    means = [tf.constant((a + b) / 2, tf.float32) for a, b in zip(*clipped)]
-    optimizer.apply_gradients(zip(means, model.trainable_variables))
+    joined = [tf.constant((a + b) / divisor, tf.float32) for a, b in zip(*clipped)]
+    optimizer.apply_gradients(zip(joined, model.trainable_variables))
     expected = tf1_tensors(model) | {n: s.numpy() for n, s in optimizer.slots.items()}
     assert_close(two.state(), expected, 1e-5)
 
