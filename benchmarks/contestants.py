@@ -42,6 +42,42 @@ def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
         "sentence_order_labels": random.integers(0, 2, [size], np.int32)}
 
 
+def step_products(config, size: int, length: int):
+    """(count, batch of products, rows, inner, columns) of the forward pass.
+
+    Each has two more of its size in the backward pass. The last is in float32.
+    """
+    layers = config.num_hidden_layers * config.inner_group_num
+    rows, width, inner = size * length, config.hidden_size, config.intermediate_size
+    heads, depth = config.num_attention_heads, width // config.num_attention_heads
+
+    def layer(count, queries):
+        """Products of `count` layers whose outputs are read at so many positions."""
+        read = size * queries
+        qkv = [(count, 0, rows, width, 3 * width)] if queries == length else [
+            (count, 0, read, width, width), (count, 0, rows, width, 2 * width)]
+        return [
+            *qkv,
+            (count, size * heads, queries, depth, length),
+            (count, size * heads, queries, length, depth),
+            (count, 0, read, width, width),
+            (count, 0, read, width, inner),
+            (count, 0, read, inner, width)]
+
+    # Of the last layer the masked positions and [CLS] are read.
+    return [
+        *layer(layers - 1, length), *layer(1, predictions(length) + 1),
+        (1, 0, rows, config.embedding_size, width),
+        (1, 0, size * predictions(length), config.embedding_size, config.vocab_size)]
+
+
+def step_flops(config, size: int, length: int) -> float:
+    """Of the products of a step, forward and backward."""
+    return float(sum(3 * 2 * count * max(batch, 1) * rows * inner * columns
+                     for count, batch, rows, inner, columns
+                     in step_products(config, size, length)))
+
+
 def _trainer_step(model, task, batch, computation=None, **options):
     """A step of the training loop on one batch, over and over."""
     import tensorflow as tf

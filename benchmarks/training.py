@@ -38,7 +38,8 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
-from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape, predictions
+from benchmarks.contestants import (
+    MAKERS, RECOMPUTING, parsed_shape, step_flops, step_products)
 from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
@@ -61,42 +62,6 @@ WARM_UP = 2
 
 
 # ---- the limit -------------------------------------------------------------
-
-
-def step_products(config, size: int, length: int):
-    """(count, batch of products, rows, inner, columns) of the forward pass.
-
-    Each has two more of its size in the backward pass. The last is in float32.
-    """
-    layers = config.num_hidden_layers * config.inner_group_num
-    rows, width, inner = size * length, config.hidden_size, config.intermediate_size
-    heads, depth = config.num_attention_heads, width // config.num_attention_heads
-
-    def layer(count, queries):
-        """Products of `count` layers whose outputs are read at so many positions."""
-        read = size * queries
-        qkv = [(count, 0, rows, width, 3 * width)] if queries == length else [
-            (count, 0, read, width, width), (count, 0, rows, width, 2 * width)]
-        return [
-            *qkv,
-            (count, size * heads, queries, depth, length),
-            (count, size * heads, queries, length, depth),
-            (count, 0, read, width, width),
-            (count, 0, read, width, inner),
-            (count, 0, read, inner, width)]
-
-    # Of the last layer the masked positions and [CLS] are read.
-    return [
-        *layer(layers - 1, length), *layer(1, predictions(length) + 1),
-        (1, 0, rows, config.embedding_size, width),
-        (1, 0, size * predictions(length), config.embedding_size, config.vocab_size)]
-
-
-def step_flops(config, size: int, length: int) -> float:
-    """Of the products of a step, forward and backward."""
-    return float(sum(3 * 2 * count * max(batch, 1) * rows * inner * columns
-                     for count, batch, rows, inner, columns
-                     in step_products(config, size, length)))
 
 
 def limit(config, size, length, dtype):

@@ -1,0 +1,106 @@
+"""Whether a step on an accelerator is the step on a CPU, however it is computed.
+
+A small model makes one step of plain gradient descent without clipping (which replicas
+do each by itself), so the difference of two updates is that of the gradients; it is
+given relative to the update's norm, and each type has a bound. (LAMB's first update is
+nearly the sign of the gradient, which says little of its accuracy.)
+"""
+
+import numpy as np
+from absl import logging
+
+from albert_tf.config import AlbertConfig
+from benchmarks import contestants
+
+# The largest difference of two updates, relative to the update. A float32 product may
+# be taken in TensorFloat-32 or, on TPUs, in bfloat16: both keep 8 to 11 bits.
+BOUNDS = {"float32": 2e-2, "bfloat16": 0.1, "float16": 2e-2}
+SMALL = AlbertConfig(
+    vocab_size=1000, embedding_size=32, hidden_size=128, num_hidden_layers=4,
+    num_attention_heads=4, intermediate_size=512, max_position_embeddings=64,
+    # Of that size, weights let attention matter: two more heads change a quarter of the
+    # update. Dropout draws other random numbers on other devices.
+    initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+_BATCH, _LENGTH = 8, 64
+
+
+def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
+              jit_compile: bool = False) -> dict[str, np.ndarray]:
+    """What one step of gradient descent at rate 1 takes off the weights, by name;
+    "loss" beside them."""
+    import tensorflow as tf
+    import tf_keras
+
+    from albert_tf.modeling import models
+    from albert_tf.modeling.encoder import Computation
+    from albert_tf.training import objectives, steps
+    from albert_tf.training.loss_scaling import LossScaling
+    from albert_tf.training.options import StepOptions
+
+    batch = contestants.random_batch(config, _BATCH, _LENGTH)
+    with strategy.scope():
+        tf_keras.utils.set_random_seed(1)
+        model = models.AlbertForPreTraining(config)
+        model(batch)
+        before = {v.name: v.numpy() for v in model.trainable_variables}
+        optimizer = tf_keras.optimizers.SGD(1.0)
+        optimizer.build(model.trainable_variables)
+
+        def dataset(context):
+            size = context.get_per_replica_batch_size(_BATCH)
+            return tf.data.Dataset.from_tensor_slices(batch).repeat().batch(
+                size, drop_remainder=True)
+
+        trainer = steps.Trainer(
+            objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy"),
+            optimizer, [strategy.distribute_datasets_from_function(dataset)],
+            StepOptions(dtype=dtype, jit_compile=jit_compile, clip_norm=1e9),
+            scaling=LossScaling() if dtype == "float16" else None,
+            computation=Computation(dtype))
+        metrics = trainer.train(tf.constant(1))
+    update = {v.name: before[v.name] - v.numpy() for v in model.trainable_variables}
+    return {**update, "loss": np.float32(
+        metrics["masked_lm_loss"] + metrics["sentence_order_loss"])}
+
+
+def difference(found, expected) -> float:
+    """Norm of the difference of two updates over the norm of `expected`."""
+    def norm(values):
+        return float(np.sqrt(sum(np.sum(np.square(v, dtype=np.float64))
+                                 for v in values)))
+
+    names = [name for name in expected if name != "loss"]
+    return norm(found[n] - expected[n] for n in names) / norm(
+        expected[n] for n in names)
+
+
+def ways(devices: list[str], tpu: bool) -> list[tuple[str, list[str], str, bool]]:
+    """(name, devices, type, XLA) of each step that is compared."""
+    one = devices[:1]
+    found = [("plain", one, "float32", False), ("bfloat16", one, "bfloat16", False),
+             ("float16", one, "float16", False), ("XLA", one, "float32", True),
+             ("two replicas", devices[:2], "float32", False)]
+    # TPUs compile every step, have no float16, and are used all together.
+    return [(name, devices, dtype, False) for name, _, dtype, _ in found[:2]
+            ] if tpu else found
+
+
+def compare(devices: list[str], make_strategy, tpu: bool) -> list[dict]:
+    """A row for each way that a step is computed."""
+    import tensorflow as tf
+
+    expected = update_of(tf.distribute.OneDeviceStrategy("CPU:0"))
+    rows = []
+    for name, used, dtype, jit_compile in ways(devices, tpu):
+        found = update_of(make_strategy(used), dtype=dtype, jit_compile=jit_compile)
+        row = {"step": name, "devices": len(used), "dtype": dtype,
+               "loss": float(found["loss"]), "loss_on_cpu": float(expected["loss"]),
+               "difference": difference(found, expected), "bound": BOUNDS[dtype]}
+        # NaN is no number below the bound.
+        row["right"] = bool(row["difference"] <= row["bound"])
+        rows.append(row)
+        logging.info(
+            "%-12s loss %.5f (CPU %.5f), update differs by %.1e, at most %.0e: %s",
+            name, row["loss"], row["loss_on_cpu"], row["difference"], row["bound"],
+            "right" if row["right"] else "WRONG")
+    return rows
