@@ -1,6 +1,6 @@
 """The release's short training runs, as tests compare with them.
 
-Run as `python -m tests.golden_training` it makes tests/fixtures/pretraining_run from
+Run as `python -m tests.golden.training` it makes tests/fixtures/pretraining_run from
 ../shared/golden: two of the runs, of the final word embeddings every 16th row.
 """
 
