@@ -135,7 +135,7 @@ def options_from_flags() -> DataOptions:
     instances = from_flags(
         InstanceOptions, masking=from_flags(MaskingOptions),
         sentence_objective=objective.value if objective.present else None)
-    outputs = [name.strip() for name in FLAGS.output_file.split(",") if name.strip()]
+    outputs = files.output_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(
             f"--num_shards={FLAGS.num_shards} names the files itself, but "

@@ -31,8 +31,8 @@ from albert_tf.tokenization.tokenizer import vocabulary_of
 FLAGS = flags.FLAGS
 
 _DEFAULTS = extend_vocabulary.Options()
-flags.DEFINE_list("input_file", None, "Text of the domain, a sentence to a line: "
-                  "comma-separated paths or globs.", required=True)
+flags.DEFINE_string("input_file", None, "Text of the domain, a sentence to a line: "
+                    "comma-separated paths or globs.", required=True)
 flags.DEFINE_string("spm_model_file", None, "The model's vocabulary.", required=True)
 flags.DEFINE_string("init_checkpoint", None, "The model: a checkpoint, or a folder that "
                     "holds one.", required=True)
@@ -62,6 +62,12 @@ def main(argv):
     if known:
         vocabulary.check(known, given, FLAGS.init_checkpoint)
     find_checkpoint(FLAGS.init_checkpoint)
+    files.prepare_outputs(
+        {"--output_dir": [os.path.join(folder, name) for name in (
+            "spm.model", "spm.vocab", "new_pieces.tsv", CONFIG_FILE,
+            vocabulary.VOCABULARY_FILE)]},
+        {"--input_file": paths, "--spm_model_file": [FLAGS.spm_model_file],
+         "--albert_config_file": [FLAGS.albert_config_file or beside]})
     files.make_directory(folder, "--output_dir")
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     extension = extend_vocabulary.extend(

@@ -15,7 +15,6 @@ read, written and dropped are printed, and written as JSON beside the output.
 """
 
 import contextlib
-import os
 import time
 
 from absl import flags, logging
@@ -28,7 +27,7 @@ from albert_tf.text import prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("input_file", [], "Input files: comma-separated paths or globs.")
+flags.DEFINE_string("input_file", "", "Input files: comma-separated paths or globs.")
 flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
     "auto goes by the name and first line of each file; python needs no "
@@ -107,30 +106,28 @@ def preparation_options() -> prepare.Options:
 
 
 def input_paths() -> list[str]:
-    """The input files; none of them may be an output."""
+    """The input files."""
     if FLAGS.input_format == "python":
         if FLAGS.input_file:
             raise InputError(
                 "--input_format=python reads no files: leave --input_file out.")
         return []
-    paths = files.expand_patterns(FLAGS.input_file, "--input_file")
-    outputs = {}
-    for flag in ("output_file", "heldout_file", "summary_file"):
-        if path := FLAGS[flag].value:
-            other = outputs.setdefault(os.path.abspath(path), flag)
-            if other != flag:
-                raise InputError(f"--{flag}={path} is also --{other}.")
-    for path in paths:
-        if flag := outputs.get(os.path.abspath(path)):
-            raise InputError(
-                f"--{flag}={path} is also an input: write somewhere else.")
-    return paths
+    return files.expand_patterns(FLAGS.input_file, "--input_file")
+
+
+def summary_path() -> str:
+    return FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
 
 
 def main(argv):
     del argv
     options = preparation_options()
     paths = input_paths()
+    files.prepare_outputs(
+        {f"--{name}": [path] for name, path in (
+            ("output_file", FLAGS.output_file), ("heldout_file", FLAGS.heldout_file),
+            ("summary_file", summary_path())) if path or name == "output_file"},
+        {"--input_file": paths})
     layout = readers.Layout(
         *(FLAGS[name].value for name in readers.Layout._fields))
     summary = prepare.Summary()
@@ -168,8 +165,8 @@ def report(summary: prepare.Summary, seconds: float) -> None:
         logging.warning(
             "The input is a single document; if blank lines separate documents in "
             "it, give --document_separator=blank_line.")
-    path = FLAGS.summary_file or f"{FLAGS.output_file}.summary.json"
-    files.write_json(path, {**summary.as_dict(), "seconds": round(seconds, 2)})
+    files.write_json(
+        summary_path(), {**summary.as_dict(), "seconds": round(seconds, 2)})
 
 
 if __name__ == "__main__":

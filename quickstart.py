@@ -46,6 +46,10 @@ MAX_SEQ_LENGTH = 64
 MAX_PREDICTIONS_PER_SEQ = 10
 BATCH_SIZE = 64
 
+# Besides folders and what is made with them.
+OUTPUTS = ("corpus.txt", "heldout.txt", "corpus.txt.summary.json", "spm.model",
+           "spm.vocab", "albert_config.json", "curves.png")
+
 # Text that a piece of the vocabulary needs; small texts get fewer pieces.
 BYTES_PER_PIECE = 500
 
@@ -175,8 +179,10 @@ def main(argv):
         raise InputError(
             f"{folder} holds an earlier quickstart; remove it (rm -r {folder}), or "
             "choose another: make quickstart OUTPUT=folder.")
-    if FLAGS.text:
-        files.expand_patterns(FLAGS.text, "--text")
+    texts = files.expand_patterns(FLAGS.text, "--text") if FLAGS.text else []
+    files.prepare_outputs(
+        {"--output_dir": [f"{folder}/{name}" for name in files.names_in(folder)
+                          if name in OUTPUTS]}, {"--text": texts})
     files.make_directory(folder, "--output_dir")
     config = make_data(folder)
     pretrain(folder)

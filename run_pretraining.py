@@ -18,6 +18,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
+from albert_tf.checkpoints.files import files_of_run
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
@@ -140,6 +141,8 @@ def _data(config) -> _Data:
     paths = {name: files.expand_patterns(FLAGS[name].value or "", f"--{name}")
              for name in flags_used}
     all_paths = [path for found in paths.values() for path in found]
+    files.prepare_outputs({"--output_dir": files_of_run(FLAGS.output_dir)},
+                          {f"--{name}": found for name, found in paths.items()})
     summaries = checks.summaries_of(all_paths)
     vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:

@@ -103,6 +103,9 @@ class Squad(FineTuningTask):
             FLAGS[f"{split}_file"].value, is_training=split == "train",
             must_score=FLAGS.do_eval)
 
+    def input_files(self, split, data):
+        return [FLAGS[f"{split}_file"].value]
+
     def schedule(self, num_examples):
         """By questions, as in the release."""
         steps = FLAGS.num_train_steps or int(

@@ -10,19 +10,21 @@ preprocessing of the tokenizer first: give the same --do_lower_case to the other
 scripts.
 """
 
+import os
 import time
 
 from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.cli import script
+from albert_tf.errors import InputError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
 
 _DEFAULTS = train_sentencepiece.Options()
-flags.DEFINE_list(
+flags.DEFINE_string(
     "input_file", None, "Text, a sentence to a line: comma-separated paths or globs.",
     required=True)
 flags.DEFINE_string(
@@ -63,6 +65,12 @@ def main(argv):
     train_sentencepiece.check(options)
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     prefix = FLAGS.output_prefix
+    if os.path.basename(prefix) in ("", ".", ".."):
+        raise InputError(
+            f"--output_prefix={prefix} is a folder; give the files' names up to .model "
+            f"too, as in {os.path.join(prefix, 'spm')}.")
+    files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
+                          {"--input_file": paths})
     started = time.time()
     # Both files are opened first: a folder that cannot be written shows now.
     with files.atomic_write(f"{prefix}.model") as model_file, \

@@ -7,6 +7,7 @@ loads TensorFlow.
 
 import bz2
 import contextlib
+import csv
 import errno
 import glob
 import gzip
@@ -15,9 +16,14 @@ import io
 import json
 import lzma
 import os
+import re
 import shutil
+import socket
+import time
 import zlib
-from typing import Any, BinaryIO, Callable, Iterable, Iterator, Optional
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping, Optional
+
+from absl import logging
 
 from albert_tf.errors import InputError, Interruption
 
@@ -28,6 +34,11 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 # 4 bytes, so that a hostile file gives no more than 32 MiB at once.
 _ZSTD_STEP = 1024
 _DIGEST_STEP = 4 << 20
+_MOST_COMMAS = 32  # in one name, quotes apart
+# Ends the names of files that are being written: machine, process, a random number.
+_INCOMPLETE = re.compile(r"\.incomplete-(?:(\d{5})(\d{10})\d{8}|\d{1,15})")
+# After so long without a change a file of another machine's process is a leftover.
+_LEFTOVER_SECONDS = 7 * 86400
 
 
 def is_remote(path: str) -> bool:
@@ -217,14 +228,50 @@ def remove_folder(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def split_names(text: str, is_name: Callable[[str], bool]) -> list[str]:
+    """The names in a comma-separated string. Those with commas stand in double quotes,
+    or are recognized by `is_name`, which says whether there is such a file."""
+    if is_name(text):
+        return [text]
+    try:
+        parts = next(csv.reader([text], skipinitialspace=True), [])
+    except csv.Error:
+        parts = text.split(",")
+    names: list[str] = []
+    while parts:
+        # The shortest name that is there; else what stands before the comma.
+        taken = next((n for n in range(1, min(len(parts), _MOST_COMMAS) + 1)
+                      if is_name(",".join(parts[:n]).strip())), 1)
+        names.append(",".join(parts[:taken]).strip())
+        del parts[:taken]
+    return [name for name in names if name]
+
+
+def _is_there(pattern: str) -> bool:
+    return not is_remote(pattern) and (
+        os.path.isfile(pattern) or bool(glob.glob(pattern, recursive=True)))
+
+
+def _has_folder(path: str) -> bool:
+    """Whether a comma stands in the name of a folder that is there, or of the file."""
+    return "," in path and not is_remote(path) and (
+        os.path.isfile(path) or "," in os.path.dirname(path)
+        and os.path.isdir(os.path.dirname(path)))
+
+
+def output_names(text: str) -> list[str]:
+    """The outputs that a comma-separated string names; as split_names."""
+    return split_names(text, _has_folder)
+
+
 def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
-    """Files that match globs, given as one comma-separated string or several; `flag` is
-    where they came from, for the error message.
+    """Files that match globs, given as one comma-separated string (split_names) or
+    several; `flag` is where they came from, for the error message.
 
     The paths come in the order of the patterns, sorted within each, each path once.
     """
     if isinstance(patterns, str):
-        patterns = patterns.split(",")
+        patterns = split_names(patterns, _is_there)
     patterns = [p.strip() for p in patterns if p.strip()]
     if not patterns:
         raise InputError(f"{flag} names no file: give one or more paths or globs.")
@@ -277,13 +324,27 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
         on_bytes(stream.tell() - told)
 
 
+def parse_json(text: str, path: str, advice: str = "", line: int = 0) -> Any:
+    """The value of a JSON text: of a file, or of its line of this number from 1;
+    `advice` says what to do where it is damaged."""
+    where = f"{path}, line {line}" if line else path
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{path}, line {line or error.lineno}: not JSON ({error.msg}, character "
+            f"{error.colno}){advice and '; '}{advice}.") from error
+    except (RecursionError, ValueError) as error:
+        wrong = ("lists or objects nested thousands deep"
+                 if isinstance(error, RecursionError)
+                 else "a number of thousands of digits")  # Python reads 4,300.
+        raise InputError(f"{where}: not JSON that can be read ({wrong})"
+                         f"{advice and '; '}{advice}.") from error
+
+
 def read_json(path: str, advice: str = "") -> Any:
     """The value in a JSON file; `advice` says what to do where it is damaged."""
-    try:
-        return json.loads("\n".join(line for _, line in read_lines(path)))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not JSON ({error.msg})"
-                         f"{advice and '; '}{advice}.") from error
+    return parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
 
 
 def read_object(path: str, advice: str = "") -> dict[str, Any]:
@@ -308,6 +369,106 @@ def damaged(path: str, line: int, error: Exception) -> InputError:
         "damaged or cut short.")
 
 
+def unfinished_name(path: str) -> str:
+    """A new name to write a file or folder under until it is whole; remove_leftovers
+    finds it where this process is killed."""
+    # Processes of several hosts may share a folder and have the same id.
+    return (f"{path.rstrip('/')}.incomplete-{_this_machine()}{os.getpid():010d}"
+            f"{int.from_bytes(os.urandom(3), 'big'):08d}")
+
+
+def _this_machine() -> str:
+    """Five digits that stand for the machine, or the container: process ids are its."""
+    try:
+        processes = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        processes = ""
+    return f"{zlib.crc32(f'{socket.gethostname()} {processes}'.encode()) % 100000:05d}"
+
+
+def remove_leftovers(folder: str, of: Optional[Iterable[str]] = None) -> None:
+    """Removes what killed processes left unfinished in a local folder: of the outputs
+    of these names, or of all."""
+    names = None if of is None else set(of)
+    for name in [] if is_remote(folder) else names_in(folder):
+        mark = _INCOMPLETE.search(name)
+        path = os.path.join(folder, name)
+        if mark and (names is None or name[:mark.start()] in names) and not _is_alive(
+                mark, path):
+            logging.info("Removing %s, left by a run that was killed.", path)
+            (remove_folder if is_folder(path) else remove)(path)
+
+
+def _is_alive(mark: re.Match, path: str) -> bool:
+    """Whether the process that writes an unfinished file may still be there."""
+    machine, process = mark.groups()
+    try:
+        if machine != _this_machine():
+            return time.time() - os.path.getmtime(path) < _LEFTOVER_SECONDS
+        os.kill(int(process), 0)
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+    except OSError:
+        pass  # It is another user's.
+    return True
+
+
+def prepare_outputs(outputs: Mapping[str, Iterable[str]],
+                    inputs: Mapping[str, Iterable[str]]) -> None:
+    """Checks, before any work, that files can be written and none is an input, or
+    another output, by any of its names: a relative path, a symbolic or a hard link.
+    Removes what killed runs left of them.
+
+        prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
+
+    Both are flag → the paths that it stands for, also those derived from it.
+    """
+    known: dict[Any, tuple[str, str]] = {}
+    folders: dict[str, list[str]] = {}
+    for flag, paths in outputs.items():
+        for path in paths:
+            _check_file_name(path, flag)
+            for key in _identities(path):
+                other, _ = known.setdefault(key, (flag, path))
+                if other != flag:
+                    raise InputError(
+                        f"{flag}={path} is also {other}: give each a name of its own.")
+            folders.setdefault(os.path.dirname(path) or ".", []).append(
+                os.path.basename(path))
+    for flag, paths in inputs.items():
+        for path in paths:
+            for key in _identities(path):
+                if key in known:
+                    raise InputError(
+                        "{}: {} is also an input ({} {}) and would be written over; "
+                        "write somewhere else.".format(*known[key], flag, path))
+    for folder, names in folders.items():
+        remove_leftovers(folder, names)
+
+
+def _check_file_name(path: str, flag: str) -> None:
+    if is_remote(path):
+        return
+    if os.path.basename(path) in ("", ".", "..") or os.path.isdir(path):
+        raise InputError(
+            f"{flag}: {path or 'an empty name'} is a folder; give a file in it.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{flag}: {path} is not a file but a device or a pipe, which "
+                         "cannot be renamed when it is whole; give a file.")
+
+
+def _identities(path: str) -> Iterator[Any]:
+    """What a path has in common with other names of the same file."""
+    if is_remote(path) and not path.startswith("file://"):
+        yield path
+        return
+    path = path.removeprefix("file://")
+    yield os.path.realpath(path)
+    with contextlib.suppress(OSError, ValueError):
+        found = os.stat(path)
+        yield found.st_dev, found.st_ino
+
+
 @contextlib.contextmanager
 def staged(*paths: str) -> Iterator[list[str]]:
     """Temporary names for files or folders, which get their own names all at the end.
@@ -320,9 +481,7 @@ def staged(*paths: str) -> Iterator[list[str]]:
     """
     for path in paths:
         make_directory(os.path.dirname(path.rstrip("/")) or ".", path)
-    # Processes of several hosts may share a folder and have the same id.
-    mark = f"incomplete-{int.from_bytes(os.urandom(6), 'big')}"
-    temporary = [f"{path.rstrip('/')}.{mark}" for path in paths]
+    temporary = list(map(unfinished_name, paths))
     path = paths[0]
     try:
         yield temporary

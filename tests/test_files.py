@@ -5,6 +5,8 @@ Compressed and damaged text: tests/pretraining_data/test_spans.py.
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -96,3 +98,84 @@ def test_moving_renames_or_copies_to_another_disk(tmp_path, monkeypatch):
                 files.move(source, target)
                 assert names(tmp_path) == ["b"]
                 assert (tmp_path / "b").read_text() == str(code)
+
+
+def test_names_with_commas(tmp_path):
+    for name in ("a,b.txt", "c.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "x,y").mkdir()
+    os.rename(tmp_path / "b.txt", tmp_path / "x,y" / "b.txt")
+    comma, plain, deep = (str(tmp_path / n) for n in ("a,b.txt", "c.txt", "x,y/b.txt"))
+    for text, wanted in (
+            (comma, [comma]), (f"{plain}, {comma},{deep}", [plain, comma, deep]),
+            (f'"{comma}",{plain}', [comma, plain]),
+            (str(tmp_path / "x,?" / "*.txt"), [deep]),
+            (f"{tmp_path}/[ac]*.txt,{plain}", [comma, plain])):
+        assert files.expand_patterns(text, "--input_file") == wanted
+    with pytest.raises(InputError, match=r"--input_file: no file matches '.*/d.txt'"):
+        files.expand_patterns(f"{plain},{tmp_path}/d.txt", "--input_file")
+    new = str(tmp_path / "x,y" / "new")
+    assert files.output_names(f"o.txt,{new},{comma}") == ["o.txt", new, comma]
+    assert files.output_names("a,b") == ["a", "b"]
+
+
+@pytest.mark.parametrize("text, message", [
+    ('{"a": ' + "[" * 100_000, "nested thousands deep"),
+    ('{"a": ' + "9" * 5_000 + "}", "a number of thousands of digits")])
+def test_json_that_python_cannot_hold(tmp_path, text, message):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=rf"a.json: not JSON .*{message}.*; mend it"):
+        files.read_object(str(path), "mend it")
+    with pytest.raises(InputError, match=rf"a.jsonl, line 3: not JSON .*{message}"):
+        files.parse_json(text, "a.jsonl", line=3)
+
+
+@pytest.fixture(name="inputs")
+def _inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("text")
+    os.symlink("a.txt", "link.txt")
+    os.link("a.txt", "hard.txt")
+    os.symlink(tmp_path, "folder")
+    os.mkfifo("pipe")
+    return ["a.txt"]
+
+
+@pytest.mark.parametrize("output, message", [
+    ("./a.txt", "is also an input"), ("link.txt", "is also an input"),
+    ("hard.txt", "is also an input"), ("folder/./a.txt", "is also an input"),
+    ("file://{0}/a.txt", "is also an input"), ("folder", "is a folder"),
+    ("new/", "is a folder"), ("", "an empty name is a folder"),
+    ("pipe", "a device or a pipe"), ("folder/other", "--other=other is also --output")])
+def test_an_output_is_no_input_by_any_name(inputs, output, message, tmp_path):
+    output = output.format(tmp_path)
+    with pytest.raises(InputError, match=message):
+        files.prepare_outputs({"--output": [output], "--other": ["other"]},
+                              {"--input_file": inputs})
+    files.prepare_outputs({"--output": ["b.txt"], "--other": ["other"]},
+                          {"--input_file": [*inputs, "gs://bucket/b.txt"]})
+
+
+def test_leftovers_of_killed_runs_go_and_those_of_live_ones_stay(tmp_path):
+    code = ("import os, sys; from albert_tf import files\n"
+            "name = files.unfinished_name(sys.argv[1])\n"
+            "open(name, 'w').close(); print(name, flush=True); sys.stdin.read()")
+    path = str(tmp_path / "a.txt")
+    with subprocess.Popen([sys.executable, "-c", code, path], text=True,
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        name = process.stdout.readline().strip()
+        old, other = f"{path}.incomplete-7", f"{path}.incomplete-{0:023d}"
+        for each in (old, other, f"{path[:-5]}b.txt.incomplete-8"):
+            open(each, "w").close()
+            os.utime(each, (0, 0))
+        mine = files.unfinished_name(path) + "/"
+        os.mkdir(mine)
+        os.utime(mine, (0, 0))
+        files.prepare_outputs({"--output_file": [path]}, {})
+        assert names(tmp_path) == sorted(
+            map(os.path.basename, (name, mine[:-1], "b.txt.incomplete-8")))
+        process.kill()
+        process.wait()
+    files.remove_leftovers(str(tmp_path))
+    assert names(tmp_path) == [os.path.basename(mine[:-1])]

@@ -24,6 +24,13 @@ BEST_CHECKPOINT = "model.ckpt-best"
 # TensorFlow's list of the checkpoints in a folder.
 STATE_FILE = "checkpoint"
 
+# Files of a run in its folder, by name: what it writes there, over and over.
+_OF_A_RUN = re.compile(
+    r"checkpoint|model\.ckpt.*|metrics\.jsonl|curves\.png|[A-Z][\w-]*\.tsv"
+    r"|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
+    r"|dropped_questions\.txt|(albert_config|options|task|vocabulary|best_metric"
+    r"|eval_results|predict_results|(nbest_)?predictions|null_odds)\.json")
+
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 # Children of a Keras model that hold no weights of it: an optimizer it was
@@ -41,6 +48,12 @@ class StoredTensors:
 
 
 # ---- finding ---------------------------------------------------------------
+
+
+def files_of_run(folder: str) -> list[str]:
+    """What lies in a run's folder, and the run writes over."""
+    return [os.path.join(folder, name) for name in files.names_in(folder)
+            if _OF_A_RUN.fullmatch(name)]
 
 
 def holds_checkpoint(folder: str) -> bool:

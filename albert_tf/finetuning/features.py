@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import json
 import types
-import uuid
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
@@ -190,8 +189,7 @@ def _load(path: str, spec: FeatureSpec, stored: Mapping[str, Any]) -> FeatureTab
 def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
             create: Callable[[], Iterable[Mapping[str, Any]]]) -> FeatureTable:
     digest = hashlib.sha256()
-    # Processes of several hosts may share a folder and have the same id.
-    staged = f"{path}.unfinished-{uuid.uuid4().hex[:12]}"
+    staged = files.unfinished_name(path)
     try:
         with tfrecord.RecordWriter(staged) as writer:
             def write(record: bytes) -> None:

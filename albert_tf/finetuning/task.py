@@ -18,6 +18,7 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints.files import files_of_run
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning import features, model_folder
 from albert_tf.finetuning.feature_table import FeatureTable
@@ -94,6 +95,11 @@ class FineTuningTask(abc.ABC):
     @abc.abstractmethod
     def read(self, split: str) -> ExampleSet:
         """The examples of a split, checked."""
+
+    def input_files(self, split: str, data: Any) -> Sequence[str]:
+        """The files of a split, which nothing may write over."""
+        del split
+        return data.paths
 
     def schedule(self, num_examples: int) -> tuple[int, int]:
         """Training steps, and those of them with warm-up."""
@@ -176,6 +182,11 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
             run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
     files.make_directory(folder, "--output_dir")
     paths = {split: task.features_path(split) for split in sets}
+    files.prepare_outputs(
+        {"--output_dir": files_of_run(folder),
+         "--export_dir": filter(None, [settings.export_dir.rstrip("/")]),
+         **{f"the features of {split}": [path] for split, path in paths.items()}},
+        {split: task.input_files(split, data) for split, data in sets.items()})
     # Before anything of TensorFlow runs, as reading features does: devices and workers
     # cannot be arranged later.
     strategy = settings.make_strategy()

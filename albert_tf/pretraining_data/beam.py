@@ -21,7 +21,6 @@ import pathlib
 import pickle
 import re
 import time
-import uuid
 from typing import Any, Iterator, Sequence
 
 from albert_tf import files
@@ -70,7 +69,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     check(options, tokenizer)
     begin = time.monotonic()
     spans = plan_spans(options.input_files, sizes.span_bytes)
-    folder = f"{_absolute(options.output_files[0])}.beam-{uuid.uuid4().hex[:12]}"
+    folder = files.unfinished_name(_absolute(options.output_files[0]))
     encoder = PieceEncoder(tokenizer, options.word_start)
     job = Job(
         dataclasses.replace(

@@ -9,7 +9,7 @@ from absl import logging
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.options import DataOptions, SHARD
-from albert_tf.pretraining_data.summary import CorpusCounts
+from albert_tf.pretraining_data.summary import CorpusCounts, summary_paths
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # Above this share of unknown pieces the vocabulary does not suit the text.
@@ -20,15 +20,13 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     """Checks, before any work, what flags and names of files can show."""
     for path in options.input_files:
         files.open_binary(path).close()
-    real = {path: path if files.is_remote(path) else os.path.realpath(path)
-            for path in (*options.input_files, *options.output_files)}
-    for path in options.output_files:
-        if not files.is_remote(path) and os.path.isdir(path):
-            raise InputError(f"--output_file: {path} is a folder; give a file in it.")
-        if any(real[path] == real[given] for given in options.input_files):
-            raise InputError(
-                f"--output_file: {path} is an input file too; choose another name.")
-        files.make_directory(os.path.dirname(path) or ".", "--output_file")
+    files.prepare_outputs(
+        {"--output_file": options.output_files,
+         "the summary of --output_file": summary_paths(options)},
+        {"--input_file": options.input_files,
+         "the vocabulary": [tokenizer.vocabulary_path]})
+    for folder in {os.path.dirname(path) or "." for path in options.output_files}:
+        files.make_directory(folder, "--output_file")
     _check_no_other_shards(options.output_files)
     if options.word_start == "sentencepiece" and not tokenizer.uses_sentencepiece:
         raise InputError(

@@ -37,7 +37,8 @@ from albert_tf.pretraining_data.shuffle import (
     Shards, Unit, fragment_name, shard_name, unit_name)
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
-    CorpusCounts, InstanceCounts, report, summary_files, summary_of)
+    CorpusCounts, InstanceCounts, report, summary_files, summary_of,
+    summary_paths)
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.progress import Progress
@@ -284,7 +285,14 @@ def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
         raise InputError(
             f"--work_dir is missing: {first} is not on this machine; give a local "
             "folder for unfinished work, with room for all records.")
-    return WorkFolder(work_dir or f"{first}.unfinished")
+    work_dir = work_dir or f"{first}.unfinished"
+    inside = os.path.join(os.path.realpath(work_dir), "")
+    for path in (*options.input_files, *options.output_files, *summary_paths(options)):
+        if os.path.realpath(path).startswith(inside):
+            raise InputError(
+                f"--work_dir: {work_dir} is removed in the end, but {path} lies in it; "
+                "give a folder of its own.")
+    return WorkFolder(work_dir)
 
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:

@@ -254,6 +254,12 @@ def summary_path(output_file: str) -> str:
     return os.path.join(folder, f"summary-{name}.json")
 
 
+def summary_paths(options: DataOptions) -> tuple[str, ...]:
+    """The summary's files: as JSON, as text, as a picture."""
+    stem = summary_path(options.output_files[0]).removesuffix(".json")
+    return tuple(stem + suffix for suffix in (".json", ".txt", ".png"))
+
+
 def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
                made: InstanceCounts) -> dict[str, Any]:
     """What goes into the JSON file: settings, vocabulary, counts."""
@@ -274,14 +280,13 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
 def summary_files(summary: dict[str, Any], options: DataOptions,
                   picture: bool = True) -> dict[str, bytes]:
     """The summary's files: path → content; `picture`: whether there is one."""
-    path, text = summary_path(options.output_files[0]), summary["text"]
-    stem = path.removesuffix(".json")
+    as_json, as_text, as_picture = summary_paths(options)
+    text = summary["text"]
     contents = {
-        path: (json.dumps(summary, indent=1) + "\n").encode(),
-        f"{stem}.txt": "".join(
-            f"{line}\n" for line in describe(text, summary)).encode()}
+        as_json: (json.dumps(summary, indent=1) + "\n").encode(),
+        as_text: "".join(f"{line}\n" for line in describe(text, summary)).encode()}
     if picture:
-        contents[f"{stem}.png"] = draw_summary(summary, figures(text, summary))
+        contents[as_picture] = draw_summary(summary, figures(text, summary))
     return contents
 
 

@@ -80,6 +80,7 @@ class WorkFolder:
                 f"{self.path} holds other files, such as {others[0]}; the folder for "
                 "unfinished work must be empty or new, since it is removed in the end.")
         with locks.hold(self.path, name=_LOCK):
+            files.remove_leftovers(self.path)
             now = json.loads(json.dumps({"settings": settings, "inputs": inputs}))
             before = self.known(_SETTINGS)
             if before != now:
@@ -129,9 +130,8 @@ class WorkFolder:
         if not os.path.exists(path):
             return None
         try:
-            with files.open_binary(path) as stream:
-                return json.load(stream)
-        except ValueError:
+            return files.read_object(path)
+        except InputError:
             return None  # Damaged: the unit is made again.
 
     def is_empty(self) -> bool:

@@ -112,12 +112,8 @@ def _json_lines(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        try:
-            value = json.loads(line)
-        except ValueError as error:
-            raise InputError(
-                f"{where}: not valid JSON ({error}); each line holds one JSON "
-                "object.") from error
+        value = files.parse_json(
+            line, path, "each line holds one JSON object", number)
         if not isinstance(value, dict):
             raise InputError(
                 f"{where}: holds a JSON {type(value).__name__}, but each line must "

@@ -391,3 +391,9 @@ def test_a_negative_number_of_workers_is_refused(tmp_path, tokenizer):
     with pytest.raises(InputError, match="--num_workers=-1"):
         _create(_options(tmp_path), tokenizer, -1)
     assert parallel.num_processes(0) >= 1
+
+
+def test_a_work_dir_holds_nothing_else(tmp_path, tokenizer):
+    options = DataOptions(_options(tmp_path).input_files, (f"{tmp_path}/work/out",))
+    with pytest.raises(InputError, match="work is removed in the end, but .*/out lies"):
+        local.create(options, tokenizer, work_dir=f"{tmp_path}/work")

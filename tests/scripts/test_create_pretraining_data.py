@@ -159,7 +159,7 @@ def test_the_summary_has_a_picture_and_a_text(tmp_path, tokenizer):
      "gives no instance"),
     (TEXT.replace("\n\n", "\n"), {"instances": InstanceOptions(
         max_seq_length=24, random_next_sentence=True)}, "blank line between documents"),
-    (TEXT, {"outputs": ["text.txt"]}, "text.txt is an input file too"),
+    (TEXT, {"outputs": ["text.txt"]}, "text.txt is also an input"),
     (TEXT, {"outputs": ["."]}, "is a folder"),
     (TEXT, {"outputs": ["text.txt/out.tfrecord"]}, "--output_file: .* cannot be wr"),
 ])

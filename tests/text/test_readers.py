@@ -199,7 +199,7 @@ def test_progress_counts_every_byte(tmp_path):
 
 @pytest.mark.parametrize("name, content, message", [
     ("a.txt", b"good\nb\xffd\n", r"a\.txt, line 2: byte 2 is not UTF-8"),
-    ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
+    ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
     ("a.jsonl", b'{"body": "a"}\n', r"line 1: .* no field 'text'; .* 'body'"),
     ("a.jsonl", b'{"text": 5}\n', r"line 1: the field 'text' holds 5, not a text"),
     ("a.json", b'[1, 2]\n', r"line 1: holds a JSON list"),
@@ -328,6 +328,7 @@ WRONG = {  # message → flags, besides (or instead of) the input and the output
     "no file matches": ["--input_file={0}/nothing*"],
     "--input_file names no file": ["--input_file="],
     "is also an input": ["--output_file={0}/a.txt"],
+    "a.txt is also an input (--input_file ": ["--summary_file={0}/../{0.name}/a.txt"],
     "is also --output_file": ["--heldout_file={0}/o"],
     "cannot be written": ["--output_file={0}/a.txt/o"],
     "--heldout_file does not say": ["--heldout_share=0.1"],

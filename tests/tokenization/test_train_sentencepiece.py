@@ -1,5 +1,6 @@
 """train_sentencepiece: the release's settings, symbols and errors."""
 
+import os
 import random
 
 import pytest
@@ -103,6 +104,9 @@ WRONG = {  # message → text, flags
     "--vocab_size=30000 is more than": (b"good text\n", []),
     "cannot be written": (b"good text\n", ["--output_prefix={0}/a.txt/o"]),
     "no file matches": (b"good text\n", ["--input_file={0}/b*"]),
+    "is a folder": (b"good text\n", ["--output_prefix={0}/"]),
+    "a.vocab is also an input": (
+        b"good text\n", ["--input_file={0}/*", "--output_prefix={0}/a"]),
 }
 
 
@@ -117,6 +121,8 @@ def results(tmp_path_factory):
         f"--output_prefix={folders['right']}/o/spm", "--num_threads=2"]}
     for name, (content, flags) in WRONG.items():
         (folders[name] / "a.txt").write_bytes(content)
+        if "a.vocab" in name:
+            os.symlink("a.txt", folders[name] / "a.vocab")
         commands[name] = [flag.format(folders[name]) for flag in (
             "--input_file={0}/a.txt", "--output_prefix={0}/spm", *flags)]
     with run_commands("train_sentencepiece", commands, light=commands) as found:
@@ -134,7 +140,8 @@ def test_script(results, small):
 def test_script_refuses(message, results):
     folder, done = results[message]
     assert done["status"] == 1 and message in done["stderr"]
-    assert [path.name for path in folder.iterdir()] == ["a.txt"]
+    assert {path.name for path in folder.iterdir()} - {"a.vocab"} == {"a.txt"}
+    assert (folder / "a.txt").read_bytes() == WRONG[message][0]
 
 
 @pytest.mark.shared

@@ -251,14 +251,9 @@ def _passages(folder: str, level: str) -> Iterator[tuple[Any, str, str]]:
     for number, line in files.read_lines(whole):
         if line.strip():
             found = True
-            where = f"{whole}, line {number}"
-            try:
-                passage = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InputError(
-                    f"{where}: not JSON ({error.msg}, character {error.colno}); it "
-                    "needs the passage as one object on one line.") from error
-            yield passage, f"{level}{number}.txt", where
+            yield (files.parse_json(line, whole, "it needs the passage as one object "
+                                    "on one line", number),
+                   f"{level}{number}.txt", f"{whole}, line {number}")
     if not found:
         raise InputError(f"{whole}: is empty; it needs a JSON object a line.")
 

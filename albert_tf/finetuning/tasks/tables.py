@@ -1,7 +1,6 @@
 """Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
 
 import csv
-import json
 from typing import Iterable, Iterator, NamedTuple
 
 from albert_tf import files
@@ -54,7 +53,7 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
         if not line.strip(" "):
             yield Row(where, number, [])
         elif file_format == "jsonl":
-            yield Row(where, number, _json_object(where, line))
+            yield Row(where, number, _json_object(path, number, line))
         else:
             yield Row(where, number, line.split(delimiter or "\t"))
 
@@ -78,18 +77,13 @@ def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
         yield Row(where, number, [] if blank else cells)
 
 
-def _json_object(where: str, line: str) -> dict[str, object]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        advice = ("this looks like one array over many lines, but each line must "
-                  "hold one JSON object"
-                  if line.lstrip().startswith("[") else
-                  "each line must hold one JSON object")
-        raise InputError(f"{where}: not valid JSON ({error}); {advice}.") from error
+def _json_object(path: str, number: int, line: str) -> dict[str, object]:
+    value = files.parse_json(line, path, (
+        "this looks like one array over many lines, but " if line.lstrip().startswith(
+            "[") else "") + "each line must hold one JSON object", number)
     if not isinstance(value, dict):
-        raise InputError(f"{where}: holds a JSON {type(value).__name__}, but each line "
-                         "must hold one JSON object.")
+        raise InputError(f"{path}, line {number}: holds a JSON {type(value).__name__}, "
+                         "but each line must hold one JSON object.")
     return value
 
 
