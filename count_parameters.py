@@ -12,9 +12,11 @@ shared ALBERT models agree with the pooler counted, its unshared ones and BERT
 without. Its xlarge and xxlarge agree with neither, nor with the heads counted too.
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 from absl import flags
 
-from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
 

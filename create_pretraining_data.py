@@ -15,12 +15,13 @@ The same flags and text give the same bytes, on any number of cores or on a clus
 again. Memory stays below 1 GB for each process, whatever the size of the text.
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import dataclasses
 
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import script
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release

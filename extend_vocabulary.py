@@ -13,6 +13,8 @@ text was read as. Then make records with that vocabulary and continue:
         --albert_config_file=runs/medicine_start/albert_config.json ...
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import os
 
 from absl import flags, logging
@@ -21,7 +23,6 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
-from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.progress import Progress

@@ -14,13 +14,14 @@ prose that comes with the running Python instead of files. Counts of what was
 read, written and dropped are printed, and written as JSON beside the output.
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import contextlib
 import time
 
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import script
 from albert_tf.errors import InputError
 from albert_tf.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences

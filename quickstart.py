@@ -7,6 +7,8 @@ every step can be repeated and changed. Without --text it takes the English pros
 that comes with Python and the installed packages. About ten minutes on two cores.
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import os
 import shlex
 import subprocess
@@ -16,7 +18,6 @@ import time
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
@@ -62,7 +63,12 @@ def run_script(step: str, script: str, **flag_values) -> None:
     print(f"\n== {step}\n{' '.join(shlex.quote(word) for word in shown)}\n", flush=True)
     begin = time.monotonic()
     # The scripts warn of nothing here that their own lines do not say.
-    status = subprocess.run(command, check=False).returncode
+    with subprocess.Popen(command) as process:
+        try:
+            status = process.wait()
+        except BaseException:
+            process.terminate()  # It ends in order, as this one does.
+            raise
     if status:
         raise InputError(
             f"{script} ended with status {status}; its last lines say why.")

@@ -13,6 +13,8 @@ With the model trained, --do_predict alone needs --output_dir and the data:
     python run_classifier.py --output_dir=runs/sst-2 --data_dir=glue --do_predict
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import functools
 import math
 import os
@@ -20,7 +22,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags, script
+from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue

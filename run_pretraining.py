@@ -11,6 +11,8 @@ command started again resumes from its last checkpoint. Records made with
 --masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import contextlib
 from typing import Any, NamedTuple, Optional, Sequence
 
@@ -19,7 +21,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.files import files_of_run
-from albert_tf.cli import flags as cli_flags, script
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 

@@ -18,6 +18,8 @@ With the model trained, --do_predict alone needs --output_dir and the data:
         --nodo_train --nodo_eval --do_predict
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import functools
 import hashlib
 import json
@@ -26,7 +28,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags, script
+from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.features import fingerprint_path
 from albert_tf.finetuning.task import FineTuningTask, fine_tune

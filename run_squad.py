@@ -12,6 +12,8 @@ need no answers:
     python run_squad.py --output_dir=runs/squad --predict_file=mine.json --do_predict
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import dataclasses
 import functools
 import os
@@ -19,7 +21,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags, script
+from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset

@@ -10,14 +10,16 @@ preprocessing of the tokenizer first: give the same --do_lower_case to the other
 scripts.
 """
 
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
 import os
 import time
 
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import script
 from albert_tf.errors import InputError
+from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
 from albert_tf.progress import Progress
 from albert_tf.tokenization import train_sentencepiece
 
@@ -53,7 +55,12 @@ def read(paths):
     """Lines of the files; says when the reading is over and the training starts."""
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     for path in paths:
-        for _, line in files.read_lines(path, on_bytes):
+        for number, line in files.read_lines(path, on_bytes):
+            if len(line) > MAX_LINE_BYTES:
+                raise InputError(
+                    f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} million "
+                    "characters; the input has a sentence a line: split the text into "
+                    "sentences, for example with prepare_corpus.py.")
             yield line
     logging.info("All text is read; training starts.")
 

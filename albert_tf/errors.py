@@ -20,8 +20,8 @@ class Interruption(InputError):
     """Disk space or memory ran out: finished work is kept, and the run can resume."""
 
 
-class Stopped(Exception):
-    """A signal asked the run to end; its state has been saved."""
+class Stopped(KeyboardInterrupt):
+    """A signal asked the script to end; what it has finished is kept."""
 
     def __init__(self, signal_number: int):
         super().__init__(signal_number)

@@ -101,7 +101,7 @@ class WorkerPool(contextlib.AbstractContextManager):
         self._pool: Optional[ProcessPoolExecutor] = None
 
     def __exit__(self, *exception_info) -> None:
-        self._stop()
+        self._stop(kill=exception_info[0] is not None)
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
         """function(item) of each item, in the order of the items, which can be pickled.
@@ -137,12 +137,12 @@ class WorkerPool(contextlib.AbstractContextManager):
         try:
             for index, (item, future) in enumerate(pending):
                 if not _is_done(future):
-                    pending[index] = item, self._pool.submit(_apply, item)
+                    pending[index] = item, self._submit(item)
             while True:
                 room = _AHEAD * self._num_workers - len(pending)
                 for item in itertools.islice(todo, room):
                     pending.append((item, None))
-                    pending[-1] = item, self._pool.submit(_apply, item)
+                    pending[-1] = item, self._submit(item)
                 if not pending:
                     return
                 result = pending[0][1].result()
@@ -151,7 +151,12 @@ class WorkerPool(contextlib.AbstractContextManager):
         finally:
             # Where an error, or a reader that stops early, leaves work behind.
             if pending:
-                self._stop()
+                self._stop(kill=True)
+
+    def _submit(self, item: Any) -> Future:
+        """May start a process, which must be known before a signal ends this one."""
+        with _signals_wait():
+            return self._pool.submit(_apply, item)
 
     def _start(self) -> None:
         if self._pool is not None:
@@ -163,13 +168,46 @@ class WorkerPool(contextlib.AbstractContextManager):
         if "forkserver" in methods:
             # Imported once, for all workers.
             context.set_forkserver_preload([type(self._function).__module__])
+            _start_helpers()
         self._pool = ProcessPoolExecutor(
             self._num_workers, context, _start_worker, (pickle.dumps(self._function),))
 
-    def _stop(self) -> None:
+    def _stop(self, kill: bool = False) -> None:
+        """Ends the processes; with `kill` at once, in the middle of what they do."""
         if self._pool is not None:
+            for worker in list((self._pool._processes or {}).values()) * kill:
+                worker.kill()
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+
+
+def _start_helpers() -> None:
+    """Starts the processes that start and tidy up after workers. Ctrl-C is blocked in
+    them and in all workers, from their first moment; they say nothing of semaphores
+    that a killed process left, which they remove."""
+    from multiprocessing import forkserver  # not on Windows
+
+    quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
+    sys.warnoptions.append(quiet)
+    try:
+        with _signals_wait(signal.SIGINT):
+            forkserver.ensure_running()
+    finally:
+        sys.warnoptions.remove(quiet)
+
+
+@contextlib.contextmanager
+def _signals_wait(*numbers: int) -> Iterator[None]:
+    """Within the block a signal, by default SIGINT or SIGTERM, waits for its end."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, numbers or (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _is_done(future: Optional[Future]) -> bool:

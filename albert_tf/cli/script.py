@@ -1,7 +1,10 @@
-"""How every script runs: a wrong input ends it with one sentence, a signal in silence.
+"""How every script runs: a wrong input, Ctrl-C or SIGTERM ends it with one sentence.
 
 TensorFlow is not imported here, so that the scripts that create data start without it.
 """
+
+# First, so that a signal while the rest is imported ends in a sentence too.
+from albert_tf.cli import signals
 
 import logging as pylogging
 import os
@@ -10,7 +13,7 @@ from typing import Callable, Sequence
 
 from absl import app, logging
 
-from albert_tf.errors import InputError, Stopped
+from albert_tf.errors import InputError
 
 
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:
@@ -18,22 +21,31 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
 
     An InputError ends the program with its sentence on stderr, without a traceback, and
     exit status 1; so does, unless `takes_words`, a word on the command line that is no
-    flag, which absl would pass on silently. Stopped ends it with the status that shells
-    give a program which a signal ended.
+    flag, which absl would pass on silently. A signal ends it with the status that shells
+    give a program which a signal ended (`signals`).
     """
+    signals.install()
 
     def guarded(argv):
+        signals.working, signals.received = True, None
         try:
             if len(argv) > 1 and not takes_words:
                 raise InputError(
                     f"'{argv[1]}' is not a flag: flags are written --name=value, "
                     "and a value with spaces in quotes.")
             main(argv)
-        except InputError as error:
+        except BaseException as error:
+            # Libraries may make another exception of the signal's.
+            number = getattr(error, "signal_number", signals.received)
+            if number is not None:
+                signals.say(number)
+                sys.exit(128 + number)
+            if not isinstance(error, InputError):
+                raise
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(1)
-        except Stopped as stop:
-            sys.exit(128 + stop.signal_number)
+        finally:
+            signals.working = False
 
     # TensorFlow's C++ log complains of missing GPUs; its errors come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

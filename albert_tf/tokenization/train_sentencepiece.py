@@ -4,18 +4,29 @@
     vocabulary.model                           # the bytes of the .model file
 """
 
+import contextlib
+import ctypes
 import io
+import json
+import os
+import random
 import re
-from typing import Iterable, Iterator, NamedTuple
+import signal
+import subprocess
+import sys
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import sentencepiece
 
-from albert_tf.errors import InputError
+from albert_tf.errors import InputError, Interruption
 from albert_tf.tokenization.cleaning import preprocess_text
 
 # The pieces that stand first, whose ids the data and the models rely on.
 CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
+# The trainer's time grows with the square of what has no blank in it.
+_LONGEST_WORD = 4096
+_LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
 FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
@@ -29,7 +40,7 @@ class Options(NamedTuple):
     # Share of the text's characters that get a piece; the others become <unk>.
     character_coverage: float = 0.99995
     # Sentences drawn at random to train on, if there are more; they are held in memory.
-    # The trainer's own seed of that draw is fixed: equal text gives an equal draw.
+    # Equal text gives an equal draw.
     input_sentence_size: int = 10_000_000
     # A part of the result, since sums in another order round differently; hence not the
     # number of cores.
@@ -58,30 +69,68 @@ def train(lines: Iterable[str], options: Options = Options(),
     """
     check(options)
     source = _Source(lines, options.do_lower_case)
-    model = io.BytesIO()
+    model = _train_apart(
+        source.sentences(), lambda error: _explained(error, source, options),
+        model_type="unigram", vocab_size=options.vocab_size,
+        pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
+        # As lists: in one comma-separated string a bare quote would swallow the
+        # symbols after it.
+        control_symbols=list(CONTROL_SYMBOLS), user_defined_symbols=list(USER_SYMBOLS),
+        character_coverage=options.character_coverage,
+        input_sentence_size=options.input_sentence_size,
+        shuffle_input_sentence=True, num_threads=options.num_threads,
+        # Bytes; by default the trainer leaves out sentences above 4192.
+        max_sentence_length=2**30, hard_vocab_limit=exactly,
+        minloglevel=0 if options.verbose else 2)
+    return Vocabulary(model, vocab_lines(model), source.count, source.characters)
+
+
+# ---- the trainer's process: within it no signal would be heard for minutes ----
+
+_SEED = 12345  # of the draw of sentences
+_PROGRAM = "from albert_tf.tokenization import train_sentencepiece as t; t.serve()"
+
+
+def _train_apart(sentences: Iterable[str], explained: Callable[[str], InputError],
+                 **arguments: Any) -> bytes:
+    """The trainer's model, made in another process, which ends with this one."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
+        os.path.abspath(folder) for folder in sys.path)}
+    with subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            # Where it ends early, what it says shows why.
+            with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+                stream.write(json.dumps(arguments).encode() + b"\n")
+                for sentence in sentences:
+                    stream.write(sentence.encode("utf-8", "surrogatepass") + b"\n")
+            kind, result = process.stdout.read(1), process.stdout.read()
+        except BaseException:
+            process.kill()
+            raise
+    if kind == b"e":
+        raise explained(result.decode())
+    if kind != b"m" or process.returncode:
+        raise Interruption(
+            "the process of SentencePiece's trainer was killed, perhaps for want of "
+            "memory; give a smaller --input_sentence_size.")
+    return result
+
+
+def serve() -> None:
+    """The trainer's process: arguments and sentences in, a line each; the model out."""
+    with contextlib.suppress(Exception):  # Linux; 1: PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    stream, model = sys.stdin.buffer, io.BytesIO()
+    arguments = json.loads(stream.readline())
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=source.sentences(), model_writer=model,
-            model_type="unigram", vocab_size=options.vocab_size,
-            pad_id=0, unk_id=1, bos_id=-1, eos_id=-1,
-            # As lists: in one comma-separated string a bare quote would swallow
-            # the symbols after it.
-            control_symbols=list(CONTROL_SYMBOLS),
-            user_defined_symbols=list(USER_SYMBOLS),
-            character_coverage=options.character_coverage,
-            input_sentence_size=options.input_sentence_size,
-            shuffle_input_sentence=True, num_threads=options.num_threads,
-            # Bytes; by default the trainer leaves out sentences above 4192.
-            max_sentence_length=2**30, hard_vocab_limit=exactly,
-            minloglevel=0 if options.verbose else 2)
+            sentence_iterator=_drawn(stream, arguments["input_sentence_size"]),
+            model_writer=model, **arguments)
+        sys.stdout.buffer.write(b"m" + model.getvalue())
     except Exception as error:
-        if source.error is not None:
-            raise source.error
-        raise _explained(error, source, options) from error
-    if source.error is not None:
-        raise source.error
-    return Vocabulary(model.getvalue(), vocab_lines(model.getvalue()),
-                      source.count, source.characters)
+        sys.stdout.buffer.write(b"e" + str(error).encode())
 
 
 def check(options: Options) -> None:
@@ -103,43 +152,54 @@ def check(options: Options) -> None:
             "sentences are needed.")
 
 
+def _drawn(lines: Iterable[bytes], size: int) -> Iterator[str]:
+    """The lines, or `size` of them drawn at random if there are more. The trainer's own
+    draw is another one in each process."""
+    held: list[bytes] = []
+    draw = random.Random(_SEED)
+    for number, line in enumerate(lines):
+        if number < size:
+            held.append(line)
+        elif (place := draw.randrange(number + 1)) < size:
+            held[place] = line
+    held.reverse()
+    while held:  # Freed as the trainer takes them.
+        yield held.pop()[:-1].decode("utf-8", "surrogatepass")
+
+
 class _Source:
-    """Preprocessed sentences, counted; keeps the error that ended them, because the
-    trainer may lose an exception that is raised inside its iterator."""
+    """Preprocessed sentences, counted."""
 
     def __init__(self, lines: Iterable[str], lower: bool):
         self._lines, self._lower = lines, lower
         self.count = 0
         self.characters = 0
-        self.error: BaseException | None = None
 
     def sentences(self) -> Iterator[str]:
-        try:
-            for line in self._lines:
-                # NUL ends a sentence inside the trainer.
-                text = preprocess_text(line.replace("\0", " "), lower=self._lower)
-                if text:
-                    self.count += 1
-                    self.characters += len(text)
-                    yield text
-        except BaseException as error:
-            self.error = error
-            raise
+        for line in self._lines:
+            # NUL ends a sentence inside the trainer.
+            text = preprocess_text(line.replace("\0", " "), lower=self._lower)
+            if len(text) > _LONGEST_WORD:
+                text = _LONG_WORD.sub(r"\g<0> ", text).rstrip()
+            if text:
+                self.count += 1
+                self.characters += len(text)
+                yield text
 
 
-def _explained(error: Exception, source: _Source, options: Options) -> InputError:
+def _explained(error: str, source: _Source, options: Options) -> InputError:
     """The trainer's exception in a sentence for the user."""
     if not source.count:
         return InputError(
             "there is no text to train a vocabulary on: --input_file holds blank "
             "lines only.")
     text = f"{source.count:,} sentences with {source.characters:,} characters"
-    largest = re.search(r"value\s*<=\s*(\d+)", str(error))
+    largest = re.search(r"value\s*<=\s*(\d+)", error)
     if largest:
         return InputError(
             f"--vocab_size={options.vocab_size} is more than the text allows "
             f"({text}): give --vocab_size={largest.group(1)} at most, or more text.")
-    smallest = re.search(r"smaller than required_chars\.?\s*(\d+) vs (\d+)", str(error))
+    smallest = re.search(r"smaller than required_chars\.?\s*(\d+) vs (\d+)", error)
     if smallest:
         return InputError(
             f"--vocab_size={options.vocab_size} is less than the "

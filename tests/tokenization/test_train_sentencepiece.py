@@ -1,7 +1,12 @@
 """train_sentencepiece: the release's settings, symbols and errors."""
 
 import os
+import pathlib
 import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import sentencepiece
@@ -9,7 +14,7 @@ import sentencepiece
 from albert_tf.errors import InputError
 from albert_tf.tokenization.train_sentencepiece import Options, train, vocab_lines
 from tests.commands import run_commands
-from tests.helpers import SHARED
+from tests.helpers import ROOT, SHARED
 
 SMALL = Options(vocab_size=110, num_threads=2)
 FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
@@ -57,9 +62,45 @@ def test_equal_input_gives_an_equal_result(small):
     options = SMALL._replace(vocab_size=90, input_sentence_size=200)
     drawn = train(lines(), options)
     assert drawn == train(lines(), options)
+    code = ("import sys; from tests.tokenization import test_train_sentencepiece as t\n"
+            "drawn = t.train(t.lines(), t.SMALL._replace(vocab_size=90, "
+            "input_sentence_size=200))\nsys.stdout.buffer.write(drawn.model)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert drawn.model == done.stdout
     assert drawn.sentences == 400
     assert drawn.vocab != train(
         lines(), options._replace(input_sentence_size=300)).vocab
+
+
+def test_words_without_end_are_cut():
+    with_blob = train([*lines(), "x" * 9_000], SMALL)
+    assert with_blob == train([*lines(), "x" * 4096 + f" {'x' * 4096} " + "x" * 808],
+                              SMALL)
+
+
+def test_ctrl_c_ends_the_trainer(tmp_path):
+    """The trainer's process, too; nothing is left."""
+    text = tmp_path / "a.txt"
+    text.write_text("\n".join(lines() * 50))
+    with subprocess.Popen(
+            [sys.executable, "train_sentencepiece.py", f"--input_file={text}",
+             "--vocab_size=200", f"--output_prefix={tmp_path}/spm"], text=True, cwd=ROOT,
+            stderr=subprocess.PIPE, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as done:
+        said = ""
+        while "training starts" not in said:
+            said += done.stderr.readline()
+        time.sleep(0.3)
+        [child] = children(done.pid)
+        done.send_signal(signal.SIGINT)
+        said = done.stderr.read()
+    assert done.returncode == 130 and "stopped by Ctrl-C" in said, said
+    assert "Traceback" not in said and os.listdir(tmp_path) == ["a.txt"]
+    assert not os.path.exists(f"/proc/{child}/exe")
+
+
+def children(pid):
+    return [int(word) for word in pathlib.Path(
+        f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_long_lines_count():

@@ -1,0 +1,63 @@
+"""Ctrl-C and SIGTERM: one sentence and the status of shells, at any moment."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers import ROOT
+
+KILL = "import os, signal; os.kill(os.getpid(), signal.SIG{})"
+SCRIPT = """
+import sys
+from albert_tf.cli import script
+{before}
+def main(argv):
+    try:
+        {main}
+    finally:
+        print("tidied up")
+if __name__ == "__main__":
+    script.run(main)
+"""
+MOMENTS = {  # what runs before main and in it; whether main tidies up
+    "in main": ("", "{kill}", True),
+    "made another exception": (
+        "", "try:\n            {kill}\n        except BaseException as error:\n"
+        "            raise RuntimeError('library') from error", True),
+    "while TensorFlow loads": ("", "import loads", False),
+    "before main": ("script.signals.install()\n{kill}", "pass", False),
+}
+
+
+@pytest.mark.parametrize("name, number", [("INT", 2), ("TERM", 15)])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_ends_a_script_in_a_sentence(moment, name, number, tmp_path):
+    kill = KILL.format(name)
+    before, main, tidies = MOMENTS[moment]
+    (tmp_path / "loads.py").write_text(
+        f"try:\n    {kill}\nexcept BaseException:\n    pass\nprint('loaded')\n")
+    path = tmp_path / "try.py"
+    path.write_text(SCRIPT.format(before=before.format(kill=kill),
+                                  main=main.format(kill=kill)))
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True,
+                          check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 128 + number
+    assert re.fullmatch(r"try\.py: stopped by (Ctrl-C|SIGTERM).*\.\n", done.stderr)
+    assert done.stdout == "tidied up\n" * tidies
+
+
+def test_every_script_takes_signals_before_it_loads_anything():
+    for path in ROOT.glob("*.py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        imports = [line for line in lines if re.match("(from|import) [a-z_]+[ .]", line)
+                   and " import " in line or line.startswith("import ")]
+        assert imports[0].startswith("from albert_tf.cli import script  #"), path
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c",
+         "from albert_tf.cli import signals"], capture_output=True, text=True,
+        check=True, cwd=ROOT)
+    assert not {"absl", "numpy", "tensorflow"} & {
+        line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
