@@ -142,10 +142,15 @@ class Classification(FineTuningTask):
 
 def _check_flags() -> None:
     finetuning_flags.check_work()
-    if FLAGS.export_dir and not (
-            math.isnan(FLAGS.threshold_to_export) or FLAGS.do_eval):
-        raise InputError("--threshold_to_export is compared with the evaluation: give "
-                         "--do_eval, or leave it out.")
+    if math.isinf(FLAGS.threshold_to_export):
+        raise InputError(f"--threshold_to_export={FLAGS.threshold_to_export} is no "
+                         "score; give a finite number, or leave it out.")
+    if not math.isnan(FLAGS.threshold_to_export):
+        for flag, use in (("export_dir", "is for an export"),
+                          ("do_eval", "is compared with the evaluation")):
+            if not FLAGS[flag].value:
+                raise InputError(f"--threshold_to_export {use}: give --{flag}, or "
+                                 "leave it out.")
     if (FLAGS.task_name or "").lower() == "custom":
         for split, wanted in (("train", FLAGS.do_train), ("dev", FLAGS.do_eval),
                               ("test", FLAGS.do_predict)):

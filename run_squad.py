@@ -27,6 +27,7 @@ from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset
 from albert_tf.finetuning.tasks.common import RECIPES, as_json, write_files
 from albert_tf.records.spec import span_spec
+from albert_tf.training.log import METRICS_FILE, read_metrics
 
 FLAGS = flags.FLAGS
 
@@ -76,7 +77,8 @@ flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: ends that are tried for each st
 flags.DEFINE_float(
     "null_score_diff_threshold", None, "SQuAD 2.0: a question whose null odds reach it "
     "is left unanswered. Default: the threshold with the best F1 on --predict_file; "
-    "where that has no answers, the one that was found in --output_dir before; else 0.")
+    "where that has no answers, the one that was found for this checkpoint in "
+    "--output_dir before; else 0.")
 flags.DEFINE_bool(
     "answer_at_threshold", False, "SQuAD 2.0: answer a question whose null odds equal "
     "the threshold, as the search for the best one counted it. The release does not, "
@@ -88,6 +90,7 @@ _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_l
          "max_answer_length")
 _DROPPED_FILE = "dropped_questions.txt"
 _RESULTS_FILE = "eval_results.json"
+_THRESHOLD = "null_score_diff_threshold"
 
 
 class Squad(FineTuningTask):
@@ -192,7 +195,7 @@ class Squad(FineTuningTask):
             return
         task = self.task
         if not data.answered:
-            task = dataclasses.replace(task, threshold=self._known_threshold())
+            task = dataclasses.replace(task, threshold=self._known_threshold(step))
         metrics = task.score(data, outputs, table.columns)
         if metrics and not FLAGS.do_eval:  # Which has logged them.
             logging.info("Predictions at step %d: %s", step, ", ".join(
@@ -202,17 +205,23 @@ class Squad(FineTuningTask):
         paths = task.write(FLAGS.output_dir, data, outputs, table.columns)
         logging.info("Wrote %s.", ", ".join(paths))
 
-    def _known_threshold(self):
-        """The threshold of null odds where there are no answers to find it by."""
+    def _known_threshold(self, step):
+        """The threshold of null odds where there are no answers to find it by: that of
+        the evaluation of this very step."""
         if not self.task.version_2:
             return None
         threshold, source = self.task.threshold, "the flag"
-        path = os.path.join(FLAGS.output_dir, _RESULTS_FILE)
-        if threshold is None and files.exists(path):
-            threshold = files.read_json(path).get("null_score_diff_threshold")
-            source = path
+        for name, rows in ((_RESULTS_FILE, _results), (METRICS_FILE, read_metrics)):
+            path = os.path.join(FLAGS.output_dir, name)
+            if threshold is None and files.exists(path):
+                found = [row.get(_THRESHOLD) for row in rows(path)
+                         if row.get("step") == step]
+                threshold = next((float(value) for value in reversed(found)
+                                  if isinstance(value, (int, float))), None)
+                source = path
         if threshold is None:
-            threshold, source = 0.0, "default; none was searched for in this folder"
+            threshold = 0.0
+            source = f"default; none was searched for at step {step} in this folder"
         logging.info("Questions with null odds of %g or more are left unanswered (%s).",
                      threshold, source)
         return threshold
@@ -220,7 +229,14 @@ class Squad(FineTuningTask):
     def export(self, model, metrics):
         from albert_tf.serving import export
 
-        export.export_spans(model, FLAGS.export_dir, FLAGS.dtype)
+        threshold = metrics.get(_THRESHOLD)
+        export.export_spans(
+            model, FLAGS.export_dir, FLAGS.dtype,
+            self._known_threshold(self.step) if threshold is None else threshold)
+
+
+def _results(path: str) -> list[dict]:
+    return [files.read_object(path, "remove it, and evaluate again")]
 
 
 def _use_recipe() -> None:

@@ -17,6 +17,7 @@ from albert_tf.errors import InputError
 VOCABULARY_FILE = "vocabulary.json"
 # Of a fine-tuned model: its settings, `vocabulary` (file and sha256) among them.
 TASK_FILE = "task.json"
+_ADVICE = "restore the file, or remove it and give all flags"
 
 
 def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
@@ -27,16 +28,29 @@ def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
     """The vocabulary of a model, by its folder or a checkpoint in it; None: unknown."""
     folder = folder_of(checkpoint)
-    task = settings_in(os.path.join(folder, TASK_FILE))
+    task = task_settings(folder)
     return task["vocabulary"] if task else settings_in(
         os.path.join(folder, VOCABULARY_FILE))
 
 
+def task_settings(folder: str) -> Optional[dict[str, Any]]:
+    """The settings of a fine-tuned model, or None if the folder has none."""
+    path = os.path.join(folder, TASK_FILE)
+    task = settings_in(path)
+    if task is not None and not (
+            isinstance(task.get("flags"), dict)
+            and task.get("vocabulary_flag") in ("vocab_file", "spm_model_file")
+            and isinstance(task.get("vocabulary"), dict)
+            and isinstance(task["vocabulary"].get("file"), str)):
+        raise InputError(
+            f"{path}: does not say which flags and vocabulary the model was made with, "
+            f"as the {TASK_FILE} of a fine-tuned model does; {_ADVICE}.")
+    return task
+
+
 def settings_in(path: str) -> Optional[dict[str, Any]]:
     """The object that a JSON file of the folder holds, or None if it is not there."""
-    return files.read_object(
-        path, "restore the file, or remove it and give all flags"
-    ) if files.exists(path) else None
+    return files.read_object(path, _ADVICE) if files.exists(path) else None
 
 
 def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:

@@ -100,8 +100,17 @@ def use_kept_task(names: Sequence[str]) -> None:
     if kept is None:
         return
     for name in names:
-        if not FLAGS[name].present and name in kept.get("flags", {}):
-            FLAGS[name].value = kept["flags"][name]
+        value = kept["flags"].get(name)
+        if not FLAGS[name].present and name in kept["flags"]:
+            try:
+                FLAGS[name].value = (
+                    None if value is None and FLAGS[name].default is None
+                    else FLAGS[name].parser.parse(value))
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"{os.path.join(folder, vocabulary.TASK_FILE)}: {name} is "
+                    f"{value!r} ({error}); restore the file, or give --{name}."
+                    ) from error
     if not (FLAGS.vocab_file or FLAGS.spm_model_file):
         copy = os.path.join(FLAGS.output_dir, kept["vocabulary"]["file"])
         FLAGS[kept["vocabulary_flag"]].value = copy
@@ -113,16 +122,30 @@ def values(*names: str) -> dict[str, Any]:
 
 
 def check_work() -> None:
-    """Raises InputError where there is nothing to do, or an export in the way."""
+    """Raises InputError where there is nothing to do."""
     can_export = "export_dir" in FLAGS
     if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict
             or can_export and FLAGS.export_dir):
         raise InputError("nothing to do: give --do_train, --do_eval"
                          + (", --do_predict or --export_dir." if can_export
                             else " or --do_predict."))
-    if can_export and FLAGS.export_dir and files.exists(FLAGS.export_dir):
-        raise InputError(
-            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
+
+
+def _check_export_dir() -> None:
+    """Refuses an export_dir that could not be written once all is trained."""
+    folder = "export_dir" in FLAGS and FLAGS.export_dir
+    if not folder:
+        return
+    if files.exists(folder):
+        raise InputError(f"--export_dir={folder} is there already; choose another.")
+    export = os.path.join(os.path.realpath(folder), "")
+    for name in ("output_dir", "cached_dir"):
+        # It will be there when the export comes.
+        other = FLAGS[name].value
+        if other and os.path.join(os.path.realpath(other), "").startswith(export):
+            raise InputError(f"--export_dir={folder} is --{name} or holds it, but must "
+                             "be a new folder; choose another.")
+    files.make_directory(os.path.dirname(folder.rstrip("/")) or ".", "--export_dir")
 
 
 def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
@@ -140,6 +163,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
     config = model_config()
     made = tokenizer(config)
     check_start()
+    _check_export_dir()
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
         run, config, made, FLAGS[flag].value, cli_flags.make_strategy,

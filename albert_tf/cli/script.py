@@ -6,10 +6,11 @@ TensorFlow is not imported here, so that the scripts that create data start with
 # First, so that a signal while the rest is imported ends in a sentence too.
 from albert_tf.cli import signals
 
+import atexit
 import logging as pylogging
 import os
 import sys
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 from absl import app, logging
 
@@ -51,7 +52,28 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
-    app.run(guarded)
+    try:
+        app.run(guarded)
+    except SystemExit as end:
+        if (main.__module__ == "__main__" and "tensorflow" in sys.modules
+                and "TF_CONFIG" not in os.environ):
+            _end_now(end.code)
+        raise
+
+
+def _end_now(code: Any) -> None:
+    """Ends the process when all is written and what `atexit` has to do is done.
+
+    Python would take TensorFlow's objects apart one by one, and wait for the threads of
+    its pipelines: seconds, on a busy machine up to a minute. The workers of a cluster
+    end in order, so that none of them takes another for lost.
+    """
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code if isinstance(code, int) else int(bool(code)))
 
 
 def _is_ours(record) -> bool:

@@ -2,11 +2,13 @@
 
     compute("f1", predictions=[1, 0, 1], labels=[1, 1, 1])  # 0.8
 
-Where a metric is undefined it is 0.0, never NaN: a correlation when the predictions (or
-the labels) are all equal, F1 when there is no positive example and none is predicted. A
-model that always says the same then scores as one that knows nothing.
+A model that always says the same scores as one that knows nothing: its correlation and
+F1 are 0.0, where the formula says 0/0. Where it is the labels that are all equal, no
+model has a correlation: Pearson's and Spearman's are NaN then, as in SciPy, and Matthews'
+is 0.0, as in scikit-learn.
 """
 
+import math
 from typing import Callable, Sequence
 
 import numpy as np
@@ -51,7 +53,8 @@ METRICS = {
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
 _OF_NUMBERS = ("pearson", "spearman", "mse")
-_CORRELATIONS = ("matthews", "pearson", "spearman")
+# 0/0 where the labels are all equal.
+CORRELATIONS = ("matthews", "pearson", "spearman")
 # GLUE's score of a task with two metrics is their mean.
 _MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
           "pearson_spearman_mean": ("pearson", "spearman")}
@@ -79,9 +82,11 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
     if name in _OF_NUMBERS:
         check_finite(predictions, "prediction {}".format)
         check_finite(labels, "label {}".format)
-    if name in _CORRELATIONS and any(
-            np.all(values == values[0]) for values in (predictions, labels)):
-        return 0.0
+    if name in CORRELATIONS:
+        if np.all(labels == labels[0]):
+            return 0.0 if name == "matthews" else math.nan
+        if np.all(predictions == predictions[0]):
+            return 0.0
     if name == "f1":
         predictions, labels = predictions == positive, labels == positive
     return float(METRICS[name](predictions, labels))

@@ -57,4 +57,4 @@ def check_same(folder: str, before: Mapping[str, Any], now: Mapping[str, Any]) -
 
 def read(folder: str) -> Optional[dict[str, Any]]:
     """The settings of a folder, or None if it has none."""
-    return vocabulary.settings_in(os.path.join(folder, vocabulary.TASK_FILE))
+    return vocabulary.task_settings(folder)

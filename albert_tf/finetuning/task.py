@@ -83,12 +83,14 @@ class FineTuningTask(abc.ABC):
       evaluation_split, prediction_split: names of the sets beside "train".
       code: modules that make the features, besides those that all tasks share.
       settings: of the command; set by `fine_tune` before anything is asked for.
+      step: of the weights that are exported.
     """
 
     main_metric = "accuracy"
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
     settings: Settings
+    step = 0
 
     # ---- data and features -------------------------------------------------
 
@@ -156,7 +158,8 @@ class FineTuningTask(abc.ABC):
         """Writes predictions and reports; only one process of a cluster does."""
 
     def export(self, model: Any, metrics: Mapping[str, float]) -> None:
-        """Writes a SavedModel to export_dir, where the task has that flag."""
+        """Writes a SavedModel to export_dir, where the task has that flag; `metrics`
+        are those of the evaluation, if there was one."""
 
     @abc.abstractmethod
     def kept_options(self) -> dict[str, Any]:
@@ -290,4 +293,5 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
             evaluation=padded[predicted],
             eval_batch_size=-(-settings.predict_batch_size // replicas) * replicas)))
     if settings.export_dir and run.chief:
+        task.step = run.current_step
         task.export(model, metrics)

@@ -5,7 +5,7 @@ products, query, key and value side by side) is computed here, once.
 """
 
 import os
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Mapping, Optional, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -16,6 +16,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving.server import LABELS_FILE, SIGNATURE
 
+THRESHOLD_FILE = "null_score_diff_threshold.txt"
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
 Outputs = Mapping[str, tf.Tensor]
 
@@ -41,24 +42,26 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
             found["probabilities"] = tf.nn.softmax(found["logits"])
         return found
 
-    _export(model, outputs, _INPUTS, export_dir, labels, dtype)
+    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels})
 
 
-def export_spans(model: tf_keras.Model, export_dir: str,
-                 dtype: str = "float32") -> None:
+def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
+                 threshold: Optional[float] = None) -> None:
     """As export_classifier, for questions about a text: an AlbertForSpans or an
     AlbertForConditionalSpans, whose signature takes `p_mask` too. Outputs are the
-    model's."""
+    model's. `threshold`, the null odds from which on a question is left unanswered,
+    stands in the asset `null_score_diff_threshold.txt`."""
     def outputs(features, computation):
         return dict(model(features, computation=computation))
 
     inputs = (*_INPUTS, "p_mask") if hasattr(model, "start_n_top") else _INPUTS
-    _export(model, outputs, inputs, export_dir, (), dtype)
+    _export(model, outputs, inputs, export_dir, dtype, {
+        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]})
 
 
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
-            inputs: Sequence[str], export_dir: str, labels: Sequence[str],
-            dtype: str) -> None:
+            inputs: Sequence[str], export_dir: str, dtype: str,
+            assets: Mapping[str, Sequence[str]]) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
     constants = _constants(model, dtype)
@@ -86,10 +89,10 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             tf.saved_model.save(
                 module, staged, signatures={SIGNATURE: serve},
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
-            if labels:
-                path = os.path.join(staged, "assets", LABELS_FILE)
-                with files.atomic_write(path) as stream:
-                    stream.write("".join(f"{label}\n" for label in labels).encode())
+            for name, lines in assets.items():
+                if lines:
+                    files.write(os.path.join(staged, "assets", name),
+                                "".join(f"{line}\n" for line in lines).encode())
     except tf.errors.OpError as error:
         raise InputError(f"--export_dir={export_dir}: cannot be written: "
                          f"{error.message.splitlines()[0]}.") from error

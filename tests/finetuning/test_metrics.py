@@ -68,8 +68,13 @@ def test_spearman_sees_the_order_alone_and_pearson_the_size():
     "metric", ["matthews", "pearson", "spearman"])
 def test_a_model_that_always_says_the_same_correlates_with_nothing(metric):
     assert compute(metric, np.ones(8), LABELS) == 0.0
-    assert compute(metric, LABELS, np.ones(8)) == 0.0
-    assert compute(metric, np.ones(1), np.ones(1)) == 0.0
+
+
+@pytest.mark.parametrize("metric, value", [
+    ("matthews", 0.0), ("pearson", math.nan), ("spearman", math.nan)])
+def test_labels_that_are_all_equal_have_no_correlation(metric, value):
+    for predictions, labels in ((LABELS, np.ones(8)), (np.ones(1), np.ones(1))):
+        assert compute(metric, predictions, labels) == pytest.approx(value, nan_ok=True)
 
 
 def test_f1_without_a_positive_is_zero():

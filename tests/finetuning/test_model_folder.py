@@ -70,6 +70,13 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
 @pytest.mark.parametrize("content, message", [
     ("{", "task.json, line 1: not JSON .*restore the file, or remove it"),
     ("[]", "task.json: not a JSON object; restore the file"),
+    *((text, "task.json: does not say which flags and vocabulary .*; restore the file")
+      for text in ("{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
+                   '{"flags": [], "vocabulary_flag": "vocab_file", '
+                   '"vocabulary": {"file": "a"}}',
+                   '{"flags": {}, "vocabulary_flag": "x", "vocabulary": {"file": "a"}}',
+                   '{"flags": {}, "vocabulary_flag": "vocab_file", "vocabulary": "a"}'
+                   )),
 ])
 def test_damaged_task(content, message, tmp_path):
     (tmp_path / "task.json").write_text(content)

@@ -196,9 +196,21 @@ EARLY = {
     "export_dir exists": (
         dict(COLA, export_dir="{data}/there"),
         "--export_dir={data}/there is there already; choose another"),
+    "export_dir that cannot be made": (
+        dict(COLA, do_eval=True, export_dir="{data}/vocab.txt/export"),
+        "--export_dir: the folder {data}/vocab.txt cannot be written"),
+    "export_dir that will be there": (
+        dict(COLA, do_eval=True, output_dir="{data}/made/run", export_dir="{data}/made"),
+        "--export_dir={data}/made is --output_dir or holds it"),
     "threshold without a metric": (
         dict(COLA, export_dir="{data}/none", threshold_to_export=0.5),
         "--threshold_to_export is compared with the evaluation: give --do_eval"),
+    "threshold without an export": (
+        dict(COLA, do_eval=True, threshold_to_export=0.5),
+        "--threshold_to_export is for an export: give --export_dir"),
+    "infinite threshold": (
+        dict(COLA, do_eval=True, export_dir="{data}/none", threshold_to_export="inf"),
+        "--threshold_to_export=inf is no score"),
 }
 
 # Found when the devices and the model are made:

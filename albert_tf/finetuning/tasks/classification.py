@@ -88,6 +88,16 @@ class ClassificationTask:
         if not found.examples:
             raise InputError(f"{', '.join(found.paths)}: there is no example in the "
                              f"{split} set of {self.name}.")
+        labels = {example.label for example in found.examples}
+        undefined = [name for name in self.metric_names if name in metrics.CORRELATIONS]
+        if split == "dev" and undefined and len(labels) == 1 and None not in labels:
+            what = (f"{', '.join(found.paths)}: the label of all "
+                    f"{len(found.examples)} examples is {labels.pop()}, so "
+                    f"{' and '.join(undefined)} cannot be computed")
+            if self.is_regression:
+                raise InputError(f"{what}; give a set with different labels, or do "
+                                 "without --do_eval.")
+            return found._replace(notes=(*found.notes, f"{what} and will be 0."))
         return found
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,

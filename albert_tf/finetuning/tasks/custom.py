@@ -9,6 +9,7 @@ lines are left out, and counted.
 import dataclasses
 import functools
 import json
+import math
 import os
 from typing import Iterable, Iterator, Mapping, Sequence
 
@@ -185,8 +186,10 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
         except InputError as error:
             if optional:
                 return None
-            raise InputError(f"{str(error).removesuffix('.')}; where the first line is "
-                             "no header, add --noheader.") from error
+            other = tables.other_delimiter(first.cells)
+            raise InputError(f"{str(error).removesuffix('.')}; " + (
+                tables.delimiter_advice(other) if other else
+                "where the first line is no header, add --noheader") + ".") from error
     if not name.isdecimal():
         raise InputError(
             f"{file.path}: without a header a column is a number from 0, not '{name}'; "
@@ -195,8 +198,10 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
         return int(name)
     if optional:
         return None
-    raise InputError(f"{first.where}: there is no column {name}, only 0 to "
-                     f"{len(first.cells) - 1}.")
+    other = tables.other_delimiter(first.cells)
+    raise InputError(
+        f"{first.where}: there is no column {name}, only 0 to {len(first.cells) - 1}"
+        f"{other and '; ' + tables.delimiter_advice(other)}.")
 
 
 def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
@@ -221,6 +226,9 @@ def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:
     if value is None or what == "label" and isinstance(value, str):
         return value
     if not isinstance(value, str):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{row.where}: the field '{name}' holds {value}, which is "
+                             "no label; fill it in, or leave the line out.")
         return json.dumps(value)  # 1, 0.5, true
     try:
         value.encode("utf-8")

@@ -294,11 +294,14 @@ def _examples(passage: Any, default_id: str, level: str, where: str
         here = f"{where}, question {i + 1}"
         if not isinstance(question, str):
             raise InputError(f"{here}: the question is not text.")
-        if (not isinstance(options[i], list) or len(options[i]) != NUM_CHOICES
-                or not all(isinstance(option, str) for option in options[i])):
+        if not isinstance(options[i], list) or len(options[i]) != NUM_CHOICES:
             count = len(options[i]) if isinstance(options[i], list) else "no list of"
             raise InputError(f"{here}: there are {count} options; it needs "
                              f"{NUM_CHOICES} texts.")
+        for letter, option in zip(LETTERS, options[i]):
+            if not isinstance(option, str):
+                raise InputError(f"{here}: option {letter} is {json.dumps(option)[:40]}"
+                                 " and not text; write it in quotes.")
         label = None if answers is None else _label(answers[i], here)
         examples.append(RaceExample(
             example_id, i, level, passage["article"], question, tuple(options[i]),

@@ -100,8 +100,9 @@ class SquadTask:
 
     @property
     def main_metric(self) -> str:
-        """The metric that the best checkpoint is chosen by."""
-        return "best_f1" if self.version_2 else "f1"
+        """The metric that the best checkpoint is chosen by: of the answers as they are
+        written, after the threshold."""
+        return "f1"
 
     def read(self, path: str, *, is_training: bool = False, must_score: bool = False
              ) -> QuestionSet:

@@ -3,6 +3,7 @@
 The metrics are those of tf-models-official's copies of the official scripts.
 """
 
+import math
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from albert_tf.errors import InputError
@@ -35,7 +36,8 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     threshold, exact, f1, total, the same of the answerable (HasAns_) and unanswerable
     (NoAns_) questions; null_score_diff_threshold; best_exact, best_f1 and their
     thresholds, whatever the threshold applied. Where leaving all questions unanswered
-    is best, the official search says 0, though some odds may be below.
+    is best, the official search says 0, though odds may be below, and questions would
+    be answered after all: here the threshold is one that no odds are below.
 
     Args:
       dataset: questions with true answers, all or part of those that were predicted;
@@ -53,6 +55,11 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
             "exact_match": 100.0 * scores["exact_match"],
             "f1": 100.0 * scores["final_f1"]}, predictions.texts)
     best = _evaluate(dataset, predictions.texts, True, predictions.null_odds)
+    for name in "f1", "exact":
+        if best[f"final_{name}"] == 100.0 * best.get("NoAns_total", 0) / best["total"]:
+            lowest = min(predictions.null_odds.values())
+            best[f"final_{name}_thresh"] = (
+                math.nextafter(lowest, -math.inf) if answer_at_threshold else lowest)
     if threshold is None:
         threshold = best["final_f1_thresh"]
     texts = predictions.texts_at(threshold, answer_at_threshold)

@@ -1,6 +1,7 @@
 """Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
 
 import csv
+import re
 from typing import Iterable, Iterator, NamedTuple
 
 from albert_tf import files
@@ -9,6 +10,9 @@ from albert_tf.errors import InputError
 FORMATS = ("tsv", "csv", "jsonl")
 _SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
              ".json": "jsonl"}
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
+# A cell that is longer has swallowed the rest of the file; Python's own limit is 128 KiB.
+_LONGEST_CELL = 1 << 26
 
 
 class Row(NamedTuple):
@@ -27,8 +31,11 @@ def format_of(path: str) -> str:
     for suffix, kind in _SUFFIXES.items():
         if name.endswith(suffix):
             return kind
-    raise InputError(f"{path}: unknown file extension; the name must end in .tsv, "
-                     ".csv or .jsonl, each with or without .gz.")
+    raise InputError(
+        f"{path}: unknown file extension; the name must end in .tsv, .csv or .jsonl, "
+        "each with or without .gz"
+        + ("; save the spreadsheet as CSV in UTF-8." if name.endswith(_SPREADSHEETS)
+           else "."))
 
 
 def read_rows(path: str, file_format: str, delimiter: str | None = None
@@ -39,12 +46,12 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
 
     Quote characters are plain text in TSV, as in GLUE's files; in CSV a cell in double
     quotes may hold delimiters, line ends and doubled quotes. Files are UTF-8, with or
-    without a byte-order mark, with either kind of line end, and decompressed by their
+    without a byte-order mark, with any kind of line end, and decompressed by their
     name. `delimiter` is one other than the tab or comma.
     """
     if file_format not in FORMATS:
         raise ValueError(f"{file_format!r} is none of {FORMATS}")
-    lines = files.read_lines(path)
+    lines = _lines(path)
     if file_format == "csv":
         yield from _csv(path, lines, delimiter or ",")
         return
@@ -58,10 +65,38 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
             yield Row(where, number, line.split(delimiter or "\t"))
 
 
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines of text. Where the first holds carriage returns, these alone end
+    the lines, as on old Macs."""
+    ends = None
+    for number, line in files.read_lines(path):
+        if "\0" in line:
+            raise InputError(
+                f"{path}, line {number}: character {line.index(chr(0)) + 1} is NUL, "
+                "which no text has; the file may be of another kind, or in UTF-16: "
+                "convert it to UTF-8, for example with iconv.")
+        if ends is None:
+            ends, before = "\r" in line, 0
+        if not ends:
+            yield number, line
+            continue
+        parts = line.split("\r")
+        yield from enumerate(parts, before + 1)
+        before += len(parts)
+
+
 def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
          ) -> Iterator[Row]:
-    reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter,
-                        strict=True)
+    csv.field_size_limit(_LONGEST_CELL)
+    last = ""
+
+    def texts() -> Iterator[str]:
+        nonlocal last
+        for _, line in lines:
+            last = line
+            yield line + "\n"
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     while True:
         number = reader.line_num + 1
         where = f"{path}, line {number}"
@@ -70,11 +105,25 @@ def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
         except StopIteration:
             return
         except csv.Error as error:
-            raise InputError(
-                f"{where}: not valid CSV ({error}); a quote that opens a cell must "
-                "be closed, and one inside it doubled.") from error
+            other = re.search(r'"([;\t|,])"', last)
+            raise InputError(f"{where}: not valid CSV ({error}); " + (
+                delimiter_advice(other[1]) if other and other[1] != delimiter else
+                "a quote that opens a cell must be closed, and one inside it doubled"
+                ) + ".") from error
         blank = len(cells) < 2 and not "".join(cells).strip(" ")
         yield Row(where, number, [] if blank else cells)
+
+
+def delimiter_advice(delimiter: str) -> str:
+    """What to do about a file whose cells seem to be apart by another delimiter."""
+    name = {"\t": "$'\\t'"}.get(delimiter, f"'{delimiter}'")
+    return f"its cells seem to be apart by {delimiter!r}: add --delimiter={name}"
+
+
+def other_delimiter(line: list[str]) -> str:
+    """The character that a line of one cell seems to be delimited by; "" for none."""
+    counts = {mark: line[0].count(mark) for mark in ";\t|,"} if len(line) == 1 else {}
+    return max(counts, key=counts.get) if any(counts.values()) else ""
 
 
 def _json_object(path: str, number: int, line: str) -> dict[str, object]:

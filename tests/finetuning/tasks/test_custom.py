@@ -281,3 +281,58 @@ def test_a_real_chinese_set_is_read_whole():
     assert task.labels == ("negative", "positive")
     counts = {split: len(task.read("", split).examples) for split in data}
     assert counts == {"train": 9600, "dev": 1200, "test": 1200}
+
+
+# ---- what is no table as it was named ---------------------------------------
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("x.csv", "text;label\na;yes\n", "no column 'text'.*add --delimiter=';'"),
+    ("x.csv", '"text";"label"\n"a";"yes"\n', "line 1: not valid CSV.*--delimiter=';'"),
+    ("x.csv", "text\tlabel\na\tyes\n", r"add --delimiter=\$'\\t'"),
+    ("x.tsv", "text,label\na,yes\n", "add --delimiter=','"),
+    ("x.csv", "text,label\na\0b,yes\n", "line 2: character 2 is NUL.*UTF-8"),
+    ("x.tsv", "text\tlabel\na\0b\tyes\n", "line 2: character 2 is NUL"),
+    ("x.jsonl", '{"text": "a", "label": NaN}', "line 1: .*'label' holds nan.*no label"),
+    ("x.jsonl", '{"text": "a", "label": -1e999}', "'label' holds -inf"),
+    ("x.xlsx", "PK", "unknown file extension.*save the spreadsheet as CSV in UTF-8")])
+def test_a_table_of_another_kind_is_told_what_it_seems_to_be(
+        tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, name, content)
+
+
+def test_without_a_header_the_delimiter_is_recognized_too(tmp_path):
+    with pytest.raises(InputError, match="no column 1, only 0 to 0; .*delimiter=';'"):
+        read(tmp_path, "x.csv", "a;yes\n", text_a="0", label="1", header=False)
+
+
+@pytest.mark.parametrize("name, content", [
+    ("x.csv", 'text,label\ra,yes\r"b\rc",no\r'),
+    ("x.tsv", "text\tlabel\ra\tyes\rb c\tno"),
+    ("x.jsonl", '{"text": "a", "label": "yes"}\r{"text": "b c", "label": "no"}\r')])
+def test_carriage_returns_may_end_lines(tmp_path, name, content):
+    found = triples(read(tmp_path, name, content))
+    assert [(text.replace("\n", " "), label) for text, _, label in found] == [
+        ("a", "yes"), ("b c", "no")]
+
+
+def test_a_cell_may_be_long(tmp_path):
+    long = "a " * 100_000
+    assert triples(read(tmp_path, "x.csv", f"text,label\n{long},yes\n")) == [
+        (long, None, "yes")]
+
+
+def test_numbers_that_are_all_equal_are_no_set_to_evaluate_on(tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\na,3\nb,3.0\n")
+    task = custom.build_task({"dev": DataFile(
+        str(tmp_path / "dev.csv"), "text", label="label")}, regression=True)
+    with pytest.raises(InputError, match="all 2 examples is 3.0, so pearson and spear"):
+        task.read("", "dev")
+
+
+def test_one_class_alone_is_told_where_a_correlation_is_reported(tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\na,1\nb,1\n")
+    task = custom.build_task({"dev": DataFile(
+        str(tmp_path / "dev.csv"), "text", label="label")}, labels=("0", "1"))
+    assert "matthews cannot be computed and will be 0." in task.read("", "dev").notes[0]

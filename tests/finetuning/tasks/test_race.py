@@ -190,6 +190,8 @@ def test_examples_go_to_other_processes():
      "question 2: there are 3 options; it needs 4 texts"),
     ({"options": [["a", "b", "c", "d"], "abcd"]},
      "question 2: there are no list of options; it needs 4 texts"),
+    ({"options": [["a", "b", "c", "d"], ["1", 2, "3", "4"]]},
+     "question 2: option B is 2 and not text; write it in quotes"),
 ])
 def test_a_wrong_passage_is_named(tmp_path, changes, message):
     folder = write(tmp_path, passage(id="a"), passage(**changes))

@@ -123,6 +123,19 @@ def test_the_best_threshold_leaves_its_own_question_out_unless_told():
         assert found.metrics["null_score_diff_threshold"] == 3
 
 
+@pytest.mark.parametrize("answer_at_threshold", [False, True])
+def test_where_no_answer_is_best_there_is_none(answer_at_threshold):
+    """The official search says 0, at which questions of lower odds are answered."""
+    wrong = ANSWERS._replace(texts=dict.fromkeys("abcd", "mauve"),
+                             null_odds={"a": -4.0, "b": -3.0, "c": -2.0, "d": 1.0})
+    score = squad_scoring.score(DATASET, wrong, answer_at_threshold=answer_at_threshold)
+    assert set(score.texts.values()) == {""}
+    assert score.metrics["f1"] == score.metrics["best_f1"] == 50
+    assert score.metrics["exact"] == score.metrics["best_exact"] == 50
+    for name in "best_f1_thresh", "best_exact_thresh", "null_score_diff_threshold":
+        assert -5 < score.metrics[name] <= -4
+
+
 def test_a_threshold_given_is_applied_and_recorded():
     score = squad_scoring.score(DATASET, ANSWERS, threshold=4.5)
     assert score.texts == {"a": "red", "b": "blue", "c": "green", "d": ""}
