@@ -38,8 +38,9 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
     if task is not None and not (
-            isinstance(task.get("flags"), dict)
-            and task.get("vocabulary_flag") in ("vocab_file", "spm_model_file")
+            isinstance(task.get("flags", {}), dict)
+            and task.get("vocabulary_flag", "vocab_file") in (
+                "vocab_file", "spm_model_file")
             and isinstance(task.get("vocabulary"), dict)
             and isinstance(task["vocabulary"].get("file"), str)):
         raise InputError(

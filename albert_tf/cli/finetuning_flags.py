@@ -100,8 +100,8 @@ def use_kept_task(names: Sequence[str]) -> None:
     if kept is None:
         return
     for name in names:
-        value = kept["flags"].get(name)
-        if not FLAGS[name].present and name in kept["flags"]:
+        if not FLAGS[name].present and name in kept.get("flags", {}):
+            value = kept["flags"][name]
             try:
                 FLAGS[name].value = (
                     None if value is None and FLAGS[name].default is None
@@ -113,7 +113,7 @@ def use_kept_task(names: Sequence[str]) -> None:
                     ) from error
     if not (FLAGS.vocab_file or FLAGS.spm_model_file):
         copy = os.path.join(FLAGS.output_dir, kept["vocabulary"]["file"])
-        FLAGS[kept["vocabulary_flag"]].value = copy
+        FLAGS[kept.get("vocabulary_flag", "spm_model_file")].value = copy
 
 
 def values(*names: str) -> dict[str, Any]:

@@ -18,17 +18,25 @@ from albert_tf.tokenization import tokenizer
 def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None:
     """Writes task.json, of JSON values, and a copy of the vocabulary; refuses a folder
     with a model of another task."""
-    given = tokenizer.vocabulary_of(vocabulary_path)
-    settings = json.loads(json.dumps({**settings, "vocabulary": given}))
-    before = read(folder)
-    # A run that came to nothing does not tie the folder.
-    if before is not None and holds_checkpoint(folder):
-        check_same(folder, before, settings)
+    settings = check_keep(folder, settings, vocabulary_path)
+    given = settings["vocabulary"]
     copy = os.path.join(folder, given["file"])
     if not (files.exists(copy) and tokenizer.vocabulary_of(copy) == given):
         files.copy(vocabulary_path, copy)
     files.write_json(
         os.path.join(folder, vocabulary.TASK_FILE), settings, ensure_ascii=False)
+
+
+def check_keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str
+               ) -> dict[str, Any]:
+    """What `keep` would write; raises InputError where it would refuse the folder."""
+    settings = json.loads(json.dumps(
+        {**settings, "vocabulary": tokenizer.vocabulary_of(vocabulary_path)}))
+    before = read(folder)
+    # A run that came to nothing does not tie the folder.
+    if before is not None and holds_checkpoint(folder):
+        check_same(folder, before, settings)
+    return settings
 
 
 def check_use(folder: str, settings: Mapping[str, Any], training: bool) -> None:

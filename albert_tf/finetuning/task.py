@@ -190,6 +190,8 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
          "--export_dir": filter(None, [settings.export_dir.rstrip("/")]),
          **{f"the features of {split}": [path] for split, path in paths.items()}},
         {split: task.input_files(split, data) for split, data in sets.items()})
+    if settings.do_train:
+        model_folder.check_keep(folder, settings.kept, settings.vocabulary)
     # Before anything of TensorFlow runs, as reading features does: devices and workers
     # cannot be arranged later.
     strategy = settings.make_strategy()

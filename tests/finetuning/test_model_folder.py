@@ -72,6 +72,7 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
     ("[]", "task.json: not a JSON object; restore the file"),
     *((text, "task.json: does not say which flags and vocabulary .*; restore the file")
       for text in ("{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
+                   '{"vocabulary": {"sha256": "a"}}',
                    '{"flags": [], "vocabulary_flag": "vocab_file", '
                    '"vocabulary": {"file": "a"}}',
                    '{"flags": {}, "vocabulary_flag": "x", "vocabulary": {"file": "a"}}',
