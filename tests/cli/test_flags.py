@@ -73,15 +73,16 @@ def test_options_of_the_flags():
         "--train_batch_size=64", "--eval_batch_size=3", "--save_checkpoints_steps=9",
         "--keep_checkpoint_max=0", "--iterations_per_loop=11", "--random_seed=12",
         "--clip_norm=2", "--gradient_accumulation_steps=4", "--jit_compile",
-        "--dtype=bfloat16", "--recompute", "--num_train_steps=7", "--init_from_group0")
+        "--dtype=bfloat16", "--recompute", "--num_train_steps=7", "--init_from_group0",
+        "--replica_gradients=sum")
     assert found == dict(
         output_dir="out", num_train_steps=7, train_batch_size=64, eval_batch_size=3,
         iterations_per_loop=11, save_checkpoints_steps=9, keep_checkpoint_max=0,
         init_checkpoint="init", init_from_group0=True, allow_partial_init=True,
         from_scratch=True, early_stopping=0,
         step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
-                  count_duplicate_rows=False, jit_compile=True, dtype="bfloat16",
-                  recompute=True))
+                  replica_gradients="sum", count_duplicate_rows=False,
+                  jit_compile=True, dtype="bfloat16", recompute=True))
 
 
 DTYPE_ERRORS = """
