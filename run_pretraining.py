@@ -255,6 +255,7 @@ def main(argv):
             "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
+    cli_flags.check_memory(config)
     masking = _masking_options()
     data = _data(config)
     files.make_directory(options.output_dir, "--output_dir")

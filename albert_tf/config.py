@@ -9,6 +9,11 @@ from albert_tf.errors import InputError
 
 ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
 
+# Sizes are indices of 32 bits; every layer is built, so that more take hours.
+_LARGEST_SIZE = 2**31 - 1
+_MOST = dict(num_hidden_layers=1000, num_hidden_groups=1000, inner_group_num=1000)
+_LARGEST_DEVIATION = 10.0
+
 # Types of the layers' matrix products and activations; variables are float32.
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -59,14 +64,22 @@ class AlbertConfig:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             _check_type(field, value)
-            if field.type is int and value < 1 and field.name != "down_scale_factor":
+            most = _MOST.get(field.name, _LARGEST_SIZE)
+            if field.type is int and field.name != "down_scale_factor" and not (
+                    1 <= value <= most):
                 raise InputError(
-                    f"config: {field.name} is {value}; it must be 1 or more.")
+                    f"config: {field.name} is {shown(value)}; it must be from 1 to "
+                    f"{most}.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(
-                    f"config: {name} is {getattr(self, name)}; a dropout rate is "
-                    "at least 0 and below 1.")
+                    f"config: {name} is {shown(getattr(self, name))}; a dropout rate "
+                    "is at least 0 and below 1.")
+        if not 0 < self.initializer_range <= _LARGEST_DEVIATION:
+            raise InputError(
+                f"config: initializer_range is {shown(self.initializer_range)}; a "
+                "standard deviation of weights is above 0 and at most "
+                f"{_LARGEST_DEVIATION:g}.")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "
@@ -123,7 +136,7 @@ class AlbertConfig:
                     changes[name] = types[name](value)
                 except ValueError as error:
                     raise InputError(
-                        f"config: {name} is '{value}'; it must be a number "
+                        f"config: {name} is {shown(value)}; it must be a number "
                         f"({types[name].__name__}).") from error
         return dataclasses.replace(self, **changes)
 
@@ -158,11 +171,19 @@ class AlbertConfig:
         return self.group_of_layer(layer) if shared else layer
 
 
+def shown(value: Any) -> str:
+    """A value in a message, where it may be endless."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "a number of more than 40 digits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def _check_type(field: dataclasses.Field, value: Any) -> None:
     accepted = {int: int, float: (int, float), str: str}.get(field.type, Mapping)
     if not isinstance(value, accepted) or isinstance(value, bool):
         raise InputError(
-            f"config: {field.name} is {value!r}; it must be of type "
+            f"config: {field.name} is {shown(value)}; it must be of type "
             f"{getattr(field.type, '__name__', 'dict')}.")
 
 

@@ -6,6 +6,7 @@ repeats its item, a few times at most. Workers end with their parent, however th
 
 import collections
 import contextlib
+import glob
 import itertools
 import multiprocessing
 import multiprocessing.connection
@@ -39,6 +40,12 @@ def available_memory() -> int:
     than what the control groups of a container or a job leave; sys.maxsize where
     neither can be asked."""
     return min([sys.maxsize, *_free_memory(), *_left_by_control_groups()])
+
+
+def has_accelerator() -> bool:
+    """Whether the machine seems to have a GPU or TPU; asked without TensorFlow."""
+    return any(glob.glob(device) for device in (
+        "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"))
 
 
 def _free_memory() -> Iterator[int]:

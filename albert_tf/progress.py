@@ -22,6 +22,15 @@ def duration(seconds: float) -> str:
     return f"{seconds} s"
 
 
+def amount(num_bytes: float) -> str:
+    """Bytes for people: '3.1 GB'."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if num_bytes < 1000 or unit == "TB":
+            break
+        num_bytes /= 1000
+    return f"{_short(num_bytes)} {unit}"
+
+
 class Progress:
     """A line on the log every few seconds.
 

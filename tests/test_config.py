@@ -91,6 +91,13 @@ def test_changes_from_a_command_line_are_read_as_the_fields_type():
     ({"vocab_size": True}, ["vocab_size", "True"]),
     ({"hidden_dropout_prob": 1.0}, ["hidden_dropout_prob", "below 1"]),
     ({"attention_probs_dropout_prob": -0.1}, ["attention_probs_dropout_prob", "-0.1"]),
+    ({"num_hidden_layers": 10**9}, ["num_hidden_layers is 1000000000", "1 to 1000."]),
+    ({"vocab_size": 2**31}, ["vocab_size", "1 to 2147483647"]),
+    ({"hidden_size": 10**5000}, ["hidden_size", "more than 40 digits"]),
+    ({"hidden_size": "9" * 5000}, ["hidden_size is '999", "..."]),
+    ({"hidden_dropout_prob": "nan"}, ["hidden_dropout_prob is nan"]),
+    *(({"initializer_range": value}, [f"initializer_range is {value}", "at most 10."])
+      for value in ("nan", "inf", -0.5, 0.0, 1e30)),
     ({"hidden_act": "swish"}, ["hidden_act", "swish", *ACTIVATIONS]),
     ({"parameter_sharing": "half"}, ["parameter_sharing", "half", *SHARING]),
 ])
@@ -107,6 +114,10 @@ def test_wrong_values_are_named(changes, words):
     ("[1]", ["not a JSON object"]),
     ("{}", ["vocab_size"]),
     ('{"vocab_size": "many"}', ["vocab_size", "'many'"]),
+    ('{"vocab_size": 9, "initializer_range": NaN}', ["initializer_range is nan"]),
+    ('{"vocab_size": 9, "hidden_size": 1e999}', ["hidden_size is inf"]),
+    ('{"vocab_size": ' + "9" * 5000 + "}", ["thousands of digits"]),
+    ('{"vocab_size": ' + "[" * 100_000, ["nested thousands deep"]),
 ])
 def test_wrong_files_are_named(tmp_path, text, words):
     with pytest.raises(InputError, match="'huge'.*xxlarge"):

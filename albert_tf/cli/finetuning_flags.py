@@ -161,6 +161,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
     """
     run = cli_flags.run_options(num_train_steps=num_train_steps)
     config = model_config()
+    cli_flags.check_memory(config)
     made = tokenizer(config)
     check_start()
     _check_export_dir()

@@ -9,9 +9,11 @@ from typing import Any, Sequence
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, parallel
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
+from albert_tf.modeling.parameter_count import count_parameters
+from albert_tf.progress import amount
 from albert_tf.training.options import RunOptions, StepOptions
 
 FLAGS = flags.FLAGS
@@ -50,13 +52,38 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
             "give either --albert_config_file=FILE or --model=NAME, one of "
             f"{', '.join(NAMED)}.")
     if FLAGS.model:
-        return AlbertConfig.named(FLAGS.model, **config_overrides())
+        return _with_overrides(AlbertConfig.named(FLAGS.model))
     path = FLAGS.albert_config_file or next(filter(files.exists, kept), None)
     if not path:
         raise InputError(
             "give the model's config: --albert_config_file=FILE or --model=NAME; "
             f"neither --output_dir nor --init_checkpoint has an {CONFIG_FILE}.")
-    return AlbertConfig.from_json_file(path).replace(**config_overrides())
+    return _with_overrides(AlbertConfig.from_json_file(path))
+
+
+def _with_overrides(config: AlbertConfig) -> AlbertConfig:
+    changes = config_overrides()
+    try:
+        return config.replace(**changes)
+    except InputError as error:
+        raise InputError(f"--config_overrides: {error}") from error
+
+
+def check_memory(config: AlbertConfig) -> None:
+    """Raises InputError where the machine has not got the memory that the model's
+    weights need, and gradients and moments where they are trained here."""
+    here = FLAGS.do_train and not (
+        FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
+        or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
+    parameters = count_parameters(config).with_heads
+    needed, free = 4 * parameters * (4 if here else 1), parallel.available_memory()
+    if needed > free:
+        raise InputError(
+            f"the model has {parameters:,} parameters, which take "
+            f"{amount(needed)} of memory"
+            + (" with gradients and the optimizer's moments" if here else "")
+            + f", but {amount(free)} are free; give a smaller one (--model, "
+            "--albert_config_file, --config_overrides), or take a larger machine.")
 
 
 def config_overrides() -> dict[str, str]:

@@ -181,3 +181,20 @@ def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert "ours" in done.stderr and "beware" in done.stderr
     assert "chatter" not in done.stderr
+
+
+def test_memory_of_the_model():
+    code = ("from albert_tf import parallel\n"
+            "from albert_tf.cli import flags as command_line\n"
+            "parallel.available_memory = lambda: 150_000_000\n"
+            "parallel.has_accelerator = lambda: False\n"
+            "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
+            "try: print(command_line.check_memory(command_line.model_config()) or 1)\n"
+            "except ValueError as error: print(json.dumps(str(error)))")
+    base = run_python(code, "--model=base")
+    assert base.startswith("the model has 11,813,810 parameters, which take 189 MB of "
+                           "memory with gradients") and "150 MB are free" in base
+    assert run_python(code, "--model=base", "--nodo_train", "--do_eval") == 1
+    assert run_python(code, "--model=base", "--tpu=local") == 1
+    assert "which take 234 MB of memory, but" in run_python(
+        code, "--model=xlarge", "--tpu=local")
