@@ -196,5 +196,5 @@ def test_memory_of_the_model():
                            "memory with gradients") and "150 MB are free" in base
     assert run_python(code, "--model=base", "--nodo_train", "--do_eval") == 1
     assert run_python(code, "--model=base", "--tpu=local") == 1
-    assert "which take 234 MB of memory, but" in run_python(
+    assert "which take 236 MB of memory, but" in run_python(
         code, "--model=xlarge", "--tpu=local")
