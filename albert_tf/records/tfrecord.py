@@ -25,6 +25,7 @@ from albert_tf.errors import InputError
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
+_LONG = 1 << 20  # bytes of a record that is compared with its file's size
 
 
 def _masked_crc(data: bytes) -> int:
@@ -106,6 +107,9 @@ def read_records(path: str) -> Iterator[bytes]:
             if len(header) < _HEADER.size:
                 raise _cut_off(path, number, _HEADER.size - len(header))
             length = _data_length(path, number, header)
+            # A damaged length must not be asked for: memory is taken before it is read.
+            if length > _LONG and length > (size := files.size(path)):
+                raise _cut_off(path, number, length - size)
             data, crc = stream.read(length), stream.read(_CRC.size)
             if len(data) + len(crc) < length + _CRC.size:
                 raise _cut_off(path, number, length + _CRC.size - len(data) - len(crc))

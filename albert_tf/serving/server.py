@@ -4,6 +4,8 @@ It needs TensorFlow and the folder that `export` wrote, nothing else: neither th
 model's code, nor its checkpoint, nor Keras.
 """
 
+import contextlib
+import numbers
 import os
 from typing import Mapping, Sequence
 
@@ -65,13 +67,23 @@ class Server:
         `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for models
         of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
         """
+        if not (isinstance(batch_size, numbers.Integral) and batch_size > 0):
+            raise InputError(
+                f"batch_size is {batch_size!r}; give a whole number of 1 or more.")
         lengths = [self._length(i, row) for i, row in enumerate(features)]
         order = np.argsort(lengths, kind="stable")
         found: dict[str, list] = {
             name: [None] * len(lengths) for name in self._serve.structured_outputs}
         for start in range(0, len(order), batch_size):
             chosen = order[start:start + batch_size]
-            outputs = self._serve(**self._batch(features, chosen, lengths))
+            batch = self._batch(features, chosen, lengths)
+            try:
+                outputs = self._serve(**batch)
+            except tf.errors.InvalidArgumentError as error:
+                raise InputError(
+                    "the model cannot take these inputs, such as an id that is not in "
+                    "its vocabulary, or more positions than it has: "
+                    f"{error.message.splitlines()[0]}.") from error
             for name, values in outputs.items():
                 # One column for each position, or as many as the model has.
                 per_position = self._serve.structured_outputs[name].shape[1:] == [None]
@@ -97,9 +109,17 @@ class Server:
         for name in self._inputs:
             values = np.full(shape, _PADDING.get(name, 0), np.int32)
             for row, i in zip(values, chosen):
-                row[:lengths[i]] = features[i][name]
+                row[:lengths[i]] = _whole_numbers(features[i][name], i, name)
             batch[name] = tf.constant(values)
         return batch
+
+
+def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        values = np.asarray(given)
+        if np.array_equal(whole := values.astype(np.int32), values):
+            return whole
+    raise InputError(f"sequence {i}: {name} must be whole numbers.")
 
 
 def _load(export_dir: str):

@@ -5,11 +5,13 @@
 
 import gzip
 import re
+import struct
 
 import pytest
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.records import tfrecord
 from albert_tf.records.tfrecord import FileInfo, RecordWriter, read_records, scan
 from tests.records.examples import SPEC, example, flip, frame_size, write
 
@@ -52,6 +54,19 @@ def test_scan_counts(path):
     # Headers and contents that lie across the ends of reads of any size.
     for chunk in (1, 7, 12, 13, frame_size(path), frame_size(path) + 3):
         assert scan(str(path), chunk) == expected
+
+
+@pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 21])
+def test_a_length_beyond_the_file_takes_no_memory(path, length):
+    """Its checksum is right, and other fields of a file may lie there."""
+    start = len(path.read_bytes())
+    packed = struct.pack("<Q", length)
+    path.write_bytes(path.read_bytes() + packed + struct.pack(
+        "<I", tfrecord._masked_crc(packed)) + b"abc")
+    for read in (scan, lambda name: list(read_records(name))):
+        with pytest.raises(InputError, match="record 6: cut off, at least") as caught:
+            read(str(path))
+        assert int(re.search(r"(\d+) bytes", str(caught.value))[1]) >= length - start - 15
 
 
 def test_files_with_a_scheme():

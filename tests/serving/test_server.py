@@ -192,6 +192,23 @@ def test_wrong_requests(served):
         server.predict([{name: [] for name in FEATURES[0]}])
 
 
+@pytest.mark.parametrize("changes, batch_size, message", [
+    ({}, -1, "batch_size is -1; give a whole number"), ({}, 0, "batch_size is 0"),
+    ({}, 2.5, "batch_size is 2.5"),
+    ({"segment_ids": 0.5}, 32, "sequence 1: segment_ids must be whole numbers"),
+    ({"segment_ids": "a"}, 32, "sequence 1: segment_ids must be whole"),
+    ({"input_ids": 2**40}, 32, "sequence 1: input_ids must be whole numbers"),
+    ({"input_ids": 10**6}, 32, "an id that is not in its vocabulary"),
+    ({"input_ids": -5}, 32, "an id that is not in its vocabulary")])
+def test_wrong_numbers(served, changes, batch_size, message):
+    _, server = served("conditional spans")
+    wrong = dict(FEATURES[0])
+    for name, value in changes.items():
+        wrong[name] = [value, *wrong[name][1:]]
+    with pytest.raises(InputError, match=message):
+        server.predict([FEATURES[0], wrong], batch_size)
+
+
 def test_folder_without_a_model(tmp_path):
     with pytest.raises(InputError, match="holds no saved_model.pb; give a folder that"):
         Server(str(tmp_path))
