@@ -313,6 +313,8 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
                 line = raw.decode("utf-8")
                 if number == 1:
                     line = line.removeprefix("\ufeff")
+                if is_binary(line):
+                    raise binary(path, number)
                 yield number, line if keep_ends else line.rstrip("\r\n")
                 if number % 256 == 0:
                     before, told = told, stream.tell()
@@ -353,6 +355,20 @@ def read_object(path: str, advice: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path}: not a JSON object{advice and '; '}{advice}.")
     return value
+
+
+def is_binary(line: str) -> bool:
+    """Whether a line has NUL for more than a quarter of its characters: UTF-16 without
+    a byte-order mark has one for every other, and is valid UTF-8."""
+    return "\0" in line and line.count("\0") > max(15, len(line) / 4)
+
+
+def binary(path: str, line: int) -> InputError:
+    """The error for a file that is no text."""
+    return InputError(
+        f"{path}, line {line}: looks binary, as it holds control characters; give "
+        "files of UTF-8 text (compressed ones with names in "
+        f"{', '.join(COMPRESSED)}; UTF-16 converted with iconv).")
 
 
 def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:

@@ -179,3 +179,10 @@ def test_leftovers_of_killed_runs_go_and_those_of_live_ones_stay(tmp_path):
         process.wait()
     files.remove_leftovers(str(tmp_path))
     assert names(tmp_path) == [os.path.basename(mine[:-1])]
+
+
+def test_text_in_utf_16_is_not_read(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
+    with pytest.raises(InputError, match="a.txt, line 2: looks binary, .*UTF-16"):
+        list(files.read_lines(str(path)))

@@ -29,9 +29,6 @@ _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 1 << 20, 16 << 20
 # Text is about so many times as large as it is compressed.
 _COMPRESSION = 4
-# A line with NUL for more than a quarter of its bytes is not text: text in UTF-16
-# without a byte-order mark has one for every other byte, and is valid UTF-8.
-_FEWEST_NULS, _NUL_SHARE = 16, 0.25
 # Near a byte that is not UTF-8 these are the sign of a binary file; without them the
 # text has another encoding.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")
@@ -248,9 +245,8 @@ def _decoded(path: str, block: _Block) -> list[str]:
         lines.pop()
     if "\0" in text:
         for index, line in enumerate(lines):
-            nuls = line.count("\0")
-            if nuls >= _FEWEST_NULS and nuls > _NUL_SHARE * len(line):
-                raise _binary(path, _line_number(path, block.offset) + index)
+            if files.is_binary(line):
+                raise files.binary(path, _line_number(path, block.offset) + index)
     return lines
 
 
@@ -259,15 +255,8 @@ def _not_text(path: str, block: _Block, error: UnicodeDecodeError) -> InputError
     start = data.rfind(b"\n", 0, error.start) + 1
     number = _line_number(path, block.offset + start)
     if _CONTROL.search(data, max(0, error.start - 2048), error.start + 2048):
-        return _binary(path, number)
+        return files.binary(path, number)
     return files.not_utf8(path, number, error.start - start + 1, error.reason)
-
-
-def _binary(path: str, number: int) -> InputError:
-    return InputError(
-        f"{path}, line {number}: looks binary, as it holds control characters; give "
-        "files of UTF-8 text (compressed ones with names in "
-        f"{', '.join(files.COMPRESSED)}; UTF-16 converted with iconv).")
 
 
 def document_place(paths: Sequence[str], document_id: int) -> str:

@@ -37,6 +37,11 @@ def is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
+class PreparedText(str):
+    """A text that FullTokenizer.prepare made: preparing it again may change it, since
+    lower-casing makes combining characters of a few letters ("İ")."""
+
+
 def preprocess_text(text: str, lower: bool = True, remove_space: bool = True) -> str:
     """Prepares text for SentencePiece (the release's preprocess_text).
 

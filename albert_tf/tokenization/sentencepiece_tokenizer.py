@@ -7,7 +7,8 @@ import sentencepiece
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.tokenization.cleaning import (
-    Located, SourcedChar, preprocess_batch, preprocess_text, preprocess_with_sources)
+    Located, PreparedText, SourcedChar, preprocess_batch, preprocess_text,
+    preprocess_with_sources)
 
 UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 _SPACE = UNDERLINE + " "
@@ -39,7 +40,7 @@ class SentencePieceMixin:
         return vocab, pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
     def prepare(self, text: str) -> str:
-        return preprocess_text(text, lower=self.do_lower_case)
+        return PreparedText(preprocess_text(text, lower=self.do_lower_case))
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
         return preprocess_batch(list(texts), lower=self.do_lower_case)
@@ -54,7 +55,7 @@ class SentencePieceMixin:
 
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
-        texts = list(texts)
+        texts = list(map(self._prepared, texts))
         return [row if self._unsafe_ids.isdisjoint(row) else self.encode(text)
                 for text, row in zip(texts, self._encode(texts, int, num_threads))]
 

@@ -6,7 +6,7 @@ from typing import Iterable, NamedTuple, Optional
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization.cleaning import Located
+from albert_tf.tokenization.cleaning import Located, PreparedText
 from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceMixin
 from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin
 
@@ -26,6 +26,8 @@ class FullTokenizer(abc.ABC):
         tokenizer = FullTokenizer(spm_model_file="30k-clean.model")
         tokenizer.tokenize(tokenizer.prepare("Hello, World!"))
         # ['▁hello', ',', '▁world', '!']
+        tokenizer.encode("Hello, World!")
+        # [10975, 15, 126, 187]
 
     As pathlib.Path it makes the class that suits, `SentencePieceTokenizer` or
     `WordPieceTokenizer`. It can be pickled and sent to other processes. Besides its
@@ -107,12 +109,17 @@ class FullTokenizer(abc.ABC):
         return [self.tokenize(text) for text in texts]
 
     def encode(self, text: str) -> list[int]:
-        """Ids of tokenize(text)."""
-        return self.convert_tokens_to_ids(self.tokenize(text))
+        """Ids of a text: of tokenize(prepare(text)), or of tokenize(text) where
+        `prepare` made the text."""
+        return self.convert_tokens_to_ids(self.tokenize(self._prepared(text)))
+
+    def _prepared(self, text: str) -> str:
+        return text if isinstance(text, PreparedText) else self.prepare(text)
 
     def encode_batch(self, texts: Iterable[str],
                      num_threads: int = 1) -> list[list[int]]:
-        """[encode(text) for text in texts], faster; see tokenize_batch."""
+        """[encode(text) for text in texts], faster; for num_threads see
+        tokenize_batch."""
         return [self.encode(text) for text in texts]
 
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from albert_tf.errors import InputError
 from albert_tf.tokenization import cleaning
-from albert_tf.tokenization.cleaning import preprocess_text
+from albert_tf.tokenization.cleaning import PreparedText, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.wordpiece_tokenizer import basic_tokenize, load_vocab
 from tests.helpers import FIXTURES, SHARED
@@ -102,10 +102,20 @@ def test_sentencepiece_equals_the_release(kind, text_key):
         assert pieces == expected["pieces"], text
         assert all(type(piece) is str for piece in pieces)
         ids = spm().convert_tokens_to_ids(pieces)
-        assert ids == expected["ids"] == spm().encode(text), text
+        # As it stands, and not cleaned.
+        assert ids == expected["ids"] == spm().encode(PreparedText(text)), text
         assert spm().convert_ids_to_tokens(ids) == expected.get("back", pieces), text
         checked += 1
     assert checked >= len(rows()) - 5
+
+
+def test_ids_of_a_text_that_was_not_prepared():
+    """Capitals and accents would be unknown pieces, without a word."""
+    for row in rows():
+        prepared = spm().prepare(row["text"])
+        wanted = spm().convert_tokens_to_ids(spm().tokenize(prepared))
+        assert spm().encode(row["text"]) == spm().encode(prepared) == wanted
+        assert spm().encode_batch([row["text"], prepared]) == [wanted, wanted]
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -188,7 +198,7 @@ def test_digit_comma_prefix_stays_unless_asked(text, options, pieces):
 def test_batches_equal_one_by_one(make):
     tokenizer = make()
     texts = [tokenizer.prepare(row["text"]) for row in rows()] + [""]
-    texts += [row["text"] for row in rows()]
+    texts += [PreparedText(row["text"]) for row in rows()]  # taken as they stand
     pieces = [tokenizer.tokenize(text) for text in texts]
     assert tokenizer.tokenize_batch(texts) == pieces
     assert tokenizer.encode_batch(iter(texts), num_threads=2) == [
@@ -202,7 +212,7 @@ def test_batch_of_ids_follows_the_pieces_where_unknown_text_reads_as_a_symbol(
     # unknown piece, whose text is that of the control symbol.
     tokenizer = FullTokenizer(
         spm_model_file=trained(tmp_path, vocab_size=12, **ALBERT_SYMBOLS))
-    texts = ["[CLS]", "ab", "7,", "ab [MASK]"]
+    texts = list(map(PreparedText, ["[CLS]", "ab", "7,", "ab [MASK]"]))
     pieces = [tokenizer.tokenize(text) for text in texts]
     assert "[CLS]" in pieces[0] and pieces[2][-1] == ","
     assert tokenizer.encode_batch(texts) == [

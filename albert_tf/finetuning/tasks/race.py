@@ -23,6 +23,7 @@ from albert_tf.finetuning import metrics
 from albert_tf.finetuning.tasks.common import (
     ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
 from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
+from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 LETTERS = "ABCD"
@@ -138,8 +139,8 @@ class RaceTask:
         """
         article = _article_pieces(example.article, tokenizer)
         question = tokenizer.prepare(example.question)
-        texts = [question.replace(_GAP, option) if _GAP in question
-                 else f"{question} {option}"
+        texts = [PreparedText(question.replace(_GAP, option) if _GAP in question
+                              else f"{question} {option}")
                  for option in map(tokenizer.prepare, example.options)]
         room = self.max_seq_length - NUM_SPECIAL_PAIR
         choices = []
