@@ -113,16 +113,23 @@ class Classification(FineTuningTask):
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
             "dropout_prob", "num_length_buckets")
 
+    def failure(self, data, outputs, table):
+        return self.task.failure(data.examples, outputs)
+
+    def chance_loss(self, data, table):
+        return self.task.chance_loss(data.examples)
+
     def score(self, data, outputs, table):
         return self.task.score(data.examples, outputs)
 
     def write(self, split, data, outputs, table, step):
         folder = "eval_predictions" if split == "dev" else ""
         paths = self.task.write(
-            os.path.join(FLAGS.output_dir, folder), data.examples, outputs)
+            os.path.join(self.settings.run.output_dir, folder), data.examples, outputs)
         if split == "dev":
             report = self.task.report(data.examples, outputs)
-            paths += write_files(FLAGS.output_dir, {"eval_report.txt": report})
+            paths += write_files(
+                self.settings.run.output_dir, {"eval_report.txt": report})
             for line in report.splitlines():
                 logging.info("%s", line)
         logging.info("Wrote %s.", ", ".join(paths))

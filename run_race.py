@@ -23,6 +23,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 import functools
 import hashlib
 import json
+import math
 import os
 
 from absl import flags, logging
@@ -136,6 +137,12 @@ class Race(FineTuningTask):
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
             "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS)
 
+    def failure(self, data, outputs, table):
+        return self.task.failure(data.examples, outputs)
+
+    def chance_loss(self, data, table):
+        return math.log(race.NUM_CHOICES)
+
     def score(self, data, outputs, table):
         return self.task.score(data.examples, outputs)
 
@@ -143,19 +150,19 @@ class Race(FineTuningTask):
         """Predictions and, of the test set, the accuracy where it is known."""
         examples, folder = data.examples, "eval_predictions" if split == "dev" else ""
         paths = self.task.write(
-            os.path.join(FLAGS.output_dir, folder), examples, outputs)
+            os.path.join(self.settings.run.output_dir, folder), examples, outputs)
         known = sum(example.label is not None for example in examples)
         if split == "test" and known:
             metrics = self.task.score(examples, outputs)
             logging.info(
                 "Test, %d of %d questions with an answer: %s", known, len(examples),
                 ", ".join(f"{name} {value:.6g}" for name, value in metrics.items()))
-            paths += write_files(FLAGS.output_dir, {
+            paths += write_files(self.settings.run.output_dir, {
                 _PREDICT_RESULTS: as_json({"questions": known, **metrics})})
         elif split == "test":
             logging.info("The test set has no answers, so it is not scored.")
             # Of another set.
-            files.remove(os.path.join(FLAGS.output_dir, _PREDICT_RESULTS))
+            files.remove(os.path.join(self.settings.run.output_dir, _PREDICT_RESULTS))
         logging.info("Wrote %s.", ", ".join(paths))
 
 

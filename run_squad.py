@@ -186,12 +186,18 @@ class Squad(FineTuningTask):
                 **finetuning_flags.values(
                     *_KEPT, "learning_rate", "optimizer", "num_length_buckets")}
 
+    def failure(self, data, outputs, table):
+        return self.task.failure(data, outputs, table.columns)
+
+    def chance_loss(self, data, table):
+        return self.task.chance_loss(table.columns)
+
     def score(self, data, outputs, table):
         return self.task.score(data, outputs, table.columns)
 
     def write(self, split, data, outputs, table, step):
         """Prediction files and, where there are answers, the metrics."""
-        if not FLAGS.do_predict:
+        if not self.settings.do_predict:
             return
         task = self.task
         if not data.answered:
@@ -200,9 +206,9 @@ class Squad(FineTuningTask):
         if metrics and not FLAGS.do_eval:  # Which has logged them.
             logging.info("Predictions at step %d: %s", step, ", ".join(
                 f"{name} {value:.6g}" for name, value in metrics.items()))
-            write_files(FLAGS.output_dir, {
+            write_files(self.settings.run.output_dir, {
                 _RESULTS_FILE: as_json({"step": step, **metrics})})
-        paths = task.write(FLAGS.output_dir, data, outputs, table.columns)
+        paths = task.write(self.settings.run.output_dir, data, outputs, table.columns)
         logging.info("Wrote %s.", ", ".join(paths))
 
     def _known_threshold(self, step):
@@ -212,7 +218,7 @@ class Squad(FineTuningTask):
             return None
         threshold, source = self.task.threshold, "the flag"
         for name, rows in ((_RESULTS_FILE, _results), (METRICS_FILE, read_metrics)):
-            path = os.path.join(FLAGS.output_dir, name)
+            path = os.path.join(self.settings.run.output_dir, name)
             if threshold is None and files.exists(path):
                 found = [row.get(_THRESHOLD) for row in rows(path)
                          if row.get("step") == step]

@@ -20,6 +20,11 @@ class Interruption(InputError):
     """Disk space or memory ran out: finished work is kept, and the run can resume."""
 
 
+class DivergenceError(InputError):
+    """A model that does not learn: the loss, the gradient or the outputs are no longer
+    finite, or the predictions are those of chance."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal asked the script to end; what it has finished is kept."""
 

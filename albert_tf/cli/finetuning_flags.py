@@ -54,6 +54,17 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_integer(
         "early_stopping", 0, "Stop after so many evaluations in a row without a better "
         "one; 0 never does.", lower_bound=0)
+    flags.DEFINE_integer(
+        "num_seeds", 1,
+        "Train so many times, with seeds from --random_seed on, each in a folder of "
+        "its own in --output_dir: small sets, and large models most of all, come out "
+        "otherwise with each. seeds.json has median, best and spread; the best's "
+        "checkpoint becomes that of --output_dir.", lower_bound=1, upper_bound=1000)
+    flags.DEFINE_bool(
+        "restart_on_failure", False,
+        "Train again, with another seed and half the rate, up to three times, where "
+        "the loss is no longer finite, or where from half of the steps on an evaluation "
+        "is at chance: one class for all examples, say.")
     flags.DEFINE_bool(
         "recipe", False,
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
@@ -68,7 +79,9 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_integer(
         "num_length_buckets", 8,
         "Sequences are padded to one of so many lengths, chosen to fit the data; 1 "
-        "pads all to --max_seq_length, as the release does.",
+        "pads all to --max_seq_length, as the release does. Evaluation and prediction "
+        "give the same either way; training sees every example as often, but in "
+        "batches of like lengths.",
         lower_bound=1, upper_bound=64)
     flags.DEFINE_string("cached_dir", None,
                         "Folder of the features; default: --output_dir.")
@@ -148,6 +161,19 @@ def _check_export_dir() -> None:
     files.make_directory(os.path.dirname(folder.rstrip("/")) or ".", "--export_dir")
 
 
+def _check_several_runs() -> None:
+    """Refuses --num_seeds and --restart_on_failure where they cannot be done."""
+    for name, given in (("num_seeds", FLAGS.num_seeds > 1),
+                        ("restart_on_failure", FLAGS.restart_on_failure)):
+        if given and not (FLAGS.do_train and FLAGS.do_eval):
+            raise InputError(f"--{name} is for training, and compares evaluations: give "
+                             "--do_train and --do_eval, or leave it out.")
+        if given and FLAGS.distribution_strategy == "multi_worker_mirrored":
+            raise InputError(
+                f"--{name} trains on one machine; on several give each run its own "
+                "--random_seed and --output_dir.")
+
+
 def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
              **task: Any) -> Settings:
     """The flags of every task as Settings, checked before any long work.
@@ -164,6 +190,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
     cli_flags.check_memory(config)
     made = tokenizer(config)
     check_start()
+    _check_several_runs()
     _check_export_dir()
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
@@ -175,7 +202,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "max_seq_length", "predict_batch_size", "num_workers",
-                 "do_lower_case"))
+                 "do_lower_case", "num_seeds", "restart_on_failure"))
 
 
 def model_config() -> AlbertConfig:

@@ -4,8 +4,8 @@
 
 A model that always says the same scores as one that knows nothing: its correlation and
 F1 are 0.0, where the formula says 0/0. Where it is the labels that are all equal, no
-model has a correlation: Pearson's and Spearman's are NaN then, as in SciPy, and Matthews'
-is 0.0, as in scikit-learn.
+model has a correlation: Pearson's and Spearman's are NaN then, as in SciPy, and
+Matthews' is 0.0, as in scikit-learn.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Callable, Sequence
 
 import numpy as np
 
-from albert_tf.errors import InputError
+from albert_tf.errors import DivergenceError, InputError
 
 
 def _f1(predictions, labels, **options) -> float:
@@ -100,8 +100,38 @@ def check_finite(outputs: np.ndarray, describe: Callable[[int], str]) -> None:
         raise diverged(describe(wrong[0]))
 
 
-def diverged(what: str) -> InputError:
+def diverged(what: str) -> DivergenceError:
     """The error for an output that is not a number."""
-    return InputError(
+    return DivergenceError(
         f"{what} is not a number: the model has diverged; take an earlier checkpoint "
         "or train with a lower --learning_rate.")
+
+
+# ---- a model that has not learned ------------------------------------------
+
+
+def entropy(labels: np.ndarray) -> float:
+    """The cross-entropy of class ids [N] where each gets its share among them: the loss
+    of a model that knows nothing else."""
+    counts = np.bincount(labels)
+    shares = counts[counts > 0] / len(labels)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]
+              ) -> str:
+    """What shows that a model cannot tell classes apart, "" for nothing: [N, K] of a
+    set, its class ids [N], and what the classes are called."""
+    counts = np.bincount(labels, minlength=len(names))
+    if np.count_nonzero(counts) < 2:
+        return ""
+    chosen = probabilities.argmax(axis=-1)
+    if np.all(chosen == chosen[0]):
+        return f"all {len(labels)} predictions are '{names[chosen[0]]}'"
+    given = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    loss = float(-np.log(np.maximum(given, 1e-30)).mean())
+    accuracy, share = np.mean(chosen == labels), counts.max() / len(labels)
+    if loss >= entropy(labels) and accuracy <= share:
+        return (f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better "
+                f"than those of guessing ({entropy(labels):.3f} and {share:.3f})")
+    return ""

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import os
 import types
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 from absl import logging
@@ -20,7 +20,8 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints.files import files_of_run
 from albert_tf.config import AlbertConfig
-from albert_tf.finetuning import features, model_folder
+from albert_tf.errors import DivergenceError
+from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.tasks.common import ExampleSet
 from albert_tf.records import sequences
@@ -49,6 +50,9 @@ class Settings:
       num_workers: processes that make features; 0: one for each core.
       export_dir: folder for a SavedModel of the best checkpoint; "" for none.
       kept: what task.json keeps of the task.
+      num_seeds: runs to train, each with another seed (finetuning.seeds).
+      restart_on_failure: train what did not learn again, with another seed and a lower
+        rate.
     """
 
     run: RunOptions
@@ -70,6 +74,13 @@ class Settings:
     do_lower_case: bool
     export_dir: str
     kept: Mapping[str, Any]
+    num_seeds: int = 1
+    restart_on_failure: bool = False
+
+    @property
+    def several(self) -> bool:
+        """Whether runs get folders of their own."""
+        return self.do_train and (self.num_seeds > 1 or self.restart_on_failure)
 
 
 class FineTuningTask(abc.ABC):
@@ -152,6 +163,16 @@ class FineTuningTask(abc.ABC):
               table: FeatureTable) -> Mapping[str, float]:
         """The evaluation set's metrics, `main_metric` among them."""
 
+    def failure(self, data: Any, outputs: Mapping[str, Any],
+                table: FeatureTable) -> str:
+        """What of the evaluation set's outputs shows that the model has not learned,
+        "" for nothing: one class for all, say."""
+        return ""
+
+    def chance_loss(self, data: Any, table: FeatureTable) -> Optional[float]:
+        """The training loss of a model that knows nothing, if that can be told."""
+        return None
+
     @abc.abstractmethod
     def write(self, split: str, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable, step: int) -> None:
@@ -171,6 +192,8 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
     task.settings = settings
     folder = settings.run.output_dir
     model_folder.check_use(folder, settings.kept, settings.do_train)
+    if settings.do_train:
+        seeds.check_folder(folder, settings.several)
     sets = {split: task.read(split) for split in dict.fromkeys(
         split for split, wanted in (
             ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
@@ -205,6 +228,10 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
                   for split, data in sets.items()}
         task.check_features(sets, tables)
         with strategy.scope():
+            if settings.several:
+                seeds.train_all(task, strategy, lambda: _run(task, sets, tables))
+                # By the best of them.
+                task.settings = dataclasses.replace(settings, do_train=False)
             _run(task, sets, tables)
 
 
@@ -243,8 +270,9 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
 
 
 def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
-         tables: Mapping[str, FeatureTable]) -> None:
-    """What runs in the strategy's scope."""
+         tables: Mapping[str, FeatureTable]) -> str:
+    """What runs in the strategy's scope; returns what is wrong with the model as it was
+    evaluated last, "" for nothing."""
     import tf_keras
 
     from albert_tf.finetuning.length_batching import FeatureBatches
@@ -259,6 +287,14 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         if run.chief:
             task.write(split, sets[split], outputs, tables[split], run.current_step)
 
+    watch = _Watch(task, tables, sets)
+
+    def score(outputs):
+        found = task.score(sets[evaluated], outputs, tables[evaluated])
+        watch.evaluated(
+            run.current_step, task.failure(sets[evaluated], outputs, tables[evaluated]))
+        return found
+
     tf_keras.utils.set_random_seed(options.step.random_seed)
     model, objective = task.model()
     optimizer = None
@@ -270,20 +306,22 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
     run = Run(
         objectives.Task(
-            model, objective, task.main_metric,
-            lambda outputs: task.score(sets[evaluated], outputs, tables[evaluated]),
+            model, objective, task.main_metric, score,
             # Only the encoder must be in the checkpoint that is started from.
-            may_be_new=lambda name: not name.startswith("bert/")),
+            may_be_new=lambda name: not name.startswith("bert/"),
+            on_report=watch.reported),
         settings.config, options, FeatureBatches(
             padded["train"] if settings.do_train else None,
             padded[evaluated] if settings.do_eval else None,
             train_batch_size=options.train_batch_size,
             eval_batch_size=options.eval_batch_size,
             num_steps=options.num_train_steps, seed=options.step.random_seed),
-        optimizer, task.kept_options())
+        optimizer,
+        {**task.kept_options(), "learning_rate": settings.learning_rate})
     metrics: Mapping[str, float] = {}
     if settings.do_train:
-        run.train()
+        with watch:
+            run.train()
     if settings.do_eval:
         metrics = run.evaluate(best=True)
         write(evaluated, run.evaluator.predictions)
@@ -297,3 +335,50 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
     if settings.export_dir and run.chief:
         task.step = run.current_step
         task.export(model, metrics)
+    return watch.failure
+
+
+class _Watch(contextlib.AbstractContextManager):
+    """Says early that a model does not learn, and in its with-block, training, raises
+    DivergenceError where the settings ask for another try."""
+
+    def __init__(self, task: FineTuningTask, tables: Mapping[str, FeatureTable],
+                 sets: Mapping[str, ExampleSet]):
+        self._settings, self._training, self._said = task.settings, False, False
+        steps = self._settings.run.num_train_steps
+        self._patience = max(self._settings.num_warmup_steps, steps // 5)
+        self._last_chance = max(self._patience, steps // 2)
+        self._chance = (task.chance_loss(sets["train"], tables["train"])
+                        if self._settings.do_train else None)
+        self.failure = ""  # of the last evaluation
+
+    def __enter__(self) -> "_Watch":
+        self._training = True
+        return self
+
+    def __exit__(self, *exception_info) -> None:
+        self._training = False
+
+    def reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        loss = metrics.get("loss")
+        if (loss and self._chance and step >= self._patience and not self._said
+                and loss >= 0.98 * self._chance):
+            self._said = True
+            self._warn(step, f"the training loss is {loss:.3f}, and guessing has "
+                       f"{self._chance:.3f}")
+
+    def evaluated(self, step: int, failure: str) -> None:
+        self.failure = failure
+        if not failure or self._training and step < self._patience:
+            return
+        # By this evaluation alone: a run that was stopped then ends the same.
+        if (self._training and self._settings.restart_on_failure
+                and step >= self._last_chance):
+            raise DivergenceError(f"at step {step} {failure}.")
+        self._warn(step, failure)
+
+    def _warn(self, step: int, what: str) -> None:
+        logging.warning(
+            "The model does not seem to learn: at step %d %s. A lower --learning_rate, "
+            "a longer warm-up or another --random_seed may help; --restart_on_failure "
+            "tries them.", step, what)

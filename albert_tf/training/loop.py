@@ -19,7 +19,7 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints.files import BEST_CHECKPOINT, all_checkpoints, write_whole
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError, Stopped
+from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.modeling.encoder import Computation
 from albert_tf.progress import Progress
 from albert_tf.training import distribution, run_folder
@@ -30,10 +30,6 @@ from albert_tf.training.objectives import Predictions, Task
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.start import load_to_train, load_to_use
 from albert_tf.training.steps import Evaluator, Trainer
-
-
-class DivergenceError(InputError):
-    """The loss or the gradient is no longer finite."""
 
 
 class StopSignals:
@@ -328,6 +324,7 @@ class _Training:
             self._report(self.trainer.current_metrics() if alone else {})
 
     def _report(self, metrics: Mapping[str, float]) -> None:
+        self.run.task.on_report(self.run.current_step, metrics)
         self.progress.report(self.run.current_step, ", ".join(
             f"{name} {value:.4g}" for name, value in metrics.items()
             if "loss" in name or name == "skipped_steps"))

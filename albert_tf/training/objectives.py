@@ -70,6 +70,7 @@ class Task:
         evaluation metrics.
       may_be_new: whether a variable of this name may be missing from the checkpoint
         that the weights come from: a head that is trained from new.
+      on_report: called with the step and the metrics of each line of progress.
     """
 
     model: tf_keras.Model
@@ -77,6 +78,8 @@ class Task:
     best_metric: str
     score: Optional[Callable[[Predictions], Mapping[str, float]]] = None
     may_be_new: Callable[[str], bool] = lambda name: False
+    on_report: Callable[[int, Mapping[str, float]], None] = (
+        lambda step, metrics: None)
 
 
 # ---- parts -----------------------------------------------------------------

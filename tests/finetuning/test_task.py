@@ -15,7 +15,7 @@ from albert_tf.finetuning.tasks.common import ExampleSet
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import loop, objectives
-from albert_tf.training.options import RunOptions
+from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 
 LENGTH = 8
@@ -81,20 +81,23 @@ class MadeUp(FineTuningTask):
     def kept_options(self):
         return {"num_warmup_steps": self.settings.num_warmup_steps}
 
-    def run(self, *wanted, export_dir="", **kept):
+    def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
+            restart_on_failure=False, random_seed=12345, **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
         options = RunOptions(
             str(self.folder), num_train_steps=4, train_batch_size=4, eval_batch_size=3,
-            iterations_per_loop=2, save_checkpoints_steps=2)
+            iterations_per_loop=2, save_checkpoints_steps=2,
+            step=StepOptions(random_seed=random_seed))
         fine_tune(self, Settings(
             options, CONFIG, None, str(vocabulary), tf.distribute.get_strategy,
             *(what in wanted for what in ("train", "eval", "predict")),
-            learning_rate=0.01, num_warmup_steps=1, optimizer="adamw",
+            learning_rate=learning_rate, num_warmup_steps=1, optimizer="adamw",
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
-            kept={"task": "made-up", **kept}))
+            kept={"task": "made-up", **kept}, num_seeds=num_seeds,
+            restart_on_failure=restart_on_failure))
         return self
 
 

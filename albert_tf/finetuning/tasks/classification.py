@@ -158,6 +158,22 @@ class ClassificationTask:
         """The metrics of a whole set, by metric_names and in their order."""
         return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
 
+    def failure(self, examples: Sequence[Example], outputs: Outputs) -> str:
+        """What shows that the model has not learned the task; "" for nothing."""
+        rows, labels = self._rows(outputs), self.label_ids(examples)
+        if not self.is_regression:
+            return metrics.at_chance(rows, labels, self.labels)
+        # A model that always gives the mean is as good as this one.
+        if np.std(rows) < 0.01 * np.std(labels):
+            return f"all {len(rows)} predictions are about {np.mean(rows):.3g}"
+        return ""
+
+    def chance_loss(self, examples: Sequence[Example]) -> float:
+        """The loss of a model that knows but how frequent each label is."""
+        labels = self.label_ids(examples)
+        return (float(np.var(labels)) if self.is_regression
+                else metrics.entropy(labels))
+
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
         """`score` of class ids [N], or numbers [N]."""

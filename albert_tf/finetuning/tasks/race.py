@@ -168,6 +168,12 @@ class RaceTask:
                 **{f"{level}_accuracy": float(hits[levels == level].mean())
                    for level in LEVELS if level in levels}}
 
+    def failure(self, examples: Sequence[RaceExample], outputs: Outputs) -> str:
+        """What shows that the model has not learned the task; "" for nothing."""
+        return metrics.at_chance(
+            _probabilities(examples, outputs),
+            np.array([example.label for example in examples]), LETTERS)
+
     def write(self, output_dir: str, examples: Sequence[RaceExample],
               outputs: Outputs) -> list[str]:
         """Writes what the model chose, and returns the paths.

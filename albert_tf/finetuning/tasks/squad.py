@@ -201,6 +201,23 @@ class SquadTask:
         """The official metrics; arguments as for `answers`."""
         return self.answers(questions, outputs, columns).metrics
 
+    def failure(self, questions: QuestionSet, outputs: Outputs,
+                columns: Mapping[str, Sequence]) -> str:
+        """What shows that the model has not learned the task, "" for nothing; arguments
+        as for `answers`."""
+        texts = set(self.answers(questions, outputs, columns).texts.values())
+        if questions.dataset.has_answers() and texts == {""}:
+            return f"all {len(questions.examples)} questions are left unanswered"
+        if len(questions.examples) > 1 and len(texts) == 1:
+            return f"all {len(questions.examples)} answers are {texts.pop()[:40]!r}"
+        return ""
+
+    def chance_loss(self, columns: Mapping[str, Sequence]) -> float:
+        """The loss of a model to which all positions, and an answer or none, are
+        alike."""
+        places = np.log(np.reshape(np.asarray(columns["paragraph_len"], int), -1))
+        return float(places.mean()) + 0.5 * math.log(2) * self.version_2
+
     def write(self, output_dir: str, questions: QuestionSet, outputs: Outputs,
               columns: Mapping[str, Sequence]) -> list[str]:
         """Files of predictions, see squad_scoring; arguments as for `answers`."""

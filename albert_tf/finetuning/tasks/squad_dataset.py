@@ -85,6 +85,10 @@ class SquadDataset:
         return sum(len(q.content.get("answers") or ()) > 1
                    and not q.content.get("is_impossible") for q in self.questions)
 
+    def has_answers(self) -> bool:
+        """Whether a question has an answer."""
+        return any(q.content.get("answers") for q in self.questions)
+
     def has_any_answer(self) -> bool:
         """Whether a question has an answer or is marked as having none; a test set has
         no such question."""

@@ -11,7 +11,7 @@ FORMATS = ("tsv", "csv", "jsonl")
 _SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
              ".json": "jsonl"}
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
-# A cell that is longer has swallowed the rest of the file; Python's own limit is 128 KiB.
+# A longer cell has swallowed the rest of the file; Python's own limit is 128 KiB.
 _LONGEST_CELL = 1 << 26
 
 

@@ -1,0 +1,183 @@
+"""Several runs of a task, each with a seed of its own, and the best of them.
+
+    <output_dir>/seed-12345/          a run: checkpoints, options.json, metrics.jsonl
+    <output_dir>/seed-12346/
+    <output_dir>/seed-12346-retry-1/  after a failure: another seed, half the rate
+    <output_dir>/seeds.json           every run; median, best and spread
+    <output_dir>/model.ckpt-best      that of the best run
+
+What evaluates, predicts, exports or goes on from output_dir so takes the best run. The
+same command again continues where it was stopped; runs that are finished stay.
+"""
+
+import dataclasses
+import gc
+import os
+import statistics
+from typing import Any, Callable, Mapping
+
+from absl import logging
+
+from albert_tf import files
+from albert_tf.checkpoints.files import BEST_CHECKPOINT, holds_checkpoint
+from albert_tf.errors import DivergenceError, InputError
+from albert_tf.finetuning import model_folder
+
+SEEDS_FILE = "seeds.json"
+_MOST_RETRIES = 3
+# Seeds of a retry: far from those of further runs.
+_RETRY_SEED = 1_000_003
+_KEYS = {"name", "seed", "learning_rate", "step", "metrics", "failure"}
+
+
+def check_folder(folder: str, several: bool) -> None:
+    """Refuses to train one run where there are several, and the other way round."""
+    there = files.exists(os.path.join(folder, SEEDS_FILE))
+    if there and not several:
+        raise InputError(
+            f"{folder} holds the runs of several seeds: train with --num_seeds as "
+            "before, or choose another --output_dir.")
+    if several and not there and holds_checkpoint(folder):
+        raise InputError(
+            f"{folder} holds a model of one run, but --num_seeds and "
+            "--restart_on_failure make folders of their own in --output_dir; choose "
+            "another.")
+
+
+def train_all(task: Any, strategy: Any, train: Callable[[], str]) -> None:
+    """Trains with every seed; what failed, again if the task's settings say so.
+
+    `train` trains and evaluates by `task.settings`, raises DivergenceError where that
+    fails, and returns what is wrong with the model that came out, "" for nothing.
+    """
+    settings = task.settings
+    folder, metric = settings.run.output_dir, task.main_metric
+    path = os.path.join(folder, SEEDS_FILE)
+    known, runs, chosen = _read(path), [], []
+    for index in range(settings.num_seeds):
+        for retry in range(1 + _MOST_RETRIES * settings.restart_on_failure):
+            seed = (settings.run.step.random_seed + index + retry * _RETRY_SEED) % 2**31
+            first = settings.run.step.random_seed + index
+            name = f"seed-{first}" + f"-retry-{retry}" * bool(retry)
+            task.settings = dataclasses.replace(
+                settings, learning_rate=settings.learning_rate / 2 ** retry,
+                do_predict=False, export_dir="", run=dataclasses.replace(
+                    settings.run, output_dir=os.path.join(folder, name),
+                    step=dataclasses.replace(settings.run.step, random_seed=seed)))
+            if name in known:
+                run = known[name]
+                _check_same(task, strategy)
+                logging.info("%s is finished.", name)
+            else:
+                logging.info("Training %s: learning rate %g.", name,
+                             task.settings.learning_rate)
+                run = {"name": name, "seed": seed,
+                       "learning_rate": task.settings.learning_rate,
+                       **_train_one(task, strategy, train)}
+            runs.append(run)
+            # Others stay known, should fewer seeds be asked for now.
+            known[name] = run
+            files.write_json(path, {"metric": metric, "runs": list(known.values())})
+            if not run["failure"]:
+                break
+            logging.warning("%s failed: %s", name, run["failure"])
+        chosen.append(run)
+    task.settings = settings
+    scored = [run for run in chosen if metric in run["metrics"]]
+    if not scored:
+        raise InputError(
+            f"all {len(chosen)} runs failed, the last with: {chosen[-1]['failure']} "
+            "Train with a lower --learning_rate, a longer warm-up or a larger batch.")
+    values = [run["metrics"][metric] for run in scored]
+    best = max(scored, key=lambda run: run["metrics"][metric])
+    summary = {
+        "metric": metric, "seeds": len(chosen), "without_result":
+        len(chosen) - len(scored), "median": statistics.median(values),
+        "best": max(values), "lowest": min(values),
+        "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "best_run": best["name"]}
+    _publish(folder, best["name"])
+    files.write_json(path, {**summary, "runs": list(known.values())})
+    _log(runs, summary)
+
+
+def _train_one(task: Any, strategy: Any, train: Callable[[], str]) -> dict[str, Any]:
+    import tf_keras
+
+    from albert_tf.training import run_folder
+
+    settings = task.settings
+    folder = settings.run.output_dir
+    # The run before leaves nothing: neither memory nor names.
+    tf_keras.backend.clear_session()
+    gc.collect()
+    files.make_directory(folder, "--output_dir")
+    with run_folder.held(folder, strategy):
+        model_folder.keep(folder, settings.kept, settings.vocabulary)
+        try:
+            failure = train()
+        except DivergenceError as error:
+            return {"step": None, "metrics": {}, "failure": str(error)}
+    found = files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
+    return {"step": found.pop("step"), "metrics": found, "failure": failure}
+
+
+def _read(path: str) -> dict[str, dict[str, Any]]:
+    """The finished runs of a folder by name."""
+    if not files.exists(path):
+        return {}
+    advice = "remove the file, and evaluate the runs again"
+    runs = files.read_object(path, advice).get("runs")
+    if not isinstance(runs, list) or not all(
+            isinstance(run, dict) and _KEYS <= run.keys()
+            and isinstance(run["metrics"], dict) for run in runs):
+        raise InputError(f"{path}: does not hold the runs; {advice}.")
+    return {run["name"]: run for run in runs}
+
+
+def _check_same(task: Any, strategy: Any) -> None:
+    """Refuses to put runs beside others that were made with other options."""
+    from albert_tf.training import run_folder
+
+    settings = task.settings
+    changes = run_folder.changed_options(settings.run.output_dir, {
+        **settings.run.kept(), **task.kept_options(),
+        "learning_rate": settings.learning_rate,
+        "num_replicas": strategy.num_replicas_in_sync})
+    for name, (old, new) in changes.items():
+        raise InputError(
+            f"{settings.run.output_dir} was trained with another {name}: {old!r} "
+            f"there, {new!r} here; choose another --output_dir, or give the same.")
+
+
+def _publish(folder: str, name: str) -> None:
+    """Puts the best run's checkpoint and options into the folder of them all."""
+    from albert_tf.checkpoints.files import find_checkpoint
+    from albert_tf.training import run_folder
+
+    source = os.path.join(folder, name)
+    prefix = find_checkpoint(os.path.join(source, BEST_CHECKPOINT))
+    names = [each for each in files.names_in(source)
+             if each.startswith(f"{os.path.basename(prefix)}.data-")]
+    files.remove(os.path.join(folder, f"{BEST_CHECKPOINT}.index"))
+    # The index last: it makes a checkpoint of the files.
+    for each in (run_folder.OPTIONS_FILE, *names, f"{BEST_CHECKPOINT}.index"):
+        files.copy(os.path.join(source, each), os.path.join(folder, each))
+
+
+def _log(runs: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
+    metric = summary["metric"]
+    logging.info("%-24s %13s %8s %10s", "run", "learning rate", "step", metric)
+    for run in runs:
+        value = run["metrics"].get(metric)
+        logging.info(
+            "%-24s %13g %8s %10s%s", run["name"], run["learning_rate"],
+            run["step"] or "", "" if value is None else f"{value:.4f}",
+            "  failed" if run["failure"] else "")
+    logging.info(
+        "%s of %d seeds: median %.4f, best %.4f (%s), lowest %.4f, standard deviation "
+        "%.4f%s; %s is the best's.", metric, summary["seeds"], summary["median"],
+        summary["best"], summary["best_run"], summary["lowest"],
+        summary["standard_deviation"],
+        f"; {summary['without_result']} without a result" * bool(
+            summary["without_result"]), BEST_CHECKPOINT)

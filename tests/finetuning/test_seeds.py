@@ -1,0 +1,139 @@
+"""Several runs of a task: each by its seed, retried where it fails, the best kept."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from tests.finetuning.test_task import MadeUp
+
+
+class Scored(MadeUp):
+    """Scores by `scores`, one for each evaluation in turn; fails where it is None."""
+
+    def __init__(self, folder, scores=()):
+        super().__init__(folder)
+        self.scores, self.rates = list(scores), []
+
+    def score(self, data, outputs, table):
+        self.last = self.scores.pop(0) if self.scores else 0.5
+        self.rates.append(self.settings.learning_rate)
+        return {"accuracy": self.last or 0.0}
+
+    def failure(self, data, outputs, table):
+        return "" if self.last is not None else "all 5 predictions are 'a'"
+
+
+def summary(folder):
+    return json.loads((folder / "seeds.json").read_text())
+
+
+def weights(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()
+            if key.startswith("model")}
+
+
+def check_equal(one, other):
+    one, other = weights(one), weights(other)
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        np.testing.assert_allclose(value, other[key], rtol=1e-5, atol=1e-7, err_msg=key)
+
+
+# Two evaluations for each run, at steps 2 and 4.
+SCORES = (0.1, 0.2, 0.3, 0.9, 0.4, 0.6)
+
+
+@pytest.fixture(scope="module", name="three")
+def _three(tmp_path_factory):
+    return Scored(tmp_path_factory.mktemp("seeds") / "three", SCORES).run(
+        "train", "eval", "predict", num_seeds=3)
+
+
+def test_every_seed_has_its_folder_and_the_best_is_there_above(three):
+    found = summary(three.folder)
+    assert [run["name"] for run in found["runs"]] == [
+        "seed-12345", "seed-12346", "seed-12347"]
+    assert [run["step"] for run in found["runs"]] == [4, 4, 4]
+    assert (found["lowest"], found["median"], found["best"]) == (0.2, 0.6, 0.9)
+    assert found["best_run"] == "seed-12346"
+    assert math.isclose(found["standard_deviation"], np.std([0.2, 0.6, 0.9], ddof=1))
+    best = three.folder / "seed-12346"
+    check_equal(three.folder / "model.ckpt-best", best / "model.ckpt-best")
+    for folder in three.folder, best:
+        assert json.loads((folder / "options.json").read_text())["random_seed"] == 12346
+        assert json.loads((folder / "task.json").read_text())["task"] == "made-up"
+    # Predicted once, by the best.
+    assert three.writes == ["dev", "dev", "dev", "dev", "test"]
+    assert three.written["test"][0] == 4
+
+
+def test_a_seed_among_others_trains_as_it_does_alone(three, tmp_path):
+    alone = Scored(tmp_path / "alone", (0.1, 0.2)).run(
+        "train", "eval", random_seed=12347)
+    check_equal(alone.folder / "model.ckpt-4",
+                three.folder / "seed-12347" / "model.ckpt-4")
+
+
+def test_finished_seeds_are_not_run_again(three):
+    again = Scored(three.folder).run("train", "eval", num_seeds=3)
+    assert len(again.rates) == 1  # The best, evaluated.
+    with pytest.raises(InputError, match="another learning_rate: 0.01 there, 0.02 here"):
+        Scored(three.folder).run("train", "eval", num_seeds=3, learning_rate=0.02)
+
+
+def test_the_folder_above_is_the_best_model(three):
+    task = Scored(three.folder).run("predict")
+    np.testing.assert_allclose(task.written["test"][1], three.written["test"][1],
+                               atol=1e-6)
+    with pytest.raises(InputError, match="holds the runs of several seeds"):
+        Scored(three.folder).run("train", "eval")
+
+
+def test_a_model_of_one_run_is_not_overwritten_by_several(tmp_path):
+    Scored(tmp_path / "one").run("train")
+    with pytest.raises(InputError, match="holds a model of one run"):
+        Scored(tmp_path / "one").run("train", "eval", num_seeds=2)
+
+
+def test_what_failed_is_trained_again_with_half_the_rate(tmp_path, caplog):
+    # A failure at half of the steps ends a try.
+    task = Scored(tmp_path / "run", (None, None, 0.3, 0.4, 0.7, 0.8)).run(
+        "train", "eval", num_seeds=2, restart_on_failure=True)
+    found = summary(task.folder)
+    assert [(run["name"], run["learning_rate"]) for run in found["runs"]] == [
+        ("seed-12345", 0.01), ("seed-12345-retry-1", 0.005),
+        ("seed-12345-retry-2", 0.0025), ("seed-12346", 0.01)]
+    assert "at step 2 all 5 predictions are 'a'" in found["runs"][0]["failure"]
+    assert len({run["seed"] for run in found["runs"]}) == 4
+    assert (found["best"], found["lowest"]) == (0.8, 0.4)
+    options = json.loads(
+        (task.folder / "seed-12345-retry-2" / "options.json").read_text())
+    assert options["learning_rate"] == 0.0025
+    assert options["random_seed"] == found["runs"][2]["seed"]
+    assert "seed-12345 failed" in caplog.text
+
+
+def test_if_all_fail_there_is_no_model(tmp_path):
+    with pytest.raises(InputError, match="all 1 runs failed.*lower --learning_rate"):
+        Scored(tmp_path / "run", [None] * 9).run(
+            "train", "eval", restart_on_failure=True)
+    assert len(summary(tmp_path / "run")["runs"]) == 4
+    assert not (tmp_path / "run" / "model.ckpt-best.index").exists()
+
+
+def test_without_restarts_a_failure_is_told(tmp_path, caplog):
+    Scored(tmp_path / "run", [None] * 3).run("train", "eval")
+    assert "does not seem to learn: at step 2 all 5 predictions are 'a'" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["{}", '{"runs": [{}]}', '{"runs": 3}'])
+def test_a_damaged_list_of_runs(content, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "seeds.json").write_text(content)
+    with pytest.raises(InputError, match="seeds.json: does not hold the runs; remove"):
+        Scored(tmp_path / "run").run("train", "eval", num_seeds=2)
