@@ -194,8 +194,7 @@ def main(argv):
         if task.name not in RECIPES:
             raise InputError("--recipe: the paper has none for a custom task.")
         finetuning_flags.use_recipe(
-            RECIPES[task.name], num_train_steps="train_step",
-            warmup_steps="warmup_step")
+            task.name, num_train_steps="train_step", warmup_steps="warmup_step")
     fine_tune(Classification(task), finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
         labels=task.labels))

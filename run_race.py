@@ -34,7 +34,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.features import fingerprint_path
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import race
-from albert_tf.finetuning.tasks.common import RECIPES, as_json, write_files
+from albert_tf.finetuning.tasks.common import as_json, write_files
 from albert_tf.records.spec import choice_spec
 
 FLAGS = flags.FLAGS
@@ -167,14 +167,12 @@ class Race(FineTuningTask):
 
 
 def _use_recipe():
-    # The released models of version 2 have no dropout in their config. The length
-    # that the config is checked against is a recipe's already, or the flag's.
+    # The released models of version 2 have no dropout in their config.
     config = finetuning_flags.model_config()
     dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
     name = "race" if dropout else "race-v2"
-    logging.info("The settings are those of the recipe %s.", name)
     finetuning_flags.use_recipe(
-        RECIPES[name], num_train_steps="train_step", warmup_steps="warmup_step")
+        name, num_train_steps="train_step", warmup_steps="warmup_step")
 
 
 def main(argv):

@@ -17,6 +17,7 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.task import Settings
+from albert_tf.finetuning.tasks.common import recipe_for
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 FLAGS = flags.FLAGS
@@ -68,7 +69,8 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_bool(
         "recipe", False,
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
-        "steps, warm-up and length. A flag that is given goes before.")
+        "steps, warm-up and length; for xlarge, a rate of 5e-6, which it was reported "
+        "to need. A flag that is given goes before.")
     flags.DEFINE_float(
         "albert_dropout_prob", None,
         "Both dropout rates inside ALBERT, in place of the config's.",
@@ -97,12 +99,28 @@ _FLAG_OF_RECIPE = dict(
     max_seq_length="max_seq_length")
 
 
-def use_recipe(recipe: Any, **flag_of: str) -> None:
-    """Sets flags that were not given to the values of one of tasks.common.RECIPES;
-    `flag_of` are further fields → their flags."""
+def use_recipe(name: str, **flag_of: str) -> None:
+    """Sets flags that were not given to the values of one of tasks.common.RECIPES, for
+    the model's size; `flag_of` are further fields → their flags."""
+    # The length that the config is checked against is a recipe's already, or the flag's.
+    recipe = recipe_for(name, *_size_and_version(model_config()))
+    logging.info("The settings are those of the recipe %s. Their source: %s.", name,
+                 recipe.source)
     for field, name in {**_FLAG_OF_RECIPE, **flag_of}.items():
         if not FLAGS[name].present:
             FLAGS[name].value = getattr(recipe, field)
+
+
+def _size_and_version(config: AlbertConfig) -> tuple[str, int]:
+    """The published size that a config is of, "" for none, and its version: 2 is
+    without dropout (as is xxlarge of version 1)."""
+    fields = ("num_hidden_layers", "hidden_size", "num_attention_heads",
+              "intermediate_size", "embedding_size", "parameter_sharing")
+    for name in ("base", "large", "xlarge", "xxlarge"):
+        named = AlbertConfig.named(name)
+        if all(getattr(config, field) == getattr(named, field) for field in fields):
+            return name, 1 + (not config.hidden_dropout_prob)
+    return "", 1
 
 
 def use_kept_task(names: Sequence[str]) -> None:

@@ -8,9 +8,10 @@ import pickle
 import numpy as np
 import pytest
 
+from albert_tf.config import NAMED
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import classification, glue
-from albert_tf.finetuning.tasks.common import RECIPES
+from albert_tf.finetuning.tasks.common import HIGHEST_RATES, RECIPES, recipe_for
 from albert_tf.records import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
@@ -382,3 +383,15 @@ def test_real_sequences_are_short(name, average):
         example, tokenizer=tokens, max_seq_length=512)[0]["input_ids"])
         for example in examples])
     assert round(mean) == average, mean
+
+
+def test_recipes_know_sizes_and_name_their_source():
+    assert {size for size, _ in HIGHEST_RATES} == {
+        name for name in NAMED if "-" not in name}
+    assert recipe_for("mrpc") == recipe_for("mrpc", "base", 1) == RECIPES["mrpc"]
+    for version in 1, 2:
+        recipe = recipe_for("mrpc", "xlarge", version)
+        assert recipe.learning_rate == 5e-6 and "issue 151" in recipe.source
+        assert recipe.num_train_steps == RECIPES["mrpc"].num_train_steps
+    assert "of version 1" in recipe_for("mrpc", "large", 2).source
+    assert recipe_for("race-v2", "large", 2) == RECIPES["race-v2"]
