@@ -26,7 +26,7 @@ from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue
-from albert_tf.finetuning.tasks.common import RECIPES, write_files
+from albert_tf.finetuning.tasks.common import RECIPES, recipe_for, write_files
 from albert_tf.records.spec import classification_spec
 
 FLAGS = flags.FLAGS
@@ -194,7 +194,8 @@ def main(argv):
         if task.name not in RECIPES:
             raise InputError("--recipe: the paper has none for a custom task.")
         finetuning_flags.use_recipe(
-            task.name, num_train_steps="train_step", warmup_steps="warmup_step")
+            task.name, recipe_for, num_train_steps="train_step",
+            warmup_steps="warmup_step")
     fine_tune(Classification(task), finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
         labels=task.labels))

@@ -34,7 +34,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.features import fingerprint_path
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import race
-from albert_tf.finetuning.tasks.common import as_json, write_files
+from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
 from albert_tf.records.spec import choice_spec
 
 FLAGS = flags.FLAGS
@@ -172,7 +172,7 @@ def _use_recipe():
     dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
     name = "race" if dropout else "race-v2"
     finetuning_flags.use_recipe(
-        name, num_train_steps="train_step", warmup_steps="warmup_step")
+        name, recipe_for, num_train_steps="train_step", warmup_steps="warmup_step")
 
 
 def main(argv):

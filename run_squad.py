@@ -25,7 +25,7 @@ from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset
-from albert_tf.finetuning.tasks.common import as_json, write_files
+from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
 from albert_tf.records.spec import span_spec
 from albert_tf.training.log import METRICS_FILE, read_metrics
 
@@ -253,7 +253,7 @@ def _use_recipe() -> None:
         if not FLAGS["warmup_proportion"].present:
             flag_of["warmup_steps"] = "num_warmup_steps"
     name = "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1"
-    finetuning_flags.use_recipe(name, **flag_of)
+    finetuning_flags.use_recipe(name, recipe_for, **flag_of)
 
 
 def main(argv):

@@ -4,7 +4,7 @@ As in cli/flags.py, TensorFlow is not imported here.
 """
 
 import os
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 from absl import flags, logging
 
@@ -17,7 +17,6 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.task import Settings
-from albert_tf.finetuning.tasks.common import recipe_for
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 FLAGS = flags.FLAGS
@@ -64,8 +63,8 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_bool(
         "restart_on_failure", False,
         "Train again, with another seed and half the rate, up to three times, where "
-        "the loss is no longer finite, or where from half of the steps on an evaluation "
-        "is at chance: one class for all examples, say.")
+        "the loss is no longer finite, or where from half of the steps on an "
+        "evaluation is at chance: one class for all examples, say.")
     flags.DEFINE_bool(
         "recipe", False,
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
@@ -99,10 +98,12 @@ _FLAG_OF_RECIPE = dict(
     max_seq_length="max_seq_length")
 
 
-def use_recipe(name: str, **flag_of: str) -> None:
-    """Sets flags that were not given to the values of one of tasks.common.RECIPES, for
-    the model's size; `flag_of` are further fields → their flags."""
-    # The length that the config is checked against is a recipe's already, or the flag's.
+def use_recipe(name: str, recipe_for: Callable[[str, str, int], Any],
+               **flag_of: str) -> None:
+    """Sets flags that were not given to the values of a recipe, which `recipe_for`
+    (tasks.common) has by name and the model's size and version; `flag_of` are further
+    fields → their flags."""
+    # The length that the config is checked against is a recipe's, or the flag's.
     recipe = recipe_for(name, *_size_and_version(model_config()))
     logging.info("The settings are those of the recipe %s. Their source: %s.", name,
                  recipe.source)
@@ -184,8 +185,8 @@ def _check_several_runs() -> None:
     for name, given in (("num_seeds", FLAGS.num_seeds > 1),
                         ("restart_on_failure", FLAGS.restart_on_failure)):
         if given and not (FLAGS.do_train and FLAGS.do_eval):
-            raise InputError(f"--{name} is for training, and compares evaluations: give "
-                             "--do_train and --do_eval, or leave it out.")
+            raise InputError(f"--{name} is for training, and compares evaluations: "
+                             "give --do_train and --do_eval, or leave it out.")
         if given and FLAGS.distribution_strategy == "multi_worker_mirrored":
             raise InputError(
                 f"--{name} trains on one machine; on several give each run its own "

@@ -82,7 +82,7 @@ def test_a_seed_among_others_trains_as_it_does_alone(three, tmp_path):
 def test_finished_seeds_are_not_run_again(three):
     again = Scored(three.folder).run("train", "eval", num_seeds=3)
     assert len(again.rates) == 1  # The best, evaluated.
-    with pytest.raises(InputError, match="another learning_rate: 0.01 there, 0.02 here"):
+    with pytest.raises(InputError, match="learning_rate: 0.01 there, 0.02 here"):
         Scored(three.folder).run("train", "eval", num_seeds=3, learning_rate=0.02)
 
 
