@@ -29,6 +29,7 @@ from albert_tf.pretraining_data import beam_stages as stages
 from albert_tf.pretraining_data.beam_stages import Job
 from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
@@ -71,6 +72,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     spans = plan_spans(options.input_files, sizes.span_bytes)
     folder = files.unfinished_name(_absolute(options.output_files[0]))
     encoder = PieceEncoder(tokenizer, options.word_start)
+    check_room(options, encoder, sum(span.num_bytes for span in spans))
     job = Job(
         dataclasses.replace(
             options, input_files=tuple(map(_absolute, options.input_files))),

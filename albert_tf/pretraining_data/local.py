@@ -31,6 +31,7 @@ from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data import shuffle
 from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions, Sizes
 from albert_tf.pretraining_data.plans import SlicePosition, finish, plan_chunks
 from albert_tf.pretraining_data.shuffle import (
@@ -182,10 +183,13 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     begin = time.monotonic()
     workers = parallel.num_processes(num_workers)
     spans = plan_spans(options.input_files, sizes.span_bytes)
-    if sum(span.num_bytes for span in spans) < sizes.few_bytes:
+    text_bytes = sum(span.num_bytes for span in spans)
+    if text_bytes < sizes.few_bytes:
         workers = 1
     folder = _work_folder(options, work_dir)
-    worker = Worker(options, PieceEncoder(tokenizer, options.word_start), folder)
+    encoder = PieceEncoder(tokenizer, options.word_start)
+    check_room(options, encoder, text_bytes, folder.path)
+    worker = Worker(options, encoder, folder)
     # What shows that an input file was changed.
     state = [[path, *((files.size(path), os.stat(path).st_mtime_ns)
                       if not files.is_remote(path) else ())]

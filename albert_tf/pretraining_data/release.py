@@ -16,9 +16,12 @@ from absl import logging
 from albert_tf import files
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.encoder import PieceEncoder
+from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.release_instances import (
     Document, Instance, Pieces, create_walks)
+from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of)
 from albert_tf.progress import Progress, duration
@@ -119,6 +122,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
     By default both generators of `random` start from options.random_seed.
     """
     check(options, tokenizer)
+    check_room(options, PieceEncoder(tokenizer, options.word_start), sum(
+        span.num_bytes for span in plan_spans(options.input_files)), in_memory=True)
     begin = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)
     logging.info("Read %d documents in %s.", len(documents),
