@@ -138,8 +138,11 @@ def run_commands(script, commands, light=(), before=None):
 
 
 def _paths(arguments):
-    return [path for word in arguments
-            for path in str(word).rpartition("=")[2].split(",") if "/" in path]
+    """The paths that arguments name, and what links in such folders point to."""
+    paths = [path for word in arguments
+             for path in str(word).rpartition("=")[2].split(",") if "/" in path]
+    return paths + [os.readlink(link) for path in paths if os.path.isdir(path)
+                    for link in pathlib.Path(path).iterdir() if link.is_symlink()]
 
 
 def _written_by(arguments):

@@ -118,7 +118,7 @@ COMMANDS = {
 }
 # Files whose content is checked, by a checksum or a fingerprint: accepted damage must
 # not change a result.
-CHECKED = re.compile(r".*\.(tfrecord|tf_record|gz|index|data-.*|model)")
+CHECKED = re.compile(r".*\.(tfrecord|tf_record|gz|index|data-.*)")
 # Scripts that do without TensorFlow.
 LIGHT = ("prepare_corpus", "train_sentencepiece", "create_pretraining_data",
          "count_parameters")
