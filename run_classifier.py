@@ -22,7 +22,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags
+from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue
@@ -43,8 +43,10 @@ flags.DEFINE_string(
 flags.DEFINE_string(
     "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, "
     "or where the files of a custom task lie.")
-flags.DEFINE_integer("train_step", 1000, "Step at which training ends.", lower_bound=1)
-flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.", lower_bound=0)
+flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
+                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_string("export_dir", None,
                     "Folder for a SavedModel of the best checkpoint.")
 flags.DEFINE_float("threshold_to_export", math.nan,

@@ -41,19 +41,25 @@ flags.DEFINE_string(
     "TFRecords of held-out documents to evaluate on; giving them turns on "
     "evaluation at each checkpoint. Without them --do_eval evaluates on "
     "--input_file, as the release did.")
-flags.DEFINE_integer("max_seq_length", 512, "Length of the records' sequences.")
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per record.")
+flags.DEFINE_integer("max_seq_length", 512, "Length of the records' sequences.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per record.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("do_train", True, "Whether to train.")
 flags.DEFINE_bool("do_eval", False, "Whether to evaluate: at each checkpoint, or, "
                   "without --do_train, the latest checkpoint alone.")
-flags.DEFINE_float("poly_power", 1.0, "Power of the polynomial decay of the rate.")
-flags.DEFINE_integer("num_train_steps", 125000, "Step at which training ends.")
-flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.")
+flags.DEFINE(cli_flags.Number(), "poly_power", 1.0,
+             "Power of the polynomial decay of the rate.")
+flags.DEFINE_integer("num_train_steps", 125000, "Step at which training ends.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.",
+                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("start_warmup_step", 0,
-                     "Step at which warm-up starts; the rate before it is 0.")
+                     "Step at which warm-up starts; the rate before it is 0.",
+                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
-                     lower_bound=0)
+                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("init_from_group0", False,
                   "Copy group 0 of --init_checkpoint into every group.")
 flags.DEFINE_integer("masked_lm_budget", 0,
@@ -68,8 +74,8 @@ flags.DEFINE_bool(
     "dynamic_masking", False,
     "Draw masks anew in each epoch, while training; for records made with "
     "--masked_lm_prob=0. Evaluation masks the same pieces each time.")
-flags.DEFINE_float("masked_lm_prob", 0.15,
-                   "Share of a sequence's pieces to mask; with --dynamic_masking.")
+flags.DEFINE(cli_flags.Number(upper_bound=1), "masked_lm_prob", 0.15,
+             "Share of a sequence's pieces to mask; with --dynamic_masking.")
 flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together; with "
                      "--dynamic_masking.")
 flags.DEFINE_bool("favor_shorter_ngram", True,
@@ -81,7 +87,8 @@ flags.DEFINE_bool("do_whole_word_mask", True,
 for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
     flags.DEFINE_integer(
         f"{_name}_id", None, f"Id of {_piece}; with --dynamic_masking. Default: what "
-        "the summary beside the records says.")
+        "the summary beside the records says.",
+        lower_bound=0, upper_bound=cli_flags.MOST)
 
 _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
@@ -248,7 +255,6 @@ def main(argv):
     del argv
     config = cli_flags.model_config()
     options = cli_flags.run_options()
-    cli_flags.check_not_negative("poly_power")
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "

@@ -29,7 +29,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags
+from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.features import fingerprint_path
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
@@ -51,8 +51,10 @@ FLAGS["recipe"].help += (
 flags.DEFINE_string("task_name", "race", "As in the release: race.")
 flags.DEFINE_string(
     "data_dir", "", "The folder RACE as downloaded, or the one that holds it.")
-flags.DEFINE_integer("train_step", 12000, "Step at which training ends.", lower_bound=1)
-flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.", lower_bound=0)
+flags.DEFINE_integer("train_step", 12000, "Step at which training ends.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.",
+                     lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer(
     "max_qa_length", 128, "Pieces that are kept of question and option, the last ones.",
     lower_bound=1)

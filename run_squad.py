@@ -21,7 +21,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags
+from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset
@@ -55,16 +55,16 @@ flags.DEFINE_bool("version_2_with_negative", False,
 flags.DEFINE_integer("doc_stride", 128,
                      "Pieces from the start of a window of the paragraph to the next.")
 flags.DEFINE_integer("max_query_length", 64, "Pieces that are kept of a question.")
-flags.DEFINE_float("num_train_epochs", 3.0, "How often to train on every question.",
-                   lower_bound=0.0)
+flags.DEFINE(cli_flags.Number(), "num_train_epochs", 3.0,
+             "How often to train on every question.")
 flags.DEFINE_integer("num_train_steps", 0,
                      "Step at which training ends; 0: by --num_train_epochs.",
-                     lower_bound=0)
-flags.DEFINE_float("warmup_proportion", 0.1, "Share of steps with linear warm-up.",
-                   lower_bound=0.0, upper_bound=1.0)
+                     lower_bound=0, upper_bound=cli_flags.MOST)
+flags.DEFINE(cli_flags.Number(upper_bound=1), "warmup_proportion", 0.1,
+             "Share of steps with linear warm-up.")
 flags.DEFINE_integer("num_warmup_steps", -1,
                      "Steps of linear warm-up; -1: by --warmup_proportion.",
-                     lower_bound=-1)
+                     lower_bound=-1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("n_best_size", 20, "Answers to a question that are kept, and "
                      "(SQuAD 1.1) starts and ends of a window that are tried.",
                      lower_bound=1)

@@ -38,7 +38,8 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case the text.")
     flags.DEFINE_integer(
         "max_seq_length", defaults["max_seq_length"],
-        "Longest sequence, in pieces; what is longer is cut.", lower_bound=8)
+        "Longest sequence, in pieces; what is longer is cut.",
+        lower_bound=8, upper_bound=cli_flags.MOST)
     flags.DEFINE_bool("do_train", defaults["do_train"], "Whether to train.")
     flags.DEFINE_bool(
         "do_eval", defaults["do_eval"], "Whether to evaluate: at each checkpoint of "
@@ -46,7 +47,7 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_bool("do_predict", False,
                       "Whether to write predictions, by the best checkpoint.")
     flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch of prediction.",
-                         lower_bound=1)
+                         lower_bound=1, upper_bound=cli_flags.MOST)
     flags.DEFINE_bool(
         "from_scratch", False,
         "Train from random weights. Without it, and without --init_checkpoint or a "
@@ -70,13 +71,11 @@ def define_flags(**defaults: Any) -> None:
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
         "steps, warm-up and length; for xlarge, a rate of 5e-6, which it was reported "
         "to need. A flag that is given goes before.")
-    flags.DEFINE_float(
-        "albert_dropout_prob", None,
-        "Both dropout rates inside ALBERT, in place of the config's.",
-        lower_bound=0.0, upper_bound=1.0)
-    flags.DEFINE_float(
-        "dropout_prob", 0.1, "Dropout rate of what the task's head gets.",
-        lower_bound=0.0, upper_bound=1.0)
+    flags.DEFINE(
+        cli_flags.Number(below=1), "albert_dropout_prob", None,
+        "Both dropout rates inside ALBERT, in place of the config's.")
+    flags.DEFINE(cli_flags.Number(below=1), "dropout_prob", 0.1,
+                 "Dropout rate of what the task's head gets.")
     flags.DEFINE_integer(
         "num_length_buckets", 8,
         "Sequences are padded to one of so many lengths, chosen to fit the data; 1 "

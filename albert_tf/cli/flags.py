@@ -4,8 +4,7 @@ Only the scripts, this module and finetuning_flags know absl flags.
 """
 
 import dataclasses
-import math
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 from absl import flags
 
@@ -14,9 +13,29 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.progress import amount
-from albert_tf.training.options import RunOptions, StepOptions
+from albert_tf.training.cluster import Cluster
+from albert_tf.training.options import (
+    RunOptions, StepOptions, check_batch_sizes)
 
 FLAGS = flags.FLAGS
+
+# Steps, sizes and counts: TensorFlow holds them in 32 bits.
+MOST = 2 ** 31 - 1
+
+
+class Number(flags.FloatParser):
+    """For flags.DEFINE: a finite number within bounds, `below` not among them; absl's
+    own parser lets nan pass any."""
+
+    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None):
+        super().__init__(0.0, upper_bound)
+        self._below = below
+        if below is not None:
+            self.syntactic_help = f"a number of at least 0 and below {below:g}"
+
+    def is_outside_bounds(self, val: float) -> bool:
+        return not 0.0 <= val <= self.upper_bound or (
+            self._below is not None and val >= self._below)
 
 
 # ---- the model --------------------------------------------------------------
@@ -115,11 +134,12 @@ def define_device_flags() -> None:
     flags.DEFINE_integer(
         "num_gpus", None,
         "GPUs to use on this machine. Default: one if there is one for one_device, "
-        "all for mirrored.")
+        "all for mirrored.", lower_bound=0, upper_bound=MOST)
     flags.DEFINE_integer(
         "num_virtual_cpus", 0,
         "Splits the CPU into so many devices and mirrors the model over them: for "
-        "trying out replicas where there is no accelerator.", lower_bound=0)
+        "trying out replicas where there is no accelerator.",
+        lower_bound=0, upper_bound=1024)
     flags.DEFINE_bool("use_tpu", False, "As in the release; --tpu is enough.")
     flags.DEFINE_string("tpu_name", None, "As in the release: the same as --tpu.")
     for name in ("tpu_zone", "gcp_project"):
@@ -158,34 +178,38 @@ def define_training_flags(**defaults: Any) -> None:
         "model: what does not match keeps its random values.")
     flags.DEFINE_integer(
         "train_batch_size", defaults["train_batch_size"],
-        "Sequences per step, all replicas together.")
+        "Sequences per step, all replicas together.",
+        lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer(
         "eval_batch_size", defaults["eval_batch_size"],
-        "Sequences per evaluation batch, all replicas together.")
+        "Sequences per evaluation batch, all replicas together.",
+        lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer(
         "gradient_accumulation_steps", 1,
         "Parts in which each replica computes its batch: with 64, a batch of 4096 "
-        "needs the memory of one of 64, and gives the same step.")
+        "needs the memory of one of 64, and gives the same step.",
+        lower_bound=1, upper_bound=MOST)
     flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
                       "Optimizer, without bias correction, as in the release.")
-    flags.DEFINE_float("learning_rate", defaults["learning_rate"],
-                       "Learning rate at the end of warm-up.")
+    flags.DEFINE(Number(), "learning_rate", defaults["learning_rate"],
+                 "Learning rate at the end of warm-up.")
     flags.DEFINE_integer("save_checkpoints_steps", defaults["save_checkpoints_steps"],
                          "Steps between two checkpoints, and evaluations.",
-                         lower_bound=1)
+                         lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer("keep_checkpoint_max", 5,
                          "Latest checkpoints to keep; 0 keeps all. The best is kept "
-                         "beside them as model.ckpt-best.", lower_bound=0)
+                         "beside them as model.ckpt-best.",
+                         lower_bound=0, upper_bound=MOST)
     flags.DEFINE_integer(
         "iterations_per_loop", 1000,
         "Steps between two rows of training metrics; on TPUs, steps that run on "
-        "the device without the host.", lower_bound=1)
+        "the device without the host.", lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer(
         "random_seed", 12345,
         "Fixes initial weights, the order of the data, masks and dropout.",
-        lower_bound=0, upper_bound=2**31 - 1)
-    flags.DEFINE_float("clip_norm", 1.0,
-                       "Largest global norm of the gradients of each replica.")
+        lower_bound=0, upper_bound=MOST)
+    flags.DEFINE(Number(), "clip_norm", 1.0,
+                 "Largest global norm of the gradients of each replica.")
     flags.DEFINE_enum(
         "replica_gradients", "mean", ["mean", "sum"],
         "What of the replicas' clipped gradients is applied. The mean, so that results "
@@ -210,13 +234,6 @@ def define_training_flags(**defaults: Any) -> None:
         "4 x 512: half).")
 
 
-def check_not_negative(name: str) -> None:
-    """Raises InputError unless a flag is a finite number of at least 0."""
-    value = FLAGS[name].value
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"--{name} is {value}; give a number of at least 0.")
-
-
 def run_options(**task_options: Any) -> RunOptions:
     """The training flags as a RunOptions, whose fields are called as the flags.
 
@@ -225,8 +242,7 @@ def run_options(**task_options: Any) -> RunOptions:
     """
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")
-    check_not_negative("learning_rate")
-    if not FLAGS.clip_norm > 0:
+    if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be over 0.")
     if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:
         raise InputError(
@@ -238,7 +254,22 @@ def run_options(**task_options: Any) -> RunOptions:
             field.name: FLAGS[field.name].value for field in dataclasses.fields(options)
             if field.name in FLAGS and field.name not in given}, **given)
 
-    return of_flags(
+    options = of_flags(
         RunOptions, init_checkpoint=FLAGS.init_checkpoint or "",
         step=of_flags(StepOptions, count_duplicate_rows=FLAGS.sparse_gradient_norm),
         **task_options)
+    check_batch_sizes(
+        options, _known_replicas(), train=FLAGS.do_train,
+        evaluate=any(name in FLAGS and FLAGS[name].value
+                     for name in ("do_eval", "eval_input_file")))
+    return options
+
+
+def _known_replicas() -> int:
+    """What the number of replicas is a multiple of, as far as TensorFlow need not say;
+    checks the cluster."""
+    if FLAGS.distribution_strategy == "multi_worker_mirrored":
+        workers = Cluster.from_environment()
+        workers.resolve()
+        return workers.size * (FLAGS.num_gpus or 1)
+    return FLAGS.num_virtual_cpus or 1

@@ -57,10 +57,10 @@ class MaskingOptions:
     do_permutation: bool = False
 
     def __post_init__(self):
-        for name in ("max_predictions_per_seq", "ngram"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"--{name}={getattr(self, name)}: give a number of 1 or more.")
+        for name, most in (("max_predictions_per_seq", 2**31 - 1), ("ngram", 4096)):
+            if not 1 <= getattr(self, name) <= most:
+                raise InputError(f"--{name}={getattr(self, name)}: give a number of 1 "
+                                 f"or more, at most {most}.")
         if not 0 <= self.masked_lm_prob <= 1:
             raise InputError(f"--masked_lm_prob={self.masked_lm_prob}: give a "
                              "probability between 0 and 1.")

@@ -86,7 +86,8 @@ def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:
     """
     level = math.floor(256 * rate)
     rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
-    size = tf.reduce_prod(shape)
+    # A batch of millions has more units than 32 bits can count.
+    size = tf.reduce_prod(tf.cast(shape, tf.int64))
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1], seed, minval=None, maxval=None, dtype=tf.uint32)
     threshold = tf.cast(level, tf.uint8) + tf.cast(words[-1] < rest, tf.uint8)

@@ -1,14 +1,13 @@
 """Several replicas and processes that train one model: their devices, the batches of
 each, which process writes, where they start."""
 
-import json
-import os
 import re
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
 from albert_tf.errors import InputError
+from albert_tf.training import cluster
 
 
 # ---- devices ---------------------------------------------------------------
@@ -24,8 +23,6 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
       num_virtual_cpus: splits the CPU into so many devices, if not 0: tests several
         replicas without accelerators.
     """
-    from official.common import distribute_utils
-
     if num_virtual_cpus:
         if name not in ("one_device", "mirrored") or num_gpus:
             raise InputError(
@@ -33,35 +30,42 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
                 "multi_worker_mirrored.")
         return _virtual_cpus(num_virtual_cpus)
     if name == "multi_worker_mirrored":
-        _check_tf_config(os.environ.get("TF_CONFIG", ""))
+        workers = cluster.Cluster.from_environment()
+        workers.resolve()
+        workers.meet()
+        return _connect(name, None, num_gpus or 0)
     # Listing devices starts TensorFlow, which several workers must not do before
     # their strategy is made.
-    elif name != "tpu":
+    if name != "tpu":
         found = len(tf.config.list_physical_devices("GPU"))
         if num_gpus is None:
             num_gpus = min(found, 1) if name == "one_device" else found
         if not 0 <= num_gpus <= found:
             raise InputError(
                 f"--num_gpus is {num_gpus}, but TensorFlow sees {found} GPUs here.")
+    return _connect(name, tpu, num_gpus or 0)
+
+
+def _connect(name: str, tpu: Optional[str], num_gpus: int) -> tf.distribute.Strategy:
+    """A strategy of tf-models-official, which may have to reach other machines."""
+    from official.common import distribute_utils
+
+    if tpu and "://" in tpu and not cluster.reachable(tpu.partition("://")[2], 10.0):
+        raise InputError(
+            f"--tpu={tpu}: nothing answers at that address; give that of a Cloud TPU "
+            "which is running, as grpc://HOST:8470, or its name.")
     try:
         return distribute_utils.get_distribution_strategy(
-            name, num_gpus=num_gpus or 0, tpu_address=tpu)
-    except (ValueError, tf.errors.OpError) as error:
-        raise InputError(
-            f"--distribution_strategy={name}: {str(error).splitlines()[0]}") from error
-
-
-def _check_tf_config(value: str) -> None:
-    if not value:
-        raise InputError(
-            "--distribution_strategy=multi_worker_mirrored needs the environment "
-            "variable TF_CONFIG with the cluster's workers and this one's index.")
-    try:
-        json.loads(value)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"the environment variable TF_CONFIG is not JSON ({error}); it holds the "
-            "cluster's workers and this one's index.") from error
+            name, num_gpus=num_gpus, tpu_address=tpu)
+    # What asks for a TPU by name raises whatever its libraries do.
+    except Exception if name == "tpu" else (ValueError, tf.errors.OpError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if name == "tpu":
+            raise InputError(
+                f"--tpu={tpu}: there is no such TPU, or it cannot be reached from here "
+                f"({reason}); give the name or address of a running Cloud TPU, or "
+                "'local' on its own machine.") from error
+        raise InputError(f"--distribution_strategy={name}: {reason}") from error
 
 
 def _virtual_cpus(count: int) -> tf.distribute.Strategy:

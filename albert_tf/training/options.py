@@ -71,6 +71,13 @@ class RunOptions:
     early_stopping: int = 0
     step: StepOptions = StepOptions()
 
+    def __post_init__(self):
+        # Steps are counted in 32 bits where seeds are made of them.
+        if self.num_train_steps >= 2 ** 31:
+            raise InputError(
+                f"num_train_steps is {self.num_train_steps}; give fewer than 2^31 "
+                "steps, or epochs that make no more.")
+
     def kept(self) -> dict[str, Any]:
         """All of them on one level, as options.json of output_dir has them."""
         flat = dataclasses.asdict(self)
@@ -88,13 +95,13 @@ def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True
     parts = options.step.gradient_accumulation_steps
     if parts < 1:
         raise InputError(
-            f"gradient_accumulation_steps is {parts}; it must be 1 or more.")
+            f"--gradient_accumulation_steps is {parts}; it must be 1 or more.")
     for name, size, divisor, used in (
             ("train_batch_size", options.train_batch_size, num_replicas * parts, train),
             ("eval_batch_size", options.eval_batch_size, num_replicas, evaluate)):
         if used and (size < 1 or size % divisor):
             raise InputError(
-                f"{name} {size} must be a positive multiple of {divisor}, the "
+                f"--{name} {size} must be a positive multiple of {divisor}, the "
                 f"number of replicas ({num_replicas})"
-                + (f" times gradient_accumulation_steps ({parts})."
+                + (f" times --gradient_accumulation_steps ({parts})."
                    if divisor != num_replicas else "."))

@@ -257,15 +257,17 @@ EARLY = {
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
-    **{f"learning rate {value}": (
-        dict(learning_rate=value),
-        f"--learning_rate is {value}.*; give a number of at least")
-       for value in ("nan", "inf", "-1")},
-    "power": (dict(poly_power="nan"), "--poly_power is nan; give a number"),
+    "batch in parts": (
+        dict(gradient_accumulation_steps=3, input_file="{data}/later_id.tfrecord"),
+        r"--train_batch_size 8 must be a positive multiple of 3, the number of "
+        r"replicas \(1\) times --gradient_accumulation_steps \(3\)"),
+    "batch of replicas": (
+        dict(num_virtual_cpus=3, eval_input_file="{data}/dev.tfrecord",
+             train_batch_size=9), "--eval_batch_size 4 must be a positive multiple of 3"),
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm counts the rows of one whole batch"),
-    "steps": (dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*positive"),
+    "steps": (dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*in the range"),
     "seed": (dict(random_seed=-1), "--random_seed=-1"),
     "eval steps": (dict(max_eval_steps=-1), "--max_eval_steps=-1"),
     "optimizer": (dict(optimizer="sgd"), "--optimizer=sgd: value should be one of"),
@@ -292,14 +294,26 @@ EARLY = {
         "summary-train.tfrecord.json says, but --sentence_objective=order is given"),
 }
 
+# Numbers, at their flags.
+NUMBERS = {
+    f"{name} {value}": ({**more, name: value}, f"--{name}={value}: .* is not an? ")
+    for name, values, more in (
+        ("train_batch_size", (0, -8, 10**20), {}), ("eval_batch_size", (0, 10**20), {}),
+        ("gradient_accumulation_steps", (0, 2**31), {}), ("num_gpus", (-1,), {}),
+        ("num_train_steps", (0, 99999999999999999999), {}),
+        ("num_warmup_steps", (-1,), {}), ("start_warmup_step", (-1, 2**31), {}),
+        ("max_seq_length", (-1, 2**31), {}), ("max_predictions_per_seq", (0,), {}),
+        ("learning_rate", ("nan", "inf", "-1.0"), {}), ("poly_power", ("nan",), {}),
+        ("clip_norm", ("nan", "inf", "-1.0"), {}), ("num_virtual_cpus", (10**9,), {}),
+        ("masked_lm_prob", ("nan", "2.0", "-0.5"), DYNAMIC))
+    for value in values}
+NUMBERS["ngram 2^40"] = ({**DYNAMIC, "ngram": 2**40}, "--ngram=1099511627776: give a")
+EARLY |= NUMBERS
+
 # Found when the devices and the model are made, or while training:
 LATE = {
     "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs here"),
     "no TPU": (dict(use_tpu="true"), "give the TPU's name or address: --tpu=NAME"),
-    "batch in parts": (
-        dict(gradient_accumulation_steps=3),
-        r"train_batch_size 8 must be a positive multiple of 3, the number of replicas "
-        r"\(1\) times gradient_accumulation_steps \(3\)"),
     "no checkpoint": (
         dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
         "{data}/none: there is no checkpoint"),

@@ -1,7 +1,7 @@
 """Who writes, which batches a replica gets, when another worker is gone."""
 
-import json
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -41,14 +41,20 @@ def test_a_worker_that_is_gone_is_told_from_other_errors():
     assert distribution.explain_error(ValueError("no such thing"), "runs/base") is None
 
 
-@pytest.mark.parametrize("value, message", [
-    ("", "needs the environment variable TF_CONFIG"), ("{", "TF_CONFIG is not JSON"),
-    (json.dumps({"cluster": {"worker": ["127.0.0.1:1"]},
-                 "task": {"type": "worker", "index": 3}}), "--distribution_strategy=")])
-def test_wrong_clusters(value, message, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", value)
+@pytest.mark.parametrize("name, tpu, message", [
+    ("multi_worker_mirrored", None, "needs the environment variable TF_CONFIG"),
+    ("tpu", "foo", "--tpu=foo: there is no such TPU, or it cannot be reached"),
+    ("tpu", "grpc://foo", "--tpu=grpc://foo: nothing answers at that address"),
+    ("tpu", "grpc://no-such-host.invalid:8470", "nothing answers at that address"),
+    ("tpu", "", "--tpu=: there is no such TPU")])
+def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    # What asks for a name would leave this machine.
+    monkeypatch.setattr(
+        "official.common.distribute_utils.get_distribution_strategy",
+        mock.Mock(side_effect=OSError("Name or service not known")))
     with pytest.raises(InputError, match=message):
-        distribution.make_strategy("multi_worker_mirrored")
+        distribution.make_strategy(name, tpu)
 
 
 @pytest.mark.parametrize("name, options, message", [

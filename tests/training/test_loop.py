@@ -390,13 +390,13 @@ def test_folder_of_another_config(copy, data):
 
 
 @pytest.mark.parametrize("sizes, replicas, message", [
-    (dict(train_batch_size=9), 2, r"train_batch_size 9 must be .* multiple of 2, the "
+    (dict(train_batch_size=9), 2, r"--train_batch_size 9 must be .* multiple of 2, the "
      r"number of replicas \(2\)\."),
     (dict(train_batch_size=12, parts=4), 2, r"multiple of 8, the number of replicas "
-     r"\(2\) times gradient_accumulation_steps \(4\)\."),
-    (dict(eval_batch_size=3), 2, "eval_batch_size 3 must be"),
-    (dict(train_batch_size=0), 1, "train_batch_size 0 must be a positive"),
-    (dict(parts=0), 1, "gradient_accumulation_steps is 0; it must be 1 or more"),
+     r"\(2\) times --gradient_accumulation_steps \(4\)\."),
+    (dict(eval_batch_size=3), 2, "--eval_batch_size 3 must be"),
+    (dict(train_batch_size=0), 1, "--train_batch_size 0 must be a positive"),
+    (dict(parts=0), 1, "--gradient_accumulation_steps is 0; it must be 1 or more"),
 ])
 def test_batch_sizes(sizes, replicas, message):
     sizes = {"train_batch_size": 8, "eval_batch_size": 8, **sizes}

@@ -1,0 +1,101 @@
+"""TF_CONFIG is checked, and other workers are waited for with a line on the log.
+
+    python -m pytest tests/training/test_cluster.py
+"""
+
+import json
+import socket
+import threading
+
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.training.cluster import Cluster
+
+TWO = ["127.0.0.1:1", "127.0.0.1:2"]
+
+
+def config(worker=TWO, kind="worker", index=0, **others):
+    return {"cluster": {"worker": worker, **others},
+            "task": {"type": kind, "index": index}}
+
+
+def cluster(monkeypatch, value):
+    monkeypatch.setenv(
+        "TF_CONFIG", value if isinstance(value, str) else json.dumps(value))
+    return Cluster.from_environment()
+
+
+@pytest.mark.parametrize("value, own, others", [
+    (config(index=1), TWO[1], (TWO[0],)),
+    (config(index="1"), TWO[1], (TWO[0],)),
+    (config(TWO[:1], "chief", chief=["c:3"]), "c:3", (TWO[0],)),
+    (config(["[::1]:7", "b:8"], ps=["p:9"]), "[::1]:7", ("b:8",)),
+    ({**config(TWO[:1]), "environment": "cloud"}, TWO[0], ())])
+def test_workers(value, own, others, monkeypatch):
+    found = cluster(monkeypatch, value)
+    assert (found.own, sorted(found.others)) == (own, sorted(others))
+    assert found.size == 1 + len(others)
+
+
+@pytest.mark.parametrize("value, message", [
+    ("", "--distribution_strategy=multi_worker_mirrored needs"),
+    ("{", "is not JSON"), ("[" * 10**5, "is not JSON"),
+    ("{}", "it has no 'cluster'"), ("[1]", r"it is \[1\] and no JSON object"),
+    ("null", "it is null"), ({"cluster": {}}, "it has no 'task'"),
+    ({"cluster": [], "task": {}}, "its cluster is \\[\\] and no JSON object"),
+    ({"cluster": {}, "task": {"type": "worker", "index": 0}}, "it has no worker"),
+    ({"cluster": {"worker": TWO}, "task": 3}, "its task is 3 and no JSON object"),
+    (config("127.0.0.1:1"), "'worker' is \"127.0.0.1:1\" and no list of addresses"),
+    (config([]), "and no list of addresses"), (config(ps=[5]), "'ps' has 5, which is"),
+    *((config([address]), "which is not of the form host:port")
+      for address in (5, "a", "a:", ":1", "a:b", "a:0", "a:65536", "a:-1", None)),
+    (config(kind="evaluator", evaluator=["e:1"]), 'type is "evaluator", which is none'),
+    (config(kind=None), "type is null"), (config(kind=["worker"]), "which is none of"),
+    *((config(index=index), f"index is {json.dumps(index)}, but the cluster's workers "
+       "go from 0 to 1") for index in (2, -1, None, True, 0.5, "x")),
+    (config(chief=["c:1", "d:2"]), "several chiefs"),
+    (config(TWO * 2), "127.0.0.1:1 more than once")])
+def test_wrong_tf_config(value, message, monkeypatch):
+    with pytest.raises(InputError, match=message):
+        cluster(monkeypatch, value)
+
+
+def test_unknown_host_is_named_and_refused(monkeypatch, caplog):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_: (
+        [host] if host != "nowhere" else exec("raise OSError")))
+    found = cluster(monkeypatch, config(["a:1", "nowhere:2"]))
+    with pytest.raises(InputError, match="known for the host of nowhere:2; correct"):
+        found.resolve(patience=0.02, pause=0.01)
+    assert "Waiting for nowhere:2 of TF_CONFIG" in caplog.text
+
+
+def free_ports(count):
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    return ports
+
+
+def test_workers_wait_for_each_other_with_a_line(monkeypatch, caplog):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    first, second = (cluster(monkeypatch, config(addresses, index=index))
+                     for index in (0, 1))
+    thread = threading.Thread(target=first.meet, args=(0.01,))
+    thread.start()
+    line = f"Waiting for 1 of the 2 workers of TF_CONFIG: {addresses[1]}."
+    while line not in caplog.messages:
+        assert thread.is_alive()
+    # By then TensorFlow may listen there.
+    with socket.create_server(("127.0.0.1", int(addresses[1].split(":")[1]))):
+        thread.join(20)
+    with socket.create_server(("127.0.0.1", int(addresses[0].split(":")[1]))):
+        second.meet()
+
+
+def test_port_that_is_taken(monkeypatch):
+    with socket.create_server(("", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"{address}, cannot listen at its port"):
+            cluster(monkeypatch, config([address])).meet()
