@@ -237,10 +237,10 @@ def _build(config, options, sentence_objective: str):
 
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
     """Refuses to continue with layers that the run so far left out."""
-    from albert_tf.checkpoints.files import checkpoint_of
+    from albert_tf.checkpoints.files import holds_checkpoint
     from albert_tf.training import run_folder
 
-    if not checkpoint_of(output_dir, best=False):
+    if not holds_checkpoint(output_dir):
         return
     old, new = run_folder.changed_options(output_dir, options).get(
         "sentence_objective", (None, None))

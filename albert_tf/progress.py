@@ -52,7 +52,8 @@ class Progress:
                  contents: Optional[Mapping[str, float]] = None):
         self._doing, self._unit, self._total, self._done = doing, unit, total, done
         self._rates = {unit: 1.0, **(contents or {})}
-        self.restarted = False
+        # Seconds of work to come beside the units, such as evaluations.
+        self.seconds_beside: Callable[[], float] = lambda: 0.0
         self._marks = [(time.monotonic(), done)]
 
     @classmethod
@@ -63,7 +64,6 @@ class Progress:
 
     def restart(self, done: float) -> None:
         """Leaves the time since the last line out of the rate: tracing, evaluation."""
-        self.restarted = True
         self._marks = [(time.monotonic(), done)]
 
     def due(self) -> bool:
@@ -90,7 +90,8 @@ class Progress:
         if self._total:
             line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
             if rate > 0 or done >= self._total:
-                line += _remaining(max(self._total - done, 0) / max(rate, 1e-9))
+                line += _remaining(max(self._total - done, 0) / max(rate, 1e-9)
+                                   + self.seconds_beside())
         else:
             line += f" {self._unit}"
         for name, count in self._rates.items():

@@ -69,14 +69,20 @@ def test_rate_is_that_of_the_last_lines(clock, caplog):
 def test_skipped_time_does_not_count(clock, caplog):
     progress = training(done=100)
     clock.now += 50  # tracing, with the first step
-    assert not progress.restarted
     for done, skipped in ((101, 500), (121, 0)):
         progress.restart(done)
-        assert progress.restarted
         clock.now += 10
         progress.report(done + 20)
         assert ", 2 steps/s" in caplog.messages[-1]
         clock.now += skipped  # an evaluation
+
+
+def test_work_beside_the_units_counts_in_the_time_left(clock, caplog):
+    progress = training(100)
+    progress.seconds_beside = lambda: 45.0
+    clock.now += 10
+    progress.report(90)
+    assert "90 of 100 steps (90.0%), 46 s left, 9 steps/s" in caplog.messages[-1]
 
 
 def test_lines_come_every_few_seconds(clock, caplog):

@@ -13,13 +13,14 @@ import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
 
 from albert_tf import files
 from albert_tf.errors import InputError
 
+CHECKPOINT_NAME = "model.ckpt"  # and behind it "-" and the step
 BEST_CHECKPOINT = "model.ckpt-best"
 # TensorFlow's list of the checkpoints in a folder.
 STATE_FILE = "checkpoint"
@@ -107,14 +108,17 @@ def _state(folder: str):
 
 
 def earlier_hint(prefix: str) -> str:
-    """How to resume from the checkpoint before `prefix`, if there is one."""
-    folder = os.path.dirname(prefix)
-    others = [other for other in all_checkpoints(folder) if other != prefix]
-    if not others:
-        return ""
-    return (f"resume from the one before by writing model_checkpoint_path: "
-            f'"{os.path.basename(others[-1])}" into the first line of '
-            f"{os.path.join(folder, STATE_FILE)}, ")
+    """How to use another checkpoint of the folder than `prefix`, if there is one."""
+    others = [other for other in all_checkpoints(os.path.dirname(prefix))
+              if other != prefix]
+    return (f"give --resume_from={others[-1].rsplit('-', 1)[1]} to go on from the "
+            "checkpoint of that step, " if others else "")
+
+
+def chosen_checkpoint(folder: str, resume_from: str) -> str:
+    """The prefix of a run's checkpoint, by its step or its path."""
+    return find_checkpoint(os.path.join(folder, f"{CHECKPOINT_NAME}-{resume_from}")
+                           if resume_from.isdecimal() else resume_from)
 
 
 def folder_of(path: str) -> str:
@@ -248,10 +252,33 @@ def damage_explained(prefix: str, what: str = "",
     # The reader raises any of these where a file is damaged.
     except (tf.errors.OpError, AssertionError, ValueError, RuntimeError,
             IndexError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{prefix}: {what}cannot be restored ({reason.rstrip('.')}): the "
-            f"checkpoint is damaged or of another kind; {advice()}.") from error
+        raise InputError(f"{prefix}: {what}cannot be restored ({_reason(error)}); "
+                         f"{advice()}.") from error
+
+
+def _reason(error: Exception) -> str:
+    """Why a checkpoint cannot be read; TensorFlow's words are for its makers."""
+    import tensorflow as tf
+
+    if isinstance(error, AssertionError):
+        return "it lacks variables that this model or its optimizer has"
+    if isinstance(error, ValueError) and "shape" in str(error):
+        return "a variable in it has another shape than in this model"
+    if isinstance(error, tf.errors.PermissionDeniedError):
+        return "its files may not be read"
+    return "its files are damaged, cut short or not all there"
+
+
+def check_finite(source: str, values: Iterable[tuple[str, Any]],
+                 advice: str = "give another checkpoint") -> None:
+    """Refuses (name, tensor) pairs of a checkpoint with a number that is none."""
+    for name, value in values:
+        value = np.asarray(value)
+        if value.dtype.kind == "f" and not np.isfinite(value.sum()) and not np.isfinite(
+                value).all():
+            raise InputError(
+                f"{source}: {name} holds numbers that are NaN or infinite, so nothing "
+                f"can be learnt or predicted with it; {advice}.")
 
 
 # ---- writing ---------------------------------------------------------------

@@ -15,7 +15,8 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.files import StoredTensors, open_checkpoint, write_tensors
+from albert_tf.checkpoints.files import (
+    StoredTensors, check_finite, open_checkpoint, write_tensors)
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 
@@ -177,6 +178,7 @@ def _restore(model, stored, allow_partial, init_from_group0, hint, may_be_new):
                          f"{_group_hint(report, sources, stored)}{hint}.")
     values = {name: stored.read(name)
               for name in {sources[name] for name in report.matched}}
+    check_finite(stored.source, values.items())
     for name in report.matched:
         variable = variables[name]
         variable.assign(values[sources[name]].astype(variable.dtype.as_numpy_dtype))

@@ -6,9 +6,10 @@ Only the scripts, this module and finetuning_flags know absl flags.
 import dataclasses
 from typing import Any, Optional, Sequence
 
-from absl import flags
+from absl import flags, logging
 
 from albert_tf import files, parallel
+from albert_tf.checkpoints.files import chosen_checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
@@ -121,7 +122,8 @@ def config_overrides() -> dict[str, str]:
 
 
 def define_device_flags() -> None:
-    """--tpu, --distribution_strategy, --num_gpus, --num_virtual_cpus and old names."""
+    """--tpu, --distribution_strategy, --num_gpus, --num_virtual_cpus and old names
+    of --tpu."""
     flags.DEFINE_string(
         "tpu", None,
         "Name or address of a Cloud TPU, or 'local'; trains through TPUStrategy.")
@@ -142,11 +144,43 @@ def define_device_flags() -> None:
         lower_bound=0, upper_bound=1024)
     flags.DEFINE_bool("use_tpu", False, "As in the release; --tpu is enough.")
     flags.DEFINE_string("tpu_name", None, "As in the release: the same as --tpu.")
-    for name in ("tpu_zone", "gcp_project"):
-        flags.DEFINE_string(
-            name, None, "As in the release; taken from the environment now.")
-    for name in ("use_tpu", "tpu_name", "tpu_zone", "gcp_project"):
-        FLAGS[name].help += " (Kept for old command lines.)"
+    for name in ("use_tpu", "tpu_name"):
+        FLAGS[name].help += _OLD
+
+
+_OLD = " (Kept for old command lines.)"
+# Flags of the release's scripts that say nothing now → why.
+_WITHOUT_EFFECT = {
+    "tpu_zone": "it is taken from the environment",
+    "gcp_project": "it is taken from the environment",
+    "master": "--tpu takes the address of a TPU",
+    "num_tpu_cores": "all cores of the TPU are used",
+    "use_einsum": "the products are the same",
+    "albert_hub_module_handle": "modules of TensorFlow Hub are not read; "
+                                "--init_checkpoint takes a checkpoint of the same model",
+}
+
+
+def define_old_flags() -> None:
+    """Flags of the release that are understood, with a warning."""
+    for name, why in _WITHOUT_EFFECT.items():
+        flags.DEFINE_string(name, None, f"As in the release; without effect: {why}."
+                            + _OLD)
+    flags.DEFINE_integer(
+        "num_keep_checkpoint", None, "As in the release: the same as "
+        "--keep_checkpoint_max." + _OLD, lower_bound=0, upper_bound=MOST)
+
+
+def use_old_flags() -> None:
+    """Warns of old flags without effect, and takes others for their new names."""
+    for name, why in _WITHOUT_EFFECT.items():
+        if FLAGS[name].value:
+            logging.warning("--%s=%s has no effect: %s.", name, FLAGS[name].value, why)
+    count = FLAGS.num_keep_checkpoint
+    if count is not None:
+        logging.warning("--num_keep_checkpoint is called --keep_checkpoint_max now.")
+        if not FLAGS["keep_checkpoint_max"].present:
+            FLAGS.keep_checkpoint_max = count
 
 
 def make_strategy():
@@ -166,8 +200,13 @@ def make_strategy():
 
 def define_training_flags(**defaults: Any) -> None:
     """Flags of the loop that every task shares; the defaults are the task's."""
+    define_old_flags()
     flags.DEFINE_string(
         "output_dir", None, "Folder of checkpoints, metrics and curves.")
+    flags.DEFINE_string(
+        "resume_from", "",
+        "Checkpoint of --output_dir, by its step or path, to resume at or to evaluate, "
+        "in place of the latest or best: where that is damaged, say.")
     flags.DEFINE_string(
         "init_checkpoint", None,
         "Checkpoint to start from where output_dir holds none: of the TF1 release, "
@@ -242,6 +281,7 @@ def run_options(**task_options: Any) -> RunOptions:
     """
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")
+    use_old_flags()
     if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be over 0.")
     if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:
@@ -258,6 +298,8 @@ def run_options(**task_options: Any) -> RunOptions:
         RunOptions, init_checkpoint=FLAGS.init_checkpoint or "",
         step=of_flags(StepOptions, count_duplicate_rows=FLAGS.sparse_gradient_norm),
         **task_options)
+    if options.resume_from:
+        chosen_checkpoint(options.output_dir, options.resume_from)
     check_batch_sizes(
         options, _known_replicas(), train=FLAGS.do_train,
         evaluate=any(name in FLAGS and FLAGS[name].value

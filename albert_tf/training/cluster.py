@@ -43,7 +43,8 @@ class Cluster(NamedTuple):
         except (ValueError, RecursionError) as error:
             raise InputError(
                 f"the environment variable TF_CONFIG is not JSON ({error}); it holds "
-                f"the cluster's workers and this one's index, as {_EXAMPLE}.") from error
+                f"the cluster's workers and this one's index, as {_EXAMPLE}."
+            ) from error
         try:
             return cls._parsed(value)
         except _Wrong as error:

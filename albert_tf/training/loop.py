@@ -8,6 +8,7 @@ import functools
 import math
 import os
 import signal
+import statistics
 import tempfile
 import time
 from typing import Any, Callable, Mapping, Optional
@@ -17,7 +18,8 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.files import BEST_CHECKPOINT, all_checkpoints, write_whole
+from albert_tf.checkpoints.files import (
+    BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.modeling.encoder import Computation
@@ -232,13 +234,16 @@ class _Training:
         self.run, self.log, self.folder = run, log, folder
         self.progress = Progress("training", "steps", options.num_train_steps, first,
                                  {"sequences": options.train_batch_size})
+        self.progress.seconds_beside = self._seconds_of_checkpoints
+        self.shapes_seen: set[int] = set()
+        self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(first), options.step,
             self._on_step, run.batches.shape_of_step, run.scaling, run.computation)
         self.evaluator = run.evaluator if run.evaluates else None
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
-            checkpoint_name=run_folder.CHECKPOINT_NAME)
+            checkpoint_name=CHECKPOINT_NAME)
         self.best = orbit.actions.NewBestMetric(
             name, write_metric=run.chief,
             # At the start the chief removes an older file; others must not see it.
@@ -265,9 +270,11 @@ class _Training:
                 self._train_to(min(
                     _next_multiple(run.current_step, options.save_checkpoints_steps),
                     options.num_train_steps))
+                begin = time.monotonic()
                 self._save()
                 if self.evaluator is not None:
                     metrics = self._evaluate()
+                self.checkpoint_seconds.append(time.monotonic() - begin)
                 self.progress.restart(run.current_step)
             return metrics
         except Stopped as stop:
@@ -278,6 +285,16 @@ class _Training:
             raise
         finally:
             self._draw()
+
+    def _seconds_of_checkpoints(self) -> float:
+        """What the checkpoints and evaluations to come take, as far as one was made;
+        the first took longer, since its steps were traced."""
+        made, options = self.checkpoint_seconds, self.run.options
+        if not made:
+            return 0.0
+        left = -(-options.num_train_steps // options.save_checkpoints_steps) - (
+            (self.run.current_step - 1) // options.save_checkpoints_steps)
+        return left * statistics.fmean(made[1:][-5:] or made)
 
     def _stalled(self) -> bool:
         """Whether the last `early_stopping` evaluations brought no new best."""
@@ -298,7 +315,10 @@ class _Training:
             if self.log:
                 self.log.write(run.current_step, "train", metrics)
             if self.trainer.runs_on_device:
-                self._report(metrics)
+                if self._traced(step, end):
+                    self.progress.restart(end)
+                else:
+                    self._report(metrics)
             if run.signals.received is not None:
                 raise Stopped(run.signals.received)
             self.train_summaries.write_summaries(metrics)
@@ -312,8 +332,7 @@ class _Training:
             # Before anything is saved.
             self._check_finite()
             raise Stopped(run.signals.received)
-        if not self.progress.restarted:
-            # The first step takes long to be traced.
+        if self._traced(run.current_step - 1):
             self.progress.restart(run.current_step)
         if self.progress.due():
             self._check_finite()
@@ -322,6 +341,15 @@ class _Training:
             alone = not isinstance(
                 run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
             self._report(self.trainer.current_metrics() if alone else {})
+
+    def _traced(self, first: int, end: Optional[int] = None) -> bool:
+        """Whether steps were the first ones of a shape, which take long: they say
+        nothing of the time that others will take."""
+        found = {self.run.batches.shape_of_step(step)
+                 for step in range(first, first + 1 if end is None else end)}
+        new = found - self.shapes_seen
+        self.shapes_seen |= new
+        return bool(new)
 
     def _report(self, metrics: Mapping[str, float]) -> None:
         self.run.task.on_report(self.run.current_step, metrics)

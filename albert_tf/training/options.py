@@ -49,6 +49,8 @@ class RunOptions:
       iterations_per_loop: steps between two rows of training metrics.
       save_checkpoints_steps: steps between two checkpoints, and evaluations.
       keep_checkpoint_max: latest checkpoints to keep; 0 keeps all.
+      resume_from: step or path of the checkpoint of output_dir to resume at, or to
+        evaluate, in place of the latest or best.
       init_checkpoint: "" starts from random weights.
       init_from_group0: copy its group 0 into every group.
       allow_partial_init: start even where names or shapes do not match.
@@ -64,6 +66,7 @@ class RunOptions:
     iterations_per_loop: int = 1000
     save_checkpoints_steps: int = 5000
     keep_checkpoint_max: int = 5
+    resume_from: str = ""
     init_checkpoint: str = ""
     init_from_group0: bool = False
     allow_partial_init: bool = False
@@ -82,6 +85,7 @@ class RunOptions:
         """All of them on one level, as options.json of output_dir has them."""
         flat = dataclasses.asdict(self)
         step = flat.pop("step")
+        del flat["resume_from"]  # of one start alone
         # Folders of earlier versions have no such entries.
         for name in ("dtype", "replica_gradients"):
             if step[name] == getattr(StepOptions, name):

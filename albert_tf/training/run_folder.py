@@ -13,10 +13,11 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf import files, locks
-from albert_tf.checkpoints.files import STATE_FILE, damage_explained, earlier_hint
+from albert_tf.checkpoints.files import (
+    BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, check_finite, damage_explained,
+    earlier_hint)
 from albert_tf.training import distribution
 
-CHECKPOINT_NAME = "model.ckpt"
 BEST_FILE = "best_metric.json"
 OPTIONS_FILE = "options.json"
 RESULTS_FILE = "eval_results.json"
@@ -41,8 +42,10 @@ _SHOWN_LENGTH = 100  # characters of a value in a message
 
 
 def step_of(path: str) -> int:
-    """The step in a checkpoint's name."""
-    return int(path.rsplit("-", 1)[1])
+    """The step in a checkpoint's name; of the best, in its content."""
+    number = path.rsplit("-", 1)[-1]
+    return int(number) if number.isdecimal() else int(
+        tf.train.load_variable(path, "step/.ATTRIBUTES/VARIABLE_VALUE"))
 
 
 def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
@@ -53,10 +56,15 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
     the best checkpoint has no such count. `may_lack` is a part of `checkpoint` that
     stays as it is where the file has none of it.
     """
+    def advice():
+        rest = (f"or remove {path}.*, whose place the latest takes"
+                if os.path.basename(path) == BEST_CHECKPOINT
+                else "or move the folder away to start anew")
+        return earlier_hint(path) + rest
+
     left_out = getattr(checkpoint, may_lack, None)
     try:
-        with damage_explained(path, advice=lambda: (
-                f"{earlier_hint(path)}or move the folder away to start anew")):
+        with damage_explained(path, advice=advice):
             if left_out is not None and not _holds(path, may_lack):
                 logging.info("%s holds no %s, which starts anew.", path, may_lack)
                 # Comes back below, where nothing is waiting for it.
@@ -69,6 +77,11 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
     finally:
         if left_out is not None:
             setattr(checkpoint, may_lack, left_out)
+    optimizer = getattr(checkpoint, "optimizer", None)
+    check_finite(path, (
+        (variable.name.removesuffix(":0"), variable.numpy()) for variable in (
+            *checkpoint.model.weights, *(optimizer.variables if optimizer else ()))),
+                 advice())
 
 
 def _holds(path: str, part: str) -> bool:

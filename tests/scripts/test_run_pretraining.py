@@ -262,12 +262,14 @@ EARLY = {
         r"--train_batch_size 8 must be a positive multiple of 3, the number of "
         r"replicas \(1\) times --gradient_accumulation_steps \(3\)"),
     "batch of replicas": (
-        dict(num_virtual_cpus=3, eval_input_file="{data}/dev.tfrecord",
-             train_batch_size=9), "--eval_batch_size 4 must be a positive multiple of 3"),
+        dict(num_virtual_cpus=3, train_batch_size=9,
+             eval_input_file="{data}/dev.tfrecord"),
+        "--eval_batch_size 4 must be a positive multiple of 3"),
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm counts the rows of one whole batch"),
-    "steps": (dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*in the range"),
+    "steps": (
+        dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*in the range"),
     "seed": (dict(random_seed=-1), "--random_seed=-1"),
     "eval steps": (dict(max_eval_steps=-1), "--max_eval_steps=-1"),
     "optimizer": (dict(optimizer="sgd"), "--optimizer=sgd: value should be one of"),
@@ -333,6 +335,8 @@ LATE = {
 BROKEN = dict(eval_input_file="{data}/dev.tfrecord", output_dir="{data}/broken")
 WORKING = {
     "partial init": dict(
+        master="grpc://a:1", num_tpu_cores=8, use_einsum="true", num_keep_checkpoint=2,
+        albert_hub_module_handle="https://hub/albert",
         init_checkpoint="{data}/other_shape/model.ckpt", allow_partial_init="true",
         num_train_steps=1, input_file="{data}/named/train.tfrecord"),
     "records of another vocabulary": dict(
@@ -389,6 +393,16 @@ def test_wrong_input_gives_one_sentence(name, results, data):
 def test_partial_start_is_reported(results):
     log = results.ok("partial init")["log"]
     assert "of another shape, keep their values: bert/encoder/" in log
+
+
+def test_old_flags_are_understood_with_a_warning(results, data):
+    log = results.ok("partial init")["log"]
+    for name in ("master=grpc://a:1", "num_tpu_cores=8", "use_einsum=true",
+                 "albert_hub_module_handle=https://hub/albert"):
+        assert f"--{name} has no effect: " in log
+    assert "--num_keep_checkpoint is called --keep_checkpoint_max now" in log
+    options = json.loads((data / "partial init" / "options.json").read_text())
+    assert options["keep_checkpoint_max"] == 2
 
 
 def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):

@@ -4,6 +4,7 @@ import json
 import pathlib
 import shutil
 import signal
+import types
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import files
-from albert_tf.checkpoints.files import read_tensors
+from albert_tf.checkpoints.files import read_tensors, write_whole
 from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
@@ -331,27 +332,106 @@ def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, 
     make_run(tmp_path, data, train=False, init_checkpoint=str(finished)).evaluate()
 
 
+@pytest.mark.parametrize("step, made, seconds", [
+    (7, [9.0, 2.0, 4.0], 3 * 3.0),  # after those of 3, 6: 9, 12 and 14
+    (6, [9.0], 4 * 9.0), (14, [9.0, 2.0], 2.0), (2, [], 0.0)])
+def test_time_left_counts_checkpoints_and_evaluations(step, made, seconds):
+    training = types.SimpleNamespace(
+        checkpoint_seconds=made, run=types.SimpleNamespace(
+            current_step=step,
+            options=RunOptions("run", 14, 8, save_checkpoints_steps=3)))
+    assert loop._Training._seconds_of_checkpoints(training) == seconds
+
+
+@pytest.mark.usefixtures("eager")
+def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(loop._Training, "_seconds_of_checkpoints",
+                        lambda self: 172800.0 + len(self.checkpoint_seconds) * 86400)
+    make_run(tmp_path, (data[0], None), num_train_steps=6).train()
+    lines = [line for line in caplog.messages if line.startswith("training")]
+    [*_, first, last] = lines
+    assert " 2 d 0 h left" in first and " 3 d 0 h left" in last
+
+
 # ---- what is in the way ----------------------------------------------------
 
 
-def test_damaged_checkpoint_and_the_way_out(copy, data):
-    path = copy / "model.ckpt-12.data-00000-of-00001"
+def spoil_data(prefix):
+    path = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
     content = bytearray(path.read_bytes())
     for at in range(0, len(content), 50):
         content[at] ^= 255
     path.write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        make_run(copy, data, train=False).evaluate()
-    message = str(caught.value)
-    assert message.startswith(f"{copy}/model.ckpt-12: cannot be restored (")
-    line = 'model_checkpoint_path: "model.ckpt-9"'
-    assert f"{line} into the first line of {copy}/checkpoint" in message
+
+
+def write_weights(folder, data, name, value):
+    """Saves the run's state anew with a number in one variable."""
+    run = make_run(folder, data)
+    run.checkpoint.restore(str(folder / "model.ckpt-12"))
+    [variable] = [variable for variable in (*run.task.model.weights,
+                                            *run.optimizer.variables)
+                  if variable.name == name]
+    variable.assign(np.full(variable.shape, value))
+    write_whole(run.checkpoint, str(folder / "model.ckpt-12"))
+
+
+DAMAGED = r"\(its files are damaged, cut short or not all there\); "
+POOLER = "bert/pooler/dense/kernel"
+
+
+@pytest.mark.parametrize("name, spoil, message", [
+    ("12", lambda folder, data: spoil_data(folder / "model.ckpt-12"),
+     "cannot be restored " + DAMAGED),
+    ("12", lambda *given: write_weights(*given, f"{POOLER}:0", np.nan),
+     f"{POOLER} holds numbers that are NaN or infinite"),
+    ("12", lambda *given: write_weights(*given, f"{POOLER}/adam_v:0", np.inf),
+     f"{POOLER}/adam_v holds numbers that are NaN or infinite"),
+], ids=["damage", "weights", "moments"])
+def test_bad_checkpoint_and_the_way_out(name, spoil, message, copy, data):
+    spoil(copy, data)
+    with pytest.raises(InputError, match=f"model.ckpt-{name}: {message}") as caught:
+        make_run(copy, data, num_train_steps=15).train()
+    assert "model.ckpt-12: " in str(caught.value) and "OpError" not in str(caught.value)
     # What the message says to do.
-    lines = (copy / "checkpoint").read_text().splitlines()
-    (copy / "checkpoint").write_text("\n".join([line, *lines[1:]]) + "\n")
-    run = make_run(copy, data, train=False)
+    assert "give --resume_from=9 to go on from" in str(caught.value)
+    run = make_run(copy, data, train=False, resume_from="9")
     run.evaluate()
     assert run.current_step == 9
+    if name == "12" and "damaged" in message:
+        run = make_run(copy, data, resume_from="9")
+        run.train()
+        assert run.current_step == 12
+        make_run(copy, data).load(best=False)
+
+
+def test_bad_best_checkpoint_and_the_ways_out(copy, data):
+    spoil_data(copy / "model.ckpt-best")
+    run = make_run(copy, data, train=False)
+    best = f"{copy}/model.ckpt-best"
+    with pytest.raises(InputError) as caught:
+        run.evaluate(best=True)
+    assert str(caught.value).startswith(f"{best}: cannot be restored (its files are")
+    assert str(caught.value).endswith(
+        "give --resume_from=12 to go on from the checkpoint of that step, or remove "
+        f"{best}.*, whose place the latest takes.")
+    make_run(copy, data, train=False, resume_from="12").evaluate(best=True)
+    for path in copy.glob("model.ckpt-best.*"):
+        path.unlink()
+    run.evaluate(best=True)
+    assert run.current_step == 12
+
+
+def test_resuming_at_the_best_checkpoint(copy, finished, data):
+    best = f"{copy}/model.ckpt-best"
+    run = make_run(copy, data, resume_from=best)
+    run.train()
+    assert_equal_tensors(
+        {key: value for key, value in stored(copy, "model.ckpt-12").items()
+         if "save_counter" not in key},
+        {key: value for key, value in stored(finished, "model.ckpt-12").items()
+         if "save_counter" not in key})
+    with pytest.raises(InputError, match="model.ckpt-5: there is no checkpoint"):
+        make_run(copy, data, resume_from="5").train()
 
 
 def cut_off(pattern):
@@ -373,7 +453,7 @@ def overwrite(name, content):
     *((cut_off(pattern), "model.ckpt-12: cannot be restored")
       for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
     (remove("model.ckpt-12.*"), "run/checkpoint names .*model.ckpt-12, which is not "
-     r"there; .*model.ckpt-9"),
+     "there; .*--resume_from=9"),
     *((overwrite("checkpoint", content), "checkpoint: damaged, it names no checkpoint")
       for content in ("", "\0\0\0\0", "no list")),
     (overwrite("options.json", "{"), "options.json, line 1: not JSON")])
@@ -426,10 +506,10 @@ def test_bucket_out_of_reach(monkeypatch):
 
 @pytest.fixture(name="broken")
 def _broken(tmp_path):
-    """A checkpoint with a weight that is no number."""
+    """A checkpoint with weights whose sum is no number."""
     model = models.AlbertForPreTraining(tiny_run.config(**CONFIG))
-    kernel = model.bert.pooler.weights[0]
-    kernel.assign(tf.fill(kernel.shape, np.nan))
+    rows = model.bert.embeddings.word_embeddings
+    rows.assign(tf.fill(rows.shape, 3e38))
     export_tf1(model, str(tmp_path / "broken" / "model.ckpt"))
     return str(tmp_path / "broken" / "model.ckpt")
 
