@@ -271,6 +271,11 @@ def check_start() -> None:
     if holds_checkpoint(folder):
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
+        if FLAGS.albert_hub_module_handle:
+            raise InputError(
+                f"--albert_hub_module_handle={FLAGS.albert_hub_module_handle} cannot "
+                "be the model to start from: modules of TensorFlow Hub are not read; "
+                "give --init_checkpoint, a checkpoint of the same model.")
         raise InputError(
             f"there is no model to start from: {folder} holds no checkpoint and no "
             "--init_checkpoint is given; give one"

@@ -164,8 +164,9 @@ _WITHOUT_EFFECT = {
 def define_old_flags() -> None:
     """Flags of the release that are understood, with a warning."""
     for name, why in _WITHOUT_EFFECT.items():
-        flags.DEFINE_string(name, None, f"As in the release; without effect: {why}."
-                            + _OLD)
+        # Some are written without a value.
+        define = flags.DEFINE_bool if name == "use_einsum" else flags.DEFINE_string
+        define(name, None, f"As in the release; without effect: {why}." + _OLD)
     flags.DEFINE_integer(
         "num_keep_checkpoint", None, "As in the release: the same as "
         "--keep_checkpoint_max." + _OLD, lower_bound=0, upper_bound=MOST)
@@ -174,7 +175,7 @@ def define_old_flags() -> None:
 def use_old_flags() -> None:
     """Warns of old flags without effect, and takes others for their new names."""
     for name, why in _WITHOUT_EFFECT.items():
-        if FLAGS[name].value:
+        if FLAGS[name].present:
             logging.warning("--%s=%s has no effect: %s.", name, FLAGS[name].value, why)
     count = FLAGS.num_keep_checkpoint
     if count is not None:

@@ -79,7 +79,7 @@ def test_options_of_the_flags():
         output_dir="out", num_train_steps=7, train_batch_size=64, eval_batch_size=3,
         iterations_per_loop=11, save_checkpoints_steps=9, keep_checkpoint_max=0,
         init_checkpoint="init", init_from_group0=True, allow_partial_init=True,
-        from_scratch=True, early_stopping=0,
+        from_scratch=True, early_stopping=0, resume_from="",
         step=dict(gradient_accumulation_steps=4, random_seed=12, clip_norm=2.0,
                   replica_gradients="sum", count_duplicate_rows=False,
                   jit_compile=True, dtype="bfloat16", recompute=True))

@@ -397,7 +397,7 @@ def test_partial_start_is_reported(results):
 
 def test_old_flags_are_understood_with_a_warning(results, data):
     log = results.ok("partial init")["log"]
-    for name in ("master=grpc://a:1", "num_tpu_cores=8", "use_einsum=true",
+    for name in ("master=grpc://a:1", "num_tpu_cores=8", "use_einsum=True",
                  "albert_hub_module_handle=https://hub/albert"):
         assert f"--{name} has no effect: " in log
     assert "--num_keep_checkpoint is called --keep_checkpoint_max now" in log
