@@ -319,8 +319,7 @@ class _Training:
                     self.progress.restart(end)
                 else:
                     self._report(metrics)
-            if run.signals.received is not None:
-                raise Stopped(run.signals.received)
+            self._stop_if_asked()
             self.train_summaries.write_summaries(metrics)
             self.train_summaries.flush()
         self._report(self.trainer.current_metrics())
@@ -328,10 +327,7 @@ class _Training:
     def _on_step(self) -> None:
         """After each step on the host."""
         run = self.run
-        if run.signals.received is not None:
-            # Before anything is saved.
-            self._check_finite()
-            raise Stopped(run.signals.received)
+        self._stop_if_asked()
         if self._traced(run.current_step - 1):
             self.progress.restart(run.current_step)
         if self.progress.due():
@@ -341,6 +337,20 @@ class _Training:
             alone = not isinstance(
                 run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
             self._report(self.trainer.current_metrics() if alone else {})
+
+    def _stop_if_asked(self) -> None:
+        """Raises Stopped if a signal came; of several workers, all after the same step,
+        for a signal that any of them got."""
+        number, asked = self.run.signals.received, self.trainer.stop_asked
+        if asked is not None:
+            if number is not None:
+                asked.assign(1.0)
+            number = (number or signal.SIGTERM) if (
+                self.trainer.stop_agreed.numpy() > 0) else None
+        if number is not None:
+            # Before anything is saved.
+            self._check_finite()
+            raise Stopped(number)
 
     def _traced(self, first: int, end: Optional[int] = None) -> bool:
         """Whether steps were the first ones of a shape, which take long: they say

@@ -139,6 +139,16 @@ class Trainer(orbit.StandardTrainer):
             # Every replica finds the same and keeps it; nothing is exchanged.
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+        # Above 0 on every worker alike once one of them was asked to stop: workers can
+        # only save together, after the same step.
+        self.stop_asked = self.stop_agreed = None
+        if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+                and self.strategy.num_replicas_in_sync > 1):
+            self.stop_asked, self.stop_agreed = (
+                tf.Variable(0.0, trainable=False, name=name,
+                            synchronization=tf.VariableSynchronization.ON_READ,
+                            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+                for name in ("stop_asked", "stop_agreed"))
         # XLA cannot compile the exchange between replicas that are not TPUs, so
         # with several of them only the computation before it is compiled.
         jit = options.jit_compile and not on_tpu
@@ -275,8 +285,11 @@ class Trainer(orbit.StandardTrainer):
         loss, gradients, norm, sums = compute(features, step, replica)
         if context.num_replicas_in_sync > 1:
             # One exchange for everything; the mean loss is not finite if any is.
-            loss, norm, gradients = context.all_reduce(
-                tf.distribute.ReduceOp.MEAN, [loss, norm, gradients])
+            asked = [] if self.stop_asked is None else [tf.identity(self.stop_asked)]
+            loss, norm, gradients, asked = context.all_reduce(
+                tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, asked])
+            if asked:
+                self.stop_agreed.assign(asked[0])
             if self.options.replica_gradients == "sum":
                 gradients = [g * context.num_replicas_in_sync for g in gradients]
         good = tf.math.is_finite(loss + norm)

@@ -529,6 +529,29 @@ def test_two_workers_killed_and_resumed(data, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_signal_to_one_worker_saves_once_and_stops_all(data, tmp_path):
+    """A pre-emption; then the chief dies, and the other says so."""
+    def args():
+        return worker_arguments(data, tmp_path, num_train_steps=10**6,
+                                save_checkpoints_steps=1000, iterations_per_loop=100)
+
+    workers = start_workers(args())
+    stop(workers[1], tmp_path, signal.SIGTERM, 0.1)
+    outputs = [finish(worker, 128 + signal.SIGTERM) for worker in workers]
+    steps = {re.search("Stopped by signal 15 at step (\\d+)", output)[1]
+             for output in outputs}
+    [step] = steps
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith(f"model.ckpt-{step}")
+
+    workers = start_workers(args())
+    stop(workers[0], tmp_path, signal.SIGKILL, 0.1)
+    workers[0].communicate()
+    output = finish(workers[1], 1)
+    assert f"Resuming at step {step} from" in output
+    assert "another worker has ended or cannot be reached (" in output
+
+
+@pytest.mark.slow
 def test_only_the_chief_writes_and_workers_start_together(data, tmp_path):
     def args(index, **changes):
         return worker_arguments(
