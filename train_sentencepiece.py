@@ -17,10 +17,10 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, parallel
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
-from albert_tf.progress import Progress
+from albert_tf.progress import Progress, amount
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS
@@ -42,13 +42,44 @@ flags.DEFINE_float(
     "and Japanese.")
 flags.DEFINE_integer(
     "input_sentence_size", _DEFAULTS.input_sentence_size,
-    "Train on this many sentences drawn at random, if there are more. They are "
-    "held in memory. The trainer fixes the seed of that draw.")
+    "Train on this many sentences drawn at random, if there are more, always the same "
+    "ones. They are held in memory; by default fewer are drawn where it is too small.")
 flags.DEFINE_integer(
     "num_threads", _DEFAULTS.num_threads,
     "Threads of the trainer. The result depends on their number (sums round "
     "differently), so the default is the same on every machine.")
 flags.DEFINE_bool("verbose", False, "Show the trainer's own log.")
+
+
+def input_sentence_size(paths):
+    """The flag, or its default lowered to what fits the memory."""
+    wanted, size = FLAGS.input_sentence_size, files.total_size(paths)
+    if size is None:  # remote
+        return wanted
+    text, read_bytes = [], 0
+    for _, line in files.read_lines(paths[0]):
+        text += [line] * bool(line.strip())
+        read_bytes += len(line.encode())
+        if read_bytes > 1 << 18:
+            break
+    if not text:
+        return wanted
+    if any(path.endswith(files.COMPRESSED) for path in paths):
+        size *= 4  # about
+    sentences = min(wanted, size / read_bytes * len(text))
+    memory = train_sentencepiece.memory_of_sentence(text)
+    free = parallel.available_memory()
+    if sentences * memory <= free:
+        return wanted
+    fits = int(free / memory)
+    found = (f"{sentences:,.0f} sentences would take about "
+             f"{amount(sentences * memory)} of memory, and {amount(free)} are free")
+    if FLAGS["input_sentence_size"].present or fits <= 100:
+        raise InputError(
+            f"--input_sentence_size={wanted}: {found}; give {fits} at most, or none.")
+    logging.warning("%s: --input_sentence_size is lowered to %d, drawn at random.",
+                    found, fits)
+    return fits
 
 
 def read(paths):
@@ -71,6 +102,7 @@ def main(argv):
         *(FLAGS[name].value for name in train_sentencepiece.Options._fields))
     train_sentencepiece.check(options)
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
+    options = options._replace(input_sentence_size=input_sentence_size(paths))
     prefix = FLAGS.output_prefix
     if os.path.basename(prefix) in ("", ".", ".."):
         raise InputError(

@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import sentencepiece
 
@@ -24,6 +24,8 @@ from albert_tf.tokenization.cleaning import preprocess_text
 # The pieces that stand first, whose ids the data and the models rely on.
 CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
+# Memory for each byte of text, measured; and what tells the one from the other.
+_BYTES_OF_WORDS, _BYTES_OF_SENTENCES, _LONGEST_MEAN_WORD = 20, 60, 30
 # The trainer's time grows with the square of what has no blank in it.
 _LONGEST_WORD = 4096
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
@@ -165,6 +167,18 @@ def _drawn(lines: Iterable[bytes], size: int) -> Iterator[str]:
     held.reverse()
     while held:  # Freed as the trainer takes them.
         yield held.pop()[:-1].decode("utf-8", "surrogatepass")
+
+
+def memory_of_sentence(sample: Sequence[str]) -> float:
+    """Bytes of memory that the trainer takes for a sentence of a text like the sample,
+    mostly for the suffix array of what stands between two blanks: words, which come
+    again, or (Chinese, Thai) whole sentences."""
+    texts = [line for line in sample if line.strip()] or [" "]
+    num_bytes = sum(len(line.encode("utf-8", "replace")) for line in texts)
+    words = sum(len(line.split()) for line in texts)
+    factor = (_BYTES_OF_WORDS if num_bytes < _LONGEST_MEAN_WORD * max(words, 1)
+              else _BYTES_OF_SENTENCES)
+    return factor * num_bytes / len(texts)
 
 
 class _Source:
