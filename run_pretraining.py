@@ -255,13 +255,15 @@ def main(argv):
     del argv
     config = cli_flags.model_config()
     options = cli_flags.run_options()
+    cli_flags.check_memory(
+        config, options, length=FLAGS.max_seq_length,
+        predictions=FLAGS.max_predictions_per_seq)
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "
             "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    cli_flags.check_memory(config)
     masking = _masking_options()
     data = _data(config)
     files.make_directory(options.output_dir, "--output_dir")

@@ -15,6 +15,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.progress import amount
 from albert_tf.training.cluster import Cluster
+from albert_tf.training.memory import training_memory
 from albert_tf.training.options import (
     RunOptions, StepOptions, check_batch_sizes)
 
@@ -89,9 +90,11 @@ def _with_overrides(config: AlbertConfig) -> AlbertConfig:
         raise InputError(f"--config_overrides: {error}") from error
 
 
-def check_memory(config: AlbertConfig) -> None:
+def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
+                 **batch: int) -> None:
     """Raises InputError where the machine has not got the memory that the model's
-    weights need, and gradients and moments where they are trained here."""
+    weights need, and gradients and moments where they are trained here; with `options`
+    also what a part of a batch needs, `batch` for training_memory."""
     here = FLAGS.do_train and not (
         FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
         or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
@@ -104,6 +107,19 @@ def check_memory(config: AlbertConfig) -> None:
             + (" with gradients and the optimizer's moments" if here else "")
             + f", but {amount(free)} are free; give a smaller one (--model, "
             "--albert_config_file, --config_overrides), or take a larger machine.")
+    if options is None or not here:
+        return
+    workers = max(1, _known_replicas() // (FLAGS.num_virtual_cpus or 1))
+    rows = options.train_batch_size // (
+        options.step.gradient_accumulation_steps * workers)
+    for_batch = training_memory(config, options.step, rows, **batch)
+    if needed + for_batch > free:
+        raise InputError(
+            f"--train_batch_size={options.train_batch_size}: {rows} sequences of "
+            f"{batch['length']} at once take at least {amount(for_batch)} of memory, "
+            f"the model {amount(needed)}, but {amount(free)} are free; give a larger "
+            "--gradient_accumulation_steps, --recompute, --dtype=bfloat16 or a smaller "
+            "batch.")
 
 
 def config_overrides() -> dict[str, str]:

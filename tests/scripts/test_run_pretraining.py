@@ -257,6 +257,11 @@ EARLY = {
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
+    "memory of a batch": (
+        dict(train_batch_size=2 * 10**9),
+        r"--train_batch_size=2000000000: 2000000000 sequences of 8 at once take at "
+        r"least [\d.]+ TB of memory, the model .*, but .* are free; give a larger "
+        "--gradient_accumulation_steps"),
     "batch in parts": (
         dict(gradient_accumulation_steps=3, input_file="{data}/later_id.tfrecord"),
         r"--train_batch_size 8 must be a positive multiple of 3, the number of "
