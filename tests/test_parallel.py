@@ -3,11 +3,14 @@
 Workers: tests/pretraining_data/test_local.py.
 """
 
+import subprocess
 import sys
+import time
 
 import pytest
 
 from albert_tf import parallel
+from tests.helpers import ROOT
 
 
 @pytest.mark.parametrize("line, folder, limit, used, cache", [
@@ -29,3 +32,27 @@ def test_control_groups_limit_the_memory(tmp_path, line, folder, limit, used, ca
 
 def test_available_memory():
     assert 0 < parallel.available_memory() < sys.maxsize
+
+
+ENDED = """
+import sys, time
+from albert_tf.errors import InputError
+from albert_tf.parallel import WorkerPool
+from tests.test_parallel import sleep
+try:
+    with WorkerPool(sleep, 2) as pool:
+        for _ in pool.in_order([0, 600, 600], "sleeping"):
+            raise InputError("wrong")
+except InputError as error:
+    print(error)
+"""
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+
+def test_an_error_ends_workers_in_the_middle_of_their_work():
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True,
+                          cwd=ROOT, check=False, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("wrong\n", "", 0)
