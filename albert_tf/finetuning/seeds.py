@@ -108,7 +108,8 @@ def _train_one(task: Any, strategy: Any, train: Callable[[], str]) -> dict[str, 
 
     settings = task.settings
     folder = settings.run.output_dir
-    # The run before leaves nothing: neither memory nor names.
+    # The run before leaves nothing: neither memory nor names. Outside of the strategy's
+    # scope, which lies in what is cleared.
     tf_keras.backend.clear_session()
     gc.collect()
     files.make_directory(folder, "--output_dir")

@@ -227,12 +227,16 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
         tables = {split: _features(task, split, data, paths[split])
                   for split, data in sets.items()}
         task.check_features(sets, tables)
-        with strategy.scope():
-            if settings.several:
-                seeds.train_all(task, strategy, lambda: _run(task, sets, tables))
-                # By the best of them.
-                task.settings = dataclasses.replace(settings, do_train=False)
-            _run(task, sets, tables)
+
+        def run() -> str:
+            with strategy.scope():
+                return _run(task, sets, tables)
+
+        if settings.several:
+            seeds.train_all(task, strategy, run)
+            # By the best of them.
+            task.settings = dataclasses.replace(settings, do_train=False)
+        run()
 
 
 def _features(task: FineTuningTask, split: str, data: ExampleSet,

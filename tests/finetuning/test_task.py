@@ -91,7 +91,8 @@ class MadeUp(FineTuningTask):
             iterations_per_loop=2, save_checkpoints_steps=2,
             step=StepOptions(random_seed=random_seed))
         fine_tune(self, Settings(
-            options, CONFIG, None, str(vocabulary), tf.distribute.get_strategy,
+            options, CONFIG, None, str(vocabulary),
+            lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
             *(what in wanted for what in ("train", "eval", "predict")),
             learning_rate=learning_rate, num_warmup_steps=1, optimizer="adamw",
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
