@@ -211,13 +211,13 @@ EARLY = {
     "infinite threshold": (
         dict(COLA, do_eval=True, export_dir="{data}/none", threshold_to_export="inf"),
         "--threshold_to_export=inf is no score"),
+    "batch size and replicas": (
+        dict(COLA, gradient_accumulation_steps=3),
+        "train_batch_size 8 must be a positive multiple of 3"),
 }
 
 # Found when the devices and the model are made:
 LATE = {
-    "batch size and replicas": (
-        dict(COLA, gradient_accumulation_steps=3),
-        "train_batch_size 8 must be a positive multiple of 3"),
     "no encoder": (
         dict(COLA, init_checkpoint="{data}/without_words/model.ckpt",
              albert_config_file="{data}/config.json"),
