@@ -142,7 +142,7 @@ EARLY = {
     "nothing to do": (
         dict(COLA, do_train=None),
         "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
-    "learning rate": (dict(COLA, learning_rate="nan"), "--learning_rate is nan; give"),
+    "learning rate": (dict(COLA, learning_rate="nan"), "learning_rate=nan: nan is not a"),
     "no output_dir": (dict(COLA, output_dir=None), "--output_dir=FOLDER is needed"),
     "no data": (
         dict(COLA, data_dir="{data}/none"),

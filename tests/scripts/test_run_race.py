@@ -95,9 +95,9 @@ WRONG = {
         dict(max_qa_lenght=1), "Unknown command line flag 'max_qa_lenght'. Did you"),
     # What the recipe sets before shows in the log.
     "recipe without dropout": (
-        dict(recipe="true", learning_rate=-1,
+        dict(recipe="true", high_only="true", middle_only="true",
              config_overrides="hidden_dropout_prob=0,attention_probs_dropout_prob=0"),
-        "--learning_rate is -1.0; give a number"),
+        "--high_only and --middle_only exclude each other"),
 }
 
 USE = {**FLAGS, "do_train": "false", "do_eval": "false", "do_predict": "true",
