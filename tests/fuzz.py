@@ -100,7 +100,8 @@ COMMANDS = {
         "again": (dict(output_dir="sentiment", data_dir="glue", do_predict="true",
                        num_workers=1),
                   ["sentiment/task.json", "sentiment/spm.model",
-                   "sentiment/dev.tf_record", "sentiment/dev.tf_record.fingerprint",
+                   "sentiment/test.tf_record",
+                   "sentiment/test.tf_record.fingerprint.json",
                    "sentiment/albert_config.json", "sentiment/model.ckpt-best.index",
                    "sentiment/model.ckpt-best.data-00000-of-00001"])},
     "run_squad": {
