@@ -42,6 +42,7 @@ def lazily(package: str, public: Mapping[str, str]
 
 
 __getattr__, __dir__ = lazily(__name__, {
+    "checkpoints.load": "load",
     "config": "AlbertConfig",
     "errors": "InputError",
     "modeling.albert": "AlbertModel",

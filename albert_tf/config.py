@@ -7,12 +7,13 @@ from typing import Any, Mapping
 from albert_tf import files
 from albert_tf.errors import InputError
 
-ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 # Sizes are indices of 32 bits; every layer is built, so that more take hours.
 _LARGEST_SIZE = 2**31 - 1
 _MOST = dict(num_hidden_layers=1000, num_hidden_groups=1000, inner_group_num=1000)
 _LARGEST_DEVIATION = 10.0
+_LARGEST_EPSILON = 1.0
 
 # Types of the layers' matrix products and activations; variables are float32.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -24,6 +25,14 @@ CONFIG_FILE = "albert_config.json"
 # 4 of the paper): everything, the attention sub-layers alone, the feed-forward
 # sub-layers alone, or nothing.
 SHARING = ("all", "attention", "ffn", "none")
+
+# How the group of a layer l of L in G groups is computed: by name, the formula. They
+# differ only by rounding, and for few L and G (22 layers in 22 groups).
+GROUPINGS = {
+    "release": lambda l, L, G: int(l / L * G),
+    "huggingface": lambda l, L, G: int(l / (L / G)),
+    "even": lambda l, L, G: l * G // L,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,14 +58,22 @@ class AlbertConfig:
     inner_group_num: int = 1  # blocks inside each layer
     down_scale_factor: int = 1  # in the released files; unused, there and here
     # Activation of the feed-forward sub-layer and of the masked-LM transform, one of
-    # ACTIVATIONS; gelu is its tanh form.
+    # ACTIVATIONS; gelu is its tanh form, Hugging Face's "gelu_new", and gelu_erf the
+    # exact one, Hugging Face's "gelu".
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.0  # of embeddings and sub-layer outputs
     attention_probs_dropout_prob: float = 0.0
     max_position_embeddings: int = 512  # longest sequence
     type_vocab_size: int = 2  # number of segment ids
     initializer_range: float = 0.02  # standard deviation of the initial weights
-    parameter_sharing: str = "all"  # one of SHARING; not in the released files
+    # From here on: not in the released files, and written only where they differ.
+    parameter_sharing: str = "all"  # one of SHARING
+    # What models of other libraries have, so that each can be computed as it was made.
+    layer_norm_eps: float = 1e-12
+    masked_lm_layer_norm_eps: float = 0.0  # of the masked-LM head; 0: as the others
+    use_pooler: bool = True
+    project_embeddings: bool = False  # a projection even where E = H
+    layer_grouping: str = "release"  # one of GROUPINGS
     # Keys of the JSON file that mean nothing here; kept and written back.
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -80,12 +97,18 @@ class AlbertConfig:
                 f"config: initializer_range is {shown(self.initializer_range)}; a "
                 "standard deviation of weights is above 0 and at most "
                 f"{_LARGEST_DEVIATION:g}.")
+        for name in ("layer_norm_eps", "masked_lm_layer_norm_eps"):
+            if not 0 <= getattr(self, name) <= _LARGEST_EPSILON:
+                raise InputError(
+                    f"config: {name} is {shown(getattr(self, name))}; it must be from 0 "
+                    f"to {_LARGEST_EPSILON:g}.")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "
                 f"num_attention_heads {self.num_attention_heads}.")
         for name, known in (("hidden_act", ACTIVATIONS),
-                            ("parameter_sharing", SHARING)):
+                            ("parameter_sharing", SHARING),
+                            ("layer_grouping", tuple(GROUPINGS))):
             if getattr(self, name) not in known:
                 raise InputError(
                     f"config: {name} is '{getattr(self, name)}'; it must be one of "
@@ -93,14 +116,23 @@ class AlbertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "AlbertConfig":
-        """A config from the keys of a JSON file; unknown keys go to `extra`."""
+        """A config from the keys of a JSON file; unknown keys go to `extra`.
+
+        Hugging Face's config.json (told by `model_type` or `architectures`) is read as
+        it is meant there: its "gelu" is `gelu_erf` here, for example.
+        """
         known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
         values = dict(values)
+        if "model_type" in values or "architectures" in values:
+            values = from_huggingface(values)
+        elif values.get("hidden_act") == "gelu_new":
+            values["hidden_act"] = "gelu"
         # The release writes null for the linear activation.
         if values.get("hidden_act", "") is None:
             values["hidden_act"] = "linear"
         extra = {k: v for k, v in values.items() if k not in known}
-        return cls(**{k: v for k, v in values.items() if k in known}, extra=extra)
+        return cls(**{k: v for k, v in values.items() if k in known},
+                   extra=extra).simplified()
 
     @classmethod
     def from_json_file(cls, path: str) -> "AlbertConfig":
@@ -123,6 +155,20 @@ class AlbertConfig:
                 f"no model is named '{name}'; known: {', '.join(NAMED)}.")
         return cls(**NAMED[name]).replace(**changes)
 
+    def simplified(self) -> "AlbertConfig":
+        """The same model without fields that make no difference to it."""
+        changes = {}
+        if self.embedding_size != self.hidden_size:
+            changes["project_embeddings"] = False
+        if self.masked_lm_layer_norm_eps == self.layer_norm_eps:
+            changes["masked_lm_layer_norm_eps"] = 0.0
+        if self.layer_grouping != "release":
+            plain = dataclasses.replace(self, layer_grouping="release")
+            if all(plain.group_of_layer(layer) == self.group_of_layer(layer)
+                   for layer in range(self.num_hidden_layers)):
+                changes["layer_grouping"] = "release"
+        return dataclasses.replace(self, **changes) if changes else self
+
     def replace(self, **changes) -> "AlbertConfig":
         """A copy with some fields changed; strings are read as the field's type."""
         types = {field.name: field.type for field in dataclasses.fields(self)}
@@ -132,33 +178,43 @@ class AlbertConfig:
                     f"config: no field is named '{name}'; the fields are "
                     f"{', '.join(n for n in types if n != 'extra')}.")
             if isinstance(value, str) and types[name] is not str:
+                read = _truth if types[name] is bool else types[name]
                 try:
-                    changes[name] = types[name](value)
-                except ValueError as error:
-                    raise InputError(
-                        f"config: {name} is {shown(value)}; it must be a number "
-                        f"({types[name].__name__}).") from error
+                    changes[name] = read(value)
+                except (KeyError, ValueError) as error:
+                    wanted = ("true or false" if types[name] is bool
+                              else f"a number ({types[name].__name__})")
+                    raise InputError(f"config: {name} is {shown(value)}; it must be "
+                                     f"{wanted}.") from error
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """The keys of the JSON file; parameter_sharing only where it matters."""
+        """The keys of the JSON file; those that the release lacks where they matter."""
         values = {field.name: getattr(self, field.name)
                   for field in dataclasses.fields(self) if field.name != "extra"}
-        if self.parameter_sharing == "all":
-            del values["parameter_sharing"]
+        for field in dataclasses.fields(self):
+            if field.name in _NOT_RELEASED and values[field.name] == field.default:
+                del values[field.name]
         return {**values, **self.extra}
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def group_of_layer(self, layer: int) -> int:
-        """Group of a layer: int(l / L * G), in floats as the release computes it.
+        """Group of a layer: int(l / L * G), in floats as the release computes it, or
+        as `layer_grouping` says.
 
         For a few settings, such as 49 layers in 49 groups, rounding gives another group
         than l * G // L, and some groups have no layer; likewise with more groups than
         layers.
         """
-        return int(layer / self.num_hidden_layers * self.num_hidden_groups)
+        return GROUPINGS[self.layer_grouping](
+            layer, self.num_hidden_layers, self.num_hidden_groups)
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a dense layer leads from E to H."""
+        return self.project_embeddings or self.embedding_size != self.hidden_size
 
     def attention_index(self, layer: int) -> int:
         """Index of the attention parameters that a layer uses."""
@@ -180,11 +236,58 @@ def shown(value: Any) -> str:
 
 
 def _check_type(field: dataclasses.Field, value: Any) -> None:
-    accepted = {int: int, float: (int, float), str: str}.get(field.type, Mapping)
-    if not isinstance(value, accepted) or isinstance(value, bool):
+    accepted = {int: int, float: (int, float), str: str, bool: bool}.get(
+        field.type, Mapping)
+    if not isinstance(value, accepted) or (
+            isinstance(value, bool) and field.type is not bool):
         raise InputError(
             f"config: {field.name} is {shown(value)}; it must be of type "
             f"{getattr(field.type, '__name__', 'dict')}.")
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+
+
+_NOT_RELEASED = ("parameter_sharing", "layer_norm_eps", "masked_lm_layer_norm_eps",
+                 "use_pooler", "project_embeddings", "layer_grouping")
+
+# Names of activations: Hugging Face's → ours.
+HUGGINGFACE_ACTIVATIONS = {
+    "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+# The defaults of its AlbertConfig that differ from ours, for keys that are left out.
+_HUGGINGFACE_DEFAULTS = {"hidden_act": "gelu_new"}
+# Its architectures that have a pooler.
+_WITH_POOLER = ("AlbertModel", "AlbertForPreTraining", "AlbertForSequenceClassification",
+                "AlbertForMultipleChoice")
+
+
+def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Our keys and values of Hugging Face's config.json; what means nothing here stands
+    under "huggingface", to be written back there."""
+    kind = values.get("model_type", "albert")
+    if kind != "albert":
+        raise InputError(f"config: model_type is {shown(kind)}, but must be 'albert'; "
+                         "models of another kind cannot be read.")
+    values = {**_HUGGINGFACE_DEFAULTS, **values}
+    known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
+    own = {name: value for name, value in values.items() if name in known}
+    if isinstance(act := own["hidden_act"], str):
+        if act not in HUGGINGFACE_ACTIVATIONS:
+            raise InputError(
+                f"config: hidden_act is '{act}'; of Hugging Face's activations these "
+                f"can be computed: {', '.join(HUGGINGFACE_ACTIVATIONS)}.")
+        own["hidden_act"] = HUGGINGFACE_ACTIVATIONS[act]
+    if values.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError("config: position_embedding_type is "
+                         f"{shown(values['position_embedding_type'])}; positions that "
+                         "are not absolute cannot be computed.")
+    classes = values.get("architectures") or ["AlbertModel"]
+    return {**own, "layer_grouping": "huggingface", "project_embeddings": True,
+            "use_pooler": classes[0] in _WITH_POOLER,
+            "huggingface": {name: value for name, value in values.items()
+                            if name not in known}}
 
 
 def _size(layers, hidden, heads, dropout=0.0, **more):

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "pretraining_data": {"tokenization", "records", "masking"},
     "modeling.kernels": set(),
     "modeling": {"modeling.kernels"},
-    "checkpoints": set(),
+    "checkpoints": {"modeling", "tokenization"},
     "training": {"modeling", "modeling.kernels", "checkpoints", "records", "masking"},
     "finetuning.tasks": {"tokenization", "records", "finetuning.metrics"},
     "finetuning": {"finetuning.tasks", "training", "modeling", "checkpoints",

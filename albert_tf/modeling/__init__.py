@@ -8,5 +8,5 @@ __getattr__, __dir__ = lazily(__name__, {
     "encoder": "Computation",
     "models":
         "AlbertForConditionalSpans AlbertForMultipleChoice AlbertForPreTraining "
-        "AlbertForSequenceClassification AlbertForSpans",
+        "AlbertForSequenceClassification AlbertForSpans AlbertWithHeads",
 })

@@ -41,7 +41,8 @@ class Embeddings(NamedLayer):
             "token_type_embeddings", config.type_vocab_size)
         self.position_embeddings = table(
             "position_embeddings", config.max_position_embeddings)
-        self.layer_norm = LayerNorm(f"{self.scope}/LayerNorm", width)
+        self.layer_norm = LayerNorm(
+            f"{self.scope}/LayerNorm", width, config.layer_norm_eps)
 
     def call(self, input_ids, segment_ids, seeds: DropoutSeeds):
         """int32 [B, S], int32 [B, S] → float [B, S, E]."""
@@ -86,8 +87,10 @@ class AlbertModel(ConfiguredModel):
         super().__init__(config, name)
         self.embeddings = Embeddings(config)
         self.encoder = Encoder(config)
-        self.pooler = Dense("bert/pooler/dense", config.hidden_size,
-                            config.hidden_size, kernel_initializer(config), "tanh")
+        self.pooler = None
+        if config.use_pooler:
+            self.pooler = Dense("bert/pooler/dense", config.hidden_size,
+                                config.hidden_size, kernel_initializer(config), "tanh")
 
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
              seed: Optional[tf.Tensor] = None,
@@ -111,8 +114,9 @@ class AlbertModel(ConfiguredModel):
         Returns:
           `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H] in the
           computation's dtype, one for each layer; `sequence_output` [B, S, H], the last
-          of them; `pooled_output` [B, H] float32, of position 0. With `positions`,
-          sequence_output and the last of encoder_outputs are [B, Q, H], in their order.
+          of them; `pooled_output` [B, H] float32, of position 0, if the config has a
+          pooler. With `positions`, sequence_output and the last of encoder_outputs are
+          [B, Q, H], in their order.
         """
         input_ids, mask, segment_ids = self._checked(inputs)
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
@@ -129,12 +133,14 @@ class AlbertModel(ConfiguredModel):
         first = outputs[-1][:, 0]
         if positions is not None:
             outputs[-1] = outputs[-1][:, 1:]
-        return {
+        found = {
             "embedding_output": embedding_output,
             "encoder_outputs": outputs,
             "sequence_output": outputs[-1],
-            "pooled_output": self.pooler(tf.cast(first, tf.float32)),
         }
+        if self.pooler is not None:
+            found["pooled_output"] = self.pooler(tf.cast(first, tf.float32))
+        return found
 
     def _checked(self, inputs):
         """input_ids, input_mask and segment_ids, of one shape."""

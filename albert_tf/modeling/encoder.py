@@ -89,7 +89,8 @@ class AttentionBlock(NamedLayer):
         self.key = dense("self/key")
         self.value = dense("self/value")
         self.output_dense = dense("output/dense")
-        self.layer_norm = LayerNorm(f"{scope}/LayerNorm", size)
+        self.layer_norm = LayerNorm(
+            f"{scope}/LayerNorm", size, config.layer_norm_eps)
 
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[AttentionWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
@@ -132,7 +133,8 @@ class AttentionBlock(NamedLayer):
         return parts.add_and_normalize(
             product(of_queries.from_heads(context), weights.output_kernel),
             weights.output_bias, queries, weights.gamma, weights.beta,
-            seeds.draw(tf.shape(queries), self.hidden_dropout_prob))
+            seeds.draw(tf.shape(queries), self.hidden_dropout_prob),
+            self.layer_norm.epsilon)
 
     def _heads(self, hidden, layout, kernel, bias):
         """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
@@ -167,7 +169,8 @@ class FeedForwardBlock(NamedLayer):
         self.output_dense = Dense(
             f"{self.scope}/intermediate/output/dense", width, size,
             kernel_initializer(config))
-        self.layer_norm = LayerNorm(f"{scope}/LayerNorm_1", size)
+        self.layer_norm = LayerNorm(
+            f"{scope}/LayerNorm_1", size, config.layer_norm_eps)
 
     def layer_weights(self, dtype: tf.DType, uses: int) -> list[FeedForwardWeights]:
         """The weights for each of the `uses` layers; kernels in `dtype`."""
@@ -191,7 +194,7 @@ class FeedForwardBlock(NamedLayer):
         return parts.add_and_normalize(
             product(inner, weights.output_kernel), weights.output_bias, hidden,
             weights.gamma, weights.beta,
-            seeds.draw(tf.shape(hidden), self.dropout_prob))
+            seeds.draw(tf.shape(hidden), self.dropout_prob), self.layer_norm.epsilon)
 
 
 class Encoder(NamedLayer):
@@ -203,7 +206,7 @@ class Encoder(NamedLayer):
         super().__init__("bert/encoder")
         self.config = config
         self.projection = None
-        if config.embedding_size != config.hidden_size:
+        if config.projects_embeddings:
             self.projection = Dense(
                 f"{self.scope}/embedding_hidden_mapping_in",
                 config.embedding_size, config.hidden_size, kernel_initializer(config))

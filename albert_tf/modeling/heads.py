@@ -29,7 +29,8 @@ class MaskedLanguageModelHead(NamedLayer):
             f"{self.scope}/transform/dense", config.hidden_size,
             config.embedding_size, kernel_initializer(config), config.hidden_act)
         self.layer_norm = LayerNorm(
-            f"{self.scope}/transform/LayerNorm", config.embedding_size)
+            f"{self.scope}/transform/LayerNorm", config.embedding_size,
+            config.masked_lm_layer_norm_eps or config.layer_norm_eps)
         self.output_bias = self.make_weight("output_bias", [config.vocab_size], "zeros")
 
     def call(self, masked, word_embeddings):
@@ -80,7 +81,8 @@ class EndHead(NamedLayer):
         size = config.hidden_size
         self.dense_0 = Dense("end_logits/dense_0", 2 * size, size,
                              kernel_initializer(config))
-        self.layer_norm = LayerNorm("end_logits/LayerNorm", size)
+        self.layer_norm = LayerNorm(
+            "end_logits/LayerNorm", size, config.layer_norm_eps)
         self.dense_1 = Dense("end_logits/dense_1", size, 1, kernel_initializer(config))
 
     def call(self, hidden, starts):

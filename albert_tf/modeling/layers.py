@@ -68,13 +68,15 @@ class Dense(NamedLayer):
 class LayerNorm(NamedLayer):
     """Normalization over the last axis, with gain `gamma` and offset `beta`."""
 
-    def __init__(self, scope: str, size: int):
+    def __init__(self, scope: str, size: int,
+                 epsilon: float = plain.LAYER_NORM_EPSILON):
         super().__init__(scope)
+        self.epsilon = epsilon
         self.beta = self.make_weight("beta", [size], "zeros")
         self.gamma = self.make_weight("gamma", [size], "ones")
 
     def call(self, inputs):
-        return plain.normalize(inputs, self.gamma, self.beta)
+        return plain.normalize(inputs, self.gamma, self.beta, self.epsilon)
 
 
 def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:

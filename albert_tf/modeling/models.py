@@ -14,6 +14,7 @@ from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import (
     AnswerabilityHead, EndHead, MaskedLanguageModelHead, OutputLayer)
+from albert_tf.modeling.kernels.packing import at_positions
 from albert_tf.modeling.layers import (
     Dense, DropoutSeeds, given_or_drawn, kernel_initializer)
 
@@ -34,7 +35,11 @@ class _EncoderWithHead(ConfiguredModel):
     `segment_ids` int [B, S], and what else a model names; other arguments of calls as
     for AlbertModel.call."""
 
-    def __init__(self, config: AlbertConfig, name: str, **options: Any):
+    def __init__(self, config: AlbertConfig, name: str, needs_pooler: bool = True,
+                 **options: Any):
+        if needs_pooler and not config.use_pooler:
+            raise InputError("config: use_pooler is false, but this model has a head "
+                             "on the pooled output; set it to true.")
         super().__init__(config, name, **options)
         self.bert = AlbertModel(config)
 
@@ -60,7 +65,8 @@ class _EncoderWithHead(ConfiguredModel):
         """For heads that do not see the pooled output: the pooler has no gradient then,
         and the release's optimizer leaves such variables alone; trainable ones would
         decay."""
-        self.bert.pooler.trainable = False
+        if self.bert.pooler is not None:
+            self.bert.pooler.trainable = False
 
 
 class AlbertForPreTraining(_EncoderWithHead):
@@ -185,7 +191,7 @@ class AlbertForSpans(_EncoderWithHead):
     """
 
     def __init__(self, config: AlbertConfig, mask_padding: bool = True):
-        super().__init__(config, "spans", mask_padding=mask_padding)
+        super().__init__(config, "spans", needs_pooler=False, mask_padding=mask_padding)
         self._freeze_pooler()
         self.mask_padding = mask_padding
         self.output_layer = OutputLayer("cls/squad", config.hidden_size, 2)
@@ -232,8 +238,9 @@ class AlbertForConditionalSpans(_EncoderWithHead):
         for name, value in (("start_n_top", start_n_top), ("end_n_top", end_n_top)):
             if value < 1:
                 raise InputError(f"{name} is {value}; it must be 1 or more.")
-        super().__init__(config, "conditional_spans", start_n_top=start_n_top,
-                         end_n_top=end_n_top, dropout_prob=dropout_prob)
+        super().__init__(config, "conditional_spans", needs_pooler=False,
+                         start_n_top=start_n_top, end_n_top=end_n_top,
+                         dropout_prob=dropout_prob)
         self._freeze_pooler()
         self.start_n_top = start_n_top
         self.end_n_top = end_n_top
@@ -287,6 +294,102 @@ class AlbertForConditionalSpans(_EncoderWithHead):
         chosen = tf.one_hot(starts, tf.shape(hidden)[1], dtype=hidden.dtype)
         scores = self.end_head(hidden, tf.matmul(chosen, hidden))
         return tf.nn.log_softmax(_possible(scores, p_mask[:, tf.newaxis]))
+
+
+class AlbertWithHeads(_EncoderWithHead):
+    """The encoder with all heads that a checkpoint holds, and all that they give: what
+    `albert_tf.load` makes.
+
+    >>> model = AlbertWithHeads(AlbertConfig.named("base", vocab_size=100),
+    ...                         {"masked_lm": 1, "classification": 3})
+    >>> outputs = model({"input_ids": tf.constant([[2, 45, 7, 3]])})
+    >>> outputs["mlm_logits"].shape, outputs["logits"].shape
+    (TensorShape([1, 4, 100]), TensorShape([1, 3]))
+
+    Args:
+      heads: masked_lm, sentence_order, classification, multiple_choice,
+        token_classification, spans → the width of their outputs.
+      mask_padding: as for AlbertForSpans.
+      dropout_prob: of what the heads of tasks get, in training.
+    """
+
+    def __init__(self, config: AlbertConfig, heads: Mapping[str, int],
+                 mask_padding: bool = False, dropout_prob: float = 0.1):
+        super().__init__(
+            config, "albert", needs_pooler=not {*heads}.isdisjoint(
+                ("sentence_order", "classification", "multiple_choice")),
+            heads=dict(heads), mask_padding=mask_padding, dropout_prob=dropout_prob)
+        self.mask_padding, self.dropout_prob = mask_padding, dropout_prob
+        self.predictions = (
+            MaskedLanguageModelHead(config) if "masked_lm" in heads else None)
+        scopes = {"sentence_order": "cls/seq_relationship", "spans": "cls/squad"}
+        self.output_layers = {
+            head: OutputLayer(scopes.get(head, ""), config.hidden_size, width)
+            for head, width in heads.items() if head != "masked_lm"}
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """Features [B, S], for multiple choice [B, C, S], and `masked_lm_positions`
+        [B, P], by default all positions.
+
+        Returns:
+          `sequence_output` [B, S, H], `pooled_output` [B, H] if there is a pooler, for
+          multiple choice [B, C, S, H] and [B, C, H]; and of the heads `mlm_logits`
+          [B, P, V], `sentence_order_logits` [B, 2], `logits` [B, K], [B, C] or
+          [B, S, K], `start_logits`, `end_logits`, `start_log_probs`, `end_log_probs`
+          [B, S].
+        """
+        ids = tf.convert_to_tensor(features["input_ids"])
+        features = {**features, "input_ids": ids}
+        choices = tf.shape(ids)[:2] if "multiple_choice" in self.output_layers else None
+        if choices is not None:
+            features = {name: tf.reshape(features[name], [-1, tf.shape(ids)[2]])
+                        for name in ("input_ids", "input_mask", "segment_ids")
+                        if features.get(name) is not None}
+        outputs, seeds = self._encode(features, training, seed, computation,
+                                      padding_is_read=True)
+        found = {name: outputs[name] for name in ("sequence_output", "pooled_output")
+                 if name in outputs}
+        sequence, pooled = (seeds.dropout(found[name], self.dropout_prob)
+                            if name in found else None
+                            for name in ("sequence_output", "pooled_output"))
+        if self.predictions is not None:
+            positions = features.get("masked_lm_positions")
+            hidden = outputs["sequence_output"]
+            found["mlm_logits"] = self.predictions(
+                hidden if positions is None else at_positions(hidden, positions),
+                self.bert.embeddings.word_embeddings)
+        for head, layer in self.output_layers.items():
+            if head == "sentence_order":
+                found["sentence_order_logits"] = layer(outputs["pooled_output"])
+            elif head == "spans":
+                found |= self._spans(_of_positions(layer, sequence), features)
+            elif head == "token_classification":
+                found["logits"] = _of_positions(layer, sequence)
+            else:
+                found["logits"] = layer(pooled)
+        if choices is not None:
+            found = {name: tf.reshape(value, tf.concat(
+                [choices, tf.shape(value)[1:]], axis=0)) for name, value in found.items()}
+            found["logits"] = found["logits"][..., 0]
+        return found
+
+    def _spans(self, logits, features):
+        found = dict(zip(("start_logits", "end_logits"), tf.unstack(logits, axis=-1)))
+        mask = features.get("input_mask") if self.mask_padding else None
+        for name in ("start", "end"):
+            scores = found[f"{name}_logits"]
+            if mask is not None:
+                scores = tf.where(tf.cast(mask, tf.bool), scores, -IMPOSSIBLE_SCORE)
+            found[f"{name}_log_probs"] = tf.nn.log_softmax(scores)
+        return found
+
+
+def _of_positions(layer, hidden):
+    """[B, S, H] → [B, S, K]."""
+    batch, length, size = tf.unstack(tf.shape(hidden))
+    return tf.reshape(layer(tf.reshape(hidden, [-1, size])), [batch, length, -1])
 
 
 def _possible(scores, p_mask):

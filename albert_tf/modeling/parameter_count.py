@@ -13,7 +13,7 @@ class ParameterCount:
     """Numbers of parameters of the parts of a model."""
 
     embeddings: int  # word, token type and position tables, and their LayerNorm
-    projection: int  # from width E to H; 0 where they are equal
+    projection: int  # from width E to H; 0 where there is none
     attention: int  # all attention sub-layers, with their LayerNorm
     feed_forward: int  # all feed-forward sub-layers, with their LayerNorm
     pooler: int  # the dense layer on the first piece
@@ -53,13 +53,13 @@ def count_parameters(config: AlbertConfig) -> ParameterCount:
     layer_norm = 2 * hidden
     return ParameterCount(
         embeddings=rows * embedding + 2 * embedding,
-        projection=_dense(embedding, hidden) if embedding != hidden else 0,
+        projection=_dense(embedding, hidden) if config.projects_embeddings else 0,
         attention=attention_blocks * config.inner_group_num * (
             4 * _dense(hidden, hidden) + layer_norm),
         feed_forward=ffn_blocks * config.inner_group_num * (
             _dense(hidden, config.intermediate_size)
             + _dense(config.intermediate_size, hidden) + layer_norm),
-        pooler=_dense(hidden, hidden),
+        pooler=_dense(hidden, hidden) if config.use_pooler else 0,
         heads=(_dense(hidden, embedding) + 2 * embedding + config.vocab_size
                + _dense(hidden, 2)),
     )

@@ -224,8 +224,15 @@ def _gelu_derivative(x):
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * slope
 
 
+def _erf_gelu_derivative(x):
+    # gelu = x · F(x) with the normal distribution F, and so gelu' = F(x) + x · F'(x).
+    return (0.5 * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
+            + x * tf.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
+
+
 _DERIVATIVES = {
     "gelu": _gelu_derivative,
+    "gelu_erf": _erf_gelu_derivative,
     "relu": lambda x: tf.cast(x > 0, x.dtype),
     "tanh": lambda x: 1.0 - tf.square(tf.tanh(x)),
     "linear": tf.ones_like,
@@ -240,7 +247,8 @@ def _activation_gradient(upstream, inputs, bias, name):
 # ---- LayerNorm -------------------------------------------------------------
 
 
-def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
+def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
+                            epsilon=plain.LAYER_NORM_EPSILON):
     """Keeps the normalized sum and one number for each row.
 
     With t the sum in a row, m its mean, r = 1 / sqrt(variance + ε), n = r · (t - m),
@@ -253,7 +261,8 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
     @tf.custom_gradient
     def add_and_normalize(inputs, bias, residual, gamma, beta):
         outputs, normal, scale = island(
-            _normalize_forward, inputs, bias, residual, gamma, beta, keep, rate=rate)
+            _normalize_forward, inputs, bias, residual, gamma, beta, keep, rate=rate,
+            epsilon=epsilon)
 
         def gradient(upstream):
             d_inputs, d_residual, d_gamma = island(
@@ -266,12 +275,12 @@ def _fast_add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
     return add_and_normalize(inputs, bias, residual, gamma, beta)
 
 
-def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate):
+def _normalize_forward(inputs, bias, residual, gamma, beta, keep, rate, epsilon):
     """Outputs, the normalized sum [..., H], and r [..., 1]."""
     total = wide(residual) + drop(wide(inputs) + bias, _dropped(keep, rate))
     centred = total - _row_means(total)
     variance = _row_means(tf.square(centred))
-    scale = tf.math.rsqrt(variance + plain.LAYER_NORM_EPSILON)
+    scale = tf.math.rsqrt(variance + epsilon)
     normal = centred * scale
     return (tf.cast(normal * gamma + beta, inputs.dtype),
             tf.cast(normal, inputs.dtype), scale)

@@ -34,7 +34,7 @@ class Parts(NamedTuple):
                             Dropped of [B, A, S, S] → context [B, A, S, D]
         add_activation      inputs [..., H], bias [H], name → [..., H]
         add_and_normalize   inputs [..., H], bias [H], residual [..., H], gamma [H],
-                            beta [H], Dropped of the inputs → [..., H]
+                            beta [H], Dropped of the inputs, epsilon → [..., H]
     """
 
     attend: Callable[..., tf.Tensor]
@@ -56,9 +56,10 @@ def wide(inputs: tf.Tensor) -> tf.Tensor:
 
 
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function of a `hidden_act`; gelu in its tanh form, as in the release."""
+    """The function of a `hidden_act`; "gelu" in its tanh form, as in the release."""
     return {
         "gelu": lambda x: tf.nn.gelu(x, approximate=True),
+        "gelu_erf": lambda x: tf.nn.gelu(x, approximate=False),
         "relu": tf.nn.relu,
         "tanh": tf.tanh,
         "linear": tf.identity,
@@ -70,11 +71,11 @@ def score_scale(query: tf.Tensor) -> float:
     return query.shape[-1] ** -0.5
 
 
-def normalize(inputs, gamma, beta):
+def normalize(inputs, gamma, beta, epsilon=LAYER_NORM_EPSILON):
     """LayerNorm over the last axis (Ba et al. 2016)."""
     mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
     return tf.nn.batch_normalization(
-        inputs, mean, variance, beta, gamma, LAYER_NORM_EPSILON)
+        inputs, mean, variance, beta, gamma, epsilon)
 
 
 def attend(query, key, value, mask, dropped):
@@ -87,9 +88,10 @@ def add_activation(inputs, bias, name):
     return tf.cast(activation(name)(wide(inputs) + bias), inputs.dtype)
 
 
-def add_and_normalize(inputs, bias, residual, gamma, beta, dropped):
+def add_and_normalize(inputs, bias, residual, gamma, beta, dropped,
+                      epsilon=LAYER_NORM_EPSILON):
     total = wide(residual) + drop(wide(inputs) + bias, dropped)
-    return tf.cast(normalize(total, gamma, beta), inputs.dtype)
+    return tf.cast(normalize(total, gamma, beta, epsilon), inputs.dtype)
 
 
 PLAIN = Parts(attend, add_activation, add_and_normalize)

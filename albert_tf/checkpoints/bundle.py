@@ -1,0 +1,309 @@
+"""TensorFlow's checkpoint files, read and written by NumPy alone.
+
+A checkpoint (TensorFlow calls it a tensor bundle) is "PREFIX.index", a sorted table of
+name → type, shape and place, and data files with the numbers one after the other. The
+table is LevelDB's: blocks of entries whose keys leave out what they share with the key
+before; at the end a block that lists the blocks, and a footer that points to it.
+
+Tensors are read one by one when they are asked for, and written as they come, so that
+no more than one is held in memory.
+"""
+
+import dataclasses
+import os
+import struct
+from typing import BinaryIO, Callable, Iterable, Iterator, Mapping
+
+import google_crc32c
+import numpy as np
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+_MAGIC = 0xDB4775248B80FB57
+_FOOTER = 48
+_RESTART_INTERVAL = 16
+_DATA_FILE = "{}.data-{:05d}-of-{:05d}"
+# DataType of TensorFlow → NumPy's; bfloat16 has none.
+_STRING, _BFLOAT16 = 7, 14
+_TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?",
+          17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
+_NUMBERS = {np.dtype(name): number for number, name in _TYPES.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor that is read when asked for."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+    dtype: str = "float32"
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> "Tensor":
+        return cls(array.shape, lambda: array, array.dtype.name)
+
+
+def widened(raw: np.ndarray) -> np.ndarray:
+    """bfloat16 numbers, given as uint16, as float32; exact."""
+    return (raw.astype("<u4") << 16).view("<f4")
+
+
+# ---- protocol buffers ------------------------------------------------------
+
+
+def varint(number: int) -> bytes:
+    parts = bytearray()
+    while number > 127:
+        parts.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+def _read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it."""
+    number = shift = 0
+    while True:
+        byte = data[place]
+        number |= (byte & 127) << shift
+        place, shift = place + 1, shift + 7
+        if byte < 128:
+            return number, place
+        if shift > 63:
+            raise IndexError("a number of more than 64 bits")
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of the fields of a protocol buffer: int, or bytes."""
+    place = 0
+    while place < len(message):
+        key, place = _read_varint(message, place)
+        kind = key & 7
+        if kind == 0:
+            value, place = _read_varint(message, place)
+        else:
+            if kind == 2:
+                size, place = _read_varint(message, place)
+            else:
+                size = {1: 8, 5: 4}[kind]
+            value = message[place:place + size]
+            if len(value) < size:
+                raise IndexError("a field that is cut short")
+            place += size
+        yield key >> 3, value
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """A field of a protocol buffer: a number, or bytes with their length."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def masked(crc: int) -> int:
+    """A CRC-32C in the form in which TensorFlow stores it."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _damaged(path: str, what: str) -> InputError:
+    return InputError(f"{path}: {what}; the file is damaged or cut short, copy or "
+                      "download it again.")
+
+
+def read(prefix: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by their keys; checks that its data files are there
+    and long enough.
+
+        read("albert_base/model.ckpt-best")["bert/pooler/dense/bias"].read()
+    """
+    path = f"{prefix}.index"
+    with files.open_binary(path) as stream:
+        content = stream.read()
+    try:
+        entries = dict(_table(content))
+        header = dict(fields(entries.pop(b"")))
+        shards = header.get(1, 1)
+        return {key.decode(): _tensor(prefix, shards, key.decode(), value)
+                for key, value in entries.items()}
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        if isinstance(error, InputError):
+            raise
+        raise _damaged(path, "not the index of a checkpoint") from error
+
+
+def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a LevelDB table."""
+    footer = content[-_FOOTER:]
+    if len(footer) < _FOOTER or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
+        raise ValueError("no footer")
+    _, place = _handle(footer, 0)  # of blocks with statistics: there are none
+    index, _ = _handle(footer, place)
+    for _, where in _block(content, *index):
+        yield from _block(content, *_handle(where, 0)[0])
+
+
+def _handle(data: bytes, place: int) -> tuple[tuple[int, int], int]:
+    offset, place = _read_varint(data, place)
+    size, place = _read_varint(data, place)
+    return (offset, size), place
+
+
+def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    data = content[offset:offset + size]
+    kind, crc = struct.unpack_from("<BI", content, offset + size)
+    if masked(google_crc32c.value(content[offset:offset + size + 1])) != crc or kind:
+        raise ValueError("a block with a wrong checksum, or compressed")
+    restarts, = struct.unpack_from("<I", data, size - 4)
+    end, place, key = size - 4 - 4 * restarts, 0, b""
+    while place < end:
+        shared, place = _read_varint(data, place)
+        own, place = _read_varint(data, place)
+        length, place = _read_varint(data, place)
+        key = key[:shared] + data[place:place + own]
+        place += own
+        yield key, data[place:place + length]
+        place += length
+
+
+def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
+    shape, values = (), {}
+    for number, value in fields(entry):
+        if number == 2:  # TensorShapeProto: dim = 2, of which size = 1
+            shape = tuple(dict(fields(dim)).get(1, 0)
+                          for key, dim in fields(value) if key == 2)
+        elif number == 7:
+            raise InputError(f"{prefix}: {name} is stored in slices, which cannot be "
+                             "read; write the checkpoint anew from a whole variable.")
+        else:
+            values[number] = value
+    kind, size = values.get(1, 0), values.get(5, 0)
+    path = _DATA_FILE.format(prefix, values.get(3, 0), shards)
+    dtype = {_STRING: "string", _BFLOAT16: "bfloat16"}.get(kind) or (
+        np.dtype(_TYPES[kind]).name if kind in _TYPES else "unknown")
+    offset = values.get(4, 0)
+    if not files.exists(path):
+        raise InputError(f"{prefix}: the data file {os.path.basename(path)} is missing "
+                         "beside its index; copy it there.")
+    if offset + size > files.size(path):
+        raise _damaged(path, f"it ends before the tensor {name}")
+    crc = int.from_bytes(values.get(6, b""), "little")
+
+    def read_array() -> np.ndarray:
+        with files.open_binary(path) as stream:
+            stream.seek(offset)
+            raw = stream.read(size)
+        if kind == _STRING:
+            return np.array(_first_string(raw), object)
+        if masked(google_crc32c.value(raw)) != crc:
+            raise _damaged(path, f"the tensor {name} has a wrong checksum")
+        if kind == _BFLOAT16:
+            return widened(np.frombuffer(raw, "<u2")).reshape(shape)
+        if kind not in _TYPES:
+            raise InputError(f"{path}: the tensor {name} is of a type that cannot be "
+                             "read here.")
+        return np.frombuffer(raw, _TYPES[kind]).reshape(shape)
+
+    return Tensor(shape, read_array, dtype)
+
+
+def _first_string(raw: bytes) -> bytes:
+    """A tensor of one string: its length, a checksum of that, the string."""
+    length, place = _read_varint(raw, 0)
+    return raw[place + 4:place + 4 + length]
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """An object of a checkpoint that tf.train.Checkpoint wrote."""
+
+    children: Mapping[str, int]  # name → number of the node
+    variables: Mapping[str, str]  # full name → key of the tensor
+
+
+def object_graph(tensors: Mapping[str, Tensor]) -> list[Node]:
+    """The objects behind the keys of a checkpoint, the root first; [] for a checkpoint
+    by names, as TensorFlow 1 wrote."""
+    if OBJECT_GRAPH not in tensors:
+        return []
+    nodes = []
+    for number, node in fields(tensors[OBJECT_GRAPH].read().item()):
+        if number != 1:
+            continue
+        children, variables = {}, {}
+        for kind, value in fields(node):
+            if kind == 1:
+                child = dict(fields(value))
+                children[child[2].decode()] = child.get(1, 0)
+            elif kind == 2:
+                attribute = dict(fields(value))
+                key = attribute[3].decode()
+                variables[attribute.get(2, b"").decode() or key] = key
+        nodes.append(Node(children, variables))
+    return nodes
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def write(prefix: str, tensors: Mapping[str, Tensor], graph: bytes = b"") -> None:
+    """Writes a checkpoint that TensorFlow reads; `graph`, a serialized
+    TrackableObjectGraph, makes it one of objects.
+
+    The files are written as they are named: write into a folder that is not in use yet.
+    """
+    entries = {b"": field(1, 1) + field(3, field(1, 1))}
+    with files.open_binary(_DATA_FILE.format(prefix, 0, 1), "wb") as stream:
+        for name in sorted({*tensors, *([OBJECT_GRAPH] if graph else [])}):
+            if name == OBJECT_GRAPH:
+                length = struct.pack("<I", len(graph))
+                raw = varint(len(graph)) + struct.pack(
+                    "<I", masked(google_crc32c.value(length))) + graph
+                crc = google_crc32c.value(length + raw[-len(graph) - 4:])
+                entries[name.encode()] = _entry(
+                    _STRING, (), stream.tell(), len(raw), masked(crc))
+            else:
+                array = np.ascontiguousarray(tensors[name].read())
+                raw = memoryview(array).cast("B") if array.size else b""
+                entries[name.encode()] = _entry(
+                    _NUMBERS[array.dtype], tensors[name].shape, stream.tell(), len(raw),
+                    masked(google_crc32c.value(bytes(raw))))
+            stream.write(raw)
+    with files.open_binary(f"{prefix}.index", "wb") as stream:
+        _write_table(stream, sorted(entries.items()))
+
+
+def _entry(kind: int, shape: Iterable[int], offset: int, size: int, crc: int) -> bytes:
+    dims = b"".join(field(2, field(1, dim)) for dim in shape)
+    return (field(1, kind) + field(2, dims) + field(4, offset) + field(5, size)
+            + varint(6 << 3 | 5) + struct.pack("<I", crc))
+
+
+def _write_table(stream: BinaryIO, entries: list[tuple[bytes, bytes]]) -> None:
+    def write_block(entries) -> bytes:
+        """Returns where the block is."""
+        data, restarts, last = bytearray(), [], b""
+        for i, (key, value) in enumerate(entries):
+            shared = 0
+            if i % _RESTART_INTERVAL == 0:
+                restarts.append(len(data))
+            else:
+                shared = len(os.path.commonprefix([last, key]))
+            data += (varint(shared) + varint(len(key) - shared) + varint(len(value))
+                     + key[shared:] + value)
+            last = key
+        restarts = restarts or [0]
+        data += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+        handle = varint(stream.tell()) + varint(len(data))
+        data.append(0)
+        stream.write(data + struct.pack("<I", masked(google_crc32c.value(bytes(data)))))
+        return handle
+
+    first = write_block(entries)
+    footer = write_block([])
+    footer += write_block([(entries[-1][0], first)])
+    stream.write(footer.ljust(_FOOTER - 8, b"\0") + struct.pack("<Q", _MAGIC))

@@ -1,0 +1,339 @@
+"""Hugging Face's folders: config.json, model.safetensors or pytorch_model.bin.
+
+A matrix of a dense layer lies the other way round there, [out, in]; all else is as in
+the release, under other names. Weights may be cut into shards, which an index lists.
+"""
+
+import os
+import re
+from typing import Any, Mapping, Optional
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.checkpoints import neutral, torch_files
+from albert_tf.checkpoints.bundle import Tensor, widened
+from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+
+NAME = "hf"
+CONFIG = "config.json"
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+            "pytorch_model.bin.index.json")
+_OURS_OF_ACT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh",
+                "linear": "linear"}
+
+# ---- names -----------------------------------------------------------------
+
+# Beginnings and parts of our names → theirs, in this order.
+_PARTS = (
+    (r"^bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/",
+     r"encoder.albert_layer_groups.\1.albert_layers.\2."),
+    (r"attention_1/self/", "attention."),
+    (r"attention_1/output/dense", "attention.dense"),
+    (r"LayerNorm_1", "full_layer_layer_norm"),
+    (r"(albert_layers\.\d+\.)LayerNorm", r"\1attention.LayerNorm"),
+    (r"ffn_1/intermediate/output/dense", "ffn_output"),
+    (r"ffn_1/intermediate/dense", "ffn"),
+    (r"^bert/pooler/dense", "pooler"),
+    (r"^bert/", ""),
+    (r"^cls/predictions/transform/", "predictions."),
+    (r"^cls/predictions/output_bias", "predictions.bias"),
+    (r"^cls/seq_relationship/output_", "sop_classifier.classifier."),
+    (r"^cls/squad/output_", "qa_outputs."),
+    (r"^output_", "classifier."),
+    (r"weights$|kernel$|gamma$", "weight"),
+    (r"beta$", "bias"),
+    (r"(_embeddings)$", r"\1.weight"),
+    ("/", "."),
+)
+_HEADS = {"masked_lm": "predictions.bias",
+          "sentence_order": "sop_classifier.classifier.weight",
+          "spans": "qa_outputs.weight"}
+_ROOT_HEADS = {"AlbertForTokenClassification": "token_classification",
+               "AlbertForMultipleChoice": "multiple_choice",
+               "AlbertForSequenceClassification": "classification"}
+_TIED = {"predictions.decoder.weight": neutral.WORDS,
+         "predictions.decoder.bias": "cls/predictions/output_bias"}
+_POSITIONS = "embeddings.position_ids"
+_PREFIX = "albert."
+
+
+def name_of(ours: str, prefix: str = _PREFIX) -> str:
+    """The name of a tensor, from the release's; `prefix` is of the encoder's."""
+    name = ours
+    for pattern, replacement in _PARTS:
+        name = re.sub(pattern, replacement, name)
+    return prefix + name if ours.startswith("bert/") else name
+
+
+def _rows(shapes: Mapping[str, neutral.Shape], prefix: str) -> list[Row]:
+    return neutral.rows_of(shapes, lambda name: name_of(name, prefix),
+                           lambda name: name.endswith("/kernel"))
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def recognise(folder: str) -> bool:
+    return any(files.exists(os.path.join(folder, name)) for name in _WEIGHTS) and (
+        files.exists(os.path.join(folder, CONFIG)))
+
+
+def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
+    """The model in a folder that save_pretrained wrote."""
+    path = os.path.join(folder, CONFIG)
+    values = files.read_object(path)
+    source, stored = read_weights(folder)
+    # Very old files name the parts of a LayerNorm as the release does.
+    stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
+              for name, tensor in stored.items()}
+    prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
+    if config is None:
+        config = AlbertConfig.from_json_file(path)
+    config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
+    heads = _heads(values, stored, config, source)
+    shapes = neutral.shapes_of(config, heads)
+    report = Report(source)
+    tensors = neutral.matched(
+        report, shapes, _rows(shapes, prefix), stored,
+        lambda name: _why_dropped(name.removeprefix(prefix), heads),
+        lambda name: bool(prefix) and name.startswith(prefix)
+        or name.startswith(("embeddings.", "encoder.", "pooler.")))
+    if not config.use_pooler:
+        report.missing += [f"{neutral.POOLER}/kernel", f"{neutral.POOLER}/bias"]
+    _check_tied(report, stored, tensors, prefix)
+    return Checkpoint(NAME, config, tensors, heads, report,
+                      _labels(values, heads, path), facts=values)
+
+
+def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
+           config: AlbertConfig, source: str) -> dict[str, int]:
+    heads = {head: 1 if head == "masked_lm" else stored[name].shape[0]
+             for head, name in _HEADS.items() if name in stored}
+    for head in ("sentence_order", "spans"):
+        if heads.get(head, 2) != 2:
+            raise InputError(
+                f"{source}: {_HEADS[head]} has {heads[head]} outputs, but this head has "
+                "two here (num_labels of its config was changed); leave it out, or "
+                "write the model anew with num_labels=2.")
+    if "classifier.weight" in stored:
+        known = [_ROOT_HEADS[name] for name in values.get("architectures") or ()
+                 if name in _ROOT_HEADS]
+        head = known[0] if known else (
+            "classification" if config.use_pooler else "token_classification")
+        heads[head] = stored["classifier.weight"].shape[0]
+    return heads
+
+
+def _why_dropped(name: str, heads: Mapping[str, int]) -> Optional[str]:
+    if name in _TIED:
+        return "the same numbers as those that it is tied to"
+    if name == _POSITIONS:
+        return "the numbers of the positions, 0, 1, 2, ..."
+    if name.startswith("predictions.") and "masked_lm" not in heads:
+        return "part of a masked-LM head that is not whole"
+    return None
+
+
+def _check_tied(report: Report, stored: Mapping[str, Tensor],
+                tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Refuses tensors that should be copies of others, or 0, 1, 2, ..., and are not."""
+    for name, ours in _TIED.items():
+        if name in stored and ours in tensors and not np.array_equal(
+                stored[name].read().astype(np.float32), tensors[ours].read(),
+                equal_nan=True):
+            raise InputError(
+                f"{report.source}: {name} differs from {report.matched[ours]}, to which "
+                "it is tied in an ALBERT; there is no place for both.")
+    positions = stored.get(prefix + _POSITIONS)
+    if positions and not np.array_equal(
+            positions.read().reshape(-1), np.arange(positions.shape[-1])):
+        raise InputError(f"{report.source}: {prefix}{_POSITIONS} are not 0, 1, 2, ...; "
+                         "other positions cannot be computed.")
+
+
+def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
+            ) -> tuple[str, ...]:
+    """The names of the classes; those that Hugging Face gives where there are none."""
+    count = heads.get("classification", heads.get("token_classification", 0))
+    named = values.get("id2label")
+    if not count or (count == 1 and values.get("problem_type") in (None, "regression")
+                     and "token_classification" not in heads):
+        return ()
+    if named is None:
+        return tuple(f"LABEL_{i}" for i in range(count))
+    try:
+        labels = {int(i): str(label) for i, label in named.items()}
+    except (AttributeError, ValueError) as error:
+        raise InputError(f"{path}: id2label does not give a label for each number; "
+                         "mend it, as in {\"0\": \"no\", \"1\": \"yes\"}.") from error
+    if sorted(labels) != list(range(count)):
+        raise InputError(f"{path}: id2label names {len(labels)} classes, but the head "
+                         f"has {count} outputs; give each of them a label.")
+    return tuple(labels[i] for i in range(count))
+
+
+def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
+    """The file of weights that a folder has, and all tensors by their names there."""
+    name = next(name for name in _WEIGHTS if files.exists(os.path.join(folder, name)))
+    path = os.path.join(folder, name)
+    if not name.endswith(".index.json"):
+        return path, _read_file(path)
+    index = files.read_object(path).get("weight_map")
+    if not isinstance(index, dict) or not all(
+            isinstance(shard, str) for shard in index.values()):
+        raise InputError(f"{path}: has no weight_map, which says in which file each "
+                         "tensor lies; copy or download it again.")
+    found: dict[str, Tensor] = {}
+    for shard in sorted(set(index.values())):
+        where = os.path.join(folder, shard)
+        if os.path.basename(shard) != shard or not files.exists(where):
+            raise InputError(f"{path} names the file {shard}, which is not in the "
+                             "folder; copy or download it.")
+        found |= _read_file(where)
+    lacking = sorted(name for name in index if name not in found)
+    if lacking:
+        raise InputError(f"{path} names tensors that its files lack "
+                         f"({neutral.some(lacking)}); copy or download them again.")
+    return path, found
+
+
+def _read_file(path: str) -> dict[str, Tensor]:
+    return (read_safetensors if path.endswith(".safetensors") else torch_files.read)(path)
+
+
+def _safetensors():
+    try:
+        import safetensors
+    except ImportError as error:
+        raise InputError("files of safetensors need the package safetensors: "
+                         "pip install safetensors.") from error
+    return safetensors
+
+
+# Names of types there → NumPy's; bfloat16 has none.
+_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
+          "I64": "int64", "I32": "int32"}
+
+
+def read_safetensors(path: str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file by name, read when asked for."""
+    package = _safetensors()
+
+    def opened():
+        # Not mapped into memory, where each page that was read would count.
+        return package.safe_open(path, framework="np", backend="pread")
+
+    def tensor(name: str, kind: str, shape: tuple[int, ...]) -> Tensor:
+        def read_tensor() -> np.ndarray:
+            if kind == "BF16":
+                return widened(_raw(path, name, "<u2")).reshape(shape)
+            with opened() as stream:
+                return stream.get_tensor(name)
+
+        return Tensor(shape, read_tensor, _TYPES.get(kind, kind))
+
+    try:
+        with opened() as stream:
+            slices = {name: stream.get_slice(name) for name in stream.keys()}
+            return {name: tensor(name, piece.get_dtype(), tuple(piece.get_shape()))
+                    for name, piece in slices.items()}
+    except (package.SafetensorError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: not a file of safetensors, damaged or cut short ({error}); copy or "
+            "download it again.") from error
+
+
+def _raw(path: str, name: str, dtype: str) -> np.ndarray:
+    """The numbers of a tensor of a file that was checked, as another type."""
+    with files.open_binary(path) as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        first, last = files.parse_json(
+            stream.read(size).decode(), path)[name]["data_offsets"]
+        stream.seek(8 + size + first)
+        return np.frombuffer(stream.read(last - first), dtype)
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def check(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as it can be written; refuses what has no counterpart."""
+    if "conditional_spans" in checkpoint.heads:
+        raise InputError("the conditional head of SQuAD 2.0 has no counterpart at "
+                         "Hugging Face, whose start and end are independent; train "
+                         "without --version_2_with_negative, or leave it out "
+                         "(--encoder_only).")
+    neutral.refuse_unless(checkpoint.config, NAME, masked_lm_layer_norm_eps=0.0)
+    return neutral.as_format(checkpoint, projects=True, grouping="huggingface")
+
+
+def architecture(checkpoint: Checkpoint) -> str:
+    """Name of the class that has the checkpoint's heads."""
+    for head, name in (("classification", "AlbertForSequenceClassification"),
+                       ("multiple_choice", "AlbertForMultipleChoice"),
+                       ("token_classification", "AlbertForTokenClassification"),
+                       ("spans", "AlbertForQuestionAnswering"),
+                       ("sentence_order", "AlbertForPreTraining"),
+                       ("masked_lm", "AlbertForMaskedLM")):
+        if head in checkpoint.heads:
+            return name
+    return "AlbertModel"
+
+
+def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What config.json says."""
+    values = checkpoint.config.to_dict()
+    own = values.pop("huggingface", {})
+    for name in ("masked_lm_layer_norm_eps", "use_pooler", "project_embeddings",
+                 "layer_grouping", "parameter_sharing"):
+        values.pop(name, None)
+    vocabulary = checkpoint.vocabulary
+    ids = (0, 2, 3) if vocabulary is None or not vocabulary.word_piece else (0, 101, 102)
+    found = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
+             "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
+             **values, **{name: value for name, value in own.items() if name not in (
+                 "id2label", "label2id", "problem_type", "torch_dtype")},
+             "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
+             "architectures": [architecture(checkpoint)], "model_type": "albert",
+             "dtype": "float32"}
+    labels = checkpoint.labels
+    if labels:
+        found["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        found["label2id"] = {label: i for i, label in enumerate(labels)}
+    elif checkpoint.heads.get("classification") == 1:
+        found |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"},
+                  "label2id": {"LABEL_0": 0}}
+    return dict(sorted(found.items()))
+
+
+def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
+    """Writes config.json and model.safetensors; `dtype` may be bfloat16 or float16."""
+    prefix = _PREFIX if checkpoint.heads else ""
+    shapes = neutral.shapes_of(checkpoint.config, checkpoint.heads)
+    values = config_of(checkpoint) | {"dtype": dtype}
+    files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
+    tensors = {row.theirs: neutral.to_theirs(row, checkpoint.tensors[row.ours])
+               for row in _rows(shapes, prefix)}
+    write_safetensors(os.path.join(folder, "model.safetensors"), tensors, dtype)
+
+
+def write_safetensors(path: str, tensors: Mapping[str, Tensor], dtype: str) -> None:
+    package = _safetensors()
+    arrays = {name: _narrowed(tensors[name].read(), dtype) for name in sorted(tensors)}
+    package.serialize_file(
+        {name: package.TensorSpec(
+            dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data,
+            data_len=array.nbytes) for name, array in arrays.items()},
+        path, metadata={"format": "pt"})
+
+
+def _narrowed(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The nearest numbers of a type, ties to even; of bfloat16 as uint16."""
+    if dtype != "bfloat16":
+        return np.ascontiguousarray(array, dtype)
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounded = ((bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16)
+    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)

@@ -1,0 +1,344 @@
+"""The form in which all formats meet: tensors by the release's names, and a report.
+
+A format is a module with `recognise(folder)`, `read(path, ...)` and `write(checkpoint,
+folder)`. In between stands a table, one `Row` for each tensor: our name, theirs, and
+whether the matrix lies the other way round. No arithmetic is done on a number, so that
+a way there and back changes no bit.
+"""
+
+import dataclasses
+import math
+from typing import Any, Callable, Iterable, Mapping, Optional
+
+import numpy as np
+
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+
+Shape = tuple[int, ...]
+
+WORDS = "bert/embeddings/word_embeddings"
+PROJECTION = "bert/encoder/embedding_hidden_mapping_in"
+POOLER = "bert/pooler/dense"
+BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
+
+# Heads whose output layer has no scope in the release, so that only what stands beside
+# a checkpoint tells them apart.
+ROOT_HEADS = ("classification", "multiple_choice", "token_classification")
+# Those that see the pooled output.
+POOLED_HEADS = ("sentence_order", "classification", "multiple_choice")
+_SHOWN = 3
+
+
+@dataclasses.dataclass
+class Report:
+    """What became of every tensor; names are as the source has them, but for those of
+    `missing`, which are the release's."""
+
+    source: str
+    matched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → theirs
+    dropped: dict[str, str] = dataclasses.field(default_factory=dict)  # theirs → why
+    missing: list[str] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+
+    def summary(self) -> str:
+        """Counts, and a line for each tensor that was not matched."""
+        return "\n".join((
+            f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
+            f"dropped, {len(self.missing)} missing.",
+            *(f"  dropped {name}: {why}" for name, why in sorted(self.dropped.items())),
+            *(f"  missing {name}" for name in self.missing),
+            *(f"  {note}" for note in self.notes)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The file of a tokenizer and what else it takes."""
+
+    path: str
+    do_lower_case: bool = True
+    word_piece: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A model as a format holds it, in the neutral form.
+
+    Attributes:
+      format: its name, "hf" for example.
+      tensors: by the release's names, float32, read when asked for.
+      heads: the heads that it has → the width of their outputs.
+      labels: of classification and token classification, in the order of the outputs;
+        () for a regression.
+      facts: what else is known of it, for the model card.
+    """
+
+    format: str
+    config: AlbertConfig
+    tensors: Mapping[str, Tensor]
+    heads: Mapping[str, int]
+    report: Report
+    labels: tuple[str, ...] = ()
+    vocabulary: Optional[Vocabulary] = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        return self.report.source
+
+
+# ---- the release's names ---------------------------------------------------
+
+
+def _dense(scope: str, rows: int, columns: int) -> dict[str, Shape]:
+    return {f"{scope}/kernel": (rows, columns), f"{scope}/bias": (columns,)}
+
+
+def _norm(scope: str, size: int) -> dict[str, Shape]:
+    return {f"{scope}/gamma": (size,), f"{scope}/beta": (size,)}
+
+
+def _output(scope: str, rows: int, columns: int) -> dict[str, Shape]:
+    return {f"{scope}output_weights": (rows, columns), f"{scope}output_bias": (rows,)}
+
+
+def encoder_shapes(config: AlbertConfig) -> dict[str, Shape]:
+    """The tensors of an encoder by name, in the order of the computation."""
+    width, size = config.embedding_size, config.hidden_size
+    shapes = {WORDS: (config.vocab_size, width),
+              "bert/embeddings/token_type_embeddings": (config.type_vocab_size, width),
+              "bert/embeddings/position_embeddings": (
+                  config.max_position_embeddings, width),
+              **_norm("bert/embeddings/LayerNorm", width)}
+    if config.projects_embeddings:
+        shapes |= _dense(PROJECTION, width, size)
+    layers = range(config.num_hidden_layers)
+    for index in sorted({config.attention_index(layer) for layer in layers}):
+        for inner in range(config.inner_group_num):
+            block = BLOCK.format(index, inner)
+            for part in ("self/query", "self/key", "self/value", "output/dense"):
+                shapes |= _dense(f"{block}attention_1/{part}", size, size)
+            shapes |= _norm(f"{block}LayerNorm", size)
+    for index in sorted({config.ffn_index(layer) for layer in layers}):
+        for inner in range(config.inner_group_num):
+            block = BLOCK.format(index, inner)
+            shapes |= _dense(f"{block}ffn_1/intermediate/dense", size,
+                             config.intermediate_size)
+            shapes |= _dense(f"{block}ffn_1/intermediate/output/dense",
+                             config.intermediate_size, size)
+            shapes |= _norm(f"{block}LayerNorm_1", size)
+    if config.use_pooler:
+        shapes |= _dense(POOLER, size, size)
+    return shapes
+
+
+def head_shapes(config: AlbertConfig, head: str, outputs: int) -> dict[str, Shape]:
+    """The tensors of a head by name."""
+    size, width = config.hidden_size, config.embedding_size
+    if head == "masked_lm":
+        return {**_dense("cls/predictions/transform/dense", size, width),
+                **_norm("cls/predictions/transform/LayerNorm", width),
+                "cls/predictions/output_bias": (config.vocab_size,)}
+    if head == "conditional_spans":
+        return {**_dense("start_logits/dense", size, 1),
+                **_dense("end_logits/dense_0", 2 * size, size),
+                **_norm("end_logits/LayerNorm", size),
+                **_dense("end_logits/dense_1", size, 1),
+                **_dense("answer_class/dense_0", 2 * size, size),
+                "answer_class/dense_1/kernel": (size, 1)}
+    return _output({"sentence_order": "cls/seq_relationship/", "spans": "cls/squad/"}
+                   .get(head, ""), outputs, size)
+
+
+def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
+    """All tensors of a model by name."""
+    shapes = encoder_shapes(config)
+    for head, outputs in heads.items():
+        shapes |= head_shapes(config, head, outputs)
+    return shapes
+
+
+def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]:
+    """The heads that tensors by the release's names make up, `root_head` being that of
+    `output_weights`."""
+    found = {head: shapes[name][0] for head, name in {
+        "masked_lm": "cls/predictions/output_bias",
+        "sentence_order": "cls/seq_relationship/output_weights",
+        root_head or "classification": "output_weights",
+        "spans": "cls/squad/output_weights",
+        "conditional_spans": "start_logits/dense/kernel"}.items() if name in shapes}
+    if "masked_lm" in found:
+        found["masked_lm"] = 1
+    if "conditional_spans" in found:
+        found["conditional_spans"] = 1
+    return found
+
+
+# ---- tables ----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One tensor in two formats; `shape` is theirs."""
+
+    ours: str
+    theirs: str
+    shape: Shape
+    transposed: bool = False
+
+
+def rows_of(shapes: Mapping[str, Shape], name: Callable[[str], str],
+            transposed: Callable[[str], bool] = lambda name: False,
+            shape: Callable[[str, Shape], Shape] = lambda name, shape: shape
+            ) -> list[Row]:
+    """A table of tensors; the functions give their name, whether the matrix lies the
+    other way round, and otherwise their shape, by our name."""
+    return [Row(ours, name(ours), own[::-1] if transposed(ours) else shape(ours, own),
+                transposed(ours)) for ours, own in shapes.items()]
+
+
+def to_ours(row: Row, theirs: Tensor, shape: Shape) -> Tensor:
+    def read() -> np.ndarray:
+        array = theirs.read()
+        if array.dtype != np.float32:
+            array = array.astype(np.float32)  # bfloat16 and float16: exact
+        return array.T if row.transposed else array.reshape(shape)
+
+    return Tensor(shape, read)
+
+
+def to_theirs(row: Row, ours: Tensor) -> Tensor:
+    def read() -> np.ndarray:
+        array = ours.read()
+        return np.ascontiguousarray(
+            array.T if row.transposed else array.reshape(row.shape))
+
+    return Tensor(row.shape, read)
+
+
+def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
+            theirs: Mapping[str, Tensor], why_dropped: Callable[[str], Optional[str]],
+            of_model: Callable[[str], bool]) -> dict[str, Tensor]:
+    """The tensors of a model by our names, and in `report` what became of all others.
+
+    Args:
+      shapes: of the model, by our names.
+      why_dropped: name → why a tensor that no row names is not needed, or None.
+      of_model: name → whether a tensor that no row names would be the model's.
+    """
+    left, found, lacking, wrong = dict(theirs), {}, [], []
+    for row in rows:
+        tensor = left.pop(row.theirs, None)
+        if tensor is None:
+            lacking.append(row.theirs)
+        elif tensor.shape != row.shape:
+            wrong.append(f"{row.theirs} is {list(tensor.shape)}, but the config makes "
+                         f"it {list(row.shape)}")
+        else:
+            found[row.ours] = to_ours(row, tensor, shapes[row.ours])
+            report.matched[row.ours] = row.theirs
+    if not found:
+        raise InputError(f"{report.source}: none of its {len(theirs)} tensors is of an "
+                         f"ALBERT: it holds {some(sorted(theirs))}.")
+    if wrong:
+        raise InputError(f"{report.source}: {some(wrong)}; give the config that these "
+                         "weights were made with.")
+    if lacking:
+        raise InputError(
+            f"{report.source}: it lacks {len(lacking)} of the model's tensors "
+            f"({some(lacking)}); copy or download the whole, or give its config.")
+    for name in sorted(left):
+        why = why_dropped(name)
+        if why is None and of_model(name):
+            raise InputError(
+                f"{report.source}: {name} has no place in a model of its config "
+                f"({len(left)} tensors are left over); give the config that these "
+                "weights were made with.")
+        report.dropped[name] = why or "no part of an ALBERT that is known here"
+    return found
+
+
+def some(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+# ---- what is exact ---------------------------------------------------------
+
+
+def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The tensors; reading one that holds NaN or infinity raises InputError."""
+    def checked(name, tensor):
+        def read():
+            array = tensor.read()
+            # A sum is finite unless a number is not, or the sum of all is too large.
+            if not math.isfinite(float(array.sum(dtype=np.float64))):
+                raise InputError(
+                    f"{source}: {name} holds numbers that are NaN or infinite, so "
+                    "nothing can be learnt or predicted with it; give another, or "
+                    "allow them (--allow_nan).")
+            return array
+        return dataclasses.replace(tensor, read=read)
+
+    return {name: checked(name, tensor) for name, tensor in tensors.items()}
+
+
+def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
+              only_group: bool = False) -> Checkpoint:
+    """The checkpoint with the structure that a format has, or InputError.
+
+    Where it projects even for E = H (`projects`), an identity is put in; where it does
+    not, an identity is left out. Layers that share nothing become as many groups.
+
+    Args:
+      grouping: which layer belongs to which group there, one of config.GROUPINGS.
+      only_group: whether it has a single group of a single block.
+    """
+    config, tensors = checkpoint.config, dict(checkpoint.tensors)
+    layers = range(config.num_hidden_layers)
+    if config.parameter_sharing == "none":
+        config = dataclasses.replace(
+            config, parameter_sharing="all", num_hidden_groups=len(layers))
+        if {config.group_of_layer(layer) for layer in layers} != set(layers):
+            config = dataclasses.replace(config, layer_grouping="even")
+    if config.parameter_sharing != "all":
+        raise InputError(
+            f"parameter_sharing={config.parameter_sharing} has no counterpart there: "
+            "attention and feed-forward layers are shared alike.")
+    there = dataclasses.replace(config, layer_grouping=grouping)
+    if [config.group_of_layer(layer) for layer in layers] != [
+            there.group_of_layer(layer) for layer in layers]:
+        raise InputError(
+            f"num_hidden_groups={config.num_hidden_groups} for num_hidden_layers="
+            f"{len(layers)} has no counterpart there: other layers would share.")
+    if only_group and (config.num_hidden_groups, config.inner_group_num) != (1, 1):
+        raise InputError(
+            f"num_hidden_groups={config.num_hidden_groups}, inner_group_num="
+            f"{config.inner_group_num} has no counterpart there, where all layers are "
+            "one block.")
+    size, kernel, bias = config.hidden_size, f"{PROJECTION}/kernel", f"{PROJECTION}/bias"
+    if config.embedding_size == size and config.project_embeddings != projects:
+        if projects:
+            tensors[kernel] = Tensor.of(np.eye(size, dtype=np.float32))
+            tensors[bias] = Tensor.of(np.zeros(size, np.float32))
+        else:
+            if (tensors.pop(kernel).read() != np.eye(size)).any() or (
+                    tensors.pop(bias).read().any()):
+                raise InputError(
+                    f"{PROJECTION} is no identity, and there is no projection there "
+                    f"where embedding_size and hidden_size are both {size}.")
+        there = dataclasses.replace(there, project_embeddings=projects)
+    return dataclasses.replace(checkpoint, config=there, tensors=tensors)
+
+
+def refuse_unless(wanted: Any, format_name: str, **fields: Any) -> None:
+    """Raises InputError for a field of the config that a format does not have:
+    refuse_unless(config, "tf1", layer_norm_eps=1e-12); a tuple gives alternatives."""
+    for name, accepted in fields.items():
+        value = getattr(wanted, name)
+        if value not in (accepted if isinstance(accepted, tuple) else (accepted,)):
+            raise InputError(
+                f"{name}={value} cannot be written as {format_name}: it has only "
+                f"{' or '.join(map(str, accepted)) if isinstance(accepted, tuple) else accepted}.")

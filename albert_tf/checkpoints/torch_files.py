@@ -1,0 +1,176 @@
+"""PyTorch's files of tensors, read without PyTorch and without running code in them.
+
+A file is a pickle that names classes and functions to call; here only those that make
+tensors are allowed, by functions of our own, and whatever else is named is refused. Two
+kinds are in use: a zip archive (PyTorch 1.6 and later), and before that pickles with
+the numbers behind them.
+"""
+
+import collections
+import dataclasses
+import io
+import pickle
+import zipfile
+from typing import Any, BinaryIO, Callable
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.checkpoints.bundle import Tensor, widened
+from albert_tf.errors import InputError
+
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# Class of the numbers → NumPy's type; bfloat16 has none.
+_STORAGES = {"FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2",
+             "BFloat16Storage": "bfloat16", "LongStorage": "<i8", "IntStorage": "<i4",
+             "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
+             "BoolStorage": "?"}
+_ERRORS = (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError,
+           TypeError, ValueError, zipfile.BadZipFile, OverflowError, MemoryError)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    name: str  # of _STORAGES
+
+
+@dataclasses.dataclass(frozen=True)
+class _Storage:
+    kind: str
+    key: str
+    read: Callable[[str], bytes]  # by key
+
+    def numbers(self) -> np.ndarray:
+        raw, dtype = self.read(self.key), _STORAGES[self.kind]
+        if dtype == "bfloat16":
+            return widened(np.frombuffer(raw, "<u2"))
+        return np.frombuffer(raw, dtype)
+
+
+def _rebuild(storage: _Storage, offset: int, size: tuple[int, ...],
+             stride: tuple[int, ...], *rest: Any) -> Tensor:
+    """torch._utils._rebuild_tensor_v2."""
+    del rest
+    size, stride = tuple(size), tuple(stride)
+
+    def read() -> np.ndarray:
+        numbers = storage.numbers()
+        last = offset + sum((n - 1) * step for n, step in zip(size, stride))
+        if 0 in size:
+            return np.zeros(size, numbers.dtype)
+        if len(size) != len(stride) or min((offset, *stride)) < 0 or last >= len(numbers):
+            raise ValueError("a tensor reaches beyond its numbers")
+        return np.ascontiguousarray(np.lib.stride_tricks.as_strided(
+            numbers[offset:], size, [step * numbers.itemsize for step in stride]))
+
+    dtype = _STORAGES[storage.kind]
+    return Tensor(size, read, dtype if dtype == "bfloat16" else np.dtype(dtype).name)
+
+
+_ALLOWED = {
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+    ("torch._utils", "_rebuild_tensor"): _rebuild,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *rest: tensor,
+    ("torch", "Size"): tuple,
+    **{("torch", name): _Kind(name) for name in _STORAGES},
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows tensors alone."""
+
+    def __init__(self, stream: BinaryIO, path: str, read: Callable[[str], bytes]):
+        super().__init__(stream, encoding="utf-8")
+        self._path, self._read = path, read
+        self.storages: dict[str, tuple[str, int]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise InputError(
+                f"{self._path}: asks for {module}.{name}, which is no tensor and could "
+                "run any code; nothing of it was run. Give a file of weights alone, as "
+                "torch.save(model.state_dict(), ...) or save_pretrained writes it.")
+        return _ALLOWED[module, name]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        what, kind, key, _, count = pid[:5]
+        if what != "storage" or not isinstance(kind, _Kind):
+            raise ValueError("what is stored is no tensor")
+        self.storages[str(key)] = kind.name, count
+        return _Storage(kind.name, str(key), self._read)
+
+
+def read(path: str) -> dict[str, Tensor]:
+    """The tensors of a file by name.
+
+        read("albert/pytorch_model.bin")["albert.pooler.bias"].read()
+    """
+    with files.open_binary(path) as stream:
+        is_archive = zipfile.is_zipfile(stream)
+        stream.seek(0)
+        try:
+            found = _archive(path, stream) if is_archive else _legacy(path, stream)
+            if not isinstance(found, dict):
+                raise TypeError("what is stored is no dictionary")
+        except InputError:
+            raise
+        except _ERRORS as error:
+            raise InputError(
+                f"{path}: not a file of PyTorch's weights, damaged or cut short "
+                f"({error}); copy or download it again.") from error
+    found = found.get("state_dict", found)
+    return {name: _explained(path, name, tensor) for name, tensor in found.items()
+            if isinstance(name, str) and isinstance(tensor, Tensor)}
+
+
+def _explained(path: str, name: str, tensor: Tensor) -> Tensor:
+    def read_tensor() -> np.ndarray:
+        try:
+            return tensor.read()
+        except _ERRORS as error:
+            raise InputError(f"{path}: the tensor {name} is damaged or cut short "
+                             f"({error}); copy or download it again.") from error
+
+    return dataclasses.replace(tensor, read=read_tensor)
+
+
+def _archive(path: str, stream: BinaryIO) -> Any:
+    with zipfile.ZipFile(stream) as archive:
+        pickled = [name for name in archive.namelist()
+                   if name.rpartition("/")[2] == "data.pkl"][0]
+        content = archive.read(pickled)
+    folder = pickled.removesuffix("data.pkl")
+
+    def read_numbers(key: str) -> bytes:
+        with files.open_binary(path) as again, zipfile.ZipFile(again) as archive:
+            return archive.read(f"{folder}data/{key}")
+
+    return _Unpickler(io.BytesIO(content), path, read_numbers).load()
+
+
+def _legacy(path: str, stream: BinaryIO) -> Any:
+    """Magic number, version, the machine's sizes, the object, the keys of its numbers,
+    and for each key how many there are, and they."""
+    places: dict[str, tuple[int, int]] = {}
+
+    def read_numbers(key: str) -> bytes:
+        place, size = places[key]
+        with files.open_binary(path) as again:
+            again.seek(place)
+            return again.read(size)
+
+    header = [_Unpickler(stream, path, read_numbers).load() for _ in range(3)]
+    if header[0] != _LEGACY_MAGIC:
+        raise ValueError("no magic number")
+    unpickler = _Unpickler(stream, path, read_numbers)
+    found = unpickler.load()
+    for key in _Unpickler(stream, path, read_numbers).load():
+        kind, _ = unpickler.storages[str(key)]
+        count = int.from_bytes(stream.read(8), "little")
+        dtype = _STORAGES[kind]
+        size = count * (2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
+        places[str(key)] = stream.tell(), size
+        if stream.seek(size, 1) > files.size(path):
+            raise EOFError("the numbers end early")
+    return found

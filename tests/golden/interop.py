@@ -1,0 +1,96 @@
+"""Models of other libraries, with the outputs that those libraries computed.
+
+Run as `python -m tests.golden.interop` it makes tests/fixtures/interop from
+../shared/golden/interop: some folders as they are, of the outputs what is compared.
+"""
+
+import io
+import pathlib
+import shutil
+import zipfile
+
+import numpy as np
+
+from tests.helpers import FIXTURES, SHARED
+
+# Each kind once: heads, types, shards, activations, epsilon, groups, layouts.
+FIXTURE_FOLDERS = (
+    "hf/model_gelu_erf", "hf/model_layer_norm_eps", "hf/model_embedding_eq_hidden",
+    "hf/masked_lm", "hf/pretraining_bfloat16", "hf/pretraining_bin_4_30",
+    "hf/pretraining_sharded", "hf/seqcls_2_float16", "hf/seqcls_3_bin_sharded",
+    "hf/seqcls_regression", "hf/question_answering", "hf/multiple_choice",
+    "hf/token_classification", "hf/model_inner2")
+# Their outputs → ours; of the others (hidden_states_1, say) there is no counterpart.
+_INPUTS = {
+    "input_ids": ("input_ids", "token_ids", "input_word_ids"),
+    "input_mask": ("attention_mask", "padding_mask", "input_mask"),
+    "segment_ids": ("token_type_ids", "segment_ids", "input_type_ids"),
+    "masked_lm_positions": ("mask_positions", "masked_lm_positions")}
+_OUTPUTS = {
+    "sequence_output": ("last_hidden_state", "sequence_output",
+                        "backbone_sequence_output"),
+    "pooled_output": ("pooler_output", "pooled_output", "backbone_pooled_output"),
+    "mlm_logits": ("prediction_logits", "mlm_logits"),
+    "sentence_order_logits": ("sop_logits",), "logits": ("logits",),
+    "start_log_probs": ("start_logits",), "end_log_probs": ("end_logits",)}
+
+
+def other_folders() -> list[str]:
+    """The folders with a model and outputs that are not among the fixtures."""
+    root = SHARED and SHARED / "golden" / "interop"
+    return sorted({str(path.parent.relative_to(root)) for path in root.glob(
+        "*/*/outputs.npz")} - {*FIXTURE_FOLDERS, "hf/tokenizer_v4_fast"}) if root else []
+
+
+def case(folder: pathlib.Path) -> tuple[str, dict, dict]:
+    """The path to load, inputs and expected outputs by our names."""
+    stored = dict(np.load(folder / "outputs.npz"))
+    inputs = {ours: stored[name].astype("i4") for ours, names in _INPUTS.items()
+              for name in names if name in stored}
+    outputs = {ours: stored[name] for ours, names in _OUTPUTS.items()
+               for name in names if name in stored}
+    if folder.name.startswith("masked_lm") and "logits" in outputs:
+        outputs["mlm_logits"] = outputs.pop("logits")
+    for name in ("start_log_probs", "end_log_probs"):
+        if name in outputs:
+            shifted = outputs[name] - outputs[name].max(axis=-1, keepdims=True)
+            outputs[name] = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    if "from_release" in folder.name:  # Row 5 is all padding: each masks otherwise.
+        outputs = {name: value[:5] for name, value in outputs.items()}
+    path = folder / "export"
+    return str(path if path.exists() else folder), inputs, outputs
+
+
+def assert_gives(model, inputs: dict, outputs: dict) -> None:
+    """Outputs within 1e-5, of as many rows as are stored."""
+    found = model(inputs, training=False)
+    for name, expected in outputs.items():
+        np.testing.assert_allclose(
+            found[name].numpy()[:len(expected)], expected, atol=1e-5, rtol=1e-5,
+            err_msg=name)
+
+
+def _write_fixtures() -> None:
+    source, target = SHARED / "golden" / "interop", FIXTURES / "interop"
+    shutil.rmtree(target, ignore_errors=True)
+    for name in FIXTURE_FOLDERS:
+        shutil.copytree(source / name, target / name,
+                        ignore=shutil.ignore_patterns("outputs.npz", "fixture.json"))
+        stored = dict(np.load(source / name / "outputs.npz"))
+        wanted = {n for names in (*_INPUTS.values(), *_OUTPUTS.values()) for n in names}
+        with zipfile.ZipFile(target / name / "outputs.npz", "w",
+                             zipfile.ZIP_DEFLATED) as archive:
+            for key in sorted(wanted & set(stored)):
+                values = stored[key]
+                if values.ndim > 1 and values.shape[-1] >= 500:
+                    values = values[:1]
+                content = io.BytesIO()
+                np.save(content, values)
+                archive.writestr(zipfile.ZipInfo(f"{key}.npy"), content.getvalue(),
+                                 zipfile.ZIP_DEFLATED)
+    for path in target.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+if __name__ == "__main__":
+    _write_fixtures()

@@ -1,0 +1,30 @@
+"""Models of other libraries: their outputs, computed here.
+
+    python -m pytest tests/golden/test_interop.py [-m shared]
+"""
+
+import pytest
+
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.load import load
+from tests.golden.interop import FIXTURE_FOLDERS, assert_gives, case, other_folders
+from tests.helpers import FIXTURES, SHARED
+
+
+def check(folder):
+    path, inputs, outputs = case(folder)
+    loaded = load(path)
+    assert loaded.format == formats.read(path).format
+    assert not loaded.report.dropped or "bin" in folder.name
+    assert_gives(loaded.model, inputs, outputs)
+
+
+@pytest.mark.parametrize("name", FIXTURE_FOLDERS)
+def test_outputs(name):
+    check(FIXTURES / "interop" / name)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", other_folders())
+def test_outputs_of_the_others(name):
+    check(SHARED / "golden" / "interop" / name)
