@@ -1,21 +1,24 @@
 """Damages files and flags of every script, and looks for what a user should never see.
 
-    python -m tests.fuzz --tries=2000
-    python -m tests.fuzz --tries=1 --seed=1 --only=1234    # one of them again, shown
+    python -m tests.fuzz --tries=2000 --output=tries.jsonl  # goes on where it stopped
+    python -m tests.fuzz --seed=1 --only=1234    # one of them again, shown
 
 Each try takes a command of a script that works, damages one of the files it reads (cut
 short, bits flipped, bytes put in or taken out, JSON values replaced, lines changed) or
 gives one flag a bad value, and runs it. It may end well, or with one sentence and a
 status that is not 0. It fails this test with a traceback, a crash, a hang, an input that
-is no longer what it was, a leftover of a file, or (of files that have checksums) results
-that differ from those of the undamaged file. A seed gives the same tries again.
+is no longer what it was, a leftover of a file, a number that cannot be meant and is taken
+for a flag, or (of files that have checksums) results that differ from those of the
+undamaged file. A seed gives the same tries again.
 
-It is no part of the test suite: 2,000 tries take about half an hour on two cores.
+It is no part of the test suite: 2,000 tries take about an hour on one core. A script is
+imported once, TensorFlow with it, and each try is a fork of that process.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import importlib
 import json
@@ -77,6 +80,12 @@ COMMANDS = {
                     ["text.txt", "spm.model"])},
     "count_parameters": {
         "config": (dict(albert_config_file="config.json"), ["config.json"])},
+    "extend_vocabulary": {
+        "plain": (dict(input_file="wiki.txt", spm_model_file="spm.model", num_pieces=5,
+                       init_checkpoint="model", output_dir="out"),
+                  ["wiki.txt", "spm.model", "model/model.ckpt-best.index",
+                   "model/model.ckpt-best.data-00000-of-00001",
+                   "model/albert_config.json", "model/vocabulary.json"])},
     "run_pretraining": {
         "train": (dict(RECORDS, input_file="t.tfrecord", eval_input_file="t.tfrecord"),
                   ["t.tfrecord", "config.json"]),
@@ -130,11 +139,12 @@ LEFT_OUT = ("tpu", "tpu_zone", "gcp_project", "master", "runner", "only_check_ar
             "pdb_post_mortem", "alsologtostderr", "stderrthreshold", "help", "helpshort",
             "helpfull", "helpxml", "flagfile", "undefok", "xml_output_file",
             "showprefixforinfo", "logger_levels", "num_threads")
+# Numbers that no flag can mean: they are refused, or the script came to no use of them.
+ABSURD = ("nan", "inf", "-inf", "1e400", str(BIG), str(-BIG))
 # Steps and repeats that would take for ever if they are taken at their word.
 LONG = ("num_train_steps", "train_step", "dupe_factor", "num_train_epochs",
         "max_train_steps", "num_seeds")
-VALUES = ["", "-1", "0", "1", "nan", "inf", "-inf", "1e400", "1e-400", "0.5", "-0.0",
-          str(BIG), str(-BIG), "1e9", "2147483648", "None", "true", "maybe", ",", "a,b",
+VALUES = ["", "-1", "0", "1", *ABSURD, "1e-400", "0.5", "-0.0", "1e9", "2147483648", "None", "true", "maybe", ",", "a,b",
           "/dev/null/x", "no/such/file", "/", ".", "~", " ", "\u00e9\u4e2d", "x" * 5000,
           "{}", "[1]", "*", "[", "t.tfrecord", "config.json", "text.txt", "gs:/x", "\n",
           "--", "spm.model", "out", "hidden_size=-1", "hidden_size=nan",
@@ -356,8 +366,9 @@ def serve(name):
                      "albert_tf.finetuning.length_batching", "sklearn.metrics",
                      "albert_tf.training.optimization"):
             importlib.import_module(late)
-    known = sorted({flag.name for flag in flags.FLAGS.get_key_flags_for_module(
-        sys.modules[name])} - set(LEFT_OUT))
+    known = {flag.name: flag.flag_type()
+             for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[name])
+             if flag.name not in LEFT_OUT}
     print(json.dumps(known), file=answers, flush=True)
     for line in sys.stdin:
         arguments, folder = json.loads(line)
@@ -442,8 +453,9 @@ def problem_of(status, folder, script, inputs, output):
     return ""
 
 
-def one_try(number, seed, server, script, name, material, work, references, show):
+def one_try(number, seed, server, script, name, material, work, show):
     """What was tried and what was wrong."""
+    expected = reference(server, script, name, material, work)
     generator = random.Random(f"{seed}/{number}")
     given, damageable = COMMANDS[script][name]
     given = dict(given)
@@ -454,7 +466,7 @@ def one_try(number, seed, server, script, name, material, work, references, show
         target = generator.choice(damageable)
         what = f"{target}: {damage(folder / target, generator)}"
     else:
-        flag = generator.choice(server.flags)
+        flag = generator.choice(sorted(server.flags))
         values = [v for v in VALUES if flag not in LONG or v in (
             "", "-1", "0", "nan", "inf", str(BIG), str(-BIG), "None", "1e400", "x" * 5000)]
         given[flag] = generator.choice(values)
@@ -470,30 +482,31 @@ def one_try(number, seed, server, script, name, material, work, references, show
         outputs = digest(folder / output[0])
         if target.startswith(output[0]):
             outputs.pop(target[len(output[0]) + 1:], None)
-        expected = references[script, name]
         differing = [k for k in outputs if expected.get(k, outputs[k]) != outputs[k]]
         if differing:
             problem = f"accepted, with another {differing[0]}"
+    if not problem and status == 0 and not target and given[flag] in ABSURD and (
+            server.flags[flag] in ("int", "float") and flag != "threshold_to_export"):
+        problem = "accepted"
     if show:
         print((folder / "stderr").read_text(errors="replace")[-5000:])
     else:
         shutil.rmtree(folder)
-    return {"number": number, "command": f"{script} {name}", "what": what,
+    return {"seed": seed, "number": number, "command": f"{script} {name}", "what": what,
             "status": status, "seconds": round(seconds, 1), "problem": problem}
 
 
-def reference(script, name, material, work):
+@functools.cache
+def reference(server, script, name, material, work):
     """What a command writes when nothing is damaged."""
-    folder = work / f"reference_{script}_{name}"
+    folder = work / f"reference_{script}_{name}_{server.process.pid}"
     shutil.copytree(material, folder)
     given, _ = COMMANDS[script][name]
-    server = Server(script)
     status, _ = server.run(
         [f"--{flag}={value}" for flag, value in given.items()], folder)
-    server.close()
     if status:
-        sys.exit(f"{script} {name} fails undamaged: "
-                 + (folder / "stderr").read_text()[-2000:])
+        raise RuntimeError(f"{script} {name} fails undamaged: "
+                           + (folder / "stderr").read_text()[-2000:])
     return digest(folder / given.get("output_dir", "out").split("/")[0])
 
 
@@ -512,16 +525,22 @@ def main():
         return
     commands = [(script, name) for script in options.scripts.split(",")
                 for name in COMMANDS[script]]
-    # All commands as often as each other; scripts in a row, for their servers' sake.
+    results = []
+    if options.output and os.path.exists(options.output):
+        with open(options.output, encoding="utf-8") as stream:
+            results = [json.loads(line) for line in stream]
+    done = {(row["seed"], row["number"]) for row in results}
     numbers = range(options.tries) if options.only is None else [options.only]
-    tries = sorted((commands[n % len(commands)], n) for n in numbers)
-    with tempfile.TemporaryDirectory() as work:
-        work = pathlib.Path(work)
+    # All commands as often as each other; scripts in a row, for their servers' sake.
+    tries = sorted((commands[n % len(commands)], n) for n in numbers
+                   if (options.seed, n) not in done)
+    with contextlib.ExitStack() as stack:
+        output = stack.enter_context(open(options.output or os.devnull, "a",
+                                          encoding="utf-8", buffering=1))
+        work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_material(work / "material")
-        references = {command: reference(*command, work / "material", work)
-                      for command in commands}
-        local = threading.local()
-        servers, results, begin = [], [], time.monotonic()
+        local, servers, begin = threading.local(), [], time.monotonic()
+        stack.callback(lambda: [server.close() for server in servers])
 
         def run(item):
             (script, name), number = item
@@ -529,22 +548,17 @@ def main():
                 local.script, local.server = script, Server(script)
                 servers.append(local.server)
             return one_try(number, options.seed, local.server, script, name,
-                           work / "material", work, references,
-                           options.only is not None)
+                           work / "material", work, options.only is not None)
 
-        with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
-            for result in pool.map(run, tries):
-                results.append(result)
-                if result["problem"] or options.only is not None:
-                    print(json.dumps(result, ensure_ascii=False), flush=True)
-                if len(results) % 100 == 0:
-                    print(f"{len(results)} tries, {time.monotonic() - begin:.0f} s",
-                          flush=True)
-        for server in servers:
-            server.close()
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(row) + "\n" for row in results)
+        pool = stack.enter_context(
+            concurrent.futures.ThreadPoolExecutor(options.workers))
+        for made, result in enumerate(pool.map(run, tries), 1):
+            results.append(result)
+            output.write(json.dumps(result) + "\n")
+            if result["problem"] or options.only is not None:
+                print(json.dumps(result, ensure_ascii=False), flush=True)
+            if made % 100 == 0:
+                print(f"{made} tries, {time.monotonic() - begin:.0f} s", flush=True)
     refused = sum(row["status"] == 1 for row in results)
     failed = sum(bool(row["problem"]) for row in results)
     print(f"{len(results)} tries: {refused} refused in a sentence, "
