@@ -24,6 +24,7 @@ from albert_tf.checkpoints.files import files_of_run
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
+from albert_tf.training.memory import Sequences
 
 FLAGS = flags.FLAGS
 
@@ -255,9 +256,13 @@ def main(argv):
     del argv
     config = cli_flags.model_config()
     options = cli_flags.run_options()
-    cli_flags.check_memory(
-        config, options, length=FLAGS.max_seq_length,
-        predictions=FLAGS.max_predictions_per_seq)
+    cli_flags.check_init_checkpoint()
+    sequences = Sequences(
+        FLAGS.max_seq_length, predictions=FLAGS.max_predictions_per_seq)
+    cli_flags.check_memory(config, options, **{
+        name: sequences for name, used in (
+            ("train_batch_size", FLAGS.do_train),
+            ("eval_batch_size", FLAGS.do_eval or FLAGS.eval_input_file)) if used})
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "

@@ -31,7 +31,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning.features import fingerprint_path
+from albert_tf.finetuning import features
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import race
 from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
@@ -57,7 +57,7 @@ flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer(
     "max_qa_length", 128, "Pieces that are kept of question and option, the last ones.",
-    lower_bound=1)
+    lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("high_only", False, "Without the middle-school passages.")
 flags.DEFINE_bool("middle_only", False, "Without the high-school passages.")
 _FILE_OF_SPLIT = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
@@ -116,12 +116,8 @@ class Race(FineTuningTask):
         if path in self._paths.values():
             raise InputError(f"--{flag}={path} is the file of another set already; "
                              "each set needs its own.")
-        # A file that is named may be anything, and must not be written over.
-        if FLAGS[flag].value and files.exists(path) and not files.exists(
-                fingerprint_path(path)):
-            raise InputError(
-                f"--{flag}={path} was not written by this script, which keeps features "
-                "there and makes them of --data_dir: give another name, or none.")
+        if FLAGS[flag].value:
+            features.check_own(path, f"--{flag}")
         self._paths[split] = path
         files.make_directory(os.path.dirname(path) or ".",
                              f"--{flag}" if FLAGS[flag].value else "--cached_dir")

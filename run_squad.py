@@ -23,6 +23,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning import features
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset
 from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
@@ -40,6 +41,7 @@ flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string("train_file", None, "JSON file of SQuAD's format to train on.")
 flags.DEFINE_string(
     "predict_file", None, "JSON file of SQuAD's format to predict and evaluate.")
+_MOST_TRIED = 1000  # starts and ends, in pairs
 for _set in ("train", "predict"):
     flags.DEFINE_string(
         f"{_set}_feature_file", None,
@@ -53,8 +55,10 @@ flags.DEFINE_string("export_dir", None,
 flags.DEFINE_bool("version_2_with_negative", False,
                   "SQuAD 2.0: some questions have no answer.")
 flags.DEFINE_integer("doc_stride", 128,
-                     "Pieces from the start of a window of the paragraph to the next.")
-flags.DEFINE_integer("max_query_length", 64, "Pieces that are kept of a question.")
+                     "Pieces from the start of a window of the paragraph to the next.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer("max_query_length", 64, "Pieces that are kept of a question.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE(cli_flags.Number(), "num_train_epochs", 3.0,
              "How often to train on every question.")
 flags.DEFINE_integer("num_train_steps", 0,
@@ -67,18 +71,18 @@ flags.DEFINE_integer("num_warmup_steps", -1,
                      lower_bound=-1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("n_best_size", 20, "Answers to a question that are kept, and "
                      "(SQuAD 1.1) starts and ends of a window that are tried.",
-                     lower_bound=1)
+                     lower_bound=1, upper_bound=_MOST_TRIED)
 flags.DEFINE_integer("max_answer_length", 30, "Longest answer, in pieces.",
-                     lower_bound=1)
+                     lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: starts of a window that are tried.",
-                     lower_bound=1)
+                     lower_bound=1, upper_bound=_MOST_TRIED)
 flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: ends that are tried for each start.",
-                     lower_bound=1)
-flags.DEFINE_float(
-    "null_score_diff_threshold", None, "SQuAD 2.0: a question whose null odds reach it "
-    "is left unanswered. Default: the threshold with the best F1 on --predict_file; "
-    "where that has no answers, the one that was found for this checkpoint in "
-    "--output_dir before; else 0.")
+                     lower_bound=1, upper_bound=_MOST_TRIED)
+flags.DEFINE(
+    cli_flags.Number(lower_bound=-1e38), "null_score_diff_threshold", None,
+    "SQuAD 2.0: a question whose null odds reach it is left unanswered. Default: the "
+    "threshold with the best F1 on --predict_file; where that has no answers, the one "
+    "that was found for this checkpoint in --output_dir before; else 0.")
 flags.DEFINE_bool(
     "answer_at_threshold", False, "SQuAD 2.0: answer a question whose null odds equal "
     "the threshold, as the search for the best one counted it. The release does not, "
@@ -102,6 +106,8 @@ class Squad(FineTuningTask):
     def __init__(self, task: squad.SquadTask):
         self.task = task
         self.main_metric = task.main_metric
+        # Ends are scored for each start.
+        self.vectors_of_piece = task.version_2 * task.start_n_top
 
     def read(self, split):
         return self.task.read(
@@ -144,7 +150,10 @@ class Squad(FineTuningTask):
             "doc_stride", "max_query_length", "version_2_with_negative")}
 
     def features_path(self, split):
-        return FLAGS[f"{split}_feature_file"].value or super().features_path(split)
+        path = FLAGS[f"{split}_feature_file"].value
+        if path:
+            features.check_own(path, f"--{split}_feature_file")
+        return path or super().features_path(split)
 
     def check_features(self, sets, tables):
         """Questions without features: to the log, and all to a file, "set<tab>id"."""

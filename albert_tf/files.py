@@ -35,6 +35,9 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _ZSTD_STEP = 1024
 _DIGEST_STEP = 4 << 20
 _MOST_COMMAS = 32  # in one name, quotes apart
+# What no text holds, and how JSON may say it all the same.
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+_NO_CHARACTER_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 # Ends the names of files that are being written: machine, process, a random number.
 _INCOMPLETE = re.compile(r"\.incomplete-(?:(\d{5})(\d{10})\d{8}|\d{1,15})")
 # After so long without a change a file of another machine's process is a leftover.
@@ -326,12 +329,14 @@ def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
         on_bytes(stream.tell() - told)
 
 
-def parse_json(text: str, path: str, advice: str = "", line: int = 0) -> Any:
+def parse_json(text: str, path: str, advice: str = "", line: int = 0,
+               cleaned: bool = False) -> Any:
     """The value of a JSON text: of a file, or of its line of this number from 1;
-    `advice` says what to do where it is damaged."""
+    `advice` says what to do where it is damaged. Escapes of what is no character, NUL
+    and half a surrogate pair, are refused unless what reads it is `cleaned` of them."""
     where = f"{path}, line {line}" if line else path
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{path}, line {line or error.lineno}: not JSON ({error.msg}, character "
@@ -342,6 +347,26 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0) -> Any:
                  else "a number of thousands of digits")  # Python reads 4,300.
         raise InputError(f"{where}: not JSON that can be read ({wrong})"
                          f"{advice and '; '}{advice}.") from error
+    if not cleaned and _NO_CHARACTER_ESCAPED.search(text):
+        wrong = next(filter(None, map(_NO_CHARACTER.search, _strings(value))), None)
+        if wrong:
+            raise InputError(
+                f"{where}: a text in it holds \\u{ord(wrong[0]):04x}, which is no "
+                "character (NUL, or half of a pair); take it out.")
+    return value
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a JSON value, keys too."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
 
 
 def read_json(path: str, advice: str = "") -> Any:

@@ -6,7 +6,9 @@
 Two runs in one folder would overwrite each other's checkpoints and mix their logs. On a
 local disk the lock is the operating system's (flock) on the file `run.lock`, so a run
 that was killed leaves none. An object store has no locks: there `run.lock` is an object
-that its run writes anew every few seconds, and one that no longer changes is taken over.
+that its run writes anew every few seconds, and one that no longer changes is taken
+over. A run that finds its own taken over, as the store was away for long, says so and
+leaves it to the other.
 """
 
 import contextlib
@@ -115,6 +117,9 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
         with files.open_binary(path) as stream:
             return stream.read()
 
+    def is_mine() -> bool:
+        return _parsed(read()).get("id") == mine["id"]
+
     def write(count: int) -> None:
         files.write(path, json.dumps({**mine, "beat": count}).encode())
 
@@ -133,7 +138,7 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
     write(0)
     time.sleep(min(beat / 5, 2.0))
     # Of two that found none, the last to write holds it.
-    if _parsed(read()).get("id") != mine["id"]:
+    if not is_mine():
         raise _refusal(folder, flag, _parsed(read()))
     ended = threading.Event()
 
@@ -142,6 +147,12 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
         while not ended.wait(beat):
             count += 1
             try:
+                if not is_mine():
+                    logging.error(
+                        "%s: another run has taken this folder over, as it saw no sign "
+                        "of this one for %.0f s; stop one of them.",
+                        _named(flag, folder), patience)
+                    return
                 write(count)
             except Exception as error:  # The store may be away for a while.
                 logging.warning("%s cannot be renewed: %s", path, error)
@@ -154,4 +165,5 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
         ended.set()
         thread.join()
         with contextlib.suppress(Exception):
-            files.remove(path)
+            if is_mine():
+                files.remove(path)

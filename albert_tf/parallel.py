@@ -25,6 +25,7 @@ from albert_tf.errors import InputError, Interruption
 
 # More kills than that have a cause which starting again does not mend.
 _MOST_RESTARTS = 3
+MOST_PROCESSES = 1024
 _AHEAD = 4  # items handed out for each worker: a slow reader must not fill memory
 
 
@@ -85,10 +86,10 @@ def _left_by_control_groups(own: str = "/proc/self/cgroup",
 
 def num_processes(num_workers: int) -> int:
     """--num_workers as a number of processes: 0 stands for one per core."""
-    if num_workers < 0:
+    if not 0 <= num_workers <= MOST_PROCESSES:
         raise InputError(
-            f"--num_workers={num_workers}: give a number of processes, or 0 for one "
-            "per core.")
+            f"--num_workers={num_workers}: give a number of processes, at most "
+            f"{MOST_PROCESSES}, or 0 for one per core.")
     return num_workers or num_cores()
 
 

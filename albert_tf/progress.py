@@ -52,8 +52,9 @@ class Progress:
                  contents: Optional[Mapping[str, float]] = None):
         self._doing, self._unit, self._total, self._done = doing, unit, total, done
         self._rates = {unit: 1.0, **(contents or {})}
-        # Seconds of work to come beside the units, such as evaluations.
-        self.seconds_beside: Callable[[], float] = lambda: 0.0
+        # Seconds of work to come beside the units, such as evaluations, by those that
+        # a unit takes.
+        self.seconds_beside: Callable[[float], float] = lambda of_unit: 0.0
         self._marks = [(time.monotonic(), done)]
 
     @classmethod
@@ -90,8 +91,9 @@ class Progress:
         if self._total:
             line += f" of {_short(self._total)} {self._unit} ({done / self._total:.1%})"
             if rate > 0 or done >= self._total:
-                line += _remaining(max(self._total - done, 0) / max(rate, 1e-9)
-                                   + self.seconds_beside())
+                of_unit = 1 / max(rate, 1e-9)
+                line += _remaining(max(self._total - done, 0) * of_unit
+                                   + self.seconds_beside(of_unit))
         else:
             line += f" {self._unit}"
         for name, count in self._rates.items():

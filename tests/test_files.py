@@ -48,6 +48,16 @@ def test_json_objects(tmp_path, content, message):
         files.read_object(str(path), "mend it")
 
 
+@pytest.mark.parametrize("text, wrong", [
+    (r'{"a": ["x", {"b": "y\u0000z"}]}', "0000"), (r'{"\ud83d": 1}', "d83d")])
+def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text, wrong):
+    with pytest.raises(InputError, match=rf"a.json: a text in it holds \\u{wrong}, "):
+        files.parse_json(text, "a.json")
+    assert files.parse_json(text, "a.json", cleaned=True)
+    assert files.parse_json(r'["\ud83d\ude00", "\\u0000", 1.5]', "a.json") == [
+        "\U0001f600", r"\u0000", 1.5]
+
+
 def test_files_and_folders_get_their_names_together(tmp_path):
     paths = [str(tmp_path / "new" / name) for name in ("a", "model/")]
     with files.staged(*paths) as (file, folder):

@@ -1,8 +1,10 @@
 """locks: one run in a folder, whoever ends first, on a disk and in an object store."""
 
+import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -67,6 +69,20 @@ def test_a_folder_that_cannot_be_written(tmp_path):
     with pytest.raises(InputError, match="run.lock cannot be written"):
         with locks.hold(str(tmp_path), "--output_dir"):
             pass
+
+
+def test_a_lock_that_another_run_took_over_is_left_to_it(tmp_path, caplog):
+    path = tmp_path / locks.LOCK_FILE
+    with locks._remote(str(path), str(tmp_path), "--output_dir", 0.01, 0.02):
+        assert json.loads(path.read_text())["process"] == os.getpid()
+        path.write_text('{"id": "other"}')
+        while "another run has taken this folder over" not in caplog.text:
+            time.sleep(0.005)
+    assert path.read_text() == '{"id": "other"}'
+    path.unlink()
+    with locks._remote(str(path), str(tmp_path), "--output_dir", 0.01, 0.02):
+        pass
+    assert not path.exists()
 
 
 @pytest.mark.slow

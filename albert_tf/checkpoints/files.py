@@ -33,6 +33,7 @@ _OF_A_RUN = re.compile(
     r"|eval_results|predict_results|(nbest_)?predictions|null_odds)\.json")
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-(\d+)\.index")
 _SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 # Children of a Keras model that hold no weights of it: an optimizer it was
 # compiled with, and Keras's own lists of layers and metrics.
@@ -78,9 +79,8 @@ def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
     state = _state(folder)
     if state is None:
         raise InputError(
-            f"{state_file}: damaged, it names no checkpoint; write the line "
-            'model_checkpoint_path: "NAME" into it with the latest in the folder, such '
-            'as "model.ckpt-500", or move the folder away to start anew.')
+            f"{state_file}: damaged, it names no checkpoint; {earlier_hint(prefix)}or "
+            "move the folder away to start anew.")
     prefix = state.model_checkpoint_path
     if not files.exists(f"{prefix}.index"):
         raise InputError(
@@ -109,10 +109,12 @@ def _state(folder: str):
 
 def earlier_hint(prefix: str) -> str:
     """How to use another checkpoint of the folder than `prefix`, if there is one."""
-    others = [other for other in all_checkpoints(os.path.dirname(prefix))
-              if other != prefix]
-    return (f"give --resume_from={others[-1].rsplit('-', 1)[1]} to go on from the "
-            "checkpoint of that step, " if others else "")
+    folder, name = os.path.split(prefix)
+    # By the files: the list of them may be what is damaged.
+    others = [int(found[1]) for each in files.names_in(folder or ".")
+              if (found := _INDEX.fullmatch(each)) and found[0] != f"{name}.index"]
+    return (f"give --resume_from={max(others)} to go on from the checkpoint of that "
+            "step, " if others else "")
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:

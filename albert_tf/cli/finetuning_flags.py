@@ -3,21 +3,22 @@
 As in cli/flags.py, TensorFlow is not imported here.
 """
 
+import functools
 import os
 from typing import Any, Callable, Sequence
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, parallel
 from albert_tf.checkpoints import vocabulary
-from albert_tf.checkpoints.files import (
-    find_checkpoint, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.files import folder_of, holds_checkpoint
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
 from albert_tf.finetuning.task import Settings
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.training.memory import Sequences
 
 FLAGS = flags.FLAGS
 
@@ -54,7 +55,7 @@ def define_flags(**defaults: Any) -> None:
         "checkpoint in --output_dir, the run stops.")
     flags.DEFINE_integer(
         "early_stopping", 0, "Stop after so many evaluations in a row without a better "
-        "one; 0 never does.", lower_bound=0)
+        "one; 0 never does.", lower_bound=0, upper_bound=cli_flags.MOST)
     flags.DEFINE_integer(
         "num_seeds", 1,
         "Train so many times, with seeds from --random_seed on, each in a folder of "
@@ -87,7 +88,7 @@ def define_flags(**defaults: Any) -> None:
                         "Folder of the features; default: --output_dir.")
     flags.DEFINE_integer("num_workers", 0,
                          "Processes that make features; 0: one for each core.",
-                         lower_bound=0)
+                         lower_bound=0, upper_bound=parallel.MOST_PROCESSES)
 
 
 # Field of a recipe → its flag, where tasks agree.
@@ -205,7 +206,9 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
     """
     run = cli_flags.run_options(num_train_steps=num_train_steps)
     config = model_config()
-    cli_flags.check_memory(config)
+    # The shortest sequence there is: of the others' lengths more is known later.
+    shortest = {"train_batch_size": Sequences(3, filled=1)} if FLAGS.do_train else {}
+    cli_flags.check_memory(config, run, **shortest)
     made = tokenizer(config)
     check_start()
     _check_several_runs()
@@ -216,6 +219,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
         num_warmup_steps=num_warmup_steps, num_lengths=FLAGS.num_length_buckets,
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
+        check_memory=functools.partial(cli_flags.check_memory, config, run),
         kept={**task, "vocabulary_flag": flag,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
@@ -281,5 +285,4 @@ def check_start() -> None:
             "--init_checkpoint is given; give one"
             + (", or --from_scratch to train from random weights." if FLAGS.do_train
                else ", or train first (--do_train)."))
-    if init and not holds_checkpoint(init):  # Which is asked without TensorFlow.
-        find_checkpoint(init)
+    cli_flags.check_init_checkpoint()

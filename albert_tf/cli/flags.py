@@ -9,13 +9,15 @@ from typing import Any, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files, parallel
-from albert_tf.checkpoints.files import chosen_checkpoint
+from albert_tf.checkpoints.files import (
+    chosen_checkpoint, find_checkpoint, holds_checkpoint)
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.progress import amount
 from albert_tf.training.cluster import Cluster
-from albert_tf.training.memory import training_memory
+from albert_tf.training.memory import (
+    Sequences, evaluation_memory, training_memory)
 from albert_tf.training.options import (
     RunOptions, StepOptions, check_batch_sizes)
 
@@ -29,14 +31,15 @@ class Number(flags.FloatParser):
     """For flags.DEFINE: a finite number within bounds, `below` not among them; absl's
     own parser lets nan pass any."""
 
-    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None):
-        super().__init__(0.0, upper_bound)
+    def __init__(self, upper_bound: float = 1e38, below: Optional[float] = None,
+                 lower_bound: float = 0.0):
+        super().__init__(lower_bound, upper_bound)
         self._below = below
         if below is not None:
             self.syntactic_help = f"a number of at least 0 and below {below:g}"
 
     def is_outside_bounds(self, val: float) -> bool:
-        return not 0.0 <= val <= self.upper_bound or (
+        return not self.lower_bound <= val <= self.upper_bound or (
             self._below is not None and val >= self._below)
 
 
@@ -91,35 +94,39 @@ def _with_overrides(config: AlbertConfig) -> AlbertConfig:
 
 
 def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
-                 **batch: int) -> None:
+                 **batches: Sequences) -> None:
     """Raises InputError where the machine has not got the memory that the model's
     weights need, and gradients and moments where they are trained here; with `options`
-    also what a part of a batch needs, `batch` for training_memory."""
-    here = FLAGS.do_train and not (
-        FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
-        or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
+    also what batches need: the flag of their size → what they consist of."""
+    here = not (FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
+                or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
+    trained = here and FLAGS.do_train
     parameters = count_parameters(config).with_heads
-    needed, free = 4 * parameters * (4 if here else 1), parallel.available_memory()
+    needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
     if needed > free:
         raise InputError(
             f"the model has {parameters:,} parameters, which take "
             f"{amount(needed)} of memory"
-            + (" with gradients and the optimizer's moments" if here else "")
+            + (" with gradients and the optimizer's moments" if trained else "")
             + f", but {amount(free)} are free; give a smaller one (--model, "
             "--albert_config_file, --config_overrides), or take a larger machine.")
     if options is None or not here:
         return
     workers = max(1, _known_replicas() // (FLAGS.num_virtual_cpus or 1))
-    rows = options.train_batch_size // (
-        options.step.gradient_accumulation_steps * workers)
-    for_batch = training_memory(config, options.step, rows, **batch)
-    if needed + for_batch > free:
-        raise InputError(
-            f"--train_batch_size={options.train_batch_size}: {rows} sequences of "
-            f"{batch['length']} at once take at least {amount(for_batch)} of memory, "
-            f"the model {amount(needed)}, but {amount(free)} are free; give a larger "
-            "--gradient_accumulation_steps, --recompute, --dtype=bfloat16 or a smaller "
-            "batch.")
+    for name, sequences in batches.items():
+        in_training = name == "train_batch_size"
+        parts = options.step.gradient_accumulation_steps if in_training else 1
+        examples = FLAGS[name].value // (parts * workers)
+        found = (training_memory if in_training else evaluation_memory)(
+            config, options.step, examples, sequences)
+        if needed + found > free:
+            raise InputError(
+                f"--{name}={FLAGS[name].value}: {examples * sequences.of_example} "
+                f"sequences of {sequences.length:.0f} pieces at once take at least "
+                f"{amount(found)} of memory, the model {amount(needed)}, but "
+                f"{amount(free)} are free; give "
+                + "a larger --gradient_accumulation_steps, --recompute, " * in_training
+                + "--dtype=bfloat16 or a smaller batch.")
 
 
 def config_overrides() -> dict[str, str]:
@@ -322,6 +329,14 @@ def run_options(**task_options: Any) -> RunOptions:
         evaluate=any(name in FLAGS and FLAGS[name].value
                      for name in ("do_eval", "eval_input_file")))
     return options
+
+
+def check_init_checkpoint() -> None:
+    """Raises InputError where --init_checkpoint, if it is needed, is none."""
+    init = FLAGS.init_checkpoint
+    # Which is asked without TensorFlow.
+    if init and not any(map(holds_checkpoint, (FLAGS.output_dir, init))):
+        find_checkpoint(init)
 
 
 def _known_replicas() -> int:

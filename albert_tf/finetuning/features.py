@@ -127,6 +127,15 @@ def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
     return _create(path, spec, wanted, create)
 
 
+def check_own(path: str, flag: str) -> None:
+    """Raises InputError where a user names a file that is something else: features are
+    written over it."""
+    if files.exists(path) and not files.exists(fingerprint_path(path)):
+        raise InputError(
+            f"{flag}={path} was not written by this script, which keeps features "
+            "there: give another name, or none.")
+
+
 def fingerprint_path(path: str) -> str:
     """Where the fingerprint of a file of features stands."""
     return f"{path}.fingerprint.json"
@@ -188,8 +197,10 @@ def _load(path: str, spec: FeatureSpec, stored: Mapping[str, Any]) -> FeatureTab
 
 def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
             create: Callable[[], Iterable[Mapping[str, Any]]]) -> FeatureTable:
+    if files.is_folder(path):
+        raise InputError(f"{path}: cannot be written: Is a directory.")
     digest = hashlib.sha256()
-    staged = files.unfinished_name(path)
+    staged, sidecar = files.unfinished_name(path), files.unfinished_name(path)
     try:
         with tfrecord.RecordWriter(staged) as writer:
             def write(record: bytes) -> None:
@@ -201,16 +212,18 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
             if not table.num_rows:
                 raise InputError(f"{path}: there is no example to make features of; "
                                  "check the input.")
-        files.rename(staged, path)
-        with files.atomic_write(staged) as stream:
+        with files.open_binary(sidecar, "wb") as stream:
             stream.write((json.dumps({
                 "parts": parts, "num_records": table.num_rows,
                 "sha256": digest.hexdigest()}, indent=1) + "\n").encode())
-        files.rename(staged, fingerprint_path(path))
+        # First, so that features without it are another program's.
+        files.rename(sidecar, fingerprint_path(path))
+        files.rename(staged, path)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written: {error.strerror or error}.") from error
     finally:
         files.remove(staged)
+        files.remove(sidecar)
     logging.info("Wrote the features of %d records to %s.", table.num_rows, path)
     return table

@@ -29,6 +29,7 @@ from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, tokenizer, wordpiece_tokenizer)
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions
 
 # Code that every task's features depend on.
@@ -53,6 +54,8 @@ class Settings:
       num_seeds: runs to train, each with another seed (finetuning.seeds).
       restart_on_failure: train what did not learn again, with another seed and a lower
         rate.
+      check_memory: raises InputError where the machine has not got the memory of a
+        batch: its size's flag → what it consists of.
     """
 
     run: RunOptions
@@ -76,6 +79,7 @@ class Settings:
     kept: Mapping[str, Any]
     num_seeds: int = 1
     restart_on_failure: bool = False
+    check_memory: Callable[..., None] = lambda **batches: None
 
     @property
     def several(self) -> bool:
@@ -93,6 +97,8 @@ class FineTuningTask(abc.ABC):
       main_metric: the one that the best checkpoint is chosen by; higher is better.
       evaluation_split, prediction_split: names of the sets beside "train".
       code: modules that make the features, besides those that all tasks share.
+      vectors_of_piece: of the encoder's width, that the head makes of each piece in
+        evaluation.
       settings: of the command; set by `fine_tune` before anything is asked for.
       step: of the weights that are exported.
     """
@@ -100,6 +106,7 @@ class FineTuningTask(abc.ABC):
     main_metric = "accuracy"
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
+    vectors_of_piece = 0
     settings: Settings
     step = 0
 
@@ -227,6 +234,7 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
         tables = {split: _features(task, split, data, paths[split])
                   for split, data in sets.items()}
         task.check_features(sets, tables)
+        _check_memory(task, tables)
 
         def run() -> str:
             with strategy.scope():
@@ -237,6 +245,20 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
             # By the best of them.
             task.settings = dataclasses.replace(settings, do_train=False)
         run()
+
+
+def _check_memory(task: FineTuningTask, tables: Mapping[str, FeatureTable]) -> None:
+    settings = task.settings
+    settings.check_memory(**{
+        flag: Sequences(
+            float(np.mean(tables[split].lengths)), filled=1,
+            vectors=task.vectors_of_piece,
+            of_example=max(f.num_values for f in task.spec().features if f.is_variable))
+        for flag, split, wanted in (
+            ("train_batch_size", "train", settings.do_train),
+            ("eval_batch_size", task.evaluation_split, settings.do_eval),
+            ("predict_batch_size", task.prediction_split, settings.do_predict))
+        if wanted})
 
 
 def _features(task: FineTuningTask, split: str, data: ExampleSet,
@@ -323,6 +345,9 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         optimizer,
         {**task.kept_options(), "learning_rate": settings.learning_rate})
     metrics: Mapping[str, float] = {}
+    # The last evaluation is of the best checkpoint.
+    run.sequences_after = sum(tables[split].num_rows for split in {
+        *[evaluated] * settings.do_eval, *[predicted] * settings.do_predict})
     if settings.do_train:
         with watch:
             run.train()

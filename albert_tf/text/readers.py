@@ -113,7 +113,7 @@ def _json_lines(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
             continue
         where = f"{path}, line {number}"
         value = files.parse_json(
-            line, path, "each line holds one JSON object", number)
+            line, path, "each line holds one JSON object", number, cleaned=True)
         if not isinstance(value, dict):
             raise InputError(
                 f"{where}: holds a JSON {type(value).__name__}, but each line must "

@@ -55,25 +55,26 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
     lines = [(n, line) for n, line in files.read_lines(path) if line.strip()]
     rows = []
     for position, (number, line) in enumerate(lines):
-        row = _parsed(line)
-        if row is None and position == len(lines) - 1:
+        try:
+            rows.append(_parsed(line, path, number))
+        except InputError:
+            if position < len(lines) - 1:
+                raise
             logging.warning("%s, line %d is cut short and left out.", path, number)
-            break
-        if row is None:
-            raise InputError(
-                f"{path}, line {number}: not a JSON object with step and split; move "
-                "the file away to start a new log.")
-        rows.append(row)
     return rows
 
 
-def _parsed(line: str) -> Optional[dict[str, Any]]:
-    """The row in a line, or None if there is none."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) and {"step", "split"} <= row.keys() else None
+def _parsed(line: str, path: str, number: int) -> dict[str, Any]:
+    """The row in a line."""
+    advice = "move the file away to start a new log"
+    row = files.parse_json(line, path, advice, number)
+    if not (isinstance(row, dict) and type(row.get("step")) is int
+            and isinstance(row.get("split"), str)
+            and all(type(value) in (int, float) for name, value in row.items()
+                    if name != "split")):
+        raise InputError(f"{path}, line {number}: not a JSON object of numbers with a "
+                         f"step and a split; {advice}.")
+    return row
 
 
 def draw_curves(metrics_path: str, image_path: str,

@@ -101,6 +101,8 @@ class Run:
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = StopSignals()
+        # What is evaluated or predicted once all is trained, for the time left.
+        self.sequences_after = 0
         # Step and metrics of the evaluation that `evaluator.predictions` are of.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
 
@@ -234,9 +236,10 @@ class _Training:
         self.run, self.log, self.folder = run, log, folder
         self.progress = Progress("training", "steps", options.num_train_steps, first,
                                  {"sequences": options.train_batch_size})
-        self.progress.seconds_beside = self._seconds_of_checkpoints
+        self.progress.seconds_beside = self._seconds_beside
         self.shapes_seen: set[int] = set()
         self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
+        self.evaluation_seconds: list[float] = []
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(first), options.step,
             self._on_step, run.batches.shape_of_step, run.scaling, run.computation)
@@ -286,15 +289,19 @@ class _Training:
         finally:
             self._draw()
 
-    def _seconds_of_checkpoints(self) -> float:
-        """What the checkpoints and evaluations to come take, as far as one was made;
-        the first took longer, since its steps were traced."""
-        made, options = self.checkpoint_seconds, self.run.options
-        if not made:
-            return 0.0
+    def _seconds_beside(self, of_step: float) -> float:
+        """What checkpoints and evaluations to come take, as far as one was made, and
+        what follows on training."""
+        options = self.run.options
         left = -(-options.num_train_steps // options.save_checkpoints_steps) - (
             (self.run.current_step - 1) // options.save_checkpoints_steps)
-        return left * statistics.fmean(made[1:][-5:] or made)
+        seconds = left * _typical(self.checkpoint_seconds)
+        # A third of a step is its forward pass.
+        of_sequence = of_step / 3 / options.train_batch_size
+        if self.evaluation_seconds:
+            of_sequence = _typical(self.evaluation_seconds) / (
+                self.evaluator.num_steps * options.eval_batch_size)
+        return seconds + self.run.sequences_after * of_sequence
 
     def _stalled(self) -> bool:
         """Whether the last `early_stopping` evaluations brought no new best."""
@@ -403,7 +410,8 @@ class _Training:
         run = self.run
         begin = time.monotonic()
         metrics = self.evaluator.evaluate()
-        rate = self.evaluator.num_steps / max(time.monotonic() - begin, 1e-9)
+        self.evaluation_seconds.append(time.monotonic() - begin)
+        rate = self.evaluator.num_steps / max(self.evaluation_seconds[-1], 1e-9)
         for name, value in metrics.items():
             # The last step before a checkpoint may ruin weights and not yet a loss.
             if not math.isfinite(value):
@@ -428,6 +436,11 @@ class _Training:
     def _draw(self) -> None:
         if self.log and self.log.rows:
             draw_curves(self.log.path, self.run.path(CURVES_FILE))
+
+
+def _typical(seconds: list[float]) -> float:
+    """The mean of the last few; the first took longer, since its steps were traced."""
+    return statistics.fmean(seconds[1:][-5:] or seconds or [0.0])
 
 
 def _next_multiple(step: int, interval: int) -> int:

@@ -1,28 +1,64 @@
 """The memory that a batch needs at least, before anything is built. No TensorFlow.
 
-Runs that were measured (benchmarks/memory.py) took over twice as much with full
-sequences: what is refused by these numbers would be killed in the middle.
+Runs that were measured (benchmarks/memory.py) took up to twice as much, and those with
+masked pieces more: what is refused by these numbers would be killed in the middle.
 """
+
+from typing import NamedTuple
 
 from albert_tf.config import AlbertConfig
 from albert_tf.training.options import StepOptions
 
-# The layers leave out padding, and sequences may be half of it.
-_LEAST_FILLED = 0.5
+
+class Sequences(NamedTuple):
+    """What a batch consists of.
+
+    Attributes:
+      length: of a sequence, in pieces, on average.
+      filled: share of it that is no padding, which the layers leave out.
+      predictions: masked pieces in each.
+      vectors: of the encoder's width, that a head makes of each piece in evaluation.
+      of_example: sequences in each of the batch's examples.
+    """
+
+    length: float
+    filled: float = 0.5
+    predictions: int = 0
+    vectors: int = 0
+    of_example: int = 1
+
+    def memory(self, examples: int, config: AlbertConfig, of_piece: float,
+               size: int) -> float:
+        """Bytes of so many of them, with so many numbers of `size` bytes a piece."""
+        return examples * self.of_example * (
+            self.filled * self.length * size * of_piece
+            + 2 * 4 * self.predictions * config.vocab_size)
 
 
-def training_memory(config: AlbertConfig, step: StepOptions, rows: int, length: int,
-                    predictions: int = 0) -> float:
-    """Bytes of the activations of `rows` sequences, those of one part of a batch, with
-    `predictions` masked pieces in each."""
+def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
+                    sequences: Sequences) -> float:
+    """Bytes of the activations of one part of a batch."""
     hidden = config.hidden_size
     # Of one layer and piece: queries, keys, values, their context, two sums and their
     # normalizations, the feed-forward part before and after its activation, attention;
     # half as much again was taken for gradients and dropout in all measured runs.
     layer = 1.5 * (8 * hidden + 2 * config.intermediate_size
-                   + config.num_attention_heads * length)
+                   + config.num_attention_heads * sequences.length)
     count = config.num_hidden_layers * config.inner_group_num
     kept = count * hidden + layer if step.recompute else count * layer
-    size = 4 if step.dtype == "float32" else 2
-    return rows * (_LEAST_FILLED * length * size * kept
-                   + 2 * 4 * predictions * config.vocab_size)
+    return sequences.memory(examples, config, kept, _size(step))
+
+
+def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
+                      sequences: Sequences) -> float:
+    """Bytes of the activations of a batch without gradients, where a layer's are gone
+    with it."""
+    hidden = config.hidden_size
+    return sequences.memory(examples, config, max(
+        5 * hidden + config.num_attention_heads * sequences.length,
+        hidden + 2 * config.intermediate_size,
+        hidden * sequences.vectors), _size(step))
+
+
+def _size(step: StepOptions) -> int:
+    return 4 if step.dtype == "float32" else 2

@@ -15,6 +15,7 @@ from albert_tf.finetuning.tasks.common import ExampleSet
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import loop, objectives
+from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 
@@ -82,7 +83,8 @@ class MadeUp(FineTuningTask):
         return {"num_warmup_steps": self.settings.num_warmup_steps}
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
-            restart_on_failure=False, random_seed=12345, **kept):
+            restart_on_failure=False, random_seed=12345,
+            check_memory=lambda **batches: None, **kept):
         """Does what is wanted of "train", "eval" and "predict"."""
         vocabulary = self.folder.parent / "vocab.txt"
         vocabulary.write_text("[PAD]\n")
@@ -98,7 +100,7 @@ class MadeUp(FineTuningTask):
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
             kept={"task": "made-up", **kept}, num_seeds=num_seeds,
-            restart_on_failure=restart_on_failure))
+            restart_on_failure=restart_on_failure, check_memory=check_memory))
         return self
 
 
@@ -145,6 +147,23 @@ def test_lengths_to_train_with_do_not_depend_on_other_sets():
 def test_export_alone(whole):
     task = MadeUp(whole.folder).run(export_dir="exported")
     assert task.exported == [(whole.exported[0][0], {})] and not task.written
+
+
+def test_memory_is_asked_for_before_a_model_is_built(tmp_path):
+    class Unbuilt(MadeUp):
+        model, vectors_of_piece = None, 7
+
+    def refuse(**batches):
+        asked.update(batches)
+        raise InputError("too much")
+
+    asked = {}
+    with pytest.raises(InputError, match="too much"):
+        Unbuilt(tmp_path / "run").run("train", "eval", "predict", check_memory=refuse)
+    assert asked == {
+        f"{flag}_batch_size": Sequences(
+            np.mean([len(row["input_ids"]) for row in SETS[split]]), 1, vectors=7)
+        for flag, split in (("train", "train"), ("eval", "dev"), ("predict", "test"))}
 
 
 def test_a_task_may_count_its_steps_by_its_examples(tmp_path):

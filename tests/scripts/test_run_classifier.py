@@ -167,6 +167,14 @@ EARLY = {
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
              do_train=None, do_predict="true", from_scratch="true"),
         r"no model to start from: .* give one, or train first \(--do_train\)"),
+    "module of TensorFlow Hub": (
+        dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
+             albert_hub_module_handle="https://hub/albert"),
+        "--albert_hub_module_handle=https://hub/albert cannot be the model to start "
+        "from: .*; give --init_checkpoint"),
+    "memory of any batch": (
+        dict(COLA, train_batch_size=2**31 - 1, gradient_accumulation_steps=1),
+        "--train_batch_size=2147483647: 2147483647 sequences of 3 pieces at once take"),
     "no config": (
         dict(COLA, init_checkpoint=None),
         "give the model's config: --albert_config_file"),

@@ -259,8 +259,8 @@ EARLY = {
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
     "memory of a batch": (
         dict(train_batch_size=2 * 10**9),
-        r"--train_batch_size=2000000000: 2000000000 sequences of 8 at once take at "
-        r"least [\d.]+ TB of memory, the model .*, but .* are free; give a larger "
+        r"--train_batch_size=2000000000: 2000000000 sequences of 8 pieces at once take "
+        r"at least [\d.]+ TB of memory, the model .*, but .* are free; give a larger "
         "--gradient_accumulation_steps"),
     "batch in parts": (
         dict(gradient_accumulation_steps=3, input_file="{data}/later_id.tfrecord"),
@@ -299,6 +299,13 @@ EARLY = {
          "input_file": "{data}/records_next/train.tfrecord"},
         "train.tfrecord was made with the sentence objective next, as .*/records_next/"
         "summary-train.tfrecord.json says, but --sentence_objective=order is given"),
+    "no checkpoint": (
+        dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
+        "{data}/none: there is no checkpoint"),
+    "memory of an evaluation": (
+        dict(eval_batch_size=10**8, eval_input_file="{data}/dev.tfrecord"),
+        "--eval_batch_size=100000000: 100000000 sequences "
+        "of .* pieces at once take at least .* of memory, the model"),
 }
 
 # Numbers, at their flags.
@@ -321,9 +328,6 @@ EARLY |= NUMBERS
 LATE = {
     "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs here"),
     "no TPU": (dict(use_tpu="true"), "give the TPU's name or address: --tpu=NAME"),
-    "no checkpoint": (
-        dict(init_checkpoint="{data}/none", input_file="{data}/named/train.tfrecord"),
-        "{data}/none: there is no checkpoint"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),
         r"model.ckpt does not fit the model: variables of another shape: 3 .*"

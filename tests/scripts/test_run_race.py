@@ -98,6 +98,8 @@ WRONG = {
         dict(recipe="true", high_only="true", middle_only="true",
              config_overrides="hidden_dropout_prob=0,attention_probs_dropout_prob=0"),
         "--high_only and --middle_only exclude each other"),
+    "max_qa_length": (
+        dict(max_qa_length=10**20), f"--max_qa_length={10**20}: .* is not an? "),
 }
 
 USE = {**FLAGS, "do_train": "false", "do_eval": "false", "do_predict": "true",

@@ -130,7 +130,18 @@ WRONG = {
         dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
         r"49 questions, --num_train_epochs=0.1 and --train_batch_size=16 give no "
         "training step"),
+    "features that are something else": (
+        dict(do_train="true", train_feature_file="{data}/vocab.txt"),
+        "--train_feature_file={data}/vocab.txt was not written by this script"),
 }
+WRONG |= {f"{name} {value}": (
+    {"do_train": "true", name: value}, f"--{name}={value}: .* is not an? ")
+    for name, values in {
+        "doc_stride": (0, 2**31), "max_query_length": (0, 2**31),
+        "n_best_size": (10**20,), "max_answer_length": (2**31,),
+        "start_n_top": (10**9,), "end_n_top": (10**9,),
+        "null_score_diff_threshold": ("inf", "nan"), "early_stopping": (2**31,),
+        "num_workers": (10**6,)}.items() for value in values}
 
 # What a user gives who has only the folder of a model.
 ALONE = {**dict.fromkeys(FLAGS), "predict_file": "{data}/predict.json",

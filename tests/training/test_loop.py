@@ -332,21 +332,25 @@ def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, 
     make_run(tmp_path, data, train=False, init_checkpoint=str(finished)).evaluate()
 
 
-@pytest.mark.parametrize("step, made, seconds", [
-    (7, [9.0, 2.0, 4.0], 3 * 3.0),  # after those of 3, 6: 9, 12 and 14
-    (6, [9.0], 4 * 9.0), (14, [9.0, 2.0], 2.0), (2, [], 0.0)])
-def test_time_left_counts_checkpoints_and_evaluations(step, made, seconds):
+@pytest.mark.parametrize("step, made, evaluations, after, seconds", [
+    (7, [9.0, 2.0, 4.0], [], 0, 3 * 3.0),  # after those of 3, 6: 9, 12 and 14
+    (6, [9.0], [8.0], 0, 4 * 9.0), (14, [9.0, 2.0], [], 0, 2.0), (2, [], [], 0, 0.0),
+    # At the end: by a third of a step of 8 sequences, or by evaluations of 5 x 4.
+    (2, [], [], 16, 2 * 24.0 / 3), (14, [9.0, 2.0], [8.0, 1.0], 40, 2.0 + 2.0)])
+def test_time_left_counts_checkpoints_and_evaluations(
+        step, made, evaluations, after, seconds):
     training = types.SimpleNamespace(
-        checkpoint_seconds=made, run=types.SimpleNamespace(
-            current_step=step,
-            options=RunOptions("run", 14, 8, save_checkpoints_steps=3)))
-    assert loop._Training._seconds_of_checkpoints(training) == seconds
+        checkpoint_seconds=made, evaluation_seconds=evaluations,
+        evaluator=types.SimpleNamespace(num_steps=5), run=types.SimpleNamespace(
+            current_step=step, sequences_after=after, options=RunOptions(
+                "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3)))
+    assert loop._Training._seconds_beside(training, of_step=24.0) == seconds
 
 
 @pytest.mark.usefixtures("eager")
 def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(loop._Training, "_seconds_of_checkpoints",
-                        lambda self: 172800.0 + len(self.checkpoint_seconds) * 86400)
+    monkeypatch.setattr(loop._Training, "_seconds_beside", lambda self, of_step:
+                        172800.0 + len(self.checkpoint_seconds) * 86400)
     make_run(tmp_path, (data[0], None), num_train_steps=6).train()
     lines = [line for line in caplog.messages if line.startswith("training")]
     [*_, first, last] = lines
@@ -454,7 +458,8 @@ def overwrite(name, content):
       for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
     (remove("model.ckpt-12.*"), "run/checkpoint names .*model.ckpt-12, which is not "
      "there; .*--resume_from=9"),
-    *((overwrite("checkpoint", content), "checkpoint: damaged, it names no checkpoint")
+    *((overwrite("checkpoint", content), "checkpoint: damaged, it names no "
+       "checkpoint; give --resume_from=12 to go on from")
       for content in ("", "\0\0\0\0", "no list")),
     (overwrite("options.json", "{"), "options.json, line 1: not JSON")])
 def test_damaged_folder(spoil, message, copy, data):

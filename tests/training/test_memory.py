@@ -6,7 +6,8 @@
 import pytest
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training.memory import training_memory
+from albert_tf.training.memory import (
+    Sequences, evaluation_memory, training_memory)
 from albert_tf.training.options import StepOptions
 
 
@@ -17,6 +18,22 @@ from albert_tf.training.options import StepOptions
     ("base", 32, 512, {"recompute": True}, 3.63e9), ("large", 4, 512, {}, 7.76e9),
     ("xlarge", 8, 512, {"recompute": True}, 3.06e9), ("xxlarge", 1, 512, {}, 6.25e9)])
 def test_estimate_is_below_what_was_measured(model, rows, length, options, measured):
-    found = training_memory(
-        AlbertConfig.named(model), StepOptions(**options), rows, length, predictions=20)
-    assert measured / 5 < found < 0.6 * measured
+    for filled, most in ((0.5, 0.6), (1.0, 1.0)):
+        found = training_memory(
+            AlbertConfig.named(model), StepOptions(**options), rows,
+            Sequences(length, filled, predictions=20))
+        assert measured / 5 < found < most * measured
+
+
+# Likewise, of the forward pass of full sequences.
+@pytest.mark.parametrize("model, rows, length, predictions, measured", [
+    ("base", 32, 512, 0, 1.29e9), ("base", 128, 128, 0, 0.87e9),
+    ("large", 16, 512, 0, 0.91e9), ("base", 64, 512, 20, 2.08e9)])
+def test_evaluation(model, rows, length, predictions, measured):
+    def found(**more):
+        return evaluation_memory(AlbertConfig.named(model), StepOptions(), rows,
+                                 Sequences(length, 1.0, predictions, **more))
+
+    assert measured / 3 < found() < 0.8 * measured
+    assert found(of_example=4) == 4 * found()
+    assert found(vectors=1000) > 20 * found()
