@@ -364,7 +364,10 @@ def serve(name):
         for late in ("tensorflow", "tf_keras", "orbit", "official.common.distribute_utils",
                      "albert_tf.training.loop", "albert_tf.modeling.models",
                      "albert_tf.finetuning.length_batching", "sklearn.metrics",
-                     "albert_tf.training.optimization"):
+                     "albert_tf.training.optimization", "albert_tf.records.checks",
+                     "albert_tf.training.input_pipeline", "albert_tf.masking.in_training",
+                     "matplotlib.backends.backend_agg", "matplotlib.pyplot",
+                     "tensorboard.plugins.scalar.metadata"):
             importlib.import_module(late)
     known = {flag.name: flag.flag_type()
              for flag in flags.FLAGS.get_key_flags_for_module(sys.modules[name])
