@@ -479,3 +479,24 @@ def test_two_virtual_cpus(data, tmp_path):
                  do_predict="true", num_workers=1))
     np.testing.assert_allclose(probabilities(tmp_path), expected, atol=1e-5)
     assert evaluation(tmp_path) == pytest.approx(metrics, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_several_seeds(data, tmp_path):
+    folder = tmp_path / "runs"
+    flags = dict(COLA, do_eval="true", do_predict="true", num_seeds=2, train_step=2,
+                 save_checkpoints_steps=2, output_dir=folder)
+    output = finish(start(data, **flags))
+    assert "matthews of 2 seeds: median" in output
+    summary = json.loads((folder / "seeds.json").read_text())
+    assert [run["name"] for run in summary["runs"]] == ["seed-12345", "seed-12346"]
+    best = folder / summary["best_run"]
+    assert evaluation(best)["matthews"] == summary["best"] == evaluation(
+        folder)["matthews"]
+    for name in ("model.ckpt-best.index", "options.json"):
+        assert (folder / name).read_bytes() == (best / name).read_bytes()
+    expected = probabilities(folder)
+    # Once more: nothing is trained again.
+    output = finish(start(data, **flags))
+    assert "seed-12346 is finished" in output and "training:" not in output
+    np.testing.assert_array_equal(probabilities(folder), expected)
