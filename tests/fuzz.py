@@ -478,6 +478,8 @@ def one_try(number, seed, server, script, name, material, work, show):
     status, seconds = server.run(
         [f"--{flag}={value}" for flag, value in given.items()], folder)
     output = pathlib.PurePath(str(given.get("output_dir", "out"))).parts[:1]
+    if not target and re.search("output|summary|heldout", flag):
+        inputs.pop(given[flag], None)  # What it names is what is written.
     problem = problem_of(status, folder, script, inputs, output[0] if output else "out")
     # Text that was compressed twice is twice the text.
     if not problem and status == 0 and CHECKED.fullmatch(target) and (

@@ -26,9 +26,11 @@ CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
 USER_SYMBOLS = ("(", ")", '"', "-", ".", "–", "£", "€")
 # Memory for each byte of text, measured; and what tells the one from the other.
 _BYTES_OF_WORDS, _BYTES_OF_SENTENCES, _LONGEST_MEAN_WORD = 20, 60, 30
-# The trainer's time grows with the square of what has no blank in it.
-_LONGEST_WORD = 4096
+# Characters that are left together in a word and in a line: the trainer's time grows
+# with the square of what has no blank in it, and of what a line repeats.
+_LONGEST_WORD, _LONGEST_LINE = 1 << 12, 1 << 14
 _LONG_WORD = re.compile(rf"\S{{{_LONGEST_WORD}}}(?=\S)")
+_PART = re.compile(rf"\S.{{,{_LONGEST_LINE}}}(?!\S)")
 FIRST_PIECES = ("<pad>", "<unk>", *CONTROL_SYMBOLS, *USER_SYMBOLS)
 
 
@@ -198,7 +200,7 @@ class _Source:
             if text:
                 self.count += 1
                 self.characters += len(text)
-                yield text
+                yield from [text] if len(text) <= _LONGEST_LINE else _PART.findall(text)
 
 
 def _explained(error: str, source: _Source, options: Options) -> InputError:

@@ -13,6 +13,7 @@ import pytest
 import sentencepiece
 
 from albert_tf.errors import InputError
+from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.train_sentencepiece import (
     Options, memory_of_sentence, train, vocab_lines)
 from tests.commands import run_commands
@@ -134,6 +135,13 @@ def test_long_lines_count():
     # 4192 bytes is where the trainer would leave a line out.
     text = [" ".join(lines()), " ".join(["quartz"] * 2000)]
     assert "▁quartz" in pieces(train(text, SMALL).vocab)
+
+
+def test_a_line_that_repeats_itself_takes_no_time():
+    source = train_sentencepiece._Source(["ab " * 50_000], True)
+    parts = list(source.sentences())
+    assert " ".join(parts) == ("ab " * 50_000).rstrip() and source.count == 1
+    assert max(map(len, parts)) <= 1 + train_sentencepiece._LONGEST_LINE
 
 
 @pytest.mark.parametrize("text, options, message", [
