@@ -11,8 +11,9 @@ no more than one is held in memory.
 
 import dataclasses
 import os
+import re
 import struct
-from typing import BinaryIO, Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO, Callable, Iterable, Iterator, Mapping, Optional
 
 import google_crc32c
 import numpy as np
@@ -20,6 +21,9 @@ import numpy as np
 from albert_tf import files
 from albert_tf.errors import InputError
 
+BEST_CHECKPOINT = "model.ckpt-best"
+# TensorFlow's list of the checkpoints in a folder.
+STATE_FILE = "checkpoint"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 _MAGIC = 0xDB4775248B80FB57
@@ -130,9 +134,9 @@ def read(prefix: str) -> dict[str, Tensor]:
         shards = header.get(1, 1)
         return {key.decode(): _tensor(prefix, shards, key.decode(), value)
                 for key, value in entries.items()}
+    except InputError:
+        raise
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-        if isinstance(error, InputError):
-            raise
         raise _damaged(path, "not the index of a checkpoint") from error
 
 
@@ -307,3 +311,63 @@ def _write_table(stream: BinaryIO, entries: list[tuple[bytes, bytes]]) -> None:
     footer = write_block([])
     footer += write_block([(entries[-1][0], first)])
     stream.write(footer.ljust(_FOOTER - 8, b"\0") + struct.pack("<Q", _MAGIC))
+
+
+# ---- finding ---------------------------------------------------------------
+
+
+def find(path: str) -> Optional[str]:
+    """The prefix of the checkpoint that a path stands for, or None: a prefix, one of
+    its files, a folder of checkpoints, or a SavedModel's folder.
+
+    Of a folder's checkpoints it is the best, else the latest that it lists, else the
+    only one.
+    """
+    prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path)
+    if files.exists(f"{prefix}.index"):
+        return prefix
+    if not files.is_folder(path):
+        return None
+    inside = os.path.join(path, "variables", "variables")
+    if files.exists(os.path.join(path, "saved_model.pb")) and (
+            files.exists(f"{inside}.index")):
+        return inside
+    names = [name.removesuffix(".index") for name in files.names_in(path)
+             if name.endswith(".index")]
+    latest = _latest(path)
+    for name in (BEST_CHECKPOINT, latest, names[0] if len(names) == 1 else None):
+        if name in names:
+            return os.path.join(path, name)
+    if names:
+        raise InputError(f"{path}: holds several checkpoints ({', '.join(names[:3])}"
+                         f"{', ...' if len(names) > 3 else ''}), and no file "
+                         f"'{STATE_FILE}' that names the latest; give one of them.")
+    return None
+
+
+def _latest(folder: str) -> Optional[str]:
+    """The checkpoint that TensorFlow's list in a folder names, without its folder."""
+    path = os.path.join(folder, STATE_FILE)
+    if not files.exists(path) or files.is_folder(path):
+        return None
+    for _, line in files.read_lines(path):
+        if found := re.fullmatch(r'\s*model_checkpoint_path: "(.*)"\s*', line):
+            return os.path.basename(found[1])
+    return None
+
+
+def by_names(prefix: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by the names of the variables, whether it is one of
+    names or of objects."""
+    tensors = read(prefix)
+    nodes = object_graph(tensors)
+    if not nodes:
+        return tensors
+    found: dict[str, Tensor] = {}
+    for node in nodes:
+        for name, key in node.variables.items():
+            if key not in tensors:
+                raise _damaged(f"{prefix}.index", f"it names {key}, which it lacks")
+            # Names that mean nothing may come again.
+            found[key if name in found else name] = tensors[key]
+    return found

@@ -18,12 +18,10 @@ from typing import Any, Callable, Iterable, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
+from albert_tf.checkpoints.bundle import BEST_CHECKPOINT, STATE_FILE
 from albert_tf.errors import InputError
 
 CHECKPOINT_NAME = "model.ckpt"  # and behind it "-" and the step
-BEST_CHECKPOINT = "model.ckpt-best"
-# TensorFlow's list of the checkpoints in a folder.
-STATE_FILE = "checkpoint"
 
 # Files of a run in its folder, by name: what it writes there, over and over.
 _OF_A_RUN = re.compile(

@@ -1,17 +1,28 @@
 """Which format a path holds, and the model in it, in the neutral form."""
 
+import dataclasses
 import os
+import re
 from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
-from albert_tf.checkpoints import huggingface
-from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.checkpoints import (
+    huggingface, keras_hub, release, tf_models, tokenizer_files)
+from albert_tf.checkpoints.neutral import ROOT_HEADS, Checkpoint
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Asked in this order.
-_FORMATS = (huggingface,)
+_FORMATS = (huggingface, keras_hub, release, tf_models)
+# Files that are there in half a model → what is not.
+_HALVES = (
+    (r"(model|pytorch_model).*\.(safetensors|bin|index\.json|h5)", "its config.json"),
+    (r"config\.json", "the weights (model.safetensors, pytorch_model.bin or "
+                      "model.weights.h5)"),
+    (r".*\.data-\d{5}-of-\d{5}", "the checkpoint's .index file"),
+    (r"saved_model\.pb", "variables/variables.index"),
+    (r"albert_config\.json", "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
     "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
     "Face (config.json and model.safetensors or pytorch_model.bin), of keras-hub "
@@ -30,16 +41,32 @@ def config_of(given: Config) -> Optional[AlbertConfig]:
             else AlbertConfig.from_json_file(name))
 
 
-def read(path: str, config: Config = None) -> Checkpoint:
+def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
     """The model that a path holds, whatever its format.
 
         read("albert-base-v2").tensors["bert/pooler/dense/bias"].read()
+
+    `head`, one of neutral.ROOT_HEADS, says what `output_weights` of a checkpoint of
+    the release are, where nothing else does: classification by default.
     """
     path = os.fspath(path)
+    if head and head not in ROOT_HEADS:
+        raise InputError(f"head '{head}' is not known; give one of "
+                         f"{', '.join(ROOT_HEADS)}.")
     for known in _FORMATS:
         if known.recognise(path):
-            return known.read(path, config_of(config))
+            found = known.read(path, config_of(config),
+                               **({"head": head} if known is release else {}))
+            vocabulary = tokenizer_files.find(
+                path if files.is_folder(path) else os.path.dirname(path))
+            if vocabulary:
+                tokenizer_files.check(vocabulary, found.config.vocab_size)
+            return dataclasses.replace(found, vocabulary=vocabulary)
     raise unknown(path)
+
+
+def _first(names: list[str], pattern: str) -> str:
+    return next(filter(re.compile(pattern).fullmatch, names))
 
 
 def unknown(path: str) -> InputError:
@@ -47,6 +74,10 @@ def unknown(path: str) -> InputError:
     if not files.exists(path):
         return InputError(f"{path}: there is no such file or folder.")
     names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
+    for has, lacks in _HALVES:
+        if any(map(re.compile(has).fullmatch, names)):
+            return InputError(f"{path}: half a model: {_first(names, has)} is there, but "
+                              f"not {lacks}; copy or download the rest.")
     found = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a format that is known: found "
                       f"{found or 'nothing'}; known are folders {_KNOWN}.")

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import neutral, torch_files
+from albert_tf.checkpoints import neutral, tokenizer_files, torch_files
 from albert_tf.checkpoints.bundle import Tensor, widened
 from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
 from albert_tf.config import AlbertConfig
@@ -163,7 +163,7 @@ def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
                      and "token_classification" not in heads):
         return ()
     if named is None:
-        return tuple(f"LABEL_{i}" for i in range(count))
+        return _numbered(count)
     try:
         labels = {int(i): str(label) for i, label in named.items()}
     except (AttributeError, ValueError) as error:
@@ -173,6 +173,11 @@ def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         raise InputError(f"{path}: id2label names {len(labels)} classes, but the head "
                          f"has {count} outputs; give each of them a label.")
     return tuple(labels[i] for i in range(count))
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    """The names that Hugging Face gives to classes without."""
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
@@ -290,8 +295,10 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     for name in ("masked_lm_layer_norm_eps", "use_pooler", "project_embeddings",
                  "layer_grouping", "parameter_sharing"):
         values.pop(name, None)
-    vocabulary = checkpoint.vocabulary
-    ids = (0, 2, 3) if vocabulary is None or not vocabulary.word_piece else (0, 101, 102)
+    ids = (0, 2, 3)
+    if checkpoint.vocabulary:
+        tokenizer = tokenizer_files.tokenizer_of(checkpoint.vocabulary)
+        ids = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
     found = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
              "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
              **values, **{name: value for name, value in own.items() if name not in (
@@ -299,7 +306,9 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
              "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
              "architectures": [architecture(checkpoint)], "model_type": "albert",
              "dtype": "float32"}
-    labels = checkpoint.labels
+    count = max([checkpoint.heads.get(head, 0) for head in (
+        "classification", "token_classification")])
+    labels = checkpoint.labels or _numbered(count if count > 1 else 0)
     if labels:
         found["id2label"] = {str(i): label for i, label in enumerate(labels)}
         found["label2id"] = {label: i for i, label in enumerate(labels)}
@@ -315,6 +324,9 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     shapes = neutral.shapes_of(checkpoint.config, checkpoint.heads)
     values = config_of(checkpoint) | {"dtype": dtype}
     files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
+    if checkpoint.vocabulary:
+        tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
+                                          checkpoint.config.max_position_embeddings)
     tensors = {row.theirs: neutral.to_theirs(row, checkpoint.tensors[row.ours])
                for row in _rows(shapes, prefix)}
     write_safetensors(os.path.join(folder, "model.safetensors"), tensors, dtype)

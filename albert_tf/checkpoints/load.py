@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 import tf_keras
 
-from albert_tf.checkpoints import formats, neutral
+from albert_tf.checkpoints import formats, neutral, tokenizer_files
 from albert_tf.checkpoints.neutral import Checkpoint, Report
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
@@ -32,7 +32,8 @@ class Loaded:
     report: Report
 
 
-def load(path: str, config: formats.Config = None, allow_nan: bool = False) -> Loaded:
+def load(path: str, config: formats.Config = None, head: str = "",
+         allow_nan: bool = False) -> Loaded:
     """The model in a folder, with its heads, tokenizer and labels.
 
         loaded = albert_tf.load("albert-base-v2")
@@ -43,12 +44,15 @@ def load(path: str, config: formats.Config = None, allow_nan: bool = False) -> L
       path: of the release, of a run here, of Hugging Face, keras-hub or tf-models, a
         SavedModel or a module of TensorFlow Hub; the format is recognised.
       config: where the folder has none: an AlbertConfig, its file, or a published name.
+      head: as for formats.read.
       allow_nan: accept weights that are NaN or infinite.
     """
-    checkpoint = formats.read(path, config)
+    checkpoint = formats.read(path, config, head)
     model = build(checkpoint, allow_nan)
-    return Loaded(checkpoint.format, checkpoint.config, model, None, checkpoint.labels,
-                  checkpoint.report)
+    tokenizer = checkpoint.vocabulary and tokenizer_files.tokenizer_of(
+        checkpoint.vocabulary)
+    return Loaded(checkpoint.format, checkpoint.config, model, tokenizer,
+                  checkpoint.labels, checkpoint.report)
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:

@@ -72,6 +72,8 @@ class Checkpoint:
       labels: of classification and token classification, in the order of the outputs;
         () for a regression.
       facts: what else is known of it, for the model card.
+      slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`, if it has any.
+      step: at which it was saved.
     """
 
     format: str
@@ -82,6 +84,8 @@ class Checkpoint:
     labels: tuple[str, ...] = ()
     vocabulary: Optional[Vocabulary] = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    slots: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    step: int = 0
 
     @property
     def source(self) -> str:
@@ -331,6 +335,32 @@ def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
                     f"where embedding_size and hidden_size are both {size}.")
         there = dataclasses.replace(there, project_embeddings=projects)
     return dataclasses.replace(checkpoint, config=there, tensors=tensors)
+
+
+def without_heads(checkpoint: Checkpoint, why: Mapping[str, str]) -> Checkpoint:
+    """The checkpoint without some heads (head → why); the report says so."""
+    for head, reason in why.items():
+        for name in head_shapes(checkpoint.config, head, checkpoint.heads[head]):
+            theirs = checkpoint.report.matched.pop(name)
+            checkpoint.report.dropped[theirs] = reason
+    heads = {head: width for head, width in checkpoint.heads.items() if head not in why}
+    config = checkpoint.config if "masked_lm" in heads else dataclasses.replace(
+        checkpoint.config, masked_lm_layer_norm_eps=0.0)
+    labels = checkpoint.labels if {*heads} & {*ROOT_HEADS} else ()
+    return dataclasses.replace(checkpoint, config=config, heads=heads, labels=labels)
+
+
+def with_pooler(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint with a pooler of zeros where it has none, for formats that always
+    have one; its output is 0 and says nothing."""
+    config = dataclasses.replace(checkpoint.config, use_pooler=True)
+    size = config.hidden_size
+    checkpoint.report.notes.append(
+        "the checkpoint has no pooler, but the format has: it is written as zeros")
+    return dataclasses.replace(checkpoint, config=config, tensors={
+        **checkpoint.tensors,
+        f"{POOLER}/kernel": Tensor.of(np.zeros((size, size), np.float32)),
+        f"{POOLER}/bias": Tensor.of(np.zeros(size, np.float32))})
 
 
 def refuse_unless(wanted: Any, format_name: str, **fields: Any) -> None:

@@ -25,8 +25,6 @@ _STORAGES = {"FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2"
              "BFloat16Storage": "bfloat16", "LongStorage": "<i8", "IntStorage": "<i4",
              "ShortStorage": "<i2", "CharStorage": "i1", "ByteStorage": "u1",
              "BoolStorage": "?"}
-_ERRORS = (pickle.UnpicklingError, EOFError, AttributeError, IndexError, KeyError,
-           TypeError, ValueError, zipfile.BadZipFile, OverflowError, MemoryError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +113,10 @@ def read(path: str) -> dict[str, Tensor]:
                 raise TypeError("what is stored is no dictionary")
         except InputError:
             raise
-        except _ERRORS as error:
+        except Exception as error:  # A damaged archive or pickle raises anything.
             raise InputError(
                 f"{path}: not a file of PyTorch's weights, damaged or cut short "
-                f"({error}); copy or download it again.") from error
+                f"({str(error) or type(error).__name__}); copy or download it again.") from error
     found = found.get("state_dict", found)
     return {name: _explained(path, name, tensor) for name, tensor in found.items()
             if isinstance(name, str) and isinstance(tensor, Tensor)}
@@ -128,7 +126,7 @@ def _explained(path: str, name: str, tensor: Tensor) -> Tensor:
     def read_tensor() -> np.ndarray:
         try:
             return tensor.read()
-        except _ERRORS as error:
+        except Exception as error:
             raise InputError(f"{path}: the tensor {name} is damaged or cut short "
                              f"({error}); copy or download it again.") from error
 

@@ -37,6 +37,8 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
     """The settings of a fine-tuned model, or None if the folder has none."""
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
+    if task is not None and "class_name" in task:
+        return None  # keras-hub has a file of the same name.
     if task is not None and not (
             isinstance(task.get("flags", {}), dict)
             and task.get("vocabulary_flag", "vocab_file") in (

@@ -6,6 +6,7 @@ import sentencepiece
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
     Located, PreparedText, SourcedChar, preprocess_batch, preprocess_text,
     preprocess_with_sources)
@@ -149,9 +150,11 @@ class SentencePieceMixin:
 
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:
-    """The model in a .model file."""
+    """The model in a .model file, or in Hugging Face's tokenizer.json."""
     with files.open_binary(model_file) as stream:
         content = stream.read()
+    if tokenizer_json.is_json(content):
+        content = tokenizer_json.to_sentencepiece(model_file)
     processor = sentencepiece.SentencePieceProcessor()
     problem = "it is empty"
     if content:

@@ -10,6 +10,7 @@ from typing import Iterable
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
     CHINESE_RANGES, Located, SourcedChar, decompose, drop_marks, is_control,
     is_punctuation, lower_case, source)
@@ -30,8 +31,11 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     """Reads a vocabulary, one piece a line (the release's load_vocab).
 
     A line counts up to its first white space, an empty line is the piece " ",
-    and a piece that comes again is skipped without using up an id.
+    and a piece that comes again is skipped without using up an id. Hugging Face's
+    tokenizer.json is read too.
     """
+    if vocab_file.endswith(".json"):
+        return tokenizer_json.word_pieces(vocab_file)
     vocab: dict[str, int] = {}
     for _, line in files.read_lines(vocab_file):
         words = line.split()

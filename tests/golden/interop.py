@@ -5,12 +5,15 @@ Run as `python -m tests.golden.interop` it makes tests/fixtures/interop from
 """
 
 import io
+import json
 import pathlib
 import shutil
 import zipfile
+from typing import Optional
 
 import numpy as np
 
+from albert_tf.config import AlbertConfig
 from tests.helpers import FIXTURES, SHARED
 
 # Each kind once: heads, types, shards, activations, epsilon, groups, layouts.
@@ -19,7 +22,9 @@ FIXTURE_FOLDERS = (
     "hf/masked_lm", "hf/pretraining_bfloat16", "hf/pretraining_bin_4_30",
     "hf/pretraining_sharded", "hf/seqcls_2_float16", "hf/seqcls_3_bin_sharded",
     "hf/seqcls_regression", "hf/question_answering", "hf/multiple_choice",
-    "hf/token_classification", "hf/model_inner2")
+    "hf/token_classification", "hf/model_inner2", "keras_hub/masked_lm",
+    "keras_hub/text_classifier_3", "keras_hub/backbone_groups2_inner2",
+    "tf_models/encoder_embedding_eq_hidden", "tf_models/pretrainer")
 # Their outputs → ours; of the others (hidden_states_1, say) there is no counterpart.
 _INPUTS = {
     "input_ids": ("input_ids", "token_ids", "input_word_ids"),
@@ -40,6 +45,24 @@ def other_folders() -> list[str]:
     root = SHARED and SHARED / "golden" / "interop"
     return sorted({str(path.parent.relative_to(root)) for path in root.glob(
         "*/*/outputs.npz")} - {*FIXTURE_FOLDERS, "hf/tokenizer_v4_fast"}) if root else []
+
+
+def config(folder: pathlib.Path) -> Optional[AlbertConfig]:
+    """What must be given to load a folder: tf-models' checkpoints do not tell."""
+    if folder.parent.name != "tf_models" or folder.name.startswith("saved_model"):
+        return None
+    if folder.name.startswith("from_release_"):
+        case = folder.name.removeprefix("from_release_").rpartition("_")[0]
+        return AlbertConfig.from_json_file(str(
+            SHARED / "golden" / "model_forward" / case / "albert_config.json"))
+    made = json.loads((folder / "fixture.json").read_text())["config"]
+    return AlbertConfig(
+        vocab_size=made["vocab_size"], embedding_size=made["embedding_width"],
+        hidden_size=made["hidden_size"], num_hidden_layers=made["num_layers"],
+        num_attention_heads=made["num_attention_heads"],
+        intermediate_size=made["intermediate_size"],
+        max_position_embeddings=made["max_sequence_length"],
+        type_vocab_size=made.get("type_vocab_size", 16))
 
 
 def case(folder: pathlib.Path) -> tuple[str, dict, dict]:
@@ -74,8 +97,9 @@ def _write_fixtures() -> None:
     source, target = SHARED / "golden" / "interop", FIXTURES / "interop"
     shutil.rmtree(target, ignore_errors=True)
     for name in FIXTURE_FOLDERS:
+        left_out = ["outputs.npz"] + ["fixture.json"] * (not name.startswith("tf_"))
         shutil.copytree(source / name, target / name,
-                        ignore=shutil.ignore_patterns("outputs.npz", "fixture.json"))
+                        ignore=shutil.ignore_patterns(*left_out))
         stored = dict(np.load(source / name / "outputs.npz"))
         wanted = {n for names in (*_INPUTS.values(), *_OUTPUTS.values()) for n in names}
         with zipfile.ZipFile(target / name / "outputs.npz", "w",

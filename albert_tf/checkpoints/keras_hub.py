@@ -1,0 +1,293 @@
+"""keras-hub's presets: config.json, model.weights.h5, and of a task task.json and
+task.weights.h5.
+
+Keras 3 stores variables by the class of their layer and its place among those of the
+class, not by name. There is a projection even for E = H, one activation, gelu in its
+tanh form, and in the masked-LM head another epsilon, 1e-5.
+"""
+
+import contextlib
+import datetime
+import os
+import re
+from typing import Any, Iterator, Mapping, Optional
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.checkpoints import neutral, tokenizer_files
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
+from albert_tf.checkpoints.tf_models import with_heads
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+
+NAME = "keras_hub"
+CONFIG, TASK = "config.json", "task.json"
+WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
+_METADATA = "metadata.json"
+MASKED_LM_EPSILON = 1e-5
+
+# Our name's beginning → the layer there; within a block, a part of it.
+_LAYERS = (
+    (neutral.WORDS, "layers/reversible_embedding"),
+    ("bert/embeddings/position_embeddings", "layers/position_embedding"),
+    ("bert/embeddings/token_type_embeddings", "layers/embedding"),
+    ("bert/embeddings/LayerNorm", "layers/layer_normalization"),
+    (neutral.PROJECTION, "layers/dense"),
+    (neutral.POOLER, "layers/dense_1"),
+    ("cls/predictions/transform/dense", "layers/masked_lm_head/_intermediate_dense"),
+    ("cls/predictions/transform/LayerNorm",
+     "layers/masked_lm_head/_intermediate_layer_norm"),
+    ("cls/predictions", "layers/masked_lm_head"),
+    ("output_", "layers/dense"),
+)
+_PARTS = (("attention_1/self/query", "_self_attention_layer/query_dense"),
+          ("attention_1/self/key", "_self_attention_layer/key_dense"),
+          ("attention_1/self/value", "_self_attention_layer/value_dense"),
+          ("attention_1/output/dense", "_self_attention_layer/output_dense"),
+          ("LayerNorm/", "_self_attention_layer_norm/"),
+          ("ffn_1/intermediate/dense", "_feedforward_intermediate_dense"),
+          ("ffn_1/intermediate/output/dense", "_feedforward_output_dense"),
+          ("LayerNorm_1/", "_feedforward_layer_norm/"))
+_BLOCK = re.compile(re.escape(neutral.BLOCK).replace(r"\{\}", r"(\d+)"))
+# Fields of config.json → ours; `dropout` stands for both rates.
+_FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
+           "num_heads": "num_attention_heads", "num_groups": "num_hidden_groups",
+           "num_inner_repetitions": "inner_group_num", "embedding_dim": "embedding_size",
+           "hidden_dim": "hidden_size", "intermediate_dim": "intermediate_size",
+           "max_sequence_length": "max_position_embeddings",
+           "num_segments": "type_vocab_size"}
+_TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification",
+          "AlbertClassifier": "classification"}
+
+
+def name_of(ours: str, inner: int) -> str:
+    """Where a variable lies: in TASK_WEIGHTS for those of a head."""
+    block = _BLOCK.match(ours)
+    if block:
+        number = int(block[1]) * inner + int(block[2])
+        rest = ours[block.end():]
+        layer = f"layers/transformer_encoder{f'_{number}' if number else ''}/" + next(
+            theirs.rstrip("/") for own, theirs in _PARTS if rest.startswith(own))
+    else:
+        layer = next(theirs for own, theirs in _LAYERS if ours.startswith(own))
+    second = ours.endswith(("/bias", "/beta")) or ours == "output_bias"
+    return f"{layer}/vars/{int(second)}"
+
+
+def _rows(shapes: Mapping[str, neutral.Shape], config: AlbertConfig) -> list[Row]:
+    return neutral.rows_of(
+        shapes, lambda name: name_of(name, config.inner_group_num),
+        lambda name: name == "output_weights",
+        lambda name, own: with_heads(name, own, config))
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def recognise(folder: str) -> bool:
+    return all(files.exists(os.path.join(folder, name)) for name in (CONFIG, WEIGHTS))
+
+
+def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
+    """The model in a preset's folder."""
+    path = os.path.join(folder, CONFIG)
+    values = _object(path, "AlbertBackbone")
+    if config is None:
+        try:
+            config = _config(values)
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{path}: not the config of an AlbertBackbone (no {error}); "
+                             "copy or download it again.") from error
+    stored = _read_h5(os.path.join(folder, WEIGHTS))
+    heads, task = {}, os.path.join(folder, TASK)
+    of_task: dict[str, Tensor] = {}
+    if files.exists(task):
+        kind, _ = _kind(files.read_object(task), task)
+        if kind not in _TASKS:
+            raise InputError(f"{task}: a {kind}; of keras-hub's tasks {', '.join(_TASKS)} "
+                             "can be read.")
+        of_task = _read_h5(os.path.join(folder, TASK_WEIGHTS))
+        bias = of_task.get("layers/dense/vars/1")
+        heads = {_TASKS[kind]: bias.shape[0] if bias else 1}
+        if "masked_lm" in heads:
+            config = config.replace(
+                masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
+    report = Report(os.path.join(folder, WEIGHTS))
+    shapes = neutral.encoder_shapes(config)
+    tensors = neutral.matched(report, shapes, _rows(shapes, config), stored,
+                              _why_dropped, lambda name: True)
+    if heads:
+        (head, outputs), = heads.items()
+        shapes = neutral.head_shapes(config, head, outputs)
+        of_head = Report(os.path.join(folder, TASK_WEIGHTS))
+        tensors |= neutral.matched(of_head, shapes, _rows(shapes, config), of_task,
+                                   _why_dropped, lambda name: False)
+        report.matched |= {name: f"{TASK_WEIGHTS}:{theirs}"
+                           for name, theirs in of_head.matched.items()}
+        report.dropped |= {f"{TASK_WEIGHTS}:{name}": why
+                           for name, why in of_head.dropped.items()}
+    return Checkpoint(NAME, config, tensors, heads, report)
+
+
+def _object(path: str, kind: str) -> Mapping[str, Any]:
+    """The config of a Keras object in a JSON file."""
+    found, values = _kind(files.read_object(path), path)
+    if found != kind:
+        raise InputError(f"{path}: a {found} and no {kind}; only models of ALBERT can be "
+                         "read.")
+    return values
+
+
+def _kind(value: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]]:
+    kind, values = value.get("class_name"), value.get("config")
+    if not isinstance(kind, str) or not isinstance(values, Mapping):
+        raise InputError(f"{path}: not the description of a Keras object; copy or "
+                         "download it again.")
+    return kind, values
+
+
+def _config(values: Mapping[str, Any]) -> AlbertConfig:
+    rate = values.get("dropout", 0.0)
+    return AlbertConfig(
+        **{ours: values[theirs] for theirs, ours in _FIELDS.items()},
+        hidden_dropout_prob=rate, attention_probs_dropout_prob=rate,
+        layer_grouping="even", project_embeddings=True).simplified()
+
+
+def _why_dropped(name: str) -> Optional[str]:
+    return "state of the training" if name.startswith("optimizer/") else None
+
+
+def _package():
+    try:
+        import h5py
+    except ImportError as error:
+        raise InputError(".h5 files need the package h5py: pip install h5py."
+                         ) from error
+    return h5py
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    package = _package()
+    if not files.exists(path):
+        raise InputError(f"{path}: is not there; copy or download the whole folder.")
+    try:
+        with package.File(path, "r") as opened:
+            yield opened
+    except (OSError, KeyError, RuntimeError) as error:
+        raise InputError(f"{path}: not a file of Keras weights, damaged or cut short "
+                         f"({error}); copy or download it again.") from error
+
+
+def _read_h5(path: str) -> dict[str, Tensor]:
+    """The datasets of a file by their paths, read when asked for."""
+    found: dict[str, Tensor] = {}
+
+    def tensor(name, shape):
+        def read_tensor() -> np.ndarray:
+            with _opened(path) as stream:
+                return np.asarray(stream[name])
+
+        return Tensor(shape, read_tensor)
+
+    def visit(name, item):
+        if isinstance(item, _package().Dataset):
+            # Early versions of Keras 3 named the first part otherwise.
+            known = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
+            found[known] = tensor(name, tuple(item.shape))
+
+    with _opened(path) as stream:
+        stream.visititems(visit)
+    return found
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def check(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as it can be written; refuses what has no counterpart, and leaves
+    out the heads of pretraining, which keras-hub lacks or computes otherwise."""
+    config, heads = checkpoint.config, dict(checkpoint.heads)
+    for head in ("multiple_choice", "token_classification", "spans",
+                 "conditional_spans"):
+        if head in heads:
+            raise InputError(f"the head {head} has no counterpart in keras-hub; leave it "
+                             "out (--encoder_only).")
+    neutral.refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
+    if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
+        checkpoint.report.notes.append(
+            "keras-hub has one dropout rate, taken from hidden_dropout_prob")
+    if checkpoint.labels:
+        checkpoint.report.notes.append("keras-hub keeps no labels; in the order of the "
+                                       f"outputs: {', '.join(checkpoint.labels)}")
+    left_out = {}
+    if "sentence_order" in heads:
+        left_out["sentence_order"] = "keras-hub has no sentence-order head"
+    if "masked_lm" in heads and config.masked_lm_layer_norm_eps != MASKED_LM_EPSILON:
+        left_out["masked_lm"] = (
+            "keras-hub's masked-LM head has the epsilon 1e-5, and so other outputs")
+    checkpoint = neutral.without_heads(checkpoint, left_out)
+    if not config.use_pooler:
+        checkpoint = neutral.with_pooler(checkpoint)
+    if config.num_hidden_layers % config.num_hidden_groups and (
+            config.parameter_sharing == "all"):
+        raise InputError(
+            f"num_hidden_groups={config.num_hidden_groups} does not divide "
+            f"num_hidden_layers={config.num_hidden_layers}, as keras-hub needs.")
+    return neutral.as_format(checkpoint, projects=True, grouping="even")
+
+
+def _described(kind: str, module: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"module": f"keras_hub.src.models.albert.{module}", "class_name": kind,
+            "config": values, "registered_name": f"keras_hub>{kind}"}
+
+
+def _policy(name: str) -> dict[str, Any]:
+    return {"module": "keras", "class_name": "DTypePolicy", "config": {"name": name},
+            "registered_name": None}
+
+
+def write(checkpoint: Checkpoint, folder: str) -> None:
+    """Writes a preset's folder, with the task for a head."""
+    config = checkpoint.config
+    backbone = _described("AlbertBackbone", "albert_backbone", {
+        "name": "albert_backbone", "trainable": True, "dtype": _policy("float32"),
+        **{theirs: getattr(config, ours) for theirs, ours in _FIELDS.items()},
+        "dropout": config.hidden_dropout_prob})
+    preprocessor = checkpoint.vocabulary and tokenizer_files.write_keras_hub(
+        checkpoint.vocabulary, folder, next(iter(checkpoint.heads), ""),
+        config.max_position_embeddings)
+    files.write_json(os.path.join(folder, CONFIG), backbone)
+    files.write_json(os.path.join(folder, _METADATA), {
+        "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
+        "parameter_count": sum(
+            int(np.prod(shape)) for shape in neutral.encoder_shapes(config).values()),
+        "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
+        "tasks": ["MaskedLM", "TextClassifier"]})
+    _write_h5(os.path.join(folder, WEIGHTS), checkpoint, neutral.encoder_shapes(config))
+    if not checkpoint.heads:
+        return
+    (head, outputs), = checkpoint.heads.items()
+    if head == "masked_lm":
+        task = _described("AlbertMaskedLM", "albert_masked_lm", {
+            "backbone": backbone, "preprocessor": preprocessor,
+            "name": "albert_masked_lm"})
+    else:
+        task = _described("AlbertTextClassifier", "albert_text_classifier", {
+            "backbone": backbone, "preprocessor": preprocessor,
+            "name": "albert_text_classifier", "num_classes": outputs,
+            "activation": "linear", "dropout": 0.1})
+    files.write_json(os.path.join(folder, TASK), task)
+    _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
+              neutral.head_shapes(config, head, outputs))
+
+
+def _write_h5(path: str, checkpoint: Checkpoint,
+              shapes: Mapping[str, neutral.Shape]) -> None:
+    with _package().File(path, "w") as stream:
+        for row in _rows(shapes, checkpoint.config):
+            stream.create_dataset(row.theirs, data=neutral.to_theirs(
+                row, checkpoint.tensors[row.ours]).read())

@@ -1,0 +1,91 @@
+"""The README.md beside a converted model: a head that the hubs read, and what is known.
+
+Only what the folder says goes in: nothing is made up.
+"""
+
+import json
+import os
+from typing import Any
+
+from albert_tf import files
+from albert_tf.checkpoints.neutral import Checkpoint
+
+FILE = "README.md"
+_LIBRARY = {"hf": "transformers", "keras_hub": "keras-hub", "tf_models": "tf-keras",
+            "tf1": "tensorflow"}
+# Head → the hub's pipeline for it; multiple choice has none.
+_PIPELINES = {"classification": "text-classification",
+              "token_classification": "token-classification",
+              "spans": "question-answering", "masked_lm": "fill-mask"}
+
+
+def _metrics(checkpoint: Checkpoint) -> dict[str, float]:
+    """Numbers of eval_results.json beside a run's checkpoint."""
+    path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
+    if not files.exists(path):
+        return {}
+    return {name: value for name, value in files.read_object(path).items()
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            and name not in ("step", "global_step", "loss")}
+
+
+def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
+    """The values of the YAML head."""
+    task = checkpoint.facts.get("task") or {}
+    pipeline = next((_PIPELINES[head] for head in (
+        "classification", "token_classification", "spans", "masked_lm")
+        if head in checkpoint.heads), "feature-extraction")
+    found: dict[str, Any] = {
+        "library_name": _LIBRARY[format], "pipeline_tag": pipeline, "tags": ["albert"]}
+    for key in ("license", "language", "base_model", "datasets"):
+        if key in checkpoint.facts:
+            found[key] = checkpoint.facts[key]
+    metrics = _metrics(checkpoint)
+    if metrics and task.get("task"):
+        found["metrics"] = sorted(metrics)
+        found["model-index"] = [{"name": name, "results": [{
+            "task": {"type": pipeline},
+            "dataset": {"name": task["task"], "type": task["task"]},
+            "metrics": [{"type": metric, "value": value}
+                        for metric, value in sorted(metrics.items())]}]}]
+    return found
+
+
+def _yaml(value: Any, indent: int = 0) -> str:
+    """YAML of nested values; strings as in JSON, which YAML contains."""
+    pad = " " * indent
+    if isinstance(value, dict):
+        return "".join(
+            f"{pad}{key}:" + (f"\n{_yaml(item, indent + 2)}" if isinstance(
+                item, (dict, list)) else f" {json.dumps(item, ensure_ascii=False)}\n")
+            for key, item in value.items())
+    return "".join(f"{pad}- " + (_yaml(item, indent + 2).lstrip() if isinstance(
+        item, dict) else f"{json.dumps(item, ensure_ascii=False)}\n") for item in value)
+
+
+def text(checkpoint: Checkpoint, format: str, name: str) -> str:
+    """The whole file."""
+    config, report = checkpoint.config, checkpoint.report
+    lines = [
+        f"# {name}", "",
+        f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
+        f"{config.hidden_size}, {config.vocab_size} pieces, converted by albert_tf from "
+        f"{checkpoint.format} to {format}.", ""]
+    if checkpoint.labels:
+        lines += ["Labels: " + ", ".join(checkpoint.labels), ""]
+    if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
+        if format == "keras_hub":
+            lines += ["keras-hub's tokenizer neither lower-cases nor removes accents: "
+                      "clean text before, for example with "
+                      "`albert_tf.tokenization.cleaning.preprocess_text`.", ""]
+        elif format == "hf":
+            lines += ["`tokenizer.json` cuts text as Google's release does, but where a "
+                      "piece ends in a digit and a comma inside a number, which the "
+                      "release cuts again.", ""]
+    if report.dropped or report.missing or report.notes:
+        lines += ["Not converted:", ""]
+        lines += [f"- `{name}`: {why}" for name, why in sorted(report.dropped.items())]
+        lines += [f"- `{name}`: missing in the source" for name in report.missing]
+        lines += [f"- {note}" for note in report.notes]
+        lines.append("")
+    return f"---\n{_yaml(head(checkpoint, format, name))}---\n\n" + "\n".join(lines)

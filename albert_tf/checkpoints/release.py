@@ -1,0 +1,270 @@
+"""Checkpoints under the release's names: its own, those of runs here, modules of
+TensorFlow Hub (`module/` before the names), and SavedModels that were exported here.
+
+albert_zh's and albert_pytorch's own layout (`layer_shared`) is read too: there the word
+embeddings are projected first, and position, type and LayerNorm are of width H. That is
+a model of E = H, with the two tables of words multiplied.
+"""
+
+import dataclasses
+import os
+import re
+from typing import Any, Mapping, Optional
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.checkpoints import bundle, neutral, tokenizer_files, vocabulary
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.neutral import Checkpoint, Report
+from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
+from albert_tf.errors import InputError
+
+NAME = "tf1"
+_HUB_PREFIX = "module/"
+_STATE = re.compile(r"(^|/)(adam_[mv]|global_step|iteration|save_counter"
+                    r"|current_learning_rate|[Aa]dam.*|lamb.*)$")
+# albert_zh's own layout: their names → ours.
+_ZH_WORDS = "bert/embeddings/word_embeddings_2"
+_ZH_LAYER = "bert/encoder/layer_shared/"
+_ZH_PARTS = (("attention/self/", "attention_1/self/"),
+             ("attention/output/dense", "attention_1/output/dense"),
+             ("attention/output/LayerNorm", "LayerNorm"),
+             ("intermediate/dense", "ffn_1/intermediate/dense"),
+             ("output/dense", "ffn_1/intermediate/output/dense"),
+             ("output/LayerNorm", "LayerNorm_1"))
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def recognise(path: str) -> bool:
+    prefix = bundle.find(path)
+    return prefix is not None and any(
+        name.removeprefix(_HUB_PREFIX) == neutral.WORDS
+        for name in bundle.by_names(prefix))
+
+
+def read(path: str, config: Optional[AlbertConfig] = None, head: str = ""
+         ) -> Checkpoint:
+    """The model in a checkpoint, a folder of them, or a SavedModel; `head` as for
+    formats.read."""
+    prefix = bundle.find(path)
+    folder = os.path.dirname(prefix)
+    exported = os.path.basename(folder) == "variables"
+    if exported:
+        folder = os.path.dirname(folder)
+    stored = bundle.by_names(prefix)
+    objects = bundle.OBJECT_GRAPH not in stored and bundle.OBJECT_GRAPH in bundle.read(
+        prefix)
+    kind = "tf_hub" if exported and not objects else "export" if exported else (
+        "run" if objects else NAME)
+    names = {name: name.removeprefix(_HUB_PREFIX) for name in stored}
+    theirs = {ours: name for name, ours in names.items()}
+    stored = {ours: stored[name] for name, ours in names.items()}
+    task = {} if exported else vocabulary.task_settings(folder) or {}
+    values, where = _values(folder, exported)
+    if exported:
+        stored = _with_parts_of_constants(stored)
+    report = Report(prefix)
+    if any(name.startswith(_ZH_LAYER) for name in stored):
+        config, stored = _from_zh(prefix, stored, values, config)
+    if config is None:
+        config = (AlbertConfig.from_json_file(where) if values
+                  else _published(prefix, stored))
+    shapes = {name: tensor.shape for name, tensor in stored.items()}
+    config = dataclasses.replace(
+        config, use_pooler=f"{neutral.POOLER}/kernel" in stored)
+    heads = neutral.heads_in(shapes, head or _root_head(task, values))
+    wanted = neutral.shapes_of(config, heads)
+    tensors = neutral.matched(
+        report, wanted, neutral.rows_of(wanted, lambda name: name), stored,
+        _why_dropped, lambda name: name.startswith("bert/"))
+    report.matched = {name: theirs.get(name, name) for name in report.matched}
+    if not config.use_pooler:
+        report.missing += [f"{neutral.POOLER}/kernel", f"{neutral.POOLER}/bias"]
+    slots = {name: tensor for name, tensor in stored.items()
+             if name.endswith(("/adam_m", "/adam_v"))
+             and name.rpartition("/")[0] in tensors}
+    return Checkpoint(kind, config, tensors, heads, report,
+                      _labels(folder, {**values, **task}, heads), facts=_facts(task, heads, kind),
+                      slots=slots, step=_step(stored))
+
+
+def _why_dropped(name: str) -> Optional[str]:
+    if _STATE.search(name):
+        return "state of the training: the optimizer's, or the step"
+    if name == bundle.OBJECT_GRAPH:
+        return "TensorFlow's list of the objects"
+    return None
+
+
+def _step(stored: Mapping[str, Tensor]) -> int:
+    for name in ("global_step", "iteration"):
+        if name in stored and stored[name].shape == ():
+            return int(stored[name].read())
+    return 0
+
+
+def _values(folder: str, exported: bool) -> tuple[dict[str, Any], str]:
+    """The config beside a checkpoint and its file, {} if there is none."""
+    if exported:
+        folder = os.path.join(folder, "assets")
+    names = files.names_in(folder)
+    named = [name for name in names if re.fullmatch(r".*config.*\.json", name)
+             and "tokenizer" not in name]
+    if CONFIG_FILE in names or len(named) == 1:
+        path = os.path.join(folder, CONFIG_FILE if CONFIG_FILE in names else named[0])
+        return files.read_object(path), path
+    return {}, ""
+
+
+def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
+    """The published config that has the tensors' widths; they do not tell how many
+    layers and heads there are."""
+    def size(name, axis):
+        tensor = stored.get(name)
+        return tensor.shape[axis] if tensor and len(tensor.shape) == 2 else 0
+
+    block = neutral.BLOCK.format(0, 0)
+    sizes = dict(
+        vocab_size=size(neutral.WORDS, 0), embedding_size=size(neutral.WORDS, 1),
+        hidden_size=size(f"{block}attention_1/self/query/kernel", 0),
+        intermediate_size=size(f"{block}ffn_1/intermediate/dense/kernel", 1),
+        max_position_embeddings=size("bert/embeddings/position_embeddings", 0),
+        type_vocab_size=size("bert/embeddings/token_type_embeddings", 0))
+    return published(prefix, sizes)
+
+
+def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
+    """The published config of some sizes, of version 2; InputError if there is none."""
+    for name in ("base-v2", "large-v2", "xlarge-v2", "xxlarge-v2"):
+        if all(sizes[field] == NAMED[name].get(field, 128) for field in (
+                "embedding_size", "hidden_size", "intermediate_size")):
+            return AlbertConfig.named(name, **sizes)
+    raise InputError(
+        f"{source}: no {CONFIG_FILE} is there, and the tensors do not tell the numbers of "
+        "layers and heads; give the config (--albert_config_file, --model, or config=).")
+
+
+def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    """What `output_weights` are, as the folder says."""
+    named = task.get("head") or values.get("head")
+    if named in neutral.ROOT_HEADS:
+        return named
+    return "multiple_choice" if task.get("task") == "race" else ""
+
+
+def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
+            ) -> tuple[str, ...]:
+    count = heads.get("classification", heads.get("token_classification", 0))
+    labels = task.get("labels") or ()
+    path = os.path.join(folder, "assets", "labels.txt")
+    if not labels and files.exists(path):
+        labels = [line for _, line in files.read_lines(path)]
+    return tuple(map(str, labels)) if len(labels) == count else ()
+
+
+def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
+           ) -> dict[str, Any]:
+    # What is trained here masks padding.
+    masks = {"mask_padding": True} if "spans" in heads and kind == "run" else {}
+    return {"task": task, "model": masks}
+
+
+def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The variables of an export: query, key and value lie side by side in it."""
+    found = dict(stored)
+    for name, tensor in stored.items():
+        scope, _, field = name.rpartition("/constants/")
+        if not scope:
+            continue
+        del found[name]
+        if field in ("qkv_kernel", "qkv_bias"):
+            for i, part in enumerate(("query", "key", "value")):
+                found[f"{scope}/self/{part}/{field[4:]}"] = Tensor(
+                    (*tensor.shape[:-1], tensor.shape[-1] // 3),
+                    lambda tensor=tensor, i=i: np.split(tensor.read(), 3, axis=-1)[i])
+            continue
+        block, _, kind = scope.rpartition("/")
+        attention = kind == "attention_1"
+        dense = f"{scope}/output/dense" if attention else f"{scope}/intermediate/dense"
+        found[{
+            "kernel": f"{dense}/kernel", "bias": f"{dense}/bias",
+            "output_kernel": f"{dense}/kernel" if attention
+            else f"{scope}/intermediate/output/dense/kernel",
+            "output_bias": f"{dense}/bias" if attention
+            else f"{scope}/intermediate/output/dense/bias",
+            "gamma": f"{block}/LayerNorm{'' if attention else '_1'}/gamma",
+            "beta": f"{block}/LayerNorm{'' if attention else '_1'}/beta"}[field]] = tensor
+    return found
+
+
+def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],
+             config: Optional[AlbertConfig]) -> tuple[AlbertConfig, dict[str, Tensor]]:
+    """Config and tensors of albert_zh's own layout as those of a model of E = H."""
+    if config is None:
+        if not values:
+            raise InputError(
+                f"{prefix}: a model of albert_zh, but its config (albert_config_*.json) "
+                "is not in the folder; copy it there.")
+        config = AlbertConfig.from_dict(values)
+    if config.extra.get("ln_type", "postln") != "postln" or (
+            config.hidden_size == 4096 and "ln_type" not in config.extra):
+        raise InputError(
+            f"{prefix}: a model of albert_zh with LayerNorm before the layers (ln_type "
+            "preln, as its xxlarge), which cannot be computed here.")
+    config = dataclasses.replace(
+        config, embedding_size=config.hidden_size, num_hidden_groups=1)
+    found, block = {}, neutral.BLOCK.format(0, 0)
+    for name, tensor in stored.items():
+        if name.startswith(_ZH_LAYER):
+            rest = name.removeprefix(_ZH_LAYER)
+            part, ours = next(((a, b) for a, b in _ZH_PARTS if rest.startswith(a)),
+                              ("", ""))
+            name = block + ours + rest.removeprefix(part) if part else name
+        found[name] = tensor
+    first, second = stored[neutral.WORDS], found.pop(_ZH_WORDS, None)
+    if second is not None:
+        found[neutral.WORDS] = Tensor(
+            (first.shape[0], second.shape[-1]), lambda: first.read() @ second.read())
+    return config, found
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def check(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as it can be written; refuses what the release cannot compute."""
+    neutral.refuse_unless(
+        checkpoint.config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
+        layer_norm_eps=1e-12, masked_lm_layer_norm_eps=0.0)
+    if not checkpoint.config.use_pooler:
+        checkpoint.report.notes.append(
+            "the checkpoint has no pooler: whoever needs one must train it")
+    return neutral.as_format(checkpoint, projects=False, grouping="release")
+
+
+def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) -> None:
+    """Writes albert_config.json and model.ckpt-best, which TensorFlow 1 reads.
+
+    With `optimizer_state` the moments go along, and the step: zeros where the
+    checkpoint has none.
+    """
+    shapes = neutral.shapes_of(checkpoint.config, checkpoint.heads)
+    tensors = {name: checkpoint.tensors[name] for name in shapes}
+    if optimizer_state:
+        for name, shape in shapes.items():
+            for kind in ("adam_m", "adam_v"):
+                tensors[f"{name}/{kind}"] = checkpoint.slots.get(
+                    f"{name}/{kind}", Tensor(shape, lambda shape=shape: np.zeros(
+                        shape, np.float32)))
+        tensors["global_step"] = Tensor.of(np.array(checkpoint.step, np.int64))
+    values = checkpoint.config.to_dict()
+    for head in checkpoint.heads:
+        if head in neutral.ROOT_HEADS:
+            values |= {"head": head, "labels": list(checkpoint.labels)}
+    files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)
+    if checkpoint.vocabulary:
+        tokenizer_files.write_plain(checkpoint.vocabulary, folder)
+    bundle.write(os.path.join(folder, bundle.BEST_CHECKPOINT), tensors)

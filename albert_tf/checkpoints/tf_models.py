@@ -1,0 +1,276 @@
+"""tf-models' checkpoints and SavedModels (TensorFlow Model Garden, `AlbertEncoder`).
+
+Kernels of the attention have the heads as an axis. A checkpoint is one of objects, in
+which the table of words lies under the masked-LM head if there is one; variables are
+told apart by the full names that it keeps for them.
+"""
+
+import os
+import re
+from typing import Mapping, Optional
+
+import numpy as np
+
+from albert_tf import files
+from albert_tf.checkpoints import bundle, neutral, tokenizer_files
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
+from albert_tf.checkpoints.release import published
+from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.errors import InputError
+
+NAME = "tf_models"
+_WORDS = "word_embeddings/embeddings"
+_BLOCK = neutral.BLOCK.format(0, 0)
+_LAYER = "transformer/"
+# Our name's beginning → theirs, and the key in a checkpoint of an encoder.
+_PARTS = (
+    (neutral.WORDS, _WORDS, "layer_with_weights-0/embeddings"),
+    ("bert/embeddings/position_embeddings", "position_embedding/embeddings",
+     "layer_with_weights-1/embeddings"),
+    ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings",
+     "layer_with_weights-2/embeddings"),
+    ("bert/embeddings/LayerNorm", "embeddings/layer_norm", "layer_with_weights-3"),
+    (neutral.PROJECTION, "embedding_projection", "layer_with_weights-4"),
+    (f"{_BLOCK}attention_1/self/query", f"{_LAYER}self_attention/query",
+     "layer_with_weights-5/_attention_layer/_query_dense"),
+    (f"{_BLOCK}attention_1/self/key", f"{_LAYER}self_attention/key",
+     "layer_with_weights-5/_attention_layer/_key_dense"),
+    (f"{_BLOCK}attention_1/self/value", f"{_LAYER}self_attention/value",
+     "layer_with_weights-5/_attention_layer/_value_dense"),
+    (f"{_BLOCK}attention_1/output/dense", f"{_LAYER}self_attention/attention_output",
+     "layer_with_weights-5/_attention_layer/_output_dense"),
+    (f"{_BLOCK}LayerNorm/", f"{_LAYER}self_attention_layer_norm/",
+     "layer_with_weights-5/_attention_layer_norm/"),
+    (f"{_BLOCK}ffn_1/intermediate/dense", f"{_LAYER}intermediate",
+     "layer_with_weights-5/_intermediate_dense"),
+    (f"{_BLOCK}ffn_1/intermediate/output/dense", f"{_LAYER}output",
+     "layer_with_weights-5/_output_dense"),
+    (f"{_BLOCK}LayerNorm_1/", f"{_LAYER}output_layer_norm/",
+     "layer_with_weights-5/_output_layer_norm/"),
+    (neutral.POOLER, "pooler_transform", "layer_with_weights-6"),
+)
+_HEAD = (("cls/predictions/transform/dense", "masked_lm/dense"),
+         ("cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
+         ("cls/predictions/output_bias", "masked_lm/output_bias.Sbias"))
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def name_of(ours: str) -> str:
+    """The full name of a variable, from the release's."""
+    if ours.startswith("cls/"):
+        return f"bert/{ours}" + ("/bias" if ours.endswith("output_bias") else "")
+    return next(theirs + ours.removeprefix(own) for own, theirs, _ in _PARTS
+                if ours.startswith(own))
+
+
+def key_of(ours: str, projects: bool, has_head: bool) -> str:
+    """Where a variable lies in a checkpoint, without _VALUE."""
+    for own, theirs in _HEAD:
+        if ours.startswith(own):
+            return theirs + ours.removeprefix(own)
+    if ours == neutral.WORDS and has_head:
+        return "masked_lm/embedding_table"
+    own, key = next((own, key) for own, _, key in _PARTS if ours.startswith(own))
+    if not projects:  # The layers behind it are one lower.
+        key = re.sub(r"-([56])", lambda found: f"-{int(found[1]) - 1}", key)
+    return f"encoder/{key}{ours.removeprefix(own)}"
+
+
+def _rows(shapes: Mapping[str, neutral.Shape], config: AlbertConfig) -> list[Row]:
+    return neutral.rows_of(shapes, name_of,
+                           shape=lambda name, own: with_heads(name, own, config))
+
+
+def with_heads(name: str, shape: neutral.Shape, config: AlbertConfig) -> neutral.Shape:
+    """The shape of a tensor whose attention has the heads as an axis of its own."""
+    heads, depth = config.num_attention_heads, (
+        config.hidden_size // config.num_attention_heads)
+    if "attention_1/self/" in name:
+        return (*shape[:-1], heads, depth)
+    if name.endswith("attention_1/output/dense/kernel"):
+        return (heads, depth, shape[1])
+    return shape
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def _stored(prefix: str) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by their full names, without what may stand before
+    them."""
+    found = {}
+    projects = f"encoder/layer_with_weights-6/kernel{_VALUE}" in bundle.read(prefix)
+    keys = {key_of(name, projects, head) + _VALUE: name_of(name)
+            for head in (False, True) for name in _names()}
+    for name, tensor in bundle.by_names(prefix).items():
+        known = keys.get(name)
+        if known is None:
+            at = re.search(r"(?:^|/)((?:word_embeddings|position_embedding|"
+                           r"type_embeddings|embeddings/layer_norm|embedding_projection|"
+                           r"transformer|pooler_transform)/.*|bert/cls/.*)$", name)
+            known = at[1] if at else name
+        found[known] = tensor
+    return found
+
+
+def _names() -> list[str]:
+    config = AlbertConfig.named("base")
+    return list(neutral.shapes_of(config, {"masked_lm": 1}))
+
+
+def recognise(path: str) -> bool:
+    prefix = bundle.find(path)
+    return prefix is not None and _WORDS in _stored(prefix)
+
+
+def read(path: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
+    """The model in a checkpoint, a folder of them, or a SavedModel."""
+    prefix = bundle.find(path)
+    stored = _stored(prefix)
+    beside = os.path.join(os.path.dirname(prefix), CONFIG_FILE)
+    if config is None and files.exists(beside):
+        config = AlbertConfig.from_json_file(beside)
+    if config is None:
+        config = _config(prefix, stored, _count_layers(prefix))
+    config = config.replace(use_pooler="pooler_transform/kernel" in stored)
+    heads = {"masked_lm": 1} if "bert/cls/predictions/output_bias/bias" in stored else {}
+    shapes = neutral.shapes_of(config, heads)
+    report = Report(prefix)
+    tensors = neutral.matched(
+        report, shapes, _rows(shapes, config), stored, _why_dropped,
+        lambda name: name.startswith(("transformer/", "embedding")))
+    if not config.use_pooler:
+        report.missing += [f"{neutral.POOLER}/kernel", f"{neutral.POOLER}/bias"]
+    return Checkpoint(NAME, config, tensors, heads, report)
+
+
+def _why_dropped(name: str) -> Optional[str]:
+    if name.startswith(("save_counter", bundle.OBJECT_GRAPH)) or "optimizer" in name:
+        return "state of the training"
+    return None
+
+
+def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertConfig:
+    """The config that the tensors tell, but for the number of layers, which share their
+    weights."""
+    def shape(name):
+        if name not in stored:
+            raise InputError(f"{prefix}: it lacks {name}, so it is no whole ALBERT; copy "
+                             "or download it again.")
+        return stored[name].shape
+
+    vocab_size, width = shape(_WORDS)
+    size, heads, _ = shape(f"{_LAYER}self_attention/query/kernel")
+    sizes = dict(
+        vocab_size=vocab_size, embedding_size=width, hidden_size=size,
+        intermediate_size=shape(f"{_LAYER}intermediate/kernel")[1],
+        max_position_embeddings=shape("position_embedding/embeddings")[0],
+        type_vocab_size=shape("type_embeddings/embeddings")[0])
+    if layers:
+        return AlbertConfig(**sizes, num_attention_heads=heads, num_hidden_layers=layers)
+    return published(prefix, sizes)
+
+
+def _count_layers(prefix: str) -> int:
+    """The number of layers that a SavedModel gives the outputs of, 0 if unknown."""
+    path = os.path.join(os.path.dirname(os.path.dirname(prefix)), "saved_model.pb")
+    if os.path.basename(prefix) != "variables" or not files.exists(path):
+        return 0
+    with files.open_binary(path) as stream:
+        content = stream.read()
+    try:
+        # SavedModel.meta_graphs(2).signature_def(5), a map; its outputs(2).
+        for _, graph in (f for f in bundle.fields(content) if f[0] == 2):
+            for _, entry in (f for f in bundle.fields(graph) if f[0] == 5):
+                signature = dict(bundle.fields(entry))
+                if signature[1] == b"serving_default":
+                    # pooled_output twice, sequence_output, and one for each layer.
+                    return sum(number == 2 for number, _ in bundle.fields(
+                        signature[2])) - 3
+    except (IndexError, KeyError, TypeError, ValueError):
+        pass
+    return 0
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def check(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint as it can be written; refuses what has no counterpart, and leaves
+    out the sentence-order head, which BertPretrainerV2 lacks."""
+    config = checkpoint.config
+    for head in checkpoint.heads:
+        if head not in ("masked_lm", "sentence_order"):
+            raise InputError(f"the head {head} has no counterpart in tf-models' "
+                             "checkpoints; leave it out (--encoder_only).")
+    neutral.refuse_unless(
+        config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
+        layer_norm_eps=1e-12, masked_lm_layer_norm_eps=0.0)
+    if "sentence_order" in checkpoint.heads:
+        checkpoint = neutral.without_heads(checkpoint, {
+            "sentence_order": "BertPretrainerV2 has no sentence-order head"})
+    if not config.use_pooler:
+        checkpoint = neutral.with_pooler(checkpoint)
+    return neutral.as_format(checkpoint, projects=False, grouping="release",
+                             only_group=True)
+
+
+def write(checkpoint: Checkpoint, folder: str) -> None:
+    """Writes ckpt-1, as tf.train.Checkpoint does of an encoder, or of a pretrainer with
+    a masked-LM head; and albert_config.json, which the format lacks."""
+    config, has_head = checkpoint.config, "masked_lm" in checkpoint.heads
+    shapes = neutral.shapes_of(config, checkpoint.heads)
+    tensors = {key_of(row.ours, config.projects_embeddings, has_head) + _VALUE:
+               neutral.to_theirs(row, checkpoint.tensors[row.ours])
+               for row in _rows(shapes, config)}
+    names = {key_of(name, config.projects_embeddings, has_head): name_of(name)
+             for name in shapes}
+    counter = "save_counter"
+    tensors[counter + _VALUE] = Tensor.of(np.array(1, np.int64))
+    files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
+    if checkpoint.vocabulary:
+        tokenizer_files.write_plain(checkpoint.vocabulary, folder)
+    files.write(os.path.join(folder, bundle.STATE_FILE),
+                b'model_checkpoint_path: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-1"\n')
+    bundle.write(os.path.join(folder, "ckpt-1"), tensors,
+                 _graph({**names, counter: counter}, has_head))
+
+
+def _graph(names: Mapping[str, str], has_head: bool) -> bytes:
+    """A TrackableObjectGraph: an object for each part of a key, and for the variables
+    at their ends (key → full name)."""
+    children: list[dict[str, int]] = [{}]
+    variables: dict[int, str] = {}
+
+    def node(path: list[str]) -> int:
+        at = 0
+        for part in path:
+            # In a key a slash of a name is written ".S".
+            part = part.replace(".S", "/")
+            if part not in children[at]:
+                children.append({})
+                children[at][part] = len(children) - 1
+            at = children[at][part]
+        return at
+
+    for key in names:
+        variables[node(key.split("/"))] = key
+    encoder = node(["encoder"])
+    if has_head:
+        # One variable under two names.
+        words = node(["masked_lm", "embedding_table"])
+        children[node(["encoder", "layer_with_weights-0"])]["embeddings"] = words
+        model = node(["model"])
+        children[model] = {"encoder_network": encoder, "masked_lm": node(["masked_lm"])}
+    field = bundle.field
+    content = b""
+    for number, named in enumerate(children):
+        value = b"".join(field(1, field(1, child) + field(2, name.encode()))
+                         for name, child in named.items())
+        if number in variables:
+            key = variables[number]
+            value += field(2, field(1, b"VARIABLE_VALUE") + field(
+                2, names[key].encode()) + field(3, (key + _VALUE).encode()))
+        content += field(1, value)
+    return content

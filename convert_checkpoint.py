@@ -1,0 +1,61 @@
+r"""Converts an ALBERT from one format into another, with heads, labels and tokenizer.
+
+    python convert_checkpoint.py --input=albert-base-v2 --output=albert_base --format=tf1
+    python convert_checkpoint.py --input=runs/sst-2 --output=sst-2 --format=hf
+    python convert_checkpoint.py --input=albert_base/model.ckpt-best --format=keras_hub \
+        --output=preset --encoder_only
+
+The input is whatever `albert_tf.load` takes: a checkpoint or folder of the release, of a
+run here, of Hugging Face, keras-hub or tf-models, a SavedModel, a module of TensorFlow
+Hub. The report names every tensor that was dropped, and why. Numbers are not changed;
+what a format cannot express is refused. TensorFlow is not loaded.
+"""
+
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
+from absl import flags, logging
+
+from albert_tf.checkpoints import neutral
+from albert_tf.checkpoints.convert import FORMATS, convert
+from albert_tf.cli import flags as cli_flags
+from albert_tf.config import AlbertConfig
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("input", None, "The model: a folder, or a checkpoint in it.",
+                    required=True)
+flags.DEFINE_string("output", None, "A new folder.", required=True)
+flags.DEFINE_enum("format", None, list(FORMATS), "The format to write.", required=True)
+cli_flags.define_model_flags()
+for _name in ("albert_config_file", "model"):
+    FLAGS[_name].help += " Only for an input whose folder holds no config."
+flags.DEFINE_enum(
+    "head", "", ["", *neutral.ROOT_HEADS], "What `output_weights` of a checkpoint of the "
+    "release are, where nothing beside it says so; classification by default.")
+flags.DEFINE_bool("encoder_only", False, "Leave the heads out.")
+flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
+                  "For hf: the type of the numbers in the file.")
+flags.DEFINE_bool(
+    "optimizer_state", False, "For tf1: write LAMB's moments and the step too, zeros "
+    "where the input has none, so that training can go on from it.")
+flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
+
+
+def _config() -> AlbertConfig | None:
+    given = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
+    return cli_flags.model_config() if given else None
+
+
+def main(argv):
+    del argv
+    report = convert(
+        FLAGS.input, FLAGS.output, FLAGS.format, _config(), head=FLAGS.head,
+        encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
+        optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan)
+    for line in report.summary().splitlines():
+        logging.info("%s", line)
+    logging.info("Wrote %s.", FLAGS.output)
+
+
+if __name__ == "__main__":
+    script.run(main)

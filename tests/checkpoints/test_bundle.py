@@ -1,0 +1,93 @@
+"""TensorFlow's checkpoint files by NumPy alone: TensorFlow reads what is written, and
+the other way round.
+
+    python -m pytest tests/checkpoints/test_bundle.py
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints import bundle
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.errors import InputError
+
+ARRAYS = {
+    "bert/a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "bert/a/adam_m": np.ones([], np.float64), "bert/empty": np.zeros([0, 3], "f"),
+    "global_step": np.array(7, np.int64), "half": np.arange(3, dtype=np.float16),
+    **{f"many/{i}": np.full([i], i, np.int32) for i in range(40)}}
+
+
+@pytest.fixture(name="prefix")
+def _prefix(tmp_path):
+    return str(tmp_path / "model.ckpt")
+
+
+def test_tensorflow_reads_it(prefix):
+    bundle.write(prefix, {name: Tensor.of(array) for name, array in ARRAYS.items()})
+    reader = tf.train.load_checkpoint(prefix)
+    assert set(reader.get_variable_to_shape_map()) == set(ARRAYS)
+    for name, array in ARRAYS.items():
+        found = reader.get_tensor(name)
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+
+
+def test_tensorflow_1_restores_it(prefix):
+    bundle.write(prefix, {name: Tensor.of(array) for name, array in ARRAYS.items()})
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        variables = {name: v1.get_variable(name, array.shape, array.dtype)
+                     for name, array in ARRAYS.items()}
+        v1.train.Saver(list(variables.values())).restore(session, prefix)
+        for name, value in session.run(variables).items():
+            np.testing.assert_array_equal(value, ARRAYS[name])
+
+
+def test_reads_what_tensorflow_wrote(prefix):
+    names = sorted(ARRAYS)
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=[*names, "bfloat16"],
+        shape_and_slices=[""] * (len(names) + 1), tensors=[
+            *(tf.constant(ARRAYS[name]) for name in names),
+            tf.constant([1.5, -3.0, 2**100], tf.bfloat16)])
+    found = bundle.read(prefix)
+    assert found.pop("bfloat16").read().tolist() == [1.5, -3.0, 2.0**100]
+    assert set(found) == set(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name].read(), array)
+
+
+def test_objects_by_the_names_of_their_variables(tmp_path):
+    inner = tf.Module()
+    inner.kernel = tf.Variable([1.0, 2.0], name="bert/kernel")
+    path = tf.train.Checkpoint(model=inner).save(str(tmp_path / "ckpt"))
+    found = bundle.by_names(path)
+    assert found["bert/kernel"].read().tolist() == [1.0, 2.0]
+    assert bundle.find(str(tmp_path)) == path
+
+
+@pytest.mark.parametrize("damage, words", [
+    (lambda index, data: index.write_bytes(index.read_bytes()[:-9]), "not the index"),
+    (lambda index, data: index.write_bytes(b"x" + index.read_bytes()[1:]),
+     "not the index"),
+    (lambda index, data: data.write_bytes(data.read_bytes()[:-1]), "ends before"),
+    (lambda index, data: data.unlink(), "data-00000-of-00001 is missing"),
+    (lambda index, data: data.write_bytes(b"x" + data.read_bytes()[1:]),
+     "wrong checksum")], ids=["cut", "changed", "short", "gone", "flipped"])
+def test_damage_is_named(damage, words, prefix, tmp_path):
+    bundle.write(prefix, {"bert/a": Tensor.of(ARRAYS["bert/a"])})
+    damage(tmp_path / "model.ckpt.index", tmp_path / "model.ckpt.data-00000-of-00001")
+    with pytest.raises(InputError, match=words):
+        bundle.read(prefix)["bert/a"].read()
+
+
+def test_several_checkpoints_need_a_list(tmp_path):
+    for name in ("model.ckpt-1", "model.ckpt-2"):
+        bundle.write(str(tmp_path / name), {"a": Tensor.of(ARRAYS["bert/a"])})
+    with pytest.raises(InputError, match="several checkpoints"):
+        bundle.find(str(tmp_path))
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+    assert bundle.find(str(tmp_path)) == str(tmp_path / "model.ckpt-2")

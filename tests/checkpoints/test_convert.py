@@ -1,0 +1,434 @@
+"""From format to format: no bit changes, every tensor is accounted for, what has no
+counterpart is refused by name.
+
+    python -m pytest tests/checkpoints/test_convert.py
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from albert_tf.checkpoints import bundle, formats, neutral
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.convert import FORMATS, convert
+from albert_tf.checkpoints.load import load
+from albert_tf.checkpoints.release import write as write_release
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from tests.golden.interop import FIXTURE_FOLDERS, assert_gives, case, config
+from tests.helpers import FIXTURES, ROOT
+
+INTEROP = FIXTURES / "interop"
+TINY = AlbertConfig(
+    vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
+    num_attention_heads=2, intermediate_size=16, max_position_embeddings=12)
+PRETRAINING = {"masked_lm": 1, "sentence_order": 2}
+
+
+def checkpoint(config=TINY, heads=PRETRAINING, **fields):
+    """A model of random numbers in the neutral form."""
+    numbers = np.random.default_rng(1)
+    tensors = {name: Tensor.of(numbers.standard_normal(shape).astype("f"))
+               for name, shape in neutral.shapes_of(config, heads).items()}
+    return neutral.Checkpoint("tf1", config, tensors, heads, neutral.Report("here"),
+                              **fields)
+
+
+def stored(folder, *args, **fields):
+    """Such a model as a folder of the release, and its tensors."""
+    folder.mkdir()
+    made = checkpoint(*args, **fields)
+    write_release(made, str(folder))
+    return str(folder), {name: t.read() for name, t in made.tensors.items()}
+
+
+def assert_same(path, tensors):
+    found = formats.read(path).tensors
+    assert set(found) == set(tensors)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(found[name].read(), array)
+
+
+# ---- there and back --------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FIXTURE_FOLDERS)
+def test_no_bit_changes_there_and_back(name, tmp_path):
+    path, inputs, outputs = case(INTEROP / name)
+    home = name.split("/")[0]
+    before = formats.read(path, config(INTEROP / name))
+    refused = set()
+    for target in FORMATS:
+        there, back = str(tmp_path / target), str(tmp_path / f"{target}_back")
+        try:
+            report = convert(path, there, target, config(INTEROP / name))
+        except InputError:
+            refused.add(target)
+            continue
+        # Whatever the source had is in one of the lists.
+        assert {*report.matched.values(), *report.dropped} == {
+            *before.report.matched.values(), *before.report.dropped}
+        convert(there, back, home)
+        kept = formats.read(back)
+        for ours, tensor in kept.tensors.items():
+            if ours in before.tensors:
+                np.testing.assert_array_equal(tensor.read(), before.tensors[ours].read())
+        dropped = set(before.tensors) - set(kept.tensors)
+        assert not dropped if target in ("tf1", "hf") else all(
+            ours.startswith("cls/") for ours in dropped)
+        if not dropped:
+            assert kept.heads == before.heads
+            assert_gives(load(back).model, inputs, outputs)
+    assert home not in refused
+    expected = {
+        "model_gelu_erf": {"tf1", "keras_hub", "tf_models"},
+        "model_layer_norm_eps": {"tf1", "keras_hub", "tf_models"},
+        "model_embedding_eq_hidden": {"tf1", "tf_models"},  # Its projection is trained.
+        "model_inner2": {"tf_models"}, "backbone_groups2_inner2": {"tf_models"},
+        # The masked-LM head of keras-hub alone has another epsilon.
+        "keras_hub/masked_lm": {"tf1", "hf", "tf_models"},
+        "text_classifier_3": {"tf_models"}, "question_answering": {"keras_hub", "tf_models"},
+        "multiple_choice": {"keras_hub", "tf_models"},
+        "token_classification": {"keras_hub", "tf_models"}}
+    wanted = [value for key, value in expected.items() if name.endswith(key)]
+    assert refused == (wanted[0] if wanted else
+                       {"tf_models"} if "seqcls" in name else set())
+
+
+def test_labels_go_along(tmp_path):
+    source = INTEROP / "hf" / "token_classification"
+    for target, back in (("tf1", "hf"), ("hf", "tf1")):
+        convert(str(source), str(tmp_path / target), target)
+        convert(str(tmp_path / target), str(tmp_path / f"{target}_{back}"), back)
+        for name in (target, f"{target}_{back}"):
+            found = formats.read(str(tmp_path / name))
+            assert found.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+            assert found.heads == {"token_classification": 5}
+    values = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert values["id2label"]["4"] == "I-LOC" and values["label2id"]["I-LOC"] == 4
+    assert values["architectures"] == ["AlbertForTokenClassification"]
+
+
+def test_classes_without_labels_keep_their_number(tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": 4})
+    convert(path, str(tmp_path / "hf"), "hf")
+    assert len(json.loads((tmp_path / "hf" / "config.json").read_text())["id2label"]) == 4
+
+
+def test_regression_stays_one(tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": 1})
+    convert(path, str(tmp_path / "hf"), "hf")
+    values = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert values["problem_type"] == "regression"
+    assert formats.read(str(tmp_path / "hf")).labels == ()
+
+
+def test_the_activation_keeps_its_meaning(tmp_path):
+    path, _ = stored(tmp_path / "tf1")
+    convert(path, str(tmp_path / "hf"), "hf")
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())[
+        "hidden_act"] == "gelu_new"
+    assert formats.read(str(tmp_path / "hf")).config.hidden_act == "gelu"
+
+
+@pytest.mark.parametrize("target", ["hf", "keras_hub"])
+def test_an_identity_stands_for_no_projection(target, tmp_path):
+    path, tensors = stored(tmp_path / "tf1", TINY.replace(embedding_size=8), {})
+    convert(path, str(tmp_path / target), target)
+    found = formats.read(str(tmp_path / target))
+    np.testing.assert_array_equal(
+        found.tensors[f"{neutral.PROJECTION}/kernel"].read(), np.eye(8))
+    convert(str(tmp_path / target), str(tmp_path / "back"), "tf1")
+    assert_same(str(tmp_path / "back"), tensors)
+
+
+def test_layers_that_share_nothing_become_groups(tmp_path):
+    path, tensors = stored(tmp_path / "tf1", TINY.replace(parameter_sharing="none"))
+    convert(path, str(tmp_path / "hf"), "hf")
+    assert formats.read(str(tmp_path / "hf")).config.num_hidden_groups == 4
+    assert_same(str(tmp_path / "hf"), tensors)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_rounds_once(dtype, tmp_path):
+    path, tensors = stored(tmp_path / "tf1")
+    convert(path, str(tmp_path / "hf"), "hf", dtype=dtype)
+    found = formats.read(str(tmp_path / "hf")).tensors
+    import tensorflow as tf
+
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(
+            found[name].read(), tf.cast(tf.cast(array, dtype), tf.float32))
+    convert(str(tmp_path / "hf"), str(tmp_path / "again"), "hf", dtype=dtype)
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "hf" / "model.safetensors").read_bytes()
+
+
+def test_the_optimizer_goes_along_on_request(tmp_path):
+    slots = {f"{neutral.WORDS}/adam_m": Tensor.of(np.full([20, 4], 3.0, "f"))}
+    path = tmp_path / "tf1"
+    path.mkdir()
+    write_release(checkpoint(slots=slots, step=7), str(path), optimizer_state=True)
+    convert(str(path), str(tmp_path / "with"), "tf1", optimizer_state=True)
+    convert(str(path), str(tmp_path / "without"), "tf1")
+    with_state = bundle.read(str(tmp_path / "with" / "model.ckpt-best"))
+    assert with_state["global_step"].read() == 7
+    assert with_state[f"{neutral.WORDS}/adam_m"].read()[0, 0] == 3
+    assert with_state[f"{neutral.POOLER}/bias/adam_v"].read()[0] == 0
+    assert set(bundle.read(str(tmp_path / "without" / "model.ckpt-best"))) == set(
+        neutral.shapes_of(TINY, PRETRAINING))
+
+
+def test_conversion_loads_no_tensorflow(tmp_path):
+    done = subprocess.run([sys.executable, "-c", (
+        "import sys\nfrom albert_tf.checkpoints.convert import convert, FORMATS\n"
+        f"for name in FORMATS:\n    convert({str(INTEROP / 'hf' / 'model_inner2')!r} "
+        f"if name != 'tf_models' else {str(INTEROP / 'hf' / 'seqcls_regression')!r}, "
+        f"{str(tmp_path)!r} + '/' + name, name, encoder_only=True)\n"
+        "assert 'tensorflow' not in sys.modules and 'torch' not in sys.modules")],
+        cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(FORMATS)
+
+
+# ---- what has no counterpart -----------------------------------------------
+
+
+@pytest.mark.parametrize("changes, heads, target, words", [
+    ({}, {"conditional_spans": 1}, "hf", "conditional head of SQuAD 2.0"),
+    ({"hidden_act": "relu"}, {}, "keras_hub", "hidden_act=relu"),
+    ({"num_hidden_layers": 6, "num_hidden_groups": 4}, {}, "keras_hub",
+     "num_hidden_groups=4 does not divide num_hidden_layers=6"),
+    ({"hidden_act": "gelu_erf"}, {}, "tf1", "hidden_act=gelu_erf"),
+    ({"layer_norm_eps": 1e-5}, {}, "tf1", "layer_norm_eps=1e-05"),
+    ({"parameter_sharing": "ffn"}, {}, "hf", "parameter_sharing=ffn"),
+    ({"num_hidden_groups": 2}, {}, "tf_models", "num_hidden_groups=2"),
+    ({"num_hidden_layers": 18, "num_hidden_groups": 14}, {}, "hf",
+     "num_hidden_groups=14 for num_hidden_layers=18"),
+    ({}, {"spans": 2}, "keras_hub", "the head spans"),
+    ({}, {"classification": 2}, "tf_models", "the head classification")])
+def test_refused_by_name(changes, heads, target, words, tmp_path):
+    path, _ = stored(tmp_path / "source", TINY.replace(**changes), heads)
+    with pytest.raises(InputError) as error:
+        convert(path, str(tmp_path / "output"), target)
+    assert words in str(error.value) and path in str(error.value)
+    assert "\n" not in str(error.value)
+    assert [item.name for item in tmp_path.iterdir()] == ["source"]
+    if heads:
+        report = convert(path, str(tmp_path / "output"), target, encoder_only=True)
+        assert len(report.dropped) == len(
+            neutral.head_shapes(TINY, *next(iter(heads.items()))))
+
+
+# ---- wrong inputs ----------------------------------------------------------
+
+
+def wrong_hf(tmp_path):
+    path, _ = stored(tmp_path / "tf1")
+    convert(path, str(tmp_path / "hf"), "hf")
+    return tmp_path / "hf"
+
+
+def nan_in(folder):
+    path = folder / "tf1"
+    made = checkpoint()
+    bad = made.tensors[f"{neutral.POOLER}/bias"].read().copy()
+    bad[3] = np.nan
+    made.tensors[f"{neutral.POOLER}/bias"] = Tensor.of(bad)
+    path.mkdir()
+    write_release(made, str(path))
+    return path
+
+
+def test_nan_is_named_and_refused_unless_allowed(tmp_path):
+    path = nan_in(tmp_path)
+    with pytest.raises(InputError, match="pooler/dense/bias holds.*--allow_nan"):
+        convert(str(path), str(tmp_path / "output"), "hf")
+    assert [item.name for item in tmp_path.iterdir()] == ["tf1"]
+    with pytest.raises(InputError, match="pooler/dense/bias"):
+        load(str(path))
+    convert(str(path), str(tmp_path / "output"), "hf", allow_nan=True)
+    assert np.isnan(load(str(tmp_path / "output"), allow_nan=True).model.get_layer(
+        "bert").pooler.bias.numpy()[3])
+
+
+def test_a_folder_that_is_there_is_not_touched(tmp_path):
+    (tmp_path / "output").mkdir()
+    with pytest.raises(InputError, match="output is there already"):
+        convert(str(nan_in(tmp_path)), str(tmp_path / "output"), "hf")
+
+
+def test_a_config_of_another_size(tmp_path):
+    folder = wrong_hf(tmp_path)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "hidden_size": 16}))
+    with pytest.raises(InputError, match=r"is \[8, 4\], but the config makes it \[16, 4"):
+        load(str(folder))
+    (folder / "config.json").write_text(json.dumps({**values, "num_hidden_groups": 2}))
+    with pytest.raises(InputError, match="lacks 16 of the model's tensors"):
+        load(str(folder))
+
+
+def test_an_activation_that_is_not_known(tmp_path):
+    folder = wrong_hf(tmp_path)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, "hidden_act": "swish"}))
+    with pytest.raises(InputError, match="hidden_act is 'swish'.*gelu_new"):
+        load(str(folder))
+
+
+@pytest.mark.parametrize("remove, words", [
+    ("config.json", "not its config.json"), ("model.safetensors", "not the weights")])
+def test_half_a_folder(remove, words, tmp_path):
+    folder = wrong_hf(tmp_path)
+    (folder / remove).unlink()
+    with pytest.raises(InputError, match="half a model: .*" + words):
+        load(str(folder))
+
+
+def test_half_a_preset(tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": 2})
+    convert(path, str(tmp_path / "kh"), "keras_hub")
+    (tmp_path / "kh" / "task.weights.h5").unlink()
+    with pytest.raises(InputError, match="task.weights.h5: is not there"):
+        load(str(tmp_path / "kh"))
+
+
+def test_an_unknown_layout_lists_what_is_there_and_what_is_known(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError) as error:
+        load(str(tmp_path))
+    for word in ("notes.txt", "config.json", "model.ckpt", "saved_model.pb", "keras"):
+        assert word in str(error.value)
+    with pytest.raises(InputError, match="no such file or folder"):
+        load(str(tmp_path / "nothing"))
+
+
+def test_vocabulary_and_embeddings_of_different_sizes(tmp_path):
+    folder = wrong_hf(tmp_path)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    with pytest.raises(InputError, match="6 pieces, but there are 20 word embeddings"):
+        load(str(folder))
+
+
+def test_an_index_that_names_a_missing_shard(tmp_path):
+    source, folder = INTEROP / "hf" / "pretraining_sharded", tmp_path / "sharded"
+    folder.mkdir()
+    for path in source.iterdir():
+        if "00002" not in path.name:
+            (folder / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(InputError, match="names the file model-00002-of-00004"):
+        load(str(folder))
+
+
+def header(tensors: dict, size: int = 16) -> bytes:
+    content = json.dumps(tensors).encode()
+    return len(content).to_bytes(8, "little") + content + b"\0" * size
+
+
+def tensor(first: int, last: int) -> dict:
+    return {"dtype": "F32", "shape": [2], "data_offsets": [first, last]}
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\0" * 7, (2**60).to_bytes(8, "little") + b"{}",
+    header({"a": tensor(0, 8), "b": tensor(8, 16)}, 12),
+    header({"a": tensor(0, 8), "b": tensor(4, 12)}, 12),
+    header({"a": tensor(0, 8), "b": tensor(8, 2**60)}),
+    header({"a": tensor(0, 8)}), header({"a": {"dtype": "F32"}}, 0),
+    b"\x03\0\0\0\0\0\0\0{}}"],
+    ids=["empty", "short", "2^60", "cut", "overlap", "out_of_range", "not_covered",
+         "no_shape", "not_json"])
+def test_damaged_safetensors(content, tmp_path):
+    folder = wrong_hf(tmp_path)
+    (folder / "model.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match="model.safetensors: not a file of safetens") as e:
+        load(str(folder))
+    assert "\n" not in str(e.value)
+
+
+def test_a_tied_tensor_must_be_equal(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    folder = wrong_hf(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    words = tensors["albert.embeddings.word_embeddings.weight"]
+    save_file({**tensors, "predictions.decoder.weight": words},
+              folder / "model.safetensors")
+    assert "predictions.decoder.weight" in load(str(folder)).report.dropped
+    save_file({**tensors, "predictions.decoder.weight": words + 1},
+              folder / "model.safetensors")
+    with pytest.raises(InputError, match="predictions.decoder.weight differs from"):
+        load(str(folder))
+
+
+# ---- tokenizers and cards --------------------------------------------------
+
+SPM = FIXTURES / "spm" / "en4k.model"
+
+
+@pytest.fixture(name="with_tokenizer", scope="module")
+def _with_tokenizer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "tf1"
+    path, _ = stored(folder, TINY.replace(vocab_size=4000), {})
+    (folder / SPM.name).write_bytes(SPM.read_bytes())
+    return path
+
+
+TEXTS = ["It was founded in 1999, (see p. 9,5).", "Café naïve – £5", "a `` b ''", ""]
+
+
+@pytest.mark.parametrize("target", FORMATS)
+def test_the_tokenizer_goes_along(target, with_tokenizer, tmp_path):
+    path = str(tmp_path / target)
+    convert(with_tokenizer, path, target)
+    before, after = load(with_tokenizer).tokenizer, load(path).tokenizer
+    assert [after.encode(text) for text in TEXTS] == [
+        before.encode(text) for text in TEXTS]
+    if target == "hf":
+        assert (pathlib.Path(path) / "spiece.model").read_bytes() == SPM.read_bytes()
+        values = json.loads((pathlib.Path(path) / "tokenizer_config.json").read_text())
+        assert "token_type_ids" in values["model_input_names"]
+        (pathlib.Path(path) / "spiece.model").unlink()
+        again = load(path).tokenizer
+        assert again.vocabulary_path.endswith("tokenizer.json")
+        assert [again.encode(text) for text in TEXTS] == [
+            before.encode(text) for text in TEXTS]
+        assert sentencepiece  # Nothing else is needed to read it.
+    card = (pathlib.Path(path) / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: ") and "\n---\n\n# " in card
+    assert ("must be cleaned" in card or "clean text before" in card) == (
+        target == "keras_hub")
+
+
+def test_word_pieces_go_along(tmp_path):
+    folder = tmp_path / "tf1"
+    path, _ = stored(folder, heads={})
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    convert(path, str(tmp_path / "hf"), "hf")
+    loaded = load(str(tmp_path / "hf"))
+    assert loaded.tokenizer.encode("a b") == [5, 6]
+    values = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert values["tokenizer_class"] == "BertTokenizer"
+
+
+def test_the_card_has_what_the_run_knows(tmp_path):
+    folder = tmp_path / "run"
+    path, _ = stored(folder, TINY.replace(vocab_size=4000), {"classification": 2})
+    (folder / SPM.name).write_bytes(SPM.read_bytes())
+    (folder / "task.json").write_text(json.dumps({
+        "task": "sst-2", "labels": ["no", "yes"], "vocabulary_flag": "spm_model_file",
+        "vocabulary": {"file": SPM.name}, "flags": {}}))
+    (folder / "eval_results.json").write_text(json.dumps({"accuracy": 0.9, "step": 3}))
+    convert(path, str(tmp_path / "hf"), "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for word in ('pipeline_tag: "text-classification"', "model-index:", "value: 0.9",
+                 'name: "sst-2"', "Labels: no, yes"):
+        assert word in card

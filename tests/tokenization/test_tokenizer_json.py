@@ -1,0 +1,87 @@
+"""Hugging Face's tokenizer.json, both ways.
+
+    python -m pytest tests/tokenization/test_tokenizer_json.py [-m shared]
+"""
+
+import gzip
+import json
+
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.tokenization import tokenizer_json
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.helpers import FIXTURES, SHARED
+
+SPM = str(FIXTURES / "spm" / "en4k.model")
+TEXTS = ["It was founded in 1999, (see p. 9,5).", "Café naïve – £5 ½", "a `` b ''", "",
+         "1,050 of x1,2,", "日本語 and emoji 🙂", "  spaces\t here ", "[MASK] [CLS]"]
+
+
+def written(tmp_path, **options):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tokenizer_json.from_sentencepiece(SPM, **options)))
+    return str(path)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    before = FullTokenizer(spm_model_file=SPM)
+    after = FullTokenizer(spm_model_file=written(tmp_path))
+    assert after.vocab == before.vocab and after.mask_id == before.mask_id
+    assert after.encode_batch(TEXTS) == before.encode_batch(TEXTS)
+    assert [after.encode(text) for text in TEXTS] == [
+        before.encode(text) for text in TEXTS]
+
+
+def test_five_added_tokens_and_lowered_scores(tmp_path):
+    value = tokenizer_json.from_sentencepiece(SPM)
+    assert [token["content"] for token in value["added_tokens"]] == list(
+        tokenizer_json.SPECIAL)
+    scores = dict(map(tuple, value["model"]["vocab"]))
+    split = [score for piece, score in scores.items()
+             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()]
+    assert split and max(split) < -100
+    kinds = [step["type"] for step in value["normalizer"]["normalizers"]]
+    assert "Lowercase" in kinds and "NFKD" in kinds
+    kept = tokenizer_json.from_sentencepiece(SPM, do_lower_case=False)
+    assert not tokenizer_json.lower_cases(kept) and tokenizer_json.lower_cases(value)
+
+
+def test_word_pieces(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "##s"]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"model": {
+        "type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(pieces)}}}))
+    tokenizer = FullTokenizer(vocab_file=str(path))
+    assert tokenizer.tokenize("Ones") == ["one", "##s"]
+    with pytest.raises(InputError, match="--vocab_file"):
+        FullTokenizer(spm_model_file=str(path))
+
+
+@pytest.mark.parametrize("content, words", [
+    ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "its model is BPE"),
+    ('{"model": {"type": "Unigram", "vocab": []}}', "its model is Unigram"),
+    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "not a list of pieces"),
+    ('{"class_name": "AlbertTokenizer"}', "its model is not named"),
+    ("{", "not JSON")])
+def test_wrong_files(content, words, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=words) as error:
+        FullTokenizer(spm_model_file=str(path))
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.shared
+def test_hugging_faces_own_files_give_the_release_s_ids(tmp_path):
+    """Made by transformers 4.57 and 5.23 from the released model."""
+    released = FullTokenizer(spm_model_file=str(
+        SHARED / "data" / "spm_en" / "30k-clean.model"))
+    lines = (SHARED / "data" / "wiki_en" / "dev.txt").read_text("utf-8").split("\n")
+    expected = released.encode_batch(lines)
+    folder = SHARED / "golden" / "interop" / "hf"
+    unpacked = tmp_path / "tokenizer.json"
+    unpacked.write_bytes(gzip.decompress(
+        (folder / "tokenizer_v4_fast" / "tokenizer.json.gz").read_bytes()))
+    for path in (unpacked, folder / "masked_lm_text_v5" / "tokenizer.json"):
+        assert FullTokenizer(spm_model_file=str(path)).encode_batch(lines) == expected
