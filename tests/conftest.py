@@ -2,8 +2,10 @@
 of absl and of the environment is put back.
 """
 
+import gc
 import logging
 import os
+import signal
 import random
 
 import pytest
@@ -22,6 +24,13 @@ from tests.helpers import ROOT, SHARED  # noqa: E402
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 2)
+# Tiny steps gain nothing from threads, which wait for each other busily.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
+
+# A shell that starts a command with "&" makes it, and what it starts, deaf to Ctrl-C,
+# which some tests send to scripts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Random inputs, the same in every run; a busy machine is no failure.
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -46,6 +55,21 @@ def pytest_addoption(parser):
         "of each: none may depend on which others ran before it in its process")
 
 
+def pytest_configure(config):
+    """Makes TensorFlow compile quickly, which takes longer than what the quick tests
+    run; whole commands and the slow tests have the graphs and the code of every day."""
+    if "not slow" in config.option.markexpr:
+        os.environ["XLA_FLAGS"] = " ".join([
+            "--xla_backend_optimization_level=0",
+            "--xla_llvm_disable_expensive_passes=true", os.environ.get("XLA_FLAGS", "")])
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def pytest_collection_finish():
+    """The garbage collector need not look at TensorFlow's modules each time."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(config, items):
     seed = config.getoption("--random-order")
     if seed is None:
@@ -62,6 +86,24 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "shared" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.fixture(scope="module", name="eager")
+def _eager():
+    """Steps run as they are written: tracing them takes longer than a few of them."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture(scope="module", name="without_curves")
+def _without_curves():
+    """Drawing them takes longer than the runs."""
+    from albert_tf.training import loop
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "draw_curves", lambda *args: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

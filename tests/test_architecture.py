@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 import graphlib
 import pathlib
 import subprocess
@@ -87,6 +88,7 @@ def imports(tree):
     return found
 
 
+@functools.cache
 def parse(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 

@@ -17,7 +17,7 @@ from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
-from albert_tf.training import loop, objectives
+from albert_tf.training import objectives
 from albert_tf.training.loop import Run
 from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.options import RunOptions, StepOptions
@@ -28,20 +28,16 @@ STEPS = 10
 SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _without_curves():
-    """Drawing them takes longer than the runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "draw_curves", lambda *args: None)
-        yield
+# In graphs, batches of several lengths are in training/test_steps and scripts/.
+pytestmark = pytest.mark.usefixtures("eager", "without_curves")
 
 
-@pytest.fixture(name="eager")
-def _eager():
-    """Steps run as they are written: tracing them takes longer than ten of them."""
-    tf.config.run_functions_eagerly(True)
-    yield
+@pytest.fixture(name="graphs")
+def _graphs(eager):
+    """Replicas compute in graphs alone."""
     tf.config.run_functions_eagerly(False)
+    yield
+    tf.config.run_functions_eagerly(True)
 
 
 def make_rows(count, seed):
@@ -129,7 +125,7 @@ def assert_close(found, expected, tolerance=2e-5):
 
 
 @pytest.fixture(scope="module", name="trained")
-def _trained(tmp_path_factory):
+def _trained(tmp_path_factory, eager, without_curves):
     """A run over two lengths without dropout: its folder, weights and model."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     run = make(folder)
@@ -195,8 +191,7 @@ def train_until_stopped(run, step):
         run.train()
 
 
-def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
-    del eager
+def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path):
     whole = make(tmp_path / "whole", dropout=0.1, evaluation=None)
     whole.train()
     stopped = make(tmp_path / "stopped", dropout=0.1, evaluation=None)
@@ -213,7 +208,8 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path, eager):
 
 
 @pytest.mark.parametrize("replicas, batch_size, lengths", [
-    (1, 5, 3), (1, 16, 1), (2, 6, 1)])
+    (1, 5, 3), (1, 16, 1),
+    pytest.param(2, 6, 1, marks=pytest.mark.usefixtures("graphs"))])
 def test_every_example_is_evaluated_once_and_in_order(
         replicas, batch_size, lengths, trained):
     with tiny_run.strategy(replicas).scope():
@@ -275,9 +271,7 @@ EARLY = dict(best_metric="score", early_stopping=2, save_checkpoints_steps=1,
              evaluation=FEW)
 
 
-def test_training_ends_after_evaluations_without_a_better_one(
-        tmp_path, caplog, eager):
-    del eager
+def test_training_ends_after_evaluations_without_a_better_one(tmp_path, caplog):
     # A best that comes again is not better.
     run = make(tmp_path, score=scores(1.0, 3.0, 2.0, 3.0), **EARLY)
     run.train()
@@ -299,8 +293,7 @@ def test_training_ends_after_evaluations_without_a_better_one(
         np.testing.assert_array_equal(tf1_tensors(again.task.model)[name], value)
 
 
-def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
-    del eager
+def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path):
     early = dict(EARLY, save_checkpoints_steps=2)
     first = make(tmp_path, score=scores(3.0, 2.0), **early)
     train_until_stopped(first, 5)
@@ -311,8 +304,7 @@ def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path, eager):
     assert second.current_step == 2
 
 
-def test_better_evaluations_train_to_the_end(tmp_path, eager):
-    del eager
+def test_better_evaluations_train_to_the_end(tmp_path):
     values = itertools.count()
     run = make(tmp_path, score=lambda predictions: {"score": float(next(values))},
                **EARLY, num_train_steps=4)
@@ -338,9 +330,8 @@ def test_own_checkpoint_needs_no_from_scratch(trained):
     assert run.current_step == STEPS
 
 
-def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path, eager):
+def test_head_must_be_there_where_nothing_is_trained(trained, tmp_path):
     """A pretrained encoder alone predicts nothing."""
-    del eager
     encoder = {name: value for name, value in trained[1].items()
                if name.startswith("bert/")}
     write_tensors(encoder, str(tmp_path / "encoder" / "model.ckpt"))

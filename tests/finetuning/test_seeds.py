@@ -11,6 +11,9 @@ from albert_tf.errors import InputError
 from tests.finetuning.test_task import MadeUp
 
 
+pytestmark = pytest.mark.usefixtures("eager", "without_curves")
+
+
 class Scored(MadeUp):
     """Scores by `scores`, one for each evaluation in turn; fails where it is None."""
 
@@ -49,7 +52,7 @@ SCORES = (0.1, 0.2, 0.3, 0.9, 0.4, 0.6)
 
 
 @pytest.fixture(scope="module", name="three")
-def _three(tmp_path_factory):
+def _three(tmp_path_factory, eager, without_curves):
     return Scored(tmp_path_factory.mktemp("seeds") / "three", SCORES).run(
         "train", "eval", "predict", num_seeds=3)
 

@@ -14,7 +14,7 @@ from albert_tf.finetuning.task import FineTuningTask, Settings, _padded, fine_tu
 from albert_tf.finetuning.tasks.common import ExampleSet
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
-from albert_tf.training import loop, objectives
+from albert_tf.training import objectives
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
@@ -24,11 +24,7 @@ SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)
 CONFIG = tiny_run.config(num_hidden_layers=1, hidden_dropout_prob=0.1)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _without_curves():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "draw_curves", lambda *args: None)
-        yield
+pytestmark = pytest.mark.usefixtures("eager", "without_curves")
 
 
 def make_rows(count, seed):
@@ -105,7 +101,7 @@ class MadeUp(FineTuningTask):
 
 
 @pytest.fixture(scope="module", name="whole")
-def _whole(tmp_path_factory):
+def _whole(tmp_path_factory, eager, without_curves):
     """One that trained, evaluated and predicted."""
     return MadeUp(tmp_path_factory.mktemp("made up") / "whole").run(
         "train", "eval", "predict", export_dir="exported")

@@ -26,18 +26,14 @@ STEPS = 12
 CONFIG = dict(num_hidden_layers=1, hidden_dropout_prob=0.1)
 
 
+# A run in graphs, killed and stopped, is in scripts/test_run_pretraining.
+pytestmark = pytest.mark.usefixtures("eager")
+
+
 @pytest.fixture(autouse=True)
 def _without_curves(monkeypatch):
     """Drawing them takes a second; the finished run, made before this, has them."""
     monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
-
-
-@pytest.fixture(name="eager")
-def _eager():
-    """Steps run as they are written: tracing them takes longer than a few of them."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module", name="data")
@@ -78,7 +74,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
 
 
 @pytest.fixture(scope="module", name="finished")
-def _finished(tmp_path_factory, data):
+def _finished(tmp_path_factory, data, eager):
     folder = tmp_path_factory.mktemp("finished") / "run"
     make_run(folder, data).train()
     return folder
@@ -250,16 +246,23 @@ def test_changed_options_are_named(copy, data, caplog):
 HALF = dict(step=StepOptions(dtype="float16"))
 
 
-@pytest.fixture(name="half")
-def _half(tmp_path, data, eager, monkeypatch):
+@pytest.fixture(scope="module", name="half")
+def _half(tmp_path_factory, data, eager):
     """The folder of a finished run in float16, whose scale grows every fourth step."""
-    monkeypatch.setattr(loss_scaling, "GROWTH_STEPS", 4)
-    make_run(tmp_path / "half", (data[0], None), **HALF).train()
-    return tmp_path / "half"
+    folder = tmp_path_factory.mktemp("half") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss_scaling, "GROWTH_STEPS", 4)
+        make_run(folder, (data[0], None), **HALF).train()
+        yield folder
 
 
-def test_float16_goes_on_with_its_scale(half, data, tmp_path):
-    copy = pathlib.Path(shutil.copytree(half, tmp_path / "copy"))
+@pytest.fixture(name="half_copy")
+def _half_copy(half, tmp_path):
+    return pathlib.Path(shutil.copytree(half, tmp_path / "half"))
+
+
+def test_float16_goes_on_with_its_scale(half, half_copy, data):
+    copy = half_copy
     go_back_to(copy, 6)
     make_run(copy, (data[0], None), **HALF).train()
     expected = stored(half, "model.ckpt-12")
@@ -274,7 +277,8 @@ def test_float16_goes_on_with_its_scale(half, data, tmp_path):
             for row in rows_of(half, "train")] == [1, 1, 2, 2, 4, 4, 4, 8]
 
 
-def test_float16_and_other_types_go_on_from_each_other(half, data, caplog):
+def test_float16_and_other_types_go_on_from_each_other(half_copy, data, caplog):
+    half = half_copy
     go_back_to(half, 9)
     make_run(half, (data[0], None)).train()
     assert 'dtype was "float16" when this run started and is not given' in caplog.text
@@ -316,7 +320,6 @@ def test_nothing_to_evaluate(tmp_path, data):
         make_run(tmp_path, data, train=False).evaluate()
 
 
-@pytest.mark.usefixtures("eager")
 def test_random_weights_are_announced(tmp_path, data, caplog):
     run = make_run(tmp_path, (data[0], None), num_train_steps=1, rate=0.0)
     assert run.train() is None
@@ -347,7 +350,6 @@ def test_time_left_counts_checkpoints_and_evaluations(
     assert loop._Training._seconds_beside(training, of_step=24.0) == seconds
 
 
-@pytest.mark.usefixtures("eager")
 def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(loop._Training, "_seconds_beside", lambda self, of_step:
                         172800.0 + len(self.checkpoint_seconds) * 86400)
@@ -519,7 +521,6 @@ def _broken(tmp_path):
     return str(tmp_path / "broken" / "model.ckpt")
 
 
-@pytest.mark.usefixtures("eager")
 def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
@@ -544,7 +545,6 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     assert checkpoints(copy) == [3, 6]
 
 
-@pytest.mark.usefixtures("eager")
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken):
     run = make_run(tmp_path / "run", (data[0], None), init_checkpoint=broken)
     run.signals.received = 15
@@ -554,7 +554,6 @@ def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken)
     assert not list((tmp_path / "run").glob("model.ckpt*"))
 
 
-@pytest.mark.usefixtures("eager")
 def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     """Not at the first step that is not finite, but when the scale is at its least."""
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
@@ -594,7 +593,6 @@ def test_long_values_are_cut_in_a_warning(caplog):
     assert "is not given now" in caplog.text
 
 
-@pytest.mark.usefixtures("eager")
 def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, data):
     run = make_run(tmp_path, data, num_train_steps=3)
     metrics = run.train()
@@ -606,7 +604,6 @@ def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, dat
     assert result["step"] == 3
 
 
-@pytest.mark.usefixtures("eager")
 def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data):
     best = json.loads((copy / "best_metric.json").read_text())
     run = make_run(copy, data, num_train_steps=15)
