@@ -28,7 +28,7 @@ from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
-from albert_tf.training import log, run_folder
+from albert_tf.training import log
 
 FLAGS = flags.FLAGS
 
@@ -92,6 +92,8 @@ def make_records(folder: str) -> None:
 
 def train(folder: str, dtype: str, seed: int) -> list[dict]:
     """Trains once, or what is left of it; the rows of its metrics."""
+    from albert_tf.training import run_folder  # It loads TensorFlow.
+
     steps = FLAGS.num_train_steps
     output_dir = f"{folder}/{dtype}_{seed}"
     done = checkpoint_of(output_dir, best=False)

@@ -5,28 +5,16 @@ of absl and of the environment is put back.
 import gc
 import logging
 import os
-import signal
 import random
+import signal
 
 import pytest
 from absl import logging as absl_logging
 from hypothesis import settings
 
+from tests.helpers import ROOT, SHARED
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-import tensorflow as tf  # noqa: E402
-
-from tests.helpers import ROOT, SHARED  # noqa: E402
-
-# Two replicas on one machine, for the tests under MirroredStrategy. TensorFlow
-# takes the number of devices only before its first operation, and tests load it
-# at different moments, so it is set here, before any test module is imported.
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0],
-    [tf.config.LogicalDeviceConfiguration()] * 2)
-# Tiny steps gain nothing from threads, which wait for each other busily.
-tf.config.threading.set_intra_op_parallelism_threads(1)
-tf.config.threading.set_inter_op_parallelism_threads(1)
 
 # A shell that starts a command with "&" makes it, and what it starts, deaf to Ctrl-C,
 # which some tests send to scripts.
@@ -56,13 +44,27 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Makes TensorFlow compile quickly, which takes longer than what the quick tests
-    run; whole commands and the slow tests have the graphs and the code of every day."""
-    if "not slow" in config.option.markexpr:
+    """Sets TensorFlow up, which takes its devices only before its first operation.
+
+    Compiling takes longer than what the quick tests run, and threads wait for each
+    other busily, so these tests do with little of both; the slow ones have all.
+    """
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # Its workers run the tests, and loading TensorFlow takes seconds.
+    quick = "not slow" in config.option.markexpr
+    if quick:
+        os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
         os.environ["XLA_FLAGS"] = " ".join([
             "--xla_backend_optimization_level=0",
             "--xla_llvm_disable_expensive_passes=true", os.environ.get("XLA_FLAGS", "")])
+    import tensorflow as tf
+
+    if quick:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    # Two replicas on one machine, for the tests under MirroredStrategy.
+    tf.config.set_logical_device_configuration(
+        tf.config.list_physical_devices("CPU")[0],
+        [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
 def pytest_collection_finish():
@@ -91,6 +93,8 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope="module", name="eager")
 def _eager():
     """Steps run as they are written: tracing them takes longer than a few of them."""
+    import tensorflow as tf
+
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)

@@ -1,7 +1,9 @@
-"""Where tests find their data."""
+"""Where tests find their data; a Python process of its own."""
 
 import os
 import pathlib
+import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -10,3 +12,10 @@ _shared = pathlib.Path(os.environ.get(
     "ALBERT_TF_SHARED", ROOT.parent / "shared"))
 # The folder of reference outputs and real data beside the project, or None.
 SHARED = _shared if (_shared / "golden" / "README.md").is_file() else None
+
+
+def run_python(*words, env=(), **options) -> subprocess.CompletedProcess:
+    """Runs `python WORDS`, in the project's folder; `env` is added to this process's."""
+    return subprocess.run([sys.executable, *map(str, words)], **{
+        "cwd": ROOT, "text": True, "capture_output": True, "check": False,
+        "env": {**os.environ, **dict(env)}, **options})

@@ -6,13 +6,11 @@
 import ast
 import functools
 import graphlib
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+from tests.helpers import ROOT, run_python
+
 PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
@@ -157,11 +155,6 @@ def test_keras_is_tf_keras():
                 f"{path}, line {node.lineno}: import tf_keras by its own name")
 
 
-def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=False, cwd=ROOT)
-
-
 def test_the_light_folders_load_no_tensorflow():
     light = sorted(m for m in MODULES if m not in WITH_TENSORFLOW and folder_of(m) in
                    WITHOUT_TENSORFLOW | LATE_TENSORFLOW | {"serving.server"}
@@ -172,12 +165,12 @@ def test_the_light_folders_load_no_tensorflow():
         *(f"import albert_tf.{module}" for module in light),
         f"loaded = [name for name in {TENSORFLOW} if name in sys.modules]",
         "assert not loaded, loaded"])
-    result = run_python(code)
+    result = run_python("-c", code)
     assert result.returncode == 0, result.stderr
 
 
 def test_the_allowed_modules_of_tf_models_load_no_tensorflow():
-    result = run_python("\n".join([
+    result = run_python("-c", "\n".join([
         "import sys", *(f"import {name}" for name in OFFICIAL_WITHOUT_TENSORFLOW),
         "assert 'tensorflow' not in sys.modules and 'tf_keras' not in sys.modules"]))
     assert result.returncode == 0, result.stderr
@@ -187,6 +180,7 @@ def test_the_allowed_modules_of_tf_models_load_no_tensorflow():
 def test_scripts_start_without_tensorflow(script):
     """--help must come at once, and the scripts that create data never load it."""
     result = run_python(
+        "-c",
         f"import sys, importlib.util as u\n"
         f"spec = u.spec_from_file_location('script', {script!r})\n"
         "spec.loader.exec_module(u.module_from_spec(spec))\n"

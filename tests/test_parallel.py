@@ -3,14 +3,13 @@
 Workers: tests/pretraining_data/test_local.py.
 """
 
-import subprocess
 import sys
 import time
 
 import pytest
 
 from albert_tf import parallel
-from tests.helpers import ROOT
+from tests.helpers import run_python
 
 
 @pytest.mark.parametrize("line, folder, limit, used, cache", [
@@ -53,6 +52,5 @@ def sleep(seconds):
 
 
 def test_an_error_ends_workers_in_the_middle_of_their_work():
-    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True,
-                          cwd=ROOT, check=False, timeout=120)
+    done = run_python("-c", ENDED, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("wrong\n", "", 0)

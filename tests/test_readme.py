@@ -8,14 +8,12 @@ import importlib
 import json
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
 import albert_tf
-from tests.helpers import ROOT
+from tests.helpers import ROOT, run_python
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
@@ -79,8 +77,7 @@ def _parsed():
         for name, words in commands_in(text):
             commands[name].append(words)
     assert sum(map(len, commands.values())) > 50
-    done = subprocess.run([sys.executable, "-c", PARSE], input=json.dumps(commands),
-                          capture_output=True, text=True, check=False, cwd=ROOT)
+    done = run_python("-c", PARSE, input=json.dumps(commands))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()
             if line.startswith("[")]

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import re
 import signal
 
 import numpy as np
@@ -87,6 +88,24 @@ def features(rows: list[dict]) -> dict:
     batch["sentence_order_labels"] = batch.pop("next_sentence_labels")
     return {name: value if value.dtype == np.float32 else value.astype(np.int32)
             for name, value in batch.items()}
+
+
+# The number of saves, which a stop adds to, is no part of a run's state.
+STATE = "(?!save_counter)"
+
+
+def stored(folder, name: str, begins: str = "") -> dict[str, np.ndarray]:
+    """Everything in a checkpoint, or what begins with a pattern: weights, moments."""
+    reader = tf.train.load_checkpoint(f"{folder}/{name}")
+    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()
+            if key != "_CHECKPOINTABLE_OBJECT_GRAPH" and re.match(begins, key)}
+
+
+def assert_equal_tensors(found: dict, expected: dict, rtol=0, atol=0):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            found[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
 class FixedBatches(Batches):

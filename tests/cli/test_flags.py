@@ -1,16 +1,11 @@
 """Flags and what they become. Each test has a process of its own: flags are global."""
 
 import json
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
-from albert_tf.config import AlbertConfig
-from albert_tf.config import DTYPES
-
-ROOT = pathlib.Path(__file__).parents[2]
+from albert_tf.config import AlbertConfig, DTYPES
+from tests.helpers import ROOT, run_python
 
 # As in the release (BERT's names), for run_pretraining.py.
 RELEASE = dict(
@@ -23,16 +18,15 @@ RELEASE = dict(
     masked_lm_budget=0, use_tpu=False, tpu_name=None, tpu_zone=None, gcp_project=None)
 
 
-def run_python(code, *args):
-    done = subprocess.run(
-        [sys.executable, "-c", f"import json, sys, run_pretraining\n{code}", *args],
-        cwd=ROOT, capture_output=True, text=True, check=False)
+def pretraining(code, *args):
+    """What the code, which knows run_pretraining, prints in its last line."""
+    done = run_python("-c", f"import json, sys, run_pretraining\n{code}", *args)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_flags_of_the_release_have_its_names_and_defaults_and_all_have_help():
-    defaults, helpless = run_python(
+    defaults, helpless = pretraining(
         "flags = run_pretraining.FLAGS\n"
         "own = flags.flags_by_module_dict()\n"
         "print(json.dumps([{name: flags[name].default for name in sys.argv[1:]}, "
@@ -55,14 +49,14 @@ def test_model_by_name_and_by_file(tmp_path):
     large = AlbertConfig.named(
         "large", vocab_size=100, embedding_size=64, parameter_sharing="ffn")
     overrides = "--config_overrides=embedding_size=64, parameter_sharing = ffn"
-    found = run_python(CONFIG, f"--albert_config_file={path}", overrides)
+    found = pretraining(CONFIG, f"--albert_config_file={path}", overrides)
     assert found == large.to_dict()
-    assert run_python(CONFIG, "--model=large", overrides + ",vocab_size=100"
+    assert pretraining(CONFIG, "--model=large", overrides + ",vocab_size=100"
                       ) == large.to_dict()
 
 
 def test_options_of_the_flags():
-    found = run_python(
+    found = pretraining(
         "import dataclasses\n"
         "from albert_tf.cli import flags as command_line\n"
         "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
@@ -107,18 +101,14 @@ print(json.dumps(found))
     "run_pretraining", "run_classifier", "run_squad", "run_race"])
 def test_types_of_every_script(script):
     wrong = ["fp16", "half", "bf16", "float", "float64", "FLOAT16", "mixed_float16", ""]
-    done = subprocess.run(
-        [sys.executable, "-c", DTYPE_ERRORS, script, *DTYPES, *wrong], cwd=ROOT,
-        capture_output=True, text=True, check=True)
+    done = run_python("-c", DTYPE_ERRORS, script, *DTYPES, *wrong, check=True)
     assert json.loads(done.stdout) == len(DTYPES) * [""] + [
         f"flag --dtype={value}: value should be one of <float32|bfloat16|float16>"
         for value in wrong]
 
 
 def test_wrong_type_at_the_command_line_ends_in_one_sentence():
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "run_squad.py"), "--dtype=half"],
-        capture_output=True, text=True, check=False)
+    done = run_python("run_squad.py", "--dtype=half")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.startswith(
         "FATAL Flags parsing error: flag --dtype=half: value should be one of "
@@ -155,7 +145,7 @@ print(json.dumps(found))
 def test_strategies_and_a_tf_config_that_is_wrong():
     no_such_worker = {"cluster": {"worker": ["127.0.0.1:1"]},
                       "task": {"type": "worker", "index": 3}}
-    found = run_python(DEVICES, "not JSON", json.dumps(no_such_worker))
+    found = pretraining(DEVICES, "not JSON", json.dumps(no_such_worker))
     assert found[:4] == [["MirroredStrategy", 3], ["OneDeviceStrategy", 1],
                          ["MirroredStrategy", 1], ["OneDeviceStrategy", 1]]
     not_json, no_worker = found[4:]
@@ -177,8 +167,7 @@ def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
         "import library\nfrom absl import logging\nfrom albert_tf.cli import script\n"
         "def main(argv):\n    logging.info('ours')\n    library.say()\n"
         "script.run(main)\n")
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, check=True)
+    done = run_python(script, check=True)
     assert "ours" in done.stderr and "beware" in done.stderr
     assert "chatter" not in done.stderr
 
@@ -191,10 +180,10 @@ def test_memory_of_the_model():
             "run_pretraining.FLAGS(['script', *sys.argv[1:]])\n"
             "try: print(command_line.check_memory(command_line.model_config()) or 1)\n"
             "except ValueError as error: print(json.dumps(str(error)))")
-    base = run_python(code, "--model=base")
+    base = pretraining(code, "--model=base")
     assert base.startswith("the model has 11,813,810 parameters, which take 189 MB of "
                            "memory with gradients") and "150 MB are free" in base
-    assert run_python(code, "--model=base", "--nodo_train", "--do_eval") == 1
-    assert run_python(code, "--model=base", "--tpu=local") == 1
-    assert "which take 236 MB of memory, but" in run_python(
+    assert pretraining(code, "--model=base", "--nodo_train", "--do_eval") == 1
+    assert pretraining(code, "--model=base", "--tpu=local") == 1
+    assert "which take 236 MB of memory, but" in pretraining(
         code, "--model=xlarge", "--tpu=local")

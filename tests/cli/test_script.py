@@ -1,12 +1,8 @@
 """script.run: how a process ends that has TensorFlow."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, run_python
 
 # What TensorFlow's iterators do when they are dropped at the end.
 SCRIPT = """
@@ -40,9 +36,7 @@ def test_it_ends_without_waiting_for_what_is_dropped(end, status, at_once, tmp_p
     path.write_text(SCRIPT.format(end=end))
 
     def run(**environment):
-        return subprocess.run(
-            [sys.executable, str(path)], capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment})
+        return run_python(path, env={"PYTHONPATH": str(ROOT), **environment})
 
     done, worker = run(), run(TF_CONFIG="{}")
     assert done.returncode == worker.returncode == status

@@ -1,13 +1,10 @@
 """Ctrl-C and SIGTERM: one sentence and the status of shells, at any moment."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, run_python
 
 KILL = "import os, signal; os.kill(os.getpid(), signal.SIG{})"
 SCRIPT = """
@@ -42,8 +39,7 @@ def test_a_signal_ends_a_script_in_a_sentence(moment, name, number, tmp_path):
     path = tmp_path / "try.py"
     path.write_text(SCRIPT.format(before=before.format(kill=kill),
                                   main=main.format(kill=kill)))
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True,
-                          check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    done = run_python(path, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 128 + number
     assert re.fullmatch(r"try\.py: stopped by (Ctrl-C|SIGTERM).*\.\n", done.stderr)
     assert done.stdout == "tidied up\n" * tidies
@@ -55,9 +51,7 @@ def test_every_script_takes_signals_before_it_loads_anything():
         imports = [line for line in lines if re.match("(from|import) [a-z_]+[ .]", line)
                    and " import " in line or line.startswith("import ")]
         assert imports[0].startswith("from albert_tf.cli import script  #"), path
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c",
-         "from albert_tf.cli import signals"], capture_output=True, text=True,
-        check=True, cwd=ROOT)
+    done = run_python("-X", "importtime", "-c", "from albert_tf.cli import signals",
+                      check=True)
     assert not {"absl", "numpy", "tensorflow"} & {
         line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

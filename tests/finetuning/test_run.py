@@ -208,10 +208,11 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path):
 
 
 @pytest.mark.parametrize("replicas, batch_size, lengths", [
-    (1, 5, 3), (1, 16, 1),
-    pytest.param(2, 6, 1, marks=pytest.mark.usefixtures("graphs"))])
+    (1, 5, 3), (1, 16, 1), (2, 6, 1)])
 def test_every_example_is_evaluated_once_and_in_order(
-        replicas, batch_size, lengths, trained):
+        replicas, batch_size, lengths, trained, request):
+    if replicas > 1:
+        request.getfixturevalue("graphs")
     with tiny_run.strategy(replicas).scope():
         run = make(
             trained[0], train=None, lengths=lengths, eval_batch_size=batch_size)

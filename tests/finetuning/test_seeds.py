@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from albert_tf.errors import InputError
 from tests.finetuning.test_task import MadeUp
+from tests.tiny_run import assert_equal_tensors, stored
 
 
 pytestmark = pytest.mark.usefixtures("eager", "without_curves")
@@ -34,17 +34,9 @@ def summary(folder):
     return json.loads((folder / "seeds.json").read_text())
 
 
-def weights(prefix):
-    reader = tf.train.load_checkpoint(str(prefix))
-    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()
-            if key.startswith("model")}
-
-
-def check_equal(one, other):
-    one, other = weights(one), weights(other)
-    assert one.keys() == other.keys()
-    for key, value in one.items():
-        np.testing.assert_allclose(value, other[key], rtol=1e-5, atol=1e-7, err_msg=key)
+def check_equal(folder, other, name):
+    assert_equal_tensors(*(stored(each, name, "model") for each in (folder, other)),
+                         rtol=1e-5, atol=1e-7)
 
 
 # Two evaluations for each run, at steps 2 and 4.
@@ -66,7 +58,7 @@ def test_every_seed_has_its_folder_and_the_best_is_there_above(three):
     assert found["best_run"] == "seed-12346"
     assert math.isclose(found["standard_deviation"], np.std([0.2, 0.6, 0.9], ddof=1))
     best = three.folder / "seed-12346"
-    check_equal(three.folder / "model.ckpt-best", best / "model.ckpt-best")
+    check_equal(three.folder, best, "model.ckpt-best")
     for folder in three.folder, best:
         assert json.loads((folder / "options.json").read_text())["random_seed"] == 12346
         assert json.loads((folder / "task.json").read_text())["task"] == "made-up"
@@ -78,8 +70,7 @@ def test_every_seed_has_its_folder_and_the_best_is_there_above(three):
 def test_a_seed_among_others_trains_as_it_does_alone(three, tmp_path):
     alone = Scored(tmp_path / "alone", (0.1, 0.2)).run(
         "train", "eval", random_seed=12347)
-    check_equal(alone.folder / "model.ckpt-4",
-                three.folder / "seed-12347" / "model.ckpt-4")
+    check_equal(alone.folder, three.folder / "seed-12347", "model.ckpt-4")
 
 
 def test_finished_seeds_are_not_run_again(three):

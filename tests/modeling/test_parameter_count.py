@@ -1,16 +1,11 @@
 """Numbers of parameters: of the real models, and in the paper's tables."""
 
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from albert_tf.config import NAMED, SHARING, AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.helpers import run_python
 
 # Exact numbers by published size: encoder, with the pooler, with the heads.
 PINNED = {
@@ -94,9 +89,7 @@ def test_arithmetic_equals_the_variables_of_base():
 
 
 def run_script(*arguments):
-    result = subprocess.run(
-        [sys.executable, str(ROOT / "count_parameters.py"), *arguments],
-        capture_output=True, text=True, check=False, cwd=ROOT)
+    result = run_python("count_parameters.py", *arguments)
     return result.returncode, result.stdout, result.stderr
 
 

@@ -84,7 +84,7 @@ FILES = st.tuples(
         .removesuffix(b"\n" if drawn[2] else b"never"))
 
 
-@hypothesis.settings(deadline=None, max_examples=150, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=80, derandomize=True)
 @hypothesis.given(
     files_of=st.lists(st.tuples(FILES, st.sampled_from(["", "", *COMPRESS])),
                       min_size=1, max_size=4),

@@ -2,13 +2,12 @@
 
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.work_folder import WorkFolder
+from tests.helpers import run_python
 
 
 @pytest.fixture
@@ -98,6 +97,5 @@ def test_two_runs_do_not_share_a_folder(folder):
     code = ("import sys\n"
             "from albert_tf.pretraining_data.work_folder import WorkFolder\n"
             "with WorkFolder(sys.argv[1]).claimed({'max_seq_length': 128}, []): pass")
-    done = subprocess.run([sys.executable, "-c", code, folder.path], text=True,
-                          capture_output=True, check=False)
+    done = run_python("-c", code, folder.path)
     assert done.returncode and "another run is at work in this folder" in done.stderr

@@ -5,16 +5,13 @@
 
 import gzip
 import hashlib
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from albert_tf import records
 from albert_tf.errors import InputError
-from tests.helpers import FIXTURES
+from tests.helpers import FIXTURES, run_python
 from tests.records.examples import P, S, SPEC, example
 
 GOLDEN = FIXTURES / "records" / "default_32_for_training.tfrecord.gz"
@@ -163,8 +160,7 @@ import tensorflow as tf
 assert tf.train.Example.FromString(data).features.feature["a"].int64_list.value[1] == 2
 assert spec.serialize({"a": [1, 2]}) == data
 """
-    subprocess.run([sys.executable, "-c", code], check=True,
-                   cwd=pathlib.Path(__file__).parents[2])
+    run_python("-c", code, check=True)
 
 
 def test_the_releases_records(tmp_path):

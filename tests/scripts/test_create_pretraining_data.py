@@ -7,11 +7,8 @@ import functools
 import json
 import logging
 import os
-import pathlib
 import random
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -24,10 +21,9 @@ from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import read_records
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.commands import run_commands
+from tests.helpers import ROOT, run_python
 from tests.pretraining_data.data_creation import (
     SPM_MODEL, TEXT, WORDPIECE, options_of, written)
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +243,5 @@ def test_flags_have_the_defaults_of_the_release():
         "num_workers": 0, "num_shards": 1, "reproduce_release": False,
         "sentence_objective": "order", "runner": None,
     }
-    done = subprocess.run(
-        [sys.executable, "-c", code, *expected], cwd=ROOT, capture_output=True,
-        text=True, timeout=120, check=True)
+    done = run_python("-c", code, *expected, timeout=120, check=True)
     assert json.loads(done.stdout) == expected

@@ -1,13 +1,10 @@
 """The quickstart on a text of its own, from its command to its table."""
 
-import pathlib
 import random
-import subprocess
-import sys
 
 import pytest
 
-ROOT = str(pathlib.Path(__file__).parents[2])
+from tests.helpers import run_python
 
 
 def _text(num_documents: int) -> str:
@@ -29,9 +26,9 @@ def test_quickstart_on_one_file_of_text(tmp_path):
     text = tmp_path / "book.txt"
     text.write_text(_text(400), encoding="utf-8")
     output = tmp_path / "out"
-    command = [sys.executable, "quickstart.py", f"--text={text}",
-               f"--output_dir={output}", "--num_train_steps=16"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = ["quickstart.py", f"--text={text}", f"--output_dir={output}",
+               "--num_train_steps=16"]
+    run = run_python(*command)
     assert run.returncode == 0, run.stderr[-2000:]
     for row in ("masked-LM accuracy", "always the most frequent piece",
                 "most frequent follower", "sentence-order accuracy", "larger class",
@@ -40,16 +37,13 @@ def test_quickstart_on_one_file_of_text(tmp_path):
     assert (output / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert (output / "model" / "model.ckpt-best.index").exists()
 
-    again = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False)
+    again = run_python(*command)
     assert again.returncode == 1 and "holds an earlier quickstart" in again.stderr
 
 
 def test_quickstart_names_a_pattern_without_files(tmp_path):
-    run = subprocess.run(
-        [sys.executable, "quickstart.py", f"--text={tmp_path}/none-*.txt",
-         f"--output_dir={tmp_path}/out"],
-        cwd=ROOT, capture_output=True, text=True, check=False)
+    run = run_python("quickstart.py", f"--text={tmp_path}/none-*.txt",
+                     f"--output_dir={tmp_path}/out")
     assert run.returncode == 1
     assert "no file matches" in run.stderr and "Traceback" not in run.stderr
     assert not (tmp_path / "out").exists()

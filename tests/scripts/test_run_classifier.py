@@ -455,12 +455,8 @@ def test_killed_and_stopped_run_ends_as_the_unbroken_one(data, tmp_path):
     process.kill()
     process.communicate()
     finish(start(data, **broken))
-    found, expected = (tf.train.load_checkpoint(str(tmp_path / name / "model.ckpt-30"))
-                       for name in ("broken", "whole"))
-    for key in expected.get_variable_to_shape_map():
-        if not key.startswith(("save_counter", "_CHECKPOINTABLE")):
-            np.testing.assert_array_equal(
-                found.get_tensor(key), expected.get_tensor(key), err_msg=key)
+    tiny_run.assert_equal_tensors(*(tiny_run.stored(
+        tmp_path / name, "model.ckpt-30", tiny_run.STATE) for name in ("broken", "whole")))
     for name in ("predictions.tsv", "eval_report.txt", "test_results.tsv"):
         assert lines(tmp_path / "broken" / name) == lines(tmp_path / "whole" / name)
 

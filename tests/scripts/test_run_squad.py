@@ -3,8 +3,6 @@
 import csv
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from albert_tf.serving import server
 from tests import tiny_run
 from tests.commands import run_commands
-from tests.helpers import ROOT
+from tests.helpers import run_python
 
 SCRIPT = "run_squad"
 NAMES = ["mira", "tolo", "zeno", "ruda"]
@@ -328,10 +326,8 @@ def test_predictions_do_not_depend_on_the_number_of_replicas(results, data, tmp_
         if path.name.startswith(
                 ("task", "albert", "vocab", "check", "model.ckpt-best")):
             (tmp_path / path.name).write_bytes(path.read_bytes())
-    process = subprocess.run(
-        [sys.executable, f"{SCRIPT}.py", *arguments(data, "", dict(
-            ALONE, output_dir=tmp_path, num_virtual_cpus=2, predict_batch_size=3))],
-        cwd=ROOT, text=True, capture_output=True, check=False)
+    process = run_python(f"{SCRIPT}.py", *arguments(data, "", dict(
+        ALONE, output_dir=tmp_path, num_virtual_cpus=2, predict_batch_size=3)))
     assert process.returncode == 0, process.stderr
     predictions, metrics = (json.loads((tmp_path / name).read_text()) for name in (
         "predictions.json", "eval_results.json"))

@@ -2,8 +2,6 @@
 
 import doctest
 import functools
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,6 +15,7 @@ from albert_tf.serving import export as model_export, server as server_module
 from albert_tf.serving.export import export_classifier, export_spans
 from albert_tf.serving.server import Server
 from tests import tiny_run
+from tests.helpers import run_python
 
 LONGEST = 12
 MODELS = {
@@ -225,6 +224,5 @@ def test_serving_loads_neither_keras_nor_the_model():
     code = ("import sys; import albert_tf.serving.server; print([name for name in "
             "('tf_keras', 'orbit', 'official', 'albert_tf.modeling.albert') "
             "if name in sys.modules])")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True)
+    done = run_python("-c", code, check=True)
     assert done.stdout.strip() == "[]"

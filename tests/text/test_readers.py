@@ -4,9 +4,6 @@ import bz2
 import collections
 import gzip
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +15,11 @@ from albert_tf.text.prepare import prepare as prepare_documents
 from albert_tf.text.sentences import (
     check_language, clean_text, cut_long, split_sentences)
 from tests.commands import run_commands
-from tests.helpers import SHARED
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers import SHARED, run_python
 
 
 def run(*flags):
-    return subprocess.run([sys.executable, "prepare_corpus.py", *flags], cwd=ROOT,
-                          capture_output=True, text=True)
+    return run_python("prepare_corpus.py", *flags)
 
 
 def read(path, counts=None, **layout):

@@ -17,7 +17,7 @@ from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.train_sentencepiece import (
     Options, memory_of_sentence, train, vocab_lines)
 from tests.commands import run_commands
-from tests.helpers import ROOT, SHARED
+from tests.helpers import ROOT, SHARED, run_python
 
 SMALL = Options(vocab_size=110, num_threads=2)
 FIRST = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]",
@@ -68,7 +68,7 @@ def test_equal_input_gives_an_equal_result(small):
     code = ("import sys; from tests.tokenization import test_train_sentencepiece as t\n"
             "drawn = t.train(t.lines(), t.SMALL._replace(vocab_size=90, "
             "input_sentence_size=200))\nsys.stdout.buffer.write(drawn.model)")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    done = run_python("-c", code, text=False, check=True)
     assert drawn.model == done.stdout
     assert drawn.sentences == 400
     assert drawn.vocab != train(
@@ -121,10 +121,8 @@ script.script.run(script.main)
      "200 kB are free; give 14. at most, or none")])
 def test_memory(tmp_path, flags, message):
     (tmp_path / "a.txt").write_text("\n".join(lines() * 5))
-    done = subprocess.run(
-        [sys.executable, "-c", LITTLE, f"--input_file={tmp_path}/a.txt", *flags,
-         "--vocab_size=90", f"--output_prefix={tmp_path}/spm"], capture_output=True,
-        text=True, cwd=ROOT, check=False)
+    done = run_python("-c", LITTLE, f"--input_file={tmp_path}/a.txt", *flags,
+                      "--vocab_size=90", f"--output_prefix={tmp_path}/spm")
     assert re.search(message, done.stderr), done.stderr
     assert done.returncode == bool(flags) == (not (tmp_path / "spm.model").exists())
     chinese, english = ["他说我不去" * 20], ["he said that he would not go" * 10]

@@ -21,6 +21,7 @@ from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from tests import tiny_run
+from tests.tiny_run import STATE, assert_equal_tensors, stored
 
 STEPS = 12
 CONFIG = dict(num_hidden_layers=1, hidden_dropout_prob=0.1)
@@ -116,19 +117,6 @@ def without_speed(rows):
 def checkpoints(folder):
     return sorted(int(p.name[len("model.ckpt-"):-len(".index")])
                   for p in folder.glob("model.ckpt-[0-9]*.index"))
-
-
-def stored(folder, name):
-    """Everything in a checkpoint: weights, moments, steps."""
-    reader = tf.train.load_checkpoint(str(folder / name))
-    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()
-            if key != "_CHECKPOINTABLE_OBJECT_GRAPH"}
-
-
-def assert_equal_tensors(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 # ---- a run -----------------------------------------------------------------
@@ -431,11 +419,8 @@ def test_resuming_at_the_best_checkpoint(copy, finished, data):
     best = f"{copy}/model.ckpt-best"
     run = make_run(copy, data, resume_from=best)
     run.train()
-    assert_equal_tensors(
-        {key: value for key, value in stored(copy, "model.ckpt-12").items()
-         if "save_counter" not in key},
-        {key: value for key, value in stored(finished, "model.ckpt-12").items()
-         if "save_counter" not in key})
+    assert_equal_tensors(*(
+        stored(folder, "model.ckpt-12", STATE) for folder in (copy, finished)))
     with pytest.raises(InputError, match="model.ckpt-5: there is no checkpoint"):
         make_run(copy, data, resume_from="5").train()
 
