@@ -178,12 +178,17 @@ def test_combination_is_the_same(chosen):
              **{name: chosen[name] for name in chosen.keys() - how.keys()}}
     # XLA leaves out roundings between the operations that it fuses.
     tolerance = {"float32": 2e-5, "bfloat16": 0.1, "float16": 0.01}[chosen["dtype"]]
-    same = functools.partial(
-        assert_same_steps, tolerance=tolerance, state_too=chosen["dtype"] == "float32")
-    plain = steps(**which)
-    parts = steps(**which, fast=True) if how.get("fast") else plain
-    same(parts, plain, changed={})
-    same(steps(**which, **how), parts, changed=how)
+    state_too = chosen["dtype"] == "float32"
+    parts = {"fast": chosen.get("fast", False)}
+    expected = steps(**which, **parts)
+    assert_same_steps(steps(**which, **how), expected, tolerance, how, state_too)
+    if parts["fast"]:
+        if (chosen["task"], chosen["dtype"]) == ("regression", "float16"):
+            # The gradient is the prediction less its label, which loses digits where
+            # these are close: in the third step with all layers shared the plain parts
+            # are 1.6 % from the norm in float32, the fast ones 0.1 %.
+            tolerance = 0.02
+        assert_same_steps(expected, steps(**which), tolerance, {}, state_too)
 
 
 def test_pairs_are_all_there():
