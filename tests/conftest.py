@@ -28,10 +28,11 @@ settings.load_profile("same")
 # first, the longest ahead, so that no process is left with one of them when the others
 # are done.
 LONG_FILES = (
-    "scripts/test_run_pretraining", "scripts/test_run_classifier", "training/test_loop",
-    "scripts/test_run_squad", "scripts/test_run_race", "finetuning/test_run",
-    "training/test_same_step", "training/test_steps", "modeling/kernels/test_packing",
-    "modeling/kernels/test_fast", "masking/test_in_training",
+    "scripts/test_run_pretraining", "training/test_loop", "training/test_same_step",
+    "training/test_steps", "finetuning/test_seeds", "scripts/test_run_classifier",
+    "training/test_input_pipeline", "finetuning/test_run", "scripts/test_run_squad",
+    "scripts/test_run_race", "modeling/kernels/test_packing",
+    "modeling/kernels/test_fast", "finetuning/test_task", "masking/test_in_training",
     "pretraining_data/test_local", "scripts/test_create_pretraining_data",
     "modeling/kernels/test_recompute", "training/test_optimization",
     "serving/test_server", "golden/test_heads")
@@ -54,9 +55,9 @@ def pytest_configure(config):
     quick = "not slow" in config.option.markexpr
     if quick:
         os.environ.update(TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1")
-        os.environ["XLA_FLAGS"] = " ".join([
-            "--xla_backend_optimization_level=0",
-            "--xla_llvm_disable_expensive_passes=true", os.environ.get("XLA_FLAGS", "")])
+        flags = ("--xla_backend_optimization_level=0",
+                 "--xla_llvm_disable_expensive_passes=true")
+        os.environ["XLA_FLAGS"] = " ".join([*flags, os.environ.get("XLA_FLAGS", "")])
     import tensorflow as tf
 
     if quick:

@@ -15,7 +15,7 @@ SHARED = _shared if (_shared / "golden" / "README.md").is_file() else None
 
 
 def run_python(*words, env=(), **options) -> subprocess.CompletedProcess:
-    """Runs `python WORDS`, in the project's folder; `env` is added to this process's."""
+    """Runs `python WORDS` in the project's folder; `env` is added to this process's."""
     return subprocess.run([sys.executable, *map(str, words)], **{
         "cwd": ROOT, "text": True, "capture_output": True, "check": False,
         "env": {**os.environ, **dict(env)}, **options})
