@@ -65,6 +65,10 @@ flags.DEFINE_list("labels", None, "Custom task: the labels in the order of their
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
 flags.DEFINE_string("delimiter", None, "Custom task: in place of tab or comma.")
 
+_OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
+                "text_b_column", "label_column", "header", "labels", "regression",
+                "delimiter")
+
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "dropout_prob", "text_column",
          "text_b_column", "label_column", "header", "labels", "regression", "delimiter")
@@ -175,6 +179,10 @@ def _task() -> classification.ClassificationTask:
             raise InputError(
                 f"--task_name={FLAGS.task_name or ''}: give one of "
                 f"{', '.join(glue.TASKS)} or custom.")
+        given = [flag for flag in _OF_OWN_DATA if FLAGS[flag].present]
+        if given:
+            raise InputError(f"--{given[0]} is for your own data; {name} has its own: "
+                             "leave it out, or give --task_name=custom.")
         return glue.TASKS[name]
     data = {split: custom.DataFile(
         path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,

@@ -195,6 +195,9 @@ EARLY = {
     "length over the positions": (
         dict(COLA, max_seq_length=25),
         "--max_seq_length 25 is over the config's max_position_embeddings 24"),
+    "own data for another task": (
+        dict(COLA, train_file="train.csv"),
+        "--train_file is for your own data; cola has its own: leave it out, or give"),
     "recipe of own data": (
         dict(OWN, recipe="true"), "--recipe: the paper has none for a custom task"),
     "own data without a training set": (
