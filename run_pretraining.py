@@ -254,7 +254,8 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
 
 def main(argv):
     del argv
-    config = cli_flags.model_config()
+    config = cli_flags.model_config(
+        list(filter(files.exists, cli_flags.kept_configs())))
     options = cli_flags.run_options()
     cli_flags.check_init_checkpoint()
     sequences = Sequences(

@@ -252,15 +252,23 @@ def _truth(text: str) -> bool:
 _NOT_RELEASED = ("parameter_sharing", "layer_norm_eps", "masked_lm_layer_norm_eps",
                  "use_pooler", "project_embeddings", "layer_grouping")
 
+# Fields that shapes do not tell, and outputs depend on.
+COMPUTING = ("num_hidden_layers", "num_attention_heads", "hidden_act",
+             *_NOT_RELEASED[1:3], "layer_grouping")
+
 # Names of activations: Hugging Face's → ours.
 HUGGINGFACE_ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu", "relu": "relu", "tanh": "tanh", "linear": "linear"}
+    "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu",
+    "relu": "relu", "tanh": "tanh", "linear": "linear"}
 # The defaults of its AlbertConfig that differ from ours, for keys that are left out.
 _HUGGINGFACE_DEFAULTS = {"hidden_act": "gelu_new"}
+# Keys that mean nothing here, and are written back there.
+_HUGGINGFACE_KEPT = ("classifier_dropout_prob", "pad_token_id", "bos_token_id",
+                     "eos_token_id")
 # Its architectures that have a pooler.
-_WITH_POOLER = ("AlbertModel", "AlbertForPreTraining", "AlbertForSequenceClassification",
-                "AlbertForMultipleChoice")
+_WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
+                "AlbertForSequenceClassification", "AlbertForMultipleChoice")
 
 
 def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,10 +292,10 @@ def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
                          f"{shown(values['position_embedding_type'])}; positions that "
                          "are not absolute cannot be computed.")
     classes = values.get("architectures") or ["AlbertModel"]
+    kept = {name: values[name] for name in _HUGGINGFACE_KEPT if name in values}
     return {**own, "layer_grouping": "huggingface", "project_embeddings": True,
             "use_pooler": classes[0] in _WITH_POOLER,
-            "huggingface": {name: value for name, value in values.items()
-                            if name not in known}}
+            **({"huggingface": kept} if kept else {})}
 
 
 def _size(layers, hidden, heads, dropout=0.0, **more):
@@ -305,6 +313,7 @@ def _bert(layers, hidden, heads):
 
 # Table 1 of the paper, with the heads and dropout rates of the released files
 # (the paper says H / 64 heads; the released xlarge has 16).
+_CHINESE = dict(vocab_size=21128)
 NAMED: dict[str, dict[str, Any]] = {
     "base": _size(12, 768, 12, dropout=0.1),
     "large": _size(24, 1024, 16, dropout=0.1),
@@ -317,4 +326,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "bert-base": _bert(12, 768, 12),
     "bert-large": _bert(24, 1024, 16),
     "bert-xlarge": _bert(24, 2048, 16),
+    # Of albert_zh, in the release's layout.
+    "albert-tiny-zh": _size(4, 312, 12, **_CHINESE),
+    "albert-small-zh": _size(6, 384, 12, **_CHINESE),
 }

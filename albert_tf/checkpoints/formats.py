@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
 from albert_tf.checkpoints import (
-    huggingface, keras_hub, release, tf_models, tokenizer_files)
+    hub, huggingface, keras_hub, release, tf_models, tokenizer_files)
 from albert_tf.checkpoints.neutral import ROOT_HEADS, Checkpoint
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
@@ -49,7 +49,7 @@ def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
     `head`, one of neutral.ROOT_HEADS, says what `output_weights` of a checkpoint of
     the release are, where nothing else does: classification by default.
     """
-    path = os.fspath(path)
+    path = hub.local(os.fspath(path))
     if head and head not in ROOT_HEADS:
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
@@ -63,6 +63,19 @@ def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
                 tokenizer_files.check(vocabulary, found.config.vocab_size)
             return dataclasses.replace(found, vocabulary=vocabulary)
     raise unknown(path)
+
+
+def is_foreign(path: str) -> bool:
+    """Whether a path holds a model in a format that is known, but no plain checkpoint
+    under the release's names."""
+    if hub.is_hub(path):
+        return True
+    if huggingface.recognise(path) or keras_hub.recognise(path):
+        return True
+    try:
+        return tf_models.recognise(path) or release.is_foreign(path)
+    except InputError:  # As the checkpoint's own reader will say.
+        return False
 
 
 def _first(names: list[str], pattern: str) -> str:

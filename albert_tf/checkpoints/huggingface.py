@@ -301,8 +301,7 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
         ids = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
     found = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
              "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
-             **values, **{name: value for name, value in own.items() if name not in (
-                 "id2label", "label2id", "problem_type", "torch_dtype")},
+             **values, **own,
              "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
              "architectures": [architecture(checkpoint)], "model_type": "albert",
              "dtype": "float32"}

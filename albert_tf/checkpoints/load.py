@@ -58,10 +58,11 @@ def load(path: str, config: formats.Config = None, head: str = "",
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
     """The model of a checkpoint, with its weights."""
     config, heads = checkpoint.config, checkpoint.heads
+    options = checkpoint.facts.get("model", {})
     if "conditional_spans" in heads:
-        model = AlbertForConditionalSpans(config)
+        model = AlbertForConditionalSpans(config, **options)
     elif heads:
-        model = AlbertWithHeads(config, heads, **checkpoint.facts.get("model", {}))
+        model = AlbertWithHeads(config, heads, **options)
     else:
         model = AlbertModel(config)
     tensors = checkpoint.tensors if allow_nan else neutral.finite(

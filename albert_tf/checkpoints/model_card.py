@@ -84,7 +84,9 @@ def text(checkpoint: Checkpoint, format: str, name: str) -> str:
                       "release cuts again.", ""]
     if report.dropped or report.missing or report.notes:
         lines += ["Not converted:", ""]
-        lines += [f"- `{name}`: {why}" for name, why in sorted(report.dropped.items())]
+        lines += [f"- {why}: {', '.join(f'`{name}`' for name in names[:8])}"
+                  + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+                  for why, names in report.by_reason().items()]
         lines += [f"- `{name}`: missing in the source" for name in report.missing]
         lines += [f"- {note}" for note in report.notes]
         lines.append("")

@@ -43,13 +43,21 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
 
     def summary(self) -> str:
-        """Counts, and a line for each tensor that was not matched."""
+        """Counts, the names of all tensors that were not matched, and why."""
         return "\n".join((
             f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
             f"dropped, {len(self.missing)} missing.",
-            *(f"  dropped {name}: {why}" for name, why in sorted(self.dropped.items())),
-            *(f"  missing {name}" for name in self.missing),
+            *(f"  dropped, {why}: {', '.join(names)}"
+              for why, names in self.by_reason().items()),
+            *(f"  missing: {name}" for name in self.missing),
             *(f"  {note}" for note in self.notes)))
+
+    def by_reason(self) -> dict[str, list[str]]:
+        """Why tensors were dropped → their names."""
+        found: dict[str, list[str]] = {}
+        for name, why in sorted(self.dropped.items()):
+            found.setdefault(why, []).append(name)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,14 @@ def recognise(path: str) -> bool:
         for name in bundle.by_names(prefix))
 
 
+def is_foreign(path: str) -> bool:
+    """Whether it is an ALBERT, but no checkpoint with the release's very names."""
+    return recognise(path) and (
+        neutral.WORDS not in (names := bundle.by_names(bundle.find(path)))
+        or os.path.basename(bundle.find(path)) == "variables"
+        or any(name.startswith(_ZH_LAYER) for name in names))
+
+
 def read(path: str, config: Optional[AlbertConfig] = None, head: str = ""
          ) -> Checkpoint:
     """The model in a checkpoint, a folder of them, or a SavedModel; `head` as for
@@ -167,9 +175,13 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
 
 def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
            ) -> dict[str, Any]:
-    # What is trained here masks padding.
-    masks = {"mask_padding": True} if "spans" in heads and kind == "run" else {}
-    return {"task": task, "model": masks}
+    options, flags = {}, task.get("flags", {})
+    if "spans" in heads and kind in ("run", "export"):
+        options["mask_padding"] = True  # As what is trained here does.
+    if "conditional_spans" in heads:
+        options = {name: flags[name] for name in ("start_n_top", "end_n_top")
+                   if name in flags}
+    return {"task": task, "model": options}
 
 
 def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,9 +15,10 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import (
     StoredTensors, check_finite, open_checkpoint, write_tensors)
-from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
 
 # What to do about a mismatch. The library's argument and the scripts' flag have
@@ -31,6 +32,8 @@ _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 
 # The group in a variable's name; everything before it is the same in all groups.
 _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
+
+_POOLER = "bert/pooler/"
 
 # Names shown in a message, before "and N more".
 _SHOWN = 3
@@ -145,7 +148,8 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         print(report.summary())
 
     Args:
-      path: as for find_checkpoint: of the TF1 release, or of this project's training.
+      path: as for find_checkpoint, of the TF1 release or of this project's training; or
+        a folder of whatever format `load` takes.
       allow_partial: lets variables that are missing or of another shape keep their
         values; by default they are errors.
       init_from_group0: gives every group of layers the values of the checkpoint's group
@@ -158,8 +162,34 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
     Returns:
       The report; it is logged too. That nothing matches is an error in any case.
     """
-    return _restore(model, open_checkpoint(path), allow_partial, init_from_group0, hint,
-                    may_be_new)
+    stored, is_head = _opened(model, path), may_be_new
+    if not any(name.startswith(_POOLER) for name in stored.shapes) and (
+            is_head("output_weights")):
+        # A model without a pooler, such as Hugging Face's for masked pieces.
+        def may_be_new(name):
+            return is_head(name) or name.startswith(_POOLER)
+
+    return _restore(model, stored, allow_partial, init_from_group0, hint, may_be_new)
+
+
+def _opened(model, path: str) -> StoredTensors:
+    """The tensors of a checkpoint of whatever format by the release's names."""
+    if not formats.is_foreign(path):
+        return open_checkpoint(path)
+    try:
+        found = formats.read(path)
+    except InputError:  # Some formats do not tell the config.
+        found = formats.read(path, model.config)
+    for line in found.report.summary().splitlines():
+        logging.info("%s", line)
+    ours, theirs = (_values(config) for config in (model.config, found.config))
+    other = [f"{name} is {theirs.get(name)} there and {ours.get(name)} here"
+             for name in COMPUTING if ours.get(name) != theirs.get(name)]
+    if other:
+        logging.warning("%s was made with another config: %s.", path, ", ".join(other))
+    return StoredTensors(
+        found.source, {name: tensor.shape for name, tensor in found.tensors.items()},
+        lambda name: found.tensors[name].read())
 
 
 def _restore(model, stored, allow_partial, init_from_group0, hint, may_be_new):

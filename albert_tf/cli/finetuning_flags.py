@@ -10,7 +10,7 @@ from typing import Any, Callable, Sequence
 from absl import flags, logging
 
 from albert_tf import files, parallel
-from albert_tf.checkpoints import vocabulary
+from albert_tf.checkpoints import tokenizer_files, vocabulary
 from albert_tf.checkpoints.files import folder_of, holds_checkpoint
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -230,9 +230,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
 def model_config() -> AlbertConfig:
     """The encoder's config: given, or kept with the model that the run starts from."""
     kept = os.path.join(FLAGS.output_dir or "", CONFIG_FILE)
-    config = cli_flags.model_config([kept, *(
-        [os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)]
-        if FLAGS.init_checkpoint else [])])
+    config = cli_flags.model_config([kept, *cli_flags.kept_configs()])
     rate = FLAGS.albert_dropout_prob
     if not FLAGS.do_train and files.exists(kept):
         # Dropout does not matter here, and may have come from a recipe.
@@ -254,6 +252,8 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
     """The tokenizer of the vocabulary flags, checked against the model's."""
     if FLAGS.spm_model_file and FLAGS.vocab_file and FLAGS["vocab_file"].present:
         logging.info("--vocab_file is ignored, as --spm_model_file is given.")
+    if not (FLAGS.spm_model_file or FLAGS.vocab_file):
+        _use_vocabulary_beside(cli_flags.init_checkpoint())
     made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file)
     path = FLAGS.spm_model_file or FLAGS.vocab_file
     if made.vocab_size != config.vocab_size:
@@ -262,24 +262,30 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
     # That of a run which came to nothing does not count.
     start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
-             else FLAGS.init_checkpoint)
+             else cli_flags.init_checkpoint())
     known = vocabulary.kept_beside(start) if start else None
     if known:
         vocabulary.check(known, vocabulary_of(path), start)
     return made
 
 
+def _use_vocabulary_beside(init: str) -> None:
+    """Sets the flags of the vocabulary to the one beside the model to start from."""
+    found = tokenizer_files.find(folder_of(init)) if init else None
+    if found:
+        name = "vocab_file" if found.word_piece else "spm_model_file"
+        FLAGS[name].value = found.path
+        if not FLAGS["do_lower_case"].present:
+            FLAGS.do_lower_case = found.do_lower_case
+        logging.info("The vocabulary is %s.", found.path)
+
+
 def check_start() -> None:
     """Raises InputError where there is no model to start from; before long work."""
-    folder, init = FLAGS.output_dir, FLAGS.init_checkpoint
+    folder, init = FLAGS.output_dir, cli_flags.init_checkpoint()
     if holds_checkpoint(folder):
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
-        if FLAGS.albert_hub_module_handle:
-            raise InputError(
-                f"--albert_hub_module_handle={FLAGS.albert_hub_module_handle} cannot "
-                "be the model to start from: modules of TensorFlow Hub are not read; "
-                "give --init_checkpoint, a checkpoint of the same model.")
         raise InputError(
             f"there is no model to start from: {folder} holds no checkpoint and no "
             "--init_checkpoint is given; give one"

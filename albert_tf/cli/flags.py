@@ -4,13 +4,16 @@ Only the scripts, this module and finetuning_flags know absl flags.
 """
 
 import dataclasses
+import os
 from typing import Any, Optional, Sequence
 
 from absl import flags, logging
 
 from albert_tf import files, parallel
+from albert_tf.checkpoints import formats, hub
 from albert_tf.checkpoints.files import (
-    chosen_checkpoint, find_checkpoint, holds_checkpoint)
+    chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
+from albert_tf.checkpoints.neutral import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
@@ -78,6 +81,9 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
     if FLAGS.model:
         return _with_overrides(AlbertConfig.named(FLAGS.model))
     path = FLAGS.albert_config_file or next(filter(files.exists, kept), None)
+    if not path and (found := initial_model()):
+        # A head that needs a pooler starts with a new one.
+        return _with_overrides(found.config.replace(use_pooler=True))
     if not path:
         raise InputError(
             "give the model's config: --albert_config_file=FILE or --model=NAME; "
@@ -179,8 +185,6 @@ _WITHOUT_EFFECT = {
     "master": "--tpu takes the address of a TPU",
     "num_tpu_cores": "all cores of the TPU are used",
     "use_einsum": "the products are the same",
-    "albert_hub_module_handle": "modules of TensorFlow Hub are not read; "
-                                "--init_checkpoint takes a checkpoint of the same model",
 }
 
 
@@ -190,6 +194,8 @@ def define_old_flags() -> None:
         # Some are written without a value.
         define = flags.DEFINE_bool if name == "use_einsum" else flags.DEFINE_string
         define(name, None, f"As in the release; without effect: {why}." + _OLD)
+    flags.DEFINE_string("albert_hub_module_handle", None, "As in the release: the same "
+                        "as --init_checkpoint." + _OLD)
     flags.DEFINE_integer(
         "num_keep_checkpoint", None, "As in the release: the same as "
         "--keep_checkpoint_max." + _OLD, lower_bound=0, upper_bound=MOST)
@@ -200,6 +206,9 @@ def use_old_flags() -> None:
     for name, why in _WITHOUT_EFFECT.items():
         if FLAGS[name].present:
             logging.warning("--%s=%s has no effect: %s.", name, FLAGS[name].value, why)
+    if FLAGS.albert_hub_module_handle and FLAGS["init_checkpoint"].present:
+        logging.warning("--albert_hub_module_handle=%s has no effect: --init_checkpoint "
+                        "is given.", FLAGS.albert_hub_module_handle)
     count = FLAGS.num_keep_checkpoint
     if count is not None:
         logging.warning("--num_keep_checkpoint is called --keep_checkpoint_max now.")
@@ -233,8 +242,10 @@ def define_training_flags(**defaults: Any) -> None:
         "in place of the latest or best: where that is damaged, say.")
     flags.DEFINE_string(
         "init_checkpoint", None,
-        "Checkpoint to start from where output_dir holds none: of the TF1 release, "
-        "or a folder or checkpoint of this project.")
+        "Model to start from where output_dir holds none: a checkpoint or folder of the "
+        "TF1 release, of this project, of Hugging Face, keras-hub or tf-models, a "
+        "SavedModel or TensorFlow Hub module, hf://OWNER/NAME or kaggle://HANDLE. Its "
+        "config and vocabulary are used where no flag gives others.")
     flags.DEFINE_bool(
         "allow_partial_init", False,
         "Start even where names or shapes of --init_checkpoint do not match the "
@@ -319,7 +330,7 @@ def run_options(**task_options: Any) -> RunOptions:
             if field.name in FLAGS and field.name not in given}, **given)
 
     options = of_flags(
-        RunOptions, init_checkpoint=FLAGS.init_checkpoint or "",
+        RunOptions, init_checkpoint=init_checkpoint(),
         step=of_flags(StepOptions, count_duplicate_rows=FLAGS.sparse_gradient_norm),
         **task_options)
     if options.resume_from:
@@ -331,11 +342,36 @@ def run_options(**task_options: Any) -> RunOptions:
     return options
 
 
+def init_checkpoint() -> str:
+    """--init_checkpoint, or what stands for it in old command lines; models of a hub
+    are fetched once. "" for none."""
+    for name in ("init_checkpoint", "albert_hub_module_handle"):
+        if name in FLAGS and FLAGS[name].value:
+            FLAGS.init_checkpoint = hub.local(FLAGS[name].value)
+            return FLAGS.init_checkpoint
+    return ""
+
+
+def initial_model() -> Optional[Checkpoint]:
+    """The model of --init_checkpoint where it is in another format than the release's,
+    or None."""
+    init = init_checkpoint() if "init_checkpoint" in FLAGS else ""
+    return formats.read(init) if init and formats.is_foreign(init) else None
+
+
+def kept_configs() -> list[str]:
+    """Configs beside the models that a run goes on from, or starts from."""
+    init = init_checkpoint()
+    return [os.path.join(folder, CONFIG_FILE) for folder in (
+        FLAGS.output_dir or "", folder_of(init) if init else "") if folder]
+
+
 def check_init_checkpoint() -> None:
     """Raises InputError where --init_checkpoint, if it is needed, is none."""
-    init = FLAGS.init_checkpoint
+    init = init_checkpoint()
     # Which is asked without TensorFlow.
-    if init and not any(map(holds_checkpoint, (FLAGS.output_dir, init))):
+    if init and not any(map(holds_checkpoint, (FLAGS.output_dir, init))) and (
+            not formats.is_foreign(init)):
         find_checkpoint(init)
 
 

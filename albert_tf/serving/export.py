@@ -12,6 +12,7 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
+from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving.server import LABELS_FILE, SIGNATURE
@@ -89,6 +90,8 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             tf.saved_model.save(
                 module, staged, signatures={SIGNATURE: serve},
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
+            files.write(os.path.join(staged, "assets", CONFIG_FILE),
+                        model.config.to_json().encode())
             for name, lines in assets.items():
                 if lines:
                     files.write(os.path.join(staged, "assets", name),
@@ -105,5 +108,7 @@ def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:
     for block in model.bert.encoder.blocks:
         weights, = block.layer_weights(tf.as_dtype(dtype), 1)
         found[block.scope] = type(weights)(
-            *(tf.Variable(weight, trainable=False) for weight in weights))
+            *(tf.Variable(weight, trainable=False,
+                          name=f"{block.scope}/constants/{name}")
+              for name, weight in weights._asdict().items()))
     return found

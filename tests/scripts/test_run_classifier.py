@@ -170,8 +170,7 @@ EARLY = {
     "module of TensorFlow Hub": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
              albert_hub_module_handle="https://hub/albert"),
-        "--albert_hub_module_handle=https://hub/albert cannot be the model to start "
-        "from: .*; give --init_checkpoint"),
+        "https://hub/albert: nothing is fetched from this address"),
     "memory of any batch": (
         dict(COLA, train_batch_size=2**31 - 1, gradient_accumulation_steps=1),
         "--train_batch_size=2147483647: 2147483647 sequences of 3 pieces at once take"),

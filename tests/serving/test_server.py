@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
@@ -226,3 +227,31 @@ def test_serving_loads_neither_keras_nor_the_model():
             "if name in sys.modules])")
     done = run_python("-c", code, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("spans", [False, True])
+def test_an_export_is_loaded_as_a_model(spans, tmp_path):
+    """Query, key and value, which lie side by side in it, are variables again."""
+    import albert_tf
+
+    config = AlbertConfig(
+        vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=3,
+        num_hidden_groups=2, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=12)
+    model = (models.AlbertForSpans(config) if spans
+             else models.AlbertForSequenceClassification(config, 3))
+    for variable in model.weights:
+        variable.assign(tf.random.stateless_normal(variable.shape, [1, 2]))
+    path = str(tmp_path / "exported")
+    if spans:
+        export_spans(model, path)
+    else:
+        export_classifier(model, path, ["a", "b", "c"])
+    loaded = albert_tf.load(path)
+    assert loaded.format == "export" and not loaded.report.dropped
+    assert loaded.labels == (() if spans else ("a", "b", "c"))
+    ids = np.array([[2, 5, 7, 3, 0]])
+    inputs = {"input_ids": ids, "input_mask": (ids > 0).astype("i4")}
+    found, expected = loaded.model(inputs), model(inputs)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-6, rtol=1e-6)

@@ -1,0 +1,82 @@
+"""Models on the hubs by name, fetched into the hub's own cache by its own package.
+
+    hf://owner/name, hf://owner/name@revision     huggingface_hub
+    kaggle://owner/model/framework/variation      kagglehub
+    https://www.kaggle.com/models/owner/...       the same
+
+Both packages are optional, and imported when such a name is given.
+"""
+
+import importlib
+import re
+from typing import Any
+
+from albert_tf.errors import InputError
+
+HUGGING_FACE = "hf://"
+_KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
+# What a folder of a model may need; no other framework's weights.
+_PATTERNS = ["*.json", "*.safetensors", "pytorch_model*.bin", "spiece.model", "vocab.txt",
+             "*.md", "*.h5", "assets/*"]
+
+
+def is_hub(path: str) -> bool:
+    return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
+
+
+def local(path: str) -> str:
+    """The folder on this machine that a path stands for, fetched if it is a hub's."""
+    if path.startswith(HUGGING_FACE):
+        return _hugging_face(path)
+    if found := _KAGGLE.match(path):
+        return _kaggle(path, path[found.end():].strip("/"))
+    if re.match("https?://", path):
+        raise InputError(
+            f"{path}: nothing is fetched from this address (the modules of TensorFlow "
+            "Hub are on Kaggle now); give hf://OWNER/NAME or kaggle://HANDLE, or "
+            "download it and give the folder.")
+    return path
+
+
+def _package(name: str, path: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{path}: fetching it needs the package {name}: pip install "
+                         f"{name}; or download it and give the folder.") from error
+
+
+def _failed(path: str, error: Exception) -> InputError:
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return InputError(f"{path}: cannot be fetched ({reason.rstrip('.')}); check the name, "
+                      "the network and your access to it.")
+
+
+def _hugging_face(path: str) -> str:
+    name, _, revision = path.removeprefix(HUGGING_FACE).partition("@")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise InputError(f"{path}: not a name on the hub; give hf://OWNER/NAME, or "
+                         "hf://OWNER/NAME@REVISION.")
+    package = _package("huggingface_hub", path)
+    try:
+        files = package.list_repo_files(name, revision=revision or None)
+        patterns = list(_PATTERNS)
+        if any(file.endswith(".safetensors") for file in files):
+            patterns.remove("pytorch_model*.bin")
+        if "model.weights.h5" not in files:
+            patterns.remove("*.h5")
+        return package.snapshot_download(
+            name, revision=revision or None, allow_patterns=patterns)
+    except Exception as error:  # Of the package, of its requests, of the disk.
+        raise _failed(path, error) from error
+
+
+def _kaggle(path: str, handle: str) -> str:
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+){3,4}", handle):
+        raise InputError(f"{path}: not a handle of Kaggle; give "
+                         "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION].")
+    package = _package("kagglehub", path)
+    try:
+        return package.model_download(handle)
+    except Exception as error:
+        raise _failed(path, error) from error

@@ -1,0 +1,286 @@
+"""What is recognised: layouts that are made here, and the doors that take them.
+
+    python -m pytest tests/checkpoints/test_formats.py
+"""
+
+import http.server
+import json
+import threading
+
+import numpy as np
+import pytest
+
+from albert_tf.checkpoints import bundle, formats, hub, neutral, tf1
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.convert import convert
+from albert_tf.checkpoints.load import load
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling import models
+from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
+from tests.helpers import FIXTURES
+
+IDS = np.array([[2, 7, 9, 3, 0], [2, 11, 3, 0, 0]])
+INPUTS = {"input_ids": IDS, "input_mask": (IDS > 0).astype("i4")}
+
+
+# ---- modules of TensorFlow Hub ---------------------------------------------
+
+
+def hub_module(tmp_path):
+    """As the release's export_to_tfhub.py lays it out."""
+    folder = tmp_path / "module"
+    (folder / "variables").mkdir(parents=True)
+    (folder / "assets").mkdir()
+    made = checkpoint()
+    (folder / "saved_model.pb").write_bytes(b"")
+    (folder / "assets" / "albert_config.json").write_text(TINY.to_json())
+    bundle.write(str(folder / "variables" / "variables"), {
+        f"module/{name}": tensor for name, tensor in made.tensors.items()})
+    return str(folder), made
+
+
+def test_a_module_of_tensorflow_hub(tmp_path):
+    path, made = hub_module(tmp_path)
+    found = formats.read(path)
+    assert found.format == "tf_hub" and found.heads == PRETRAINING
+    assert found.report.matched[neutral.WORDS] == f"module/{neutral.WORDS}"
+    np.testing.assert_array_equal(
+        found.tensors[neutral.WORDS].read(), made.tensors[neutral.WORDS].read())
+    (tmp_path / "module" / "assets" / "albert_config.json").unlink()
+    with pytest.raises(InputError, match="albert_config.json is there"):
+        load(path)
+    assert load(path, TINY).config == TINY
+
+
+# ---- albert_zh -------------------------------------------------------------
+
+
+def zh_model(folder, **config):
+    """albert_zh's own layout, with random numbers."""
+    numbers = np.random.default_rng(3)
+    size, width, inner = 8, 4, 16
+
+    def dense(scope, rows, columns):
+        return {f"{scope}/kernel": (rows, columns), f"{scope}/bias": (columns,)}
+
+    def norm(scope):
+        return {f"{scope}/gamma": (size,), f"{scope}/beta": (size,)}
+
+    layer = "bert/encoder/layer_shared"
+    shapes = {
+        "bert/embeddings/word_embeddings": (20, width),
+        "bert/embeddings/word_embeddings_2": (width, size),
+        "bert/embeddings/token_type_embeddings": (2, size),
+        "bert/embeddings/position_embeddings": (12, size),
+        **norm("bert/embeddings/LayerNorm"),
+        **dense(f"{layer}/attention/self/query", size, size),
+        **dense(f"{layer}/attention/self/key", size, size),
+        **dense(f"{layer}/attention/self/value", size, size),
+        **dense(f"{layer}/attention/output/dense", size, size),
+        **norm(f"{layer}/attention/output/LayerNorm"),
+        **dense(f"{layer}/intermediate/dense", size, inner),
+        **dense(f"{layer}/output/dense", inner, size), **norm(f"{layer}/output/LayerNorm"),
+        **dense("bert/pooler/dense", size, size),
+        **dense("cls/predictions/transform/dense", size, size),
+        **norm("cls/predictions/transform/LayerNorm"),
+        "cls/predictions/output_bias": (20,)}
+    arrays = {name: numbers.standard_normal(shape).astype("f")
+              for name, shape in shapes.items()}
+    folder.mkdir()
+    bundle.write(str(folder / "albert_model.ckpt"), {
+        name: Tensor.of(array) for name, array in arrays.items()})
+    (folder / "albert_config_tiny.json").write_text(json.dumps({
+        "vocab_size": 20, "embedding_size": width, "hidden_size": size,
+        "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": inner,
+        "max_position_embeddings": 12, "type_vocab_size": 2, "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+        "directionality": "bidi", **config}))
+    return arrays
+
+
+def layer_norm(x, gamma, beta):
+    return ((x - x.mean(-1, keepdims=True))
+            / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * gamma + beta)
+
+
+def gelu(x):
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(x):
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def zh_outputs(arrays, ids, mask):
+    """What albert_zh computes, in float64: words are projected first."""
+    w = {name: array.astype("d") for name, array in arrays.items()}
+
+    def dense(scope, x):
+        return x @ w[f"{scope}/kernel"] + w[f"{scope}/bias"]
+
+    def norm(scope, x):
+        return layer_norm(x, w[f"{scope}/gamma"], w[f"{scope}/beta"])
+
+    def heads(x):
+        return x.reshape(*x.shape[:2], 2, 4).transpose(0, 2, 1, 3)
+
+    x = w["bert/embeddings/word_embeddings"][ids] @ w["bert/embeddings/word_embeddings_2"]
+    x = norm("bert/embeddings/LayerNorm", x + w[
+        "bert/embeddings/token_type_embeddings"][0] + w[
+            "bert/embeddings/position_embeddings"][:ids.shape[1]])
+    layer = "bert/encoder/layer_shared"
+    for _ in range(2):
+        q, k, v = (heads(dense(f"{layer}/attention/self/{part}", x))
+                   for part in ("query", "key", "value"))
+        scores = q @ k.transpose(0, 1, 3, 2) / 2 + (1 - mask)[:, None, None] * -10000.0
+        context = (softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = norm(f"{layer}/attention/output/LayerNorm",
+                 x + dense(f"{layer}/attention/output/dense", context))
+        inner = gelu(dense(f"{layer}/intermediate/dense", x))
+        x = norm(f"{layer}/output/LayerNorm", x + dense(f"{layer}/output/dense", inner))
+    y = norm("cls/predictions/transform/LayerNorm",
+             gelu(dense("cls/predictions/transform/dense", x)))
+    y = y @ w["bert/embeddings/word_embeddings_2"].T @ w[
+        "bert/embeddings/word_embeddings"].T + w["cls/predictions/output_bias"]
+    return {"sequence_output": x, "mlm_logits": y,
+            "pooled_output": np.tanh(dense("bert/pooler/dense", x[:, 0]))}
+
+
+def test_albert_zh_computes_as_there(tmp_path):
+    arrays = zh_model(tmp_path / "zh")
+    loaded = load(str(tmp_path / "zh"))
+    assert loaded.config.embedding_size == loaded.config.hidden_size == 8
+    found = loaded.model(INPUTS)
+    for name, value in zh_outputs(arrays, IDS, INPUTS["input_mask"]).items():
+        np.testing.assert_allclose(found[name], value, atol=1e-4, rtol=1e-4)
+    convert(str(tmp_path / "zh"), str(tmp_path / "hf"), "hf")
+    again = load(str(tmp_path / "hf")).model(INPUTS)
+    np.testing.assert_array_equal(again["mlm_logits"], found["mlm_logits"])
+
+
+def test_albert_zh_with_layer_norm_before_the_layers_is_refused(tmp_path):
+    zh_model(tmp_path / "zh", ln_type="preln")
+    with pytest.raises(InputError, match="ln_type preln"):
+        load(str(tmp_path / "zh"))
+
+
+def test_named_sizes_of_albert_zh():
+    tiny, small = map(AlbertConfig.named, ("albert-tiny-zh", "albert-small-zh"))
+    assert (tiny.num_hidden_layers, tiny.hidden_size, tiny.intermediate_size,
+            tiny.num_attention_heads, tiny.vocab_size) == (4, 312, 1248, 12, 21128)
+    assert (small.num_hidden_layers, small.hidden_size, small.intermediate_size) == (
+        6, 384, 1536)
+
+
+# ---- a model to start from -------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["hf", "keras_hub", "tf_models"])
+def test_restoring_takes_every_format(target, tmp_path, caplog):
+    path, tensors = stored(tmp_path / "tf1", heads=PRETRAINING)
+    convert(path, str(tmp_path / target), target)
+    model = models.AlbertForSequenceClassification(TINY, 3)
+    report = tf1.restore_tf1(model, str(tmp_path / target),
+                             may_be_new=lambda name: not name.startswith("bert/"))
+    assert report.new == ["output_bias", "output_weights"]
+    assert "tensors matched" in caplog.text
+    np.testing.assert_array_equal(
+        model.bert.embeddings.word_embeddings, tensors[neutral.WORDS])
+
+
+def test_a_task_starts_with_a_new_pooler_where_there_is_none(tmp_path):
+    path, _ = stored(tmp_path / "tf1", TINY.replace(use_pooler=False), {"masked_lm": 1})
+    convert(path, str(tmp_path / "hf"), "hf")
+    model = models.AlbertForSequenceClassification(TINY, 3)
+    report = tf1.restore_tf1(model, str(tmp_path / "hf"),
+                             may_be_new=lambda name: not name.startswith("bert/"))
+    assert report.new == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel",
+                          "output_bias", "output_weights"]
+    with pytest.raises(InputError, match="bert/pooler/dense"):
+        tf1.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
+
+
+def test_another_config_is_warned_of(tmp_path, caplog):
+    path, _ = stored(tmp_path / "tf1", TINY.replace(hidden_act="gelu_erf"), {})
+    convert(path, str(tmp_path / "hf"), "hf")
+    tf1.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
+    assert "hidden_act is gelu_erf there and gelu here" in caplog.text
+
+
+# ---- hubs ------------------------------------------------------------------
+
+
+class _HuggingFace(http.server.BaseHTTPRequestHandler):
+    """The part of the hub that fetching a model needs."""
+
+    folder = FIXTURES / "interop" / "hf" / "seqcls_regression"
+    commit = "0" * 40
+
+    def do_GET(self, body=True):
+        path = self.path.split("?")[0]
+        name = path.rpartition("/")[2]
+        if path.startswith("/api/models/me/tiny"):
+            content = json.dumps({
+                "id": "me/tiny", "sha": self.commit, "private": False,
+                "siblings": [{"rfilename": file.name} for file in self.folder.iterdir()]
+            }).encode()
+        elif path.startswith("/me/tiny/resolve/") and (self.folder / name).exists():
+            content = (self.folder / name).read_bytes()
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{name}-{len(content)}"')
+        self.send_header("X-Repo-Commit", self.commit)
+        self.end_headers()
+        if body:
+            self.wfile.write(content)
+
+    def do_HEAD(self):
+        self.do_GET(body=False)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(name="server")
+def _server(tmp_path, monkeypatch):
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HuggingFace)
+    threading.Thread(target=made.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{made.server_address[1]}"
+    made.shutdown()
+    made.server_close()
+
+
+def test_a_name_at_hugging_face(server, tmp_path, monkeypatch):
+    package = pytest.importorskip("huggingface_hub")
+    # Read when the package was imported.
+    monkeypatch.setattr(package.constants, "ENDPOINT", server)
+    monkeypatch.setattr(package.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    for module in (package.hf_api, package.file_download):
+        if hasattr(module, "ENDPOINT"):
+            monkeypatch.setattr(module, "ENDPOINT", server)
+    found = formats.read("hf://me/tiny")
+    assert found.heads == {"classification": 1}
+    with pytest.raises(InputError, match="hf://me/other: cannot be fetched"):
+        formats.read("hf://me/other")
+
+
+@pytest.mark.parametrize("path, words", [
+    ("hf://albert", "give hf://OWNER/NAME"), ("kaggle://google/albert", "not a handle"),
+    ("https://tfhub.dev/google/albert_base/3", "give hf://OWNER/NAME or kaggle://HANDLE")])
+def test_names_that_are_none(path, words):
+    with pytest.raises(InputError, match=words):
+        hub.local(path)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "kagglehub", None)
+    with pytest.raises(InputError, match="needs the package kagglehub: pip install"):
+        hub.local("kaggle://google/albert/tensorFlow1/base")
