@@ -104,8 +104,9 @@ class AlbertModel(ConfiguredModel):
             (default all 0). Further keys are ignored.
           training: whether dropout is on.
           seed: int32 [2]; equal seeds drop equal units, so that a training step is a
-            function of its number and can be repeated after a restart. By default every
-            training call draws a new one.
+            function of its number and can be repeated after a restart. A part of a
+            batch drops what the whole would with [3], the last of them the number of
+            its first row. By default every training call draws a new one.
           positions: int [B, Q], Q ≥ 0; where the caller reads the sequence output, by
             default everywhere. Of the last layer no other outputs are computed.
           padding_is_read: False allows outputs without meaning at positions of padding,

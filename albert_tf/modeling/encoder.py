@@ -133,7 +133,7 @@ class AttentionBlock(NamedLayer):
         return parts.add_and_normalize(
             product(of_queries.from_heads(context), weights.output_kernel),
             weights.output_bias, queries, weights.gamma, weights.beta,
-            seeds.draw(tf.shape(queries), self.hidden_dropout_prob),
+            of_queries.dropped(seeds, queries, self.hidden_dropout_prob),
             self.layer_norm.epsilon)
 
     def _heads(self, hidden, layout, kernel, bias):
@@ -194,7 +194,7 @@ class FeedForwardBlock(NamedLayer):
         return parts.add_and_normalize(
             product(inner, weights.output_kernel), weights.output_bias, hidden,
             weights.gamma, weights.beta,
-            seeds.draw(tf.shape(hidden), self.dropout_prob), self.layer_norm.epsilon)
+            layout.dropped(seeds, hidden, self.dropout_prob), self.layer_norm.epsilon)
 
 
 class Encoder(NamedLayer):

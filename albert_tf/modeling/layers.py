@@ -79,57 +79,92 @@ class LayerNorm(NamedLayer):
         return plain.normalize(inputs, self.gamma, self.beta, self.epsilon)
 
 
-def _keep_by_bytes(shape, seed, rate: float) -> tf.Tensor:
-    """Which units stay: bool of `shape`, from a random byte each.
-
-    A unit is dropped if its byte is below 256 · rate, rounded down or, as one more
-    number decides, up: with just the probability `rate`. A float each would cost a CPU
-    almost four times as much.
-    """
-    level = math.floor(256 * rate)
-    rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
-    # A batch of millions has more units than 32 bits can count.
-    size = tf.reduce_prod(tf.cast(shape, tf.int64))
-    words = tf.random.stateless_uniform(
-        [(size + 3) // 4 + 1], seed, minval=None, maxval=None, dtype=tf.uint32)
-    threshold = tf.cast(level, tf.uint8) + tf.cast(words[-1] < rest, tf.uint8)
-    numbers = tf.reshape(tf.bitcast(words[:-1], tf.uint8), [-1])[:size]
-    return tf.reshape(numbers, shape) >= threshold
-
-
 def _not_negative(seed: tf.Tensor) -> tf.Tensor:
     """From negative seeds XLA draws other numbers than TensorFlow."""
     return tf.bitwise.bitwise_and(seed, tf.int32.max)
 
 
+class _Draws:
+    """Random numbers of one dropout: those of a row are a function of the seed and the
+    row's number in the whole batch, so that parts of a batch draw what the whole would.
+    """
+
+    _BLOCK = 4  # words of 32 bits that Philox gives at once
+
+    def __init__(self, seed: tf.Tensor, first_row: tf.Tensor):
+        self._key, self._counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+        self._first_row = tf.cast(first_row, tf.uint64)
+
+    def _words(self, operation, dtype, shape, blocks, series=0):
+        """Words of consecutive rows, [R, ...], each with `blocks` of its own."""
+        low = self._counter[0] + self._first_row * tf.cast(blocks, tf.uint64)
+        counter = tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
+        # Philox by name: other devices have defaults of their own.
+        return operation(shape=shape, key=self._key, counter=counter, dtype=dtype,
+                         alg=tf.random.Algorithm.PHILOX.value)
+
+    def keep(self, shape, rate: float) -> tf.Tensor:
+        """Which units of a tensor [R, ...] stay: bool of `shape`."""
+        # A batch of millions has more units than 32 bits can count.
+        shape = tf.cast(shape, tf.int64)
+        units = tf.reduce_prod(shape[1:])
+        # Whatever the type of what is dropped from, so that the same units are.
+        if fast.on_cpu() and rate < 255 / 256:
+            numbers, threshold = self._bytes(shape[0], units, rate)
+        else:
+            blocks = -(-units // self._BLOCK)
+            numbers, threshold = self._words(
+                tf.raw_ops.StatelessRandomUniformV2, tf.float32,
+                [shape[0], blocks * self._BLOCK], blocks), rate
+        return tf.reshape(numbers[:, :units], shape) >= threshold
+
+    def _bytes(self, rows, units, rate):
+        """A byte for each unit, which is dropped if that is below the threshold 256 ·
+        rate, rounded down or, as one more word decides, up: with just the probability
+        `rate`. A float each would cost a CPU almost four times as much."""
+        full = tf.raw_ops.StatelessRandomUniformFullIntV2
+        blocks = -(-units // (4 * self._BLOCK))
+        words = self._words(full, tf.uint32, [rows, blocks * self._BLOCK], blocks)
+        level = math.floor(256 * rate)
+        rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
+        up = self._words(full, tf.uint32, [1], 0, series=1)[0] < rest
+        return (tf.reshape(tf.bitcast(words, tf.uint8),
+                           [rows, blocks * 4 * self._BLOCK]),
+                tf.cast(level, tf.uint8) + tf.cast(up, tf.uint8))
+
+
 def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:
-    """`seed` int32 [2], or a new one."""
+    """`seed`, or a new one."""
     if seed is not None:
-        return seed
+        return tf.convert_to_tensor(seed, tf.int32)
     return tf.random.uniform([2], minval=tf.int32.min, maxval=tf.int32.max,
                              dtype=tf.int32)
 
 
 class DropoutSeeds:
-    """Gives each dropout of one forward pass a seed of its own, derived from `seed`
-    int32 [2]; None drops nothing."""
+    """Gives each dropout of one forward pass a seed of its own.
 
-    def __init__(self, seed: Optional[tf.Tensor]):
-        self._seed = None if seed is None else _not_negative(seed)
+    Args:
+      seed: int32 [2], or [3] for a part of a batch, with the number of the part's first
+        row in the whole; None drops nothing.
+      purpose: other numbers for another purpose.
+    """
+
+    def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):
+        self._seed = None
         self._count = 0
+        if seed is not None:
+            self._first_row = seed[2] if seed.shape[0] == 3 else tf.constant(0)
+            seed = seed[:2] if purpose is None else tf.random.fold_in(seed[:2], purpose)
+            self._seed = _not_negative(seed)
 
     def draw(self, shape, rate: float) -> Optional[plain.Dropped]:
-        """Which of the units of a tensor stay; None if all do."""
+        """Which of the units of a tensor [rows, ...] stay; None if all do."""
         if self._seed is None or rate == 0.0:
             return None
         seed = _not_negative(tf.random.fold_in(self._seed, self._count))
         self._count += 1
-        # Whatever the type of what is dropped from, so that the same units are.
-        if fast.on_cpu() and rate < 255 / 256:
-            keep = _keep_by_bytes(shape, seed, rate)
-        else:
-            keep = tf.random.stateless_uniform(shape, seed) >= rate
-        return plain.Dropped(keep, rate)
+        return plain.Dropped(_Draws(seed, self._first_row).keep(shape, rate), rate)
 
     def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
         """A copy that continues from here, and draws only once `tensor` is there.

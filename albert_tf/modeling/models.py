@@ -52,8 +52,7 @@ class _EncoderWithHead(ConfiguredModel):
                             computation=computation,
                             **{"padding_is_read": False, **options})
         hidden = tf.cast(outputs["sequence_output"], tf.float32)
-        return {**outputs, "sequence_output": hidden}, DropoutSeeds(
-            tf.random.fold_in(seed, _HEAD_SEED) if training else None)
+        return {**outputs, "sequence_output": hidden}, DropoutSeeds(seed, _HEAD_SEED)
 
     def _pooled(self, features: Features, *how):
         """The pooled output alone, and the seeds of the head's dropout."""
@@ -169,6 +168,8 @@ class AlbertForMultipleChoice(_EncoderWithHead):
             flat[name].set_shape([
                 ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
                 ids.shape[2]])
+        if seed is not None and len(seed) == 3:
+            seed = seed * tf.stack([1, 1, choices])
         pooled, seeds = self._pooled(flat, training, seed, computation)
         pooled = seeds.dropout(pooled, self.dropout_prob)
         logits = tf.reshape(self.output_layer(pooled), [-1, choices])

@@ -26,6 +26,7 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _LONG = 1 << 20  # bytes of a record that is compared with its file's size
+OFFSETS_EVERY = 1024  # records from one known offset of a file to the next
 
 
 def _masked_crc(data: bytes) -> int:
@@ -125,19 +126,23 @@ def read_records(path: str) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """A TFRecord file: its path, number of records and size in bytes."""
+    """A TFRecord file: its path, number of records, size in bytes, and where its first
+    record begins and each that comes OFFSETS_EVERY after one of these."""
 
     path: str
     num_records: int
     num_bytes: int
+    offsets: tuple[int, ...] = (0,)
 
 
-def scan(path: str, chunk_size: int = 4 << 20) -> FileInfo:
+def scan(path: str, chunk_size: int = 4 << 20,
+         offsets_every: int = OFFSETS_EVERY) -> FileInfo:
     """Walks over a file's headers: counts records, finds truncation and damage. Header
     checksums are verified, contents are not looked at; reads `chunk_size` bytes at a
     time."""
     frame_sizes = {}  # header → bytes of its frame; few differ, each is verified once
     num_records = num_bytes = 0
+    offsets = []
     rest, at = b"", 0  # bytes carried over; where in the buffer a header starts
     with files.open_binary(path) as stream:
         while chunk := stream.read(chunk_size):
@@ -145,6 +150,8 @@ def scan(path: str, chunk_size: int = 4 << 20) -> FileInfo:
             buffer = rest + chunk if rest else chunk
             last = len(buffer) - _HEADER.size
             while at <= last:
+                if num_records % offsets_every == 0:
+                    offsets.append(num_bytes - len(buffer) + at)
                 num_records += 1
                 header = buffer[at:at + _HEADER.size]
                 if header not in frame_sizes:
@@ -159,7 +166,7 @@ def scan(path: str, chunk_size: int = 4 << 20) -> FileInfo:
         raise _cut_off(path, num_records, at)
     if not num_records:
         raise _empty(path)
-    return FileInfo(path, num_records, num_bytes)
+    return FileInfo(path, num_records, num_bytes, tuple(offsets))
 
 
 def _example_class() -> type[message.Message]:

@@ -1,16 +1,25 @@
 """TFRecord files → batches: endless for training, each example once for evaluation.
 
-Training order is a function of the seed, the epoch and the shard alone: not of the
-batch size, the number of threads, the machine, or where the run was resumed. So a run
-that is killed and started again sees exactly the batches that it would have seen. The
-same holds for random numbers that change examples, such as masks: they are a function
-of the seed, the shard and the example's position in that order.
+The training batches of all hosts together are a function of the seed and the step
+alone: not of the number of hosts, replicas or threads, nor of where the run was
+resumed. So a run that is killed and started again, on other machines too, sees exactly
+the batches that it would have seen. For that, all records are cut into a fixed number
+of streams, which hosts share out; each stream has an order of its own, and fills the
+same rows of every batch:
 
-Both kinds of dataset are made for one of num_shards pipelines (one host), in batches of
-that pipeline, from files that records.check_files has checked, which every shard gets
-in the same order.
+    stream           0         1         2         3
+    rows of a batch  0 1 2     3 4 5     6 7 8     9 10 11
+                     |---- host 0 ----|  |---- host 1 ----|
+
+Random numbers that change examples, such as masks, are a function of the seed and of
+the example's number among all rows since the first step.
+
+Both kinds of dataset are made for one of num_shards pipelines (one host), from files
+that records.check_files has checked, which every host gets in the same order.
 """
 
+import itertools
+import math
 from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
 
 import numpy as np
@@ -20,12 +29,16 @@ from absl import logging
 from albert_tf.errors import InputError
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
-from albert_tf.records.tfrecord import FileInfo
+from albert_tf.records.tfrecord import OFFSETS_EVERY, FileInfo
 from albert_tf.training.distribution import Batches, Pipeline, dataset_options
 
-# Files read at the same time. Part of the order of examples, hence a constant
-# and not a matter of the machine.
+# Files that all streams read at the same time. Part of the order of examples, hence a
+# constant and not a matter of the machine.
 _CYCLE_LENGTH = 8
+# The most streams; hosts are a power of two of them, or a few. Small sets have fewer,
+# since streams do not mix.
+_MOST_STREAMS = 48
+_LEAST_OF_STREAM = 1024  # records
 _READ_BYTES = 2 << 20  # per read and file; large reads matter for gs://
 
 # What draws are for; the order's seeds have no such entry. Those of evaluation are
@@ -62,45 +75,45 @@ class RandomMap(Protocol):
         ...
 
 
-class _ShardFile(NamedTuple):
-    """What one shard reads of a file: records index, index + step, ..."""
+class _FilePart(NamedTuple):
+    """Consecutive records of a file: what a stream reads of it."""
 
     path: str
-    step: int
-    index: int
-    num_records: int  # read by this shard
+    offset: int  # bytes to begin at, and
+    skipped: int  # records of there to leave out
+    num_records: int
 
 
-def _shard_files(
-        files: Sequence[FileInfo], shard_index: int, num_shards: int
-) -> list[_ShardFile]:
-    """Divides files among shards; the shards are disjoint and complete.
-
-    With F = q·num_shards + r files, the first q·num_shards are dealt out whole. The r
-    left over are read by all shards, each taking every num_shards-th record; dealing
-    them out too would show some examples far more often than others.
-    """
-    if not 0 <= shard_index < num_shards:
-        raise ValueError(f"shard_index {shard_index} is not in 0..{num_shards - 1}.")
-    if not files:
-        raise ValueError("there are no files to read.")
-    whole = len(files) - len(files) % num_shards
-    shard = [_ShardFile(f.path, 1, 0, f.num_records)
-             for f in files[shard_index:whole:num_shards]]
-    shard += [_ShardFile(f.path, num_shards, shard_index,
-                         len(range(shard_index, f.num_records, num_shards)))
-              for f in files[whole:]]
-    if not sum(f.num_records for f in shard):
-        raise InputError(
-            f"{sum(f.num_records for f in files)} records in {len(files)} files are "
-            f"too few for {num_shards} input pipelines; create more data or use "
-            "fewer workers.")
-    return shard
+def num_streams(num_records: int, batch_size: int,
+                least: int = _LEAST_OF_STREAM) -> int:
+    """Into how many streams so many records are cut: the most that divide a batch of
+    all hosts evenly and have `least` records each; 1 if there are fewer."""
+    divided = math.gcd(batch_size, _MOST_STREAMS)
+    return max(count for count in range(1, divided + 1) if divided % count == 0
+               and (count == 1 or num_records >= count * least))
 
 
-def _order_seed(seed: int, shard_index: int) -> int:
-    """A seed for this shard, in 0..2³¹-1; shards shuffle independently."""
-    sequence = np.random.SeedSequence([seed % 2**64, shard_index])
+def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart]:
+    """The records of one of `count` streams, which differ by one record at most."""
+    total = sum(info.num_records for info in files)
+    begin, end = index * total // count, (index + 1) * total // count
+    parts, first = [], 0
+    for info in files:
+        low, high = max(begin - first, 0), min(end - first, info.num_records)
+        if low < high:
+            known = min(low // OFFSETS_EVERY, len(info.offsets) - 1)
+            parts.append(_FilePart(info.path, info.offsets[known],
+                                   low - known * OFFSETS_EVERY, high - low))
+        first += info.num_records
+    if not parts:
+        raise InputError(f"{total} records in {len(files)} files are too few for "
+                         f"{count} streams; create more data.")
+    return parts
+
+
+def _order_seed(seed: int, stream: int) -> int:
+    """A seed for this stream, in 0..2³¹-1; streams shuffle independently."""
+    sequence = np.random.SeedSequence([seed % 2**64, stream])
     return int(sequence.generate_state(1)[0] >> 1)
 
 
@@ -125,90 +138,135 @@ def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
     return draws[:, :num_draws]
 
 
-def _read_shard(path, step, index) -> tf.data.Dataset:
-    records = tf.data.TFRecordDataset(path, buffer_size=_READ_BYTES)
-    return records.shard(step, index)
+def _read_part(path, offset, skipped, num_records) -> tf.data.Dataset:
+    # tf.data.TFRecordDataset begins at the start of a file only.
+    records = tf.data.experimental.from_variant(
+        tf.raw_ops.TFRecordDatasetV2(
+            filenames=path, compression_type="", buffer_size=np.int64(_READ_BYTES),
+            byte_offsets=offset), tf.TensorSpec([], tf.string))
+    return records.skip(skipped).take(num_records)
 
 
 def training_dataset(
         files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, seed: int, *,
-        start_batch: int = 0, shard_index: int = 0, num_shards: int = 1,
-        shuffle_buffer: int = 10_000, random_map: Optional[RandomMap] = None,
+        start_step: int = 0, replicas: int = 1, shard_index: int = 0,
+        num_shards: int = 1, streams: int = 1, shuffle_buffer: int = 10_000,
+        random_map: Optional[RandomMap] = None,
 ) -> tf.data.Dataset:
     """Endless batches: dicts, name → int32 or float32 [batch_size, ...].
 
         infos = check_files(paths, spec)
         for batch in training_dataset(infos, spec, batch_size=32, seed=1).take(100):
 
-    Each epoch reads the shard's files in a new order, several at a time, and mixes
-    their records in a buffer. Batches run on over the ends of epochs, so every record
-    is seen equally often. A dataset with batch size B/2 yields the same examples in its
-    batches 2k and 2k+1 as one with batch size B in batch k: however many replicas a
-    host feeds, the host's examples of a step stay the same.
+    Each epoch reads a stream's files in a new order and mixes their records in a
+    buffer. Batches run on over the ends of epochs, so every record is seen equally
+    often. A step's rows are dealt out in order: to hosts, then to replicas.
 
     Args:
-      seed: any integer; fixes the order together with epoch and shard.
-      start_batch: batches of this size to skip: whole epochs by arithmetic, the rest by
-        reading records without parsing them.
-      shuffle_buffer: records to mix; 0 keeps the order of the files and of the records
-        in them, in every epoch.
+      batch_size: of each replica; hosts have `replicas` batches for each step.
+      seed: any integer; fixes the order together with the step.
+      start_step: steps to skip: whole epochs by arithmetic, the rest by reading records
+        without parsing them.
+      streams: of num_streams, for instance; a divisor of all rows of a step.
+      shuffle_buffer: records to mix, of all streams together; 0 keeps the order of the
+        files and of the records in them, in every epoch.
       random_map: changes each example, differently each time it comes.
     """
-    if batch_size < 1 or start_batch < 0 or shuffle_buffer < 0:
+    own_rows = batch_size * replicas
+    step_rows = own_rows * num_shards
+    if (batch_size < 1 or start_step < 0 or shuffle_buffer < 0 or not files
+            or not 0 <= shard_index < num_shards or streams < 1 or step_rows % streams):
         raise ValueError(
-            f"batch_size {batch_size}, start_batch {start_batch}, shuffle_buffer "
+            f"{len(files)} files, batch_size {batch_size}, start_step {start_step}, "
+            f"shard {shard_index} of {num_shards}, {streams} streams, shuffle_buffer "
             f"{shuffle_buffer}: out of range.")
-    shard = _shard_files(files, shard_index, num_shards)
-    start_epoch, skipped = divmod(
-        start_batch * batch_size, sum(f.num_records for f in shard))
+    first_row = shard_index * own_rows
+    rows = step_rows // streams  # that a stream fills
+    # Streams that this host reads, and which of their rows are its own.
+    begin, end = first_row // rows, -(-(first_row + own_rows) // rows)
+    others = first_row - begin * rows
 
-    @_no_autograph
-    def epoch_records(epoch):
-        records = _epoch_records(shard, epoch, _order_seed(seed, shard_index),
-                                 shuffle_buffer)
-        # After the shuffle, so that the rest comes as in a run that was not stopped.
-        return records.skip(tf.where(epoch == start_epoch, np.int64(skipped), 0))
+    serialized = _records_of_streams(
+        files, seed, range(begin, end), streams, start_step * rows, rows,
+        shuffle_buffer)
+    if own_rows != (end - begin) * rows:
+        serialized = serialized.batch((end - begin) * rows).map(_no_autograph(
+            lambda step: step[others:others + own_rows])).unbatch()
 
     @_no_autograph
     def parse(number, serialized):
         features = spec.parse(serialized)
         if random_map is None:
             return features
-        # Examples are counted over all epochs.
+        # Examples are counted over all steps.
+        step, replica = number // replicas, number % replicas
+        first = step * step_rows + first_row + replica * batch_size
         return random_map(features, draw(
-            (seed % 2**64, shard_index, _TRAINING), number * batch_size, batch_size,
-            random_map.num_draws))
+            (seed % 2**64, 0, _TRAINING), first, batch_size, random_map.num_draws))
 
-    epochs = tf.data.Dataset.range(start_epoch, np.iinfo(np.int64).max)
-    return (epochs.flat_map(epoch_records)
-            .batch(batch_size, drop_remainder=True)
-            .enumerate(start_batch)
+    return (serialized.batch(batch_size, drop_remainder=True)
+            .enumerate(start_step * replicas)
             .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
             .prefetch(tf.data.AUTOTUNE)
             .with_options(dataset_options()))
 
 
-def _epoch_records(
-        shard: list[_ShardFile], epoch: tf.Tensor, order_seed: int,
-        shuffle_buffer: int) -> tf.data.Dataset:
-    """Raw records of one epoch; called while tf.data traces `epoch_records`."""
-    paths, steps, indices, _ = zip(*shard)
-    columns = (tf.constant(paths), tf.constant(steps, tf.int64),
-               tf.constant(indices, tf.int64))
+def _records_of_streams(
+        files: Sequence[FileInfo], seed: int, own: range, streams: int, start: int,
+        rows: int, shuffle_buffer: int) -> tf.data.Dataset:
+    """Raw records of the streams `own`, in turns `rows` of each, from record `start` of
+    each on."""
+    parts = [_stream(files, stream, streams) for stream in own]
+    paths, *numbers = zip(*itertools.chain.from_iterable(parts))
+    columns = (tf.constant(paths), *(tf.constant(column, tf.int64)
+                                     for column in numbers))
+    # A stream's parts are bounds[i]:bounds[i + 1] of all.
+    bounds = tf.constant([0, *itertools.accumulate(map(len, parts))], tf.int64)
+    starts = [divmod(start, sum(part.num_records for part in stream))
+              for stream in parts]
+    start_epochs, skipped = tf.unstack(tf.constant(starts, tf.int64), axis=1)
+    seeds = tf.constant([_order_seed(seed, stream) for stream in own], tf.int64)
+
+    @_no_autograph
+    def records_of_stream(index):
+        @_no_autograph
+        def epoch_records(epoch):
+            own = [column[bounds[index]:bounds[index + 1]] for column in columns]
+            records = _epoch_records(
+                own, epoch, seeds[index], _order_seed(seed, 0) + 1,
+                max(1, _CYCLE_LENGTH // streams),
+                shuffle_buffer and -(-shuffle_buffer // streams))
+            # After the shuffle, so that the rest comes as in an unbroken run.
+            return records.skip(tf.where(
+                epoch == start_epochs[index], skipped[index], 0))
+
+        return tf.data.Dataset.range(
+            start_epochs[index], np.iinfo(np.int64).max).flat_map(epoch_records)
+
+    return tf.data.Dataset.range(len(own)).interleave(
+        records_of_stream, cycle_length=len(own), block_length=rows,
+        num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+
+
+def _epoch_records(columns: list[tf.Tensor], epoch: tf.Tensor, order_seed: tf.Tensor,
+                   graph_seed: int, cycle_length: int, shuffle_buffer: int
+                   ) -> tf.data.Dataset:
+    """Raw records of one epoch of a stream, whose parts `columns` hold; called while
+    tf.data traces `epoch_records`."""
     if not shuffle_buffer:
-        return tf.data.Dataset.from_tensor_slices(columns).flat_map(_read_shard)
+        return tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(_read_part)
 
     # Philox by name: the default may depend on the device.
     draws = tf.random.stateless_uniform(
-        [len(shard) + 1], [order_seed, epoch], minval=None, maxval=None,
-        dtype=tf.int64, alg="philox")
+        [tf.size(columns[0]) + 1], tf.stack([order_seed, epoch]), minval=None,
+        maxval=None, dtype=tf.int64, alg="philox")
     order = tf.argsort(draws[:-1], stable=True)
     columns = [tf.gather(column, order) for column in columns]
     # shuffle() mixes the global seed into its own. In a traced function, this
     # sets that of the function only, so that the program's does not matter.
-    tf.random.set_seed(order_seed + 1)
+    tf.random.set_seed(graph_seed)
     return (tf.data.Dataset.from_tensor_slices(tuple(columns))
-            .interleave(_read_shard, cycle_length=_CYCLE_LENGTH, block_length=1,
+            .interleave(_read_part, cycle_length=cycle_length, block_length=1,
                         num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
             .shuffle(shuffle_buffer, seed=draws[-1], reshuffle_each_iteration=False))
 
@@ -301,7 +359,7 @@ class RecordBatches(Batches):
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
                  evaluation: Optional[Sequence[FileInfo]], *, train_batch_size: int,
                  eval_batch_size: int, seed: int, max_eval_steps: int = 0,
-                 shuffle_buffer: int = 10_000,
+                 shuffle_buffer: int = 10_000, streams: int = 1,
                  random_map: Optional[RandomMap] = None):
         super().__init__(train_batch_size, eval_batch_size)
         self.num_evaluation_shapes = 1 if evaluation else 0
@@ -311,14 +369,13 @@ class RecordBatches(Batches):
         self._seed = seed
         self._max_eval_steps = max_eval_steps
         self._shuffle_buffer = shuffle_buffer
+        self._streams = streams
         self._random_map = random_map
 
     def training_dataset(self, shape, start_step, pipeline: Pipeline):
         return training_dataset(
-            self._train, self._spec, pipeline.batch_size, self._seed,
-            # Each replica takes a batch of its own in each step.
-            start_batch=start_step * pipeline.replicas,
-            shard_index=pipeline.shard_index, num_shards=pipeline.num_shards,
+            self._train, self._spec, seed=self._seed, start_step=start_step,
+            **pipeline._asdict(), streams=self._streams,
             shuffle_buffer=self._shuffle_buffer, random_map=self._random_map)
 
     def evaluation_dataset(self, shape, pipeline: Pipeline):

@@ -22,7 +22,7 @@ skip_gradients_aggregation=True)`.
 import collections
 import math
 import re
-from typing import Iterable, Optional, Sequence, Union
+from typing import Iterable, Mapping, Optional, Sequence, Union
 
 from absl import logging
 import tensorflow as tf
@@ -44,6 +44,7 @@ NO_DECAY_PATTERNS = ("LayerNorm", "layer_norm", "bias")
 def clip_by_global_norm(
         gradients: Iterable[Gradient], clip_norm: float = 1.0,
         count_duplicates: bool = False,
+        squares: Optional[Mapping[int, tf.Tensor]] = None,
 ) -> tuple[list[Optional[tf.Tensor]], tf.Tensor]:
     """Scales gradients down together so that their joint norm is at most `clip_norm`.
 
@@ -51,7 +52,8 @@ def clip_by_global_norm(
     stand, each occurrence of a piece apart, as the release does on CPU and GPU; by
     default rows of one piece are summed first, as on TPUs, where the published models
     were trained. Gradients that reach here dense, such as those summed over parts of a
-    batch, have no rows to tell apart.
+    batch, have no rows to tell apart; for those of some indices `squares` may give the
+    sums of squares to take instead of their own.
 
     Returns the clipped gradients, dense float32 (None stays None), and the global norm
     before clipping. Where it is not finite every gradient becomes NaN, so that no part
@@ -60,15 +62,13 @@ def clip_by_global_norm(
     if not clip_norm > 0:
         raise InputError(f"clip_norm is {clip_norm}; give a number over 0.")
     gradients = list(gradients)
-    dense = [_dense_float32(gradient) for gradient in gradients]
-    measured = [
-        tf.cast(gradient.values, tf.float32)
-        if count_duplicates and isinstance(gradient, tf.IndexedSlices) else as_dense
-        for gradient, as_dense in zip(gradients, dense)]
-    squares = [_sum_of_squares(g) for g in measured if g is not None]
+    dense = dense_float32(gradients)
+    squares = {**{index: _sum_of_squares(gradient)
+                  for index, gradient in enumerate(dense) if gradient is not None},
+               **(squares_of_rows(gradients) if count_duplicates else squares or {})}
     if not squares:
         raise ValueError("There is no gradient to clip: all of them are None.")
-    norm = tf.sqrt(tf.add_n(squares))
+    norm = tf.sqrt(tf.add_n(list(squares.values())))
     scale = clip_norm * tf.minimum(1.0 / norm, 1.0 / clip_norm)
     scale = tf.where(tf.math.is_finite(norm), scale, math.nan)
     return [None if g is None else g * scale for g in dense], norm
@@ -79,10 +79,18 @@ def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
     return 2.0 * tf.nn.l2_loss(tensor)
 
 
-def _dense_float32(gradient: Gradient) -> Optional[tf.Tensor]:
-    """A gradient as one float32 tensor; rows of the same index are summed."""
-    return None if gradient is None else tf.cast(
-        tf.convert_to_tensor(gradient), tf.float32)
+def squares_of_rows(gradients: Iterable[Gradient]) -> dict[int, tf.Tensor]:
+    """Index of each gradient that is IndexedSlices → the sum of squares of its rows,
+    those of one index apart."""
+    return {index: _sum_of_squares(tf.cast(gradient.values, tf.float32))
+            for index, gradient in enumerate(gradients)
+            if isinstance(gradient, tf.IndexedSlices)}
+
+
+def dense_float32(gradients: Iterable[Gradient]) -> list[Optional[tf.Tensor]]:
+    """Each gradient as one float32 tensor; rows of the same index are summed."""
+    return [None if gradient is None else tf.cast(
+        tf.convert_to_tensor(gradient), tf.float32) for gradient in gradients]
 
 
 def _name(variable: tf.Variable) -> str:
@@ -200,8 +208,10 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         with tf.init_scope():
             # Before anything is dropped: the patterns are checked against all.
             self.build([variable for _, variable in grads_and_vars])
-        kept = [(_dense_float32(gradient), variable)
-                for gradient, variable in grads_and_vars
+        kept = [(gradient, variable)
+                for gradient, variable in zip(
+                    dense_float32(gradient for gradient, _ in grads_and_vars),
+                    (variable for _, variable in grads_and_vars))
                 if self.trained_variables([variable])]
         return super().apply_gradients(
             kept, name=name, skip_gradients_aggregation=skip_gradients_aggregation,

@@ -1,8 +1,10 @@
 """One training step and one evaluation step, on every replica of a strategy.
 
-The order of a step is the release's: each replica computes its loss and gradients,
-clips them to a global norm, and only then are they averaged over the replicas and
-applied.
+The replicas of a step compute what one of them would of the whole batch: losses are
+divided by what they are in the whole, gradients averaged over the replicas and then
+clipped to a global norm, and dropout goes by the row of the whole batch. With
+--replica_gradients=sum each replica clips the gradients of its own mean loss, and their
+sum is applied: the release on TPU.
 """
 
 import functools
@@ -228,19 +230,44 @@ class Trainer(orbit.StandardTrainer):
             gradients = [self.scaling.unscale(gradient) for gradient in gradients]
         return loss, gradients, sums
 
-    def _compute_gradients(self, features, step, replica):
-        """Loss, clipped gradients, their norm before, and metrics of one replica."""
-        seed = tf.stack([tf.constant(self.options.random_seed, tf.int32), replica])
-        seed = tf.random.fold_in(seed, tf.cast(step, tf.int32))
-        denominators = self.task.objective.denominators(features)
+    def _compute_gradients(self, features, denominators, step, replica):
+        """Of one replica: loss, gradients, squares that count for their norm in place
+        of their own, metrics."""
+        seed = tf.random.fold_in(
+            tf.constant([self.options.random_seed, 0], tf.int32),
+            tf.cast(step, tf.int32))
+        first_row = replica * tf.shape(next(iter(features.values())))[0]
         gradients_of = (
             self._part_gradients if self.options.gradient_accumulation_steps == 1
             else self._accumulate)
-        loss, gradients, sums = gradients_of(features, denominators, seed)
-        gradients, norm = optimization.clip_by_global_norm(
-            gradients, self.options.clip_norm,
-            count_duplicates=self.options.count_duplicate_rows)
-        return loss, gradients, norm, sums
+        loss, gradients, sums = gradients_of(
+            features, denominators, tf.concat([seed, [first_row]], axis=0))
+        squares = (optimization.squares_of_rows(gradients)
+                   if self.options.count_duplicate_rows else {})
+        return loss, optimization.dense_float32(gradients), squares, sums
+
+    def _exchanged(self, context, loss, gradients, squares):
+        """Loss, clipped gradients and their norm of all replicas together."""
+        clip = functools.partial(
+            optimization.clip_by_global_norm, clip_norm=self.options.clip_norm)
+        replicas = context.num_replicas_in_sync
+        if replicas == 1:
+            return loss, *clip(gradients, squares=squares)
+        summed, norm = self.options.replica_gradients == "sum", []
+        if summed:
+            gradients, norm = clip(gradients, squares=squares)
+            squares = {}
+        asked = [] if self.stop_asked is None else [tf.identity(self.stop_asked)]
+        # One exchange for everything; the mean loss is not finite if any is.
+        loss, norm, gradients, squares, asked = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, asked])
+        if asked:
+            self.stop_agreed.assign(asked[0])
+        if summed:
+            return loss, [gradient * replicas for gradient in gradients], norm
+        # A row's gradient is its replica's divided by their number.
+        return loss, *clip(gradients, squares={
+            index: value / replicas for index, value in squares.items()})
 
     def _accumulate(self, features, denominators, seed):
         """Sums of loss, gradients and metrics over the parts of a batch."""
@@ -257,12 +284,13 @@ class Trainer(orbit.StandardTrainer):
             return row
 
         split_features = {name: split(value) for name, value in features.items()}
+        rows = tf.shape(next(iter(features.values())))[0] // parts
 
         def part_values(part):
             batch = {name: cut(value, features[name], part)
                      for name, value in split_features.items()}
             loss, gradients, sums = self._part_gradients(
-                batch, denominators, tf.random.fold_in(seed, part))
+                batch, denominators, seed + tf.stack([0, 0, part * rows]))
             return [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
 
         # The first part gives the loop's variables their shapes.
@@ -282,16 +310,13 @@ class Trainer(orbit.StandardTrainer):
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
         compute = (own_function(self._compute_gradients, jit_compile=True)
                    if self._compiles_gradients else self._compute_gradients)
-        loss, gradients, norm, sums = compute(features, step, replica)
-        if context.num_replicas_in_sync > 1:
-            # One exchange for everything; the mean loss is not finite if any is.
-            asked = [] if self.stop_asked is None else [tf.identity(self.stop_asked)]
-            loss, norm, gradients, asked = context.all_reduce(
-                tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, asked])
-            if asked:
-                self.stop_agreed.assign(asked[0])
-            if self.options.replica_gradients == "sum":
-                gradients = [g * context.num_replicas_in_sync for g in gradients]
+        denominators = self.task.objective.denominators(features)
+        if (context.num_replicas_in_sync > 1
+                and self.options.replica_gradients == "mean"):
+            denominators = context.all_reduce(
+                tf.distribute.ReduceOp.MEAN, denominators)
+        loss, gradients, squares, sums = compute(features, denominators, step, replica)
+        loss, gradients, norm = self._exchanged(context, loss, gradients, squares)
         good = tf.math.is_finite(loss + norm)
         bad = ~good & self.scaling.at_smallest if self.scaling else ~good
         seen = self.first_bad_step

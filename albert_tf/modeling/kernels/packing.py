@@ -19,10 +19,12 @@ Shapes: B batch, S sequence, N places of the packed, H width, A heads, D = H / A
 n tensors beside each other in the last axis.
 """
 
+from typing import Optional
+
 import tensorflow as tf
 
 from albert_tf.modeling.kernels import fast
-from albert_tf.modeling.kernels.plain import Parts
+from albert_tf.modeling.kernels.plain import Dropped, Parts
 
 # XLA compiles the element-wise parts for each N, so that it is a multiple of a 16th
 # of B · S.
@@ -70,6 +72,11 @@ class Padded:
                             [batch, length, heads * depth])
         hidden.set_shape([context.shape[0], context.shape[2], heads * depth])
         return hidden
+
+    def dropped(self, seeds, hidden: tf.Tensor, rate: float) -> Optional[Dropped]:
+        """Which of the units of `hidden` [..., H] stay, by layers.DropoutSeeds: the
+        same in every layout."""
+        return seeds.draw(tf.shape(hidden), rate)
 
     def parts(self, hidden: tf.Tensor) -> Parts:
         """The element-wise parts that suit `hidden` [..., H]."""
@@ -186,6 +193,12 @@ class Packed(Padded):
         found = tf.gather(tf.reshape(tensors, [-1, depth]),
                           number * self._length + position)
         return tf.reshape(found, [-1, count * heads * depth])
+
+    def dropped(self, seeds, hidden, rate):
+        size = hidden.shape[-1]
+        drawn = seeds.draw([self._batch, self._length, size], rate)
+        return drawn and drawn._replace(keep=tf.gather(
+            tf.reshape(drawn.keep, [self._most, size]), self._positions))
 
     def parts(self, hidden):
         most = self._most if self._known else hidden.shape[0]
