@@ -177,7 +177,29 @@ def _data(config) -> _Data:
     return _Data(spec, train, evaluation, vocabulary, objective, special_ids)
 
 
-def _batches(data: _Data, options, masking: Optional[MaskingOptions], config):
+def _streams(data: _Data, options, strategy) -> Optional[int]:
+    """Into how many streams the training records are cut: as in the run so far. None
+    for one of an earlier version in one process, which had one; had it several, the
+    change is warned of as that of any option."""
+    from albert_tf.checkpoints.files import holds_checkpoint
+    from albert_tf.training import distribution, input_pipeline, run_folder
+
+    made = input_pipeline.num_streams(
+        sum(info.num_records for info in data.train), options.train_batch_size)
+    kept = holds_checkpoint(options.output_dir) and run_folder.kept_options(
+        options.output_dir)
+    if not kept:
+        return made
+    if "streams" not in kept and distribution.num_processes(strategy) == 1:
+        return None
+    streams = kept.get("streams")
+    fits = isinstance(streams, int) and streams > 0 and not (
+        options.train_batch_size % streams)
+    return streams if fits else made
+
+
+def _batches(data: _Data, options, masking: Optional[MaskingOptions], config,
+             streams: Optional[int]):
     """Batches of checked files, masked while training where `masking` says so."""
     from albert_tf.masking import in_training
     from albert_tf.training import input_pipeline
@@ -186,12 +208,12 @@ def _batches(data: _Data, options, masking: Optional[MaskingOptions], config):
         data.spec, data.train, data.evaluation,
         train_batch_size=options.train_batch_size,
         eval_batch_size=options.eval_batch_size, seed=FLAGS.random_seed,
-        max_eval_steps=FLAGS.max_eval_steps,
+        max_eval_steps=FLAGS.max_eval_steps, streams=streams or 1,
         random_map=masking and in_training.DynamicMasking(
             masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size))
 
 
-def _task_options(data: _Data) -> dict[str, Any]:
+def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     """What the result depends on beside training.RunOptions, for options.json."""
     names = ("optimizer", "learning_rate", "poly_power", "num_warmup_steps",
              "start_warmup_step", "max_seq_length", "max_predictions_per_seq",
@@ -203,6 +225,8 @@ def _task_options(data: _Data) -> dict[str, Any]:
             info.path: info.num_records for info in data.evaluation or []}}
     # Only what differs from a run of the release: folders of earlier versions have
     # no such entries.
+    if streams:
+        options["streams"] = streams
     if data.sentence_objective != "order":
         options["sentence_objective"] = data.sentence_objective
     if FLAGS.dynamic_masking:
@@ -277,15 +301,17 @@ def main(argv):
     strategy = cli_flags.make_strategy()
     from albert_tf.training import loop, optimization, run_folder
 
-    task_options = _task_options(data)
+    streams = _streams(data, options, strategy) if FLAGS.do_train else None
+    task_options = _task_options(data, streams)
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:
             stack.enter_context(run_folder.held(options.output_dir, strategy))
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
         task, optimizer = _build(config, options, data.sentence_objective)
-        run = loop.Run(task, config, options, _batches(data, options, masking, config),
-                       optimizer, task_options)
+        run = loop.Run(
+            task, config, options, _batches(data, options, masking, config, streams),
+            optimizer, task_options)
         if not FLAGS.do_train:
             run.evaluate()
             return

@@ -62,10 +62,10 @@ def pytest_configure(config):
 
     if quick:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    # Two replicas on one machine, for the tests under MirroredStrategy.
+    # Replicas on one machine, for the tests under MirroredStrategy.
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * 2)
+        [tf.config.LogicalDeviceConfiguration()] * 4)
 
 
 def pytest_collection_finish():

@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _LONG = 1 << 20  # bytes of a record that is compared with its file's size
-OFFSETS_EVERY = 1024  # records from one known offset of a file to the next
+_OFFSETS_EVERY = 1024  # records from one known offset of a file to the next
 
 
 def _masked_crc(data: bytes) -> int:
@@ -126,17 +126,24 @@ def read_records(path: str) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """A TFRecord file: its path, number of records, size in bytes, and where its first
-    record begins and each that comes OFFSETS_EVERY after one of these."""
+    """A TFRecord file: its path, number of records, size in bytes, and where every
+    so many-th record begins."""
 
     path: str
     num_records: int
     num_bytes: int
     offsets: tuple[int, ...] = (0,)
+    offsets_every: int = _OFFSETS_EVERY
+
+    def near(self, record: int) -> tuple[int, int]:
+        """Bytes of the file and records after those to skip to get to a record, which
+        are numbered from 0 here."""
+        known = min(record // self.offsets_every, len(self.offsets) - 1)
+        return self.offsets[known], record - known * self.offsets_every
 
 
 def scan(path: str, chunk_size: int = 4 << 20,
-         offsets_every: int = OFFSETS_EVERY) -> FileInfo:
+         offsets_every: int = _OFFSETS_EVERY) -> FileInfo:
     """Walks over a file's headers: counts records, finds truncation and damage. Header
     checksums are verified, contents are not looked at; reads `chunk_size` bytes at a
     time."""
@@ -166,7 +173,7 @@ def scan(path: str, chunk_size: int = 4 << 20,
         raise _cut_off(path, num_records, at)
     if not num_records:
         raise _empty(path)
-    return FileInfo(path, num_records, num_bytes, tuple(offsets))
+    return FileInfo(path, num_records, num_bytes, tuple(offsets), offsets_every)
 
 
 def _example_class() -> type[message.Message]:

@@ -186,6 +186,16 @@ def dataset_options() -> tf.data.Options:
 # ---- several processes -----------------------------------------------------
 
 
+def num_processes(strategy: tf.distribute.Strategy) -> int:
+    """How many read the data, each its part of every batch."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.extended.num_hosts
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return 1
+    return sum(map(len, resolver.cluster_spec().as_dict().values()))
+
+
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process writes what there is one of."""
     resolver = strategy.cluster_resolver

@@ -29,7 +29,7 @@ from absl import logging
 from albert_tf.errors import InputError
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
-from albert_tf.records.tfrecord import OFFSETS_EVERY, FileInfo
+from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.distribution import Batches, Pipeline, dataset_options
 
 # Files that all streams read at the same time. Part of the order of examples, hence a
@@ -101,9 +101,7 @@ def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart
     for info in files:
         low, high = max(begin - first, 0), min(end - first, info.num_records)
         if low < high:
-            known = min(low // OFFSETS_EVERY, len(info.offsets) - 1)
-            parts.append(_FilePart(info.path, info.offsets[known],
-                                   low - known * OFFSETS_EVERY, high - low))
+            parts.append(_FilePart(info.path, *info.near(low), high - low))
         first += info.num_records
     if not parts:
         raise InputError(f"{total} records in {len(files)} files are too few for "

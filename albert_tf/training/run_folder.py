@@ -34,7 +34,8 @@ _UNFINISHED = re.compile(
 _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
-    "allow_partial_init", "from_scratch", "early_stopping", "recompute"))
+    "allow_partial_init", "from_scratch", "early_stopping", "recompute",
+    "gradient_accumulation_steps"))
 _SHOWN_LENGTH = 100  # characters of a value in a message
 
 
@@ -130,14 +131,23 @@ def changed_options(
 
     Empty if the folder holds no options.
     """
-    path = os.path.join(output_dir, OPTIONS_FILE)
-    if not files.exists(path):
+    old = kept_options(output_dir)
+    if not old:
         return {}
-    old = files.read_json(
-        path, "remove the file to continue without comparing the options")
     new = json.loads(json.dumps(options))
+    no_effect = _NO_EFFECT
+    if new.get("replica_gradients") != "sum":
+        no_effect |= {"num_replicas"}
     return {name: (old.get(name), new.get(name)) for name in {**old, **new}
-            if name not in _NO_EFFECT and old.get(name) != new.get(name)}
+            if name not in no_effect and old.get(name) != new.get(name)}
+
+
+def kept_options(output_dir: str) -> dict[str, Any]:
+    """The options that the folder's run started with; none if it holds none."""
+    path = os.path.join(output_dir, OPTIONS_FILE)
+    return files.read_json(
+        path, "remove the file to continue without comparing the options"
+        ) if files.exists(path) else {}
 
 
 def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:

@@ -5,6 +5,7 @@
 Odds and promises are those of test_maskers.
 """
 
+import itertools
 import types
 
 import numpy as np
@@ -186,19 +187,21 @@ def test_masks_differ_in_each_epoch_and_cover_all_words(infos):
     np.testing.assert_array_equal(hit, (ids != 0) & (ids != IDS.cls) & (ids != IDS.sep))
 
 
-@pytest.mark.parametrize("batch_size, shards", [(4, 2), (50, 1)])
-def test_a_resumed_stream_has_the_masks_of_an_unbroken_one(infos, batch_size, shards):
-    options = dict(num_shards=shards, shard_index=shards - 1)
+@pytest.mark.parametrize("batch_size, hosts", [(4, 2), (50, 1)])
+def test_a_resumed_run_has_the_masks_of_an_unbroken_one(infos, batch_size, hosts):
+    options = dict(num_shards=hosts, shard_index=hosts - 1, streams=2)
     unbroken = train(infos, batch_size, 12, **options)
     assert len(set(examples(unbroken))) > 0.98 * 12 * batch_size
     for start in (1, 9):
-        resumed = train(infos, batch_size, 2, start_batch=start, **options)
+        resumed = train(infos, batch_size, 2, start_step=start, **options)
         assert examples(resumed) == examples(unbroken[start:start + 2])
 
 
-def test_masks_do_not_depend_on_the_batch_size_or_on_threads(infos):
+def test_masks_do_not_depend_on_replicas_or_hosts_or_on_threads(infos):
     whole = examples(train(infos, 8, 8))
-    assert examples(train(infos, 4, 16)) == whole
+    assert examples(train(infos, 4, 16, replicas=2)) == whole
+    hosts = [train(infos, 4, 8, num_shards=2, shard_index=host) for host in range(2)]
+    assert examples(itertools.chain.from_iterable(zip(*hosts))) == whole
     tf.random.set_seed(99)
     dataset = input_pipeline.training_dataset(
         infos, UNMASKED, 8, 1, shuffle_buffer=5, random_map=MASK)

@@ -54,6 +54,10 @@ def test_scan_counts(path):
     # Headers and contents that lie across the ends of reads of any size.
     for chunk in (1, 7, 12, 13, frame_size(path), frame_size(path) + 3):
         assert scan(str(path), chunk) == expected
+        found = scan(str(path), chunk, offsets_every=2)
+        assert found.offsets == (0, 2 * frame_size(path), 4 * frame_size(path))
+        assert found.near(3) == (2 * frame_size(path), 1)
+        assert found.near(4) == (4 * frame_size(path), 0)
 
 
 @pytest.mark.parametrize("length", [1 << 60, (1 << 64) - 1, 1 << 21])

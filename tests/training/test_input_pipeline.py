@@ -1,6 +1,5 @@
 """Order, resuming, shards and padding of the input pipeline."""
 
-import collections
 import itertools
 import pathlib
 
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from albert_tf import records
 from albert_tf.errors import InputError
+from albert_tf.records import tfrecord
 from albert_tf.training import input_pipeline
 from tests import tiny_run
 
@@ -115,60 +115,76 @@ def test_the_global_seed_is_left_alone(infos):
 
 
 @pytest.mark.parametrize("shuffle_buffer", [0, 8, 1000])
-@pytest.mark.parametrize("batch_size, shards", [(7, 1), (8, 2), (64, 1), (90, 3)])
+@pytest.mark.parametrize("batch_size, streams", [(7, 1), (8, 2), (64, 1), (90, 3)])
 def test_resuming_gives_the_batches_of_an_unbroken_run(
-        infos, batch_size, shards, shuffle_buffer):
-    options = dict(num_shards=shards, shard_index=shards - 1,
-                   shuffle_buffer=shuffle_buffer)
+        infos, batch_size, streams, shuffle_buffer):
+    options = dict(streams=streams, shuffle_buffer=shuffle_buffer)
     unbroken = train(infos, batch_size, 18, **options)
     for start in (1, 5, 9, 16):  # inside epochs, at their ends, epochs later
-        resumed = train(infos, batch_size, 2, start_batch=start, **options)
+        resumed = train(infos, batch_size, 2, start_step=start, **options)
         assert resumed == unbroken[start:start + 2], start
 
 
 def test_resuming_at_the_very_end_of_an_epoch(infos):
     unbroken = train(infos, TOTAL // 4, 9)
     for start in (3, 4, 5, 8):
-        assert train(infos, TOTAL // 4, 1, start_batch=start) == [unbroken[start]]
+        assert train(infos, TOTAL // 4, 1, start_step=start) == [unbroken[start]]
 
 
 def test_resuming_far_away_skips_whole_epochs_by_arithmetic(infos):
     epochs = 10**11
-    assert len(train(infos, TOTAL, 1, start_batch=epochs)[0]) == TOTAL
+    assert len(train(infos, TOTAL, 1, start_step=epochs)[0]) == TOTAL
 
 
-def test_smaller_batches_hold_the_same_examples(infos):
-    whole = train(infos, 8, 12)
-    halves = train(infos, 4, 24)
-    assert [a + b for a, b in zip(halves[::2], halves[1::2])] == whole
-    resumed = train(infos, 4, 2, start_batch=2 * 5)
-    assert flat(resumed) == whole[5]
+@pytest.mark.parametrize("hosts, replicas", [(2, 1), (3, 1), (4, 1), (12, 1), (1, 3),
+                                             (2, 2)])
+@pytest.mark.parametrize("streams", [1, 2, 4, 12])
+def test_hosts_and_replicas_share_one_order(infos, streams, hosts, replicas):
+    """Those that share a stream, those with a stream and a half, those with several."""
+    rows = 12
+    whole = train(infos, rows, 10, streams=streams)
+    shares = [train(infos, rows // hosts // replicas, 10 * replicas, streams=streams,
+                    num_shards=hosts, shard_index=host, replicas=replicas)
+              for host in range(hosts)]
+    assert [flat(share[step * replicas + replica] for share in shares
+                 for replica in range(replicas)) for step in range(10)] == whole
+    resumed = train(infos, rows // hosts // replicas, replicas, streams=streams,
+                    num_shards=hosts, shard_index=hosts - 1, replicas=replicas,
+                    start_step=7)
+    assert flat(resumed) == whole[7][-rows // hosts:]
 
 
-@pytest.mark.parametrize("num_shards", [1, 2, 3, 5])
-def test_shards_are_disjoint_and_complete(infos, num_shards):
-    seen = collections.Counter()
-    for index in range(num_shards):
-        files = input_pipeline._shard_files(infos, index, num_shards)
-        own = sum(f.num_records for f in files)
-        for epoch in range(2):
-            batch, = train(infos, own, 1, num_shards=num_shards, shard_index=index,
-                           start_batch=epoch)
-            seen.update(batch)
-    assert seen == dict.fromkeys(range(TOTAL), 2)
+@pytest.mark.parametrize("streams", [1, 2, 3, 5, 8])
+def test_streams_are_disjoint_and_complete(infos, streams):
+    # Files whose records are found from one that is near.
+    infos = [tfrecord.scan(info.path, offsets_every=3) for info in infos]
+    found = [input_pipeline._stream(infos, index, streams) for index in range(streams)]
+    sizes = [sum(part.num_records for part in parts) for parts in found]
+    assert sum(sizes) == TOTAL and max(sizes) - min(sizes) <= 1
+    assert all(part.skipped < 3 for parts in found for part in parts)
+    # Each stream fills its rows of a batch, in the order of the files here.
+    numbers = np.reshape(train(infos, streams, min(sizes), streams=streams,
+                               shuffle_buffer=0), [-1, streams])
+    begins = np.cumsum([0, *sizes[:-1]])
+    np.testing.assert_array_equal(
+        numbers, begins + np.arange(min(sizes))[:, np.newaxis])
 
 
-def test_whole_files_go_to_shards_where_the_files_suffice(infos):
-    dealt = [[f.path for f in input_pipeline._shard_files(infos, i, 2)]
-             for i in range(2)]
-    paths = [f.path for f in infos]
-    assert dealt == [paths[::2], paths[1::2]]
+def test_streams_are_mixed(infos):
+    # 24 steps see three epochs of each stream of 10.
+    numbers = train(infos, 8, 15, streams=4)
+    for row in range(0, 8, 2):
+        stream = flat(step[row:row + 2] for step in numbers)
+        epochs = [stream[i:i + 10] for i in range(0, 30, 10)]
+        assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
+        assert len(set(map(tuple, epochs))) == 3 and min(epochs[0]) == 5 * row
 
 
-def test_files_left_over_are_divided_by_records(infos):
-    sizes = [sum(f.num_records for f in input_pipeline._shard_files(infos, i, 3))
-             for i in range(3)]
-    assert sizes == [11 + 3, 7 + 3, 13 + 3]
+@pytest.mark.parametrize("num_records, batch_size, streams", [
+    (10**6, 4096, 16), (10**6, 96, 48), (10**6, 20, 4), (10**6, 25, 1),
+    (16 * 1024, 32, 16), (16 * 1024 - 1, 32, 8), (1000, 32, 1), (3 * 1024, 6, 3)])
+def test_number_of_streams(num_records, batch_size, streams):
+    assert input_pipeline.num_streams(num_records, batch_size) == streams
 
 
 def test_more_files_than_are_read_at_a_time(tmp_path):
@@ -182,18 +198,18 @@ def test_more_files_than_are_read_at_a_time(tmp_path):
     infos = records.check_files(paths, SPEC)
     unbroken = train(infos, 42, 4)
     assert all(len(set(batch)) == 42 for batch in unbroken)
-    assert train(infos, 6, 21, start_batch=7) == [
+    assert train(infos, 6, 21, start_step=7) == [
         b for whole in unbroken[1:] for b in np.reshape(whole, [7, 6]).tolist()]
 
 
-def test_too_few_records_for_the_shards(infos):
+def test_too_few_records_for_the_streams(infos):
     with pytest.raises(InputError, match="7 records in 1 files are too few for 8"):
-        train(infos[1:2], 1, 1, num_shards=8, shard_index=7)
+        train(infos[1:2], 8, 1, streams=8)
 
 
 @pytest.mark.parametrize("options", [
-    dict(batch_size=0), dict(batch_size=2, start_batch=-1),
-    dict(batch_size=2, num_shards=2, shard_index=2),
+    dict(batch_size=0), dict(batch_size=2, start_step=-1),
+    dict(batch_size=2, num_shards=2, shard_index=2), dict(batch_size=8, streams=3),
     dict(batch_size=2, shuffle_buffer=-1), dict(batch_size=2, infos=[])])
 def test_training_arguments_out_of_range(infos, options):
     with pytest.raises(ValueError):
@@ -206,7 +222,7 @@ def test_two_replicas_share_a_step_as_one_would_see_it(infos):
     iterator = iter(strategy.distribute_datasets_from_function(
         lambda context: input_pipeline.training_dataset(
             infos, SPEC, context.get_per_replica_batch_size(8), 1, shuffle_buffer=8,
-            start_batch=2 * 3, num_shards=context.num_input_pipelines,
+            start_step=3, replicas=2, num_shards=context.num_input_pipelines,
             shard_index=context.input_pipeline_id)))
     steps = []
     for _ in range(8):

@@ -112,11 +112,10 @@ def test_golden_run_whole(name, final, golden_records):
 # ---- replicas --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how, divisor", [("mean", 2), ("sum", 1)])
-def test_replicas_clip_before_they_average_or_sum(how, divisor):
+def test_replicas_clip_before_they_sum():
     """Each by its own norm, and with its own number of masked pieces."""
     [batch] = uneven_batches(1)
-    two = training(replicas=2, clip_norm=0.5, replica_gradients=how)
+    two = training(replicas=2, clip_norm=0.5, replica_gradients="sum")
     row = two.run([batch], 1)[0]
 
     model = models.AlbertForPreTraining(tiny_run.config(num_hidden_layers=1))
@@ -137,7 +136,7 @@ def test_replicas_clip_before_they_average_or_sum(how, divisor):
     assert row["total_loss"] == pytest.approx(np.mean(losses), rel=1e-6)
     assert row["gradient_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     optimizer = tiny_run.optimizer(model)
-    joined = [tf.constant((a + b) / divisor, tf.float32) for a, b in zip(*clipped)]
+    joined = [tf.constant(a + b, tf.float32) for a, b in zip(*clipped)]
     optimizer.apply_gradients(zip(joined, model.trainable_variables))
     expected = tf1_tensors(model) | {n: s.numpy() for n, s in optimizer.slots.items()}
     assert_close(two.state(), expected, 1e-5)

@@ -1,0 +1,136 @@
+"""Any number of replicas and processes trains the same model: the same batches, masks
+and dropout, and losses and weights within rounding.
+
+    python -m pytest tests/training/test_replicas.py
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.checkpoints.tf1 import load_tf1_tensors
+from albert_tf.masking.in_training import DynamicMasking
+from albert_tf.masking.options import MaskingOptions, SpecialIds
+from albert_tf.modeling import models
+from albert_tf.records.checks import check_files, unmasked_spec
+from albert_tf.records.tfrecord import RecordWriter
+from albert_tf.training import input_pipeline, loop, objectives
+from albert_tf.training.options import RunOptions, StepOptions
+from tests import tiny_run
+from tests.finetuning.test_length_batching import SHAPES, make_table
+
+STEPS, BATCH = 6, 8
+IDS = SpecialIds(cls=2, sep=3, mask=tiny_run.MASK_ID)
+DROPOUT = dict(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+
+
+def train(task, config, batches, output_dir, num_steps, **options):
+    load_tf1_tensors(task.model, tiny_run.weights_of(task.model))
+    loop.Run(task, config, RunOptions(
+        str(output_dir), num_train_steps=num_steps, train_batch_size=BATCH,
+        iterations_per_loop=1, step=StepOptions(clip_norm=0.5, **options)),
+        batches, tiny_run.optimizer(task.model)).train()
+
+
+def pretrain(path, output_dir, num_steps, streams=4, **options):
+    """Trains in the current strategy, with masks that are drawn while it does."""
+    config = tiny_run.config(**DROPOUT)
+    spec = unmasked_spec(tiny_run.SPEC)
+    batches = input_pipeline.RecordBatches(
+        spec, check_files([str(path)], spec), None, train_batch_size=BATCH,
+        eval_batch_size=BATCH, seed=1, streams=streams, shuffle_buffer=12,
+        random_map=DynamicMasking(
+            MaskingOptions(tiny_run.PREDICTIONS, masked_lm_prob=0.4), IDS,
+            tiny_run.LENGTH, tiny_run.VOCAB_SIZE))
+    train(tiny_run.task(models.AlbertForPreTraining(config)), config, batches,
+          output_dir, num_steps, **options)
+
+
+def finetune(make, table, objective, output_dir, num_steps, **options):
+    from albert_tf.finetuning.length_batching import FeatureBatches, Padded
+
+    config = tiny_run.config(
+        **DROPOUT, vocab_size=100, max_position_embeddings=SHAPES[-1])
+    batches = FeatureBatches(
+        Padded(table, SHAPES), train_batch_size=BATCH, num_steps=num_steps, seed=1)
+    train(objectives.Task(make(config), objective, "loss"), config, batches,
+          output_dir, num_steps, **options)
+
+
+TASKS = {
+    "pretraining": pretrain,
+    "regression": lambda path, *rest, **options: finetune(
+        lambda config: models.AlbertForSequenceClassification(config, 1),
+        make_table("regression"), objectives.REGRESSION, *rest, **options),
+    "choices": lambda path, *rest, **options: finetune(
+        models.AlbertForMultipleChoice, make_table("choices"), objectives.CHOICE,
+        *rest, **options),
+    "spans": lambda path, *rest, **options: finetune(
+        models.AlbertForConditionalSpans, make_table("spans"),
+        objectives.CONDITIONAL_SPANS, *rest, **options)}
+
+
+@pytest.fixture(name="path")
+def _path(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
+    path = str(tmp_path / "train.tfrecord")
+    with RecordWriter(path) as writer:
+        for values in tiny_run.examples(50):
+            # Every piece is a word.
+            writer.write(tiny_run.SPEC.serialize(
+                {**values, "token_boundary": values["input_mask"]}))
+    return path
+
+
+def assert_same_run(one, other):
+    rows, other_rows = (
+        list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()))
+        for folder in (one, other))
+    assert [row["step"] for row in rows] == [row["step"] for row in other_rows] == (
+        list(range(1, STEPS + 1)))
+    for row, other_row in zip(rows, other_rows):
+        for name in row.keys() - {"split", "steps_per_second"}:
+            assert row[name] == pytest.approx(
+                other_row[name], rel=1e-4 if "loss" in name else 1e-3, abs=1e-5), name
+    reader, other_reader = (
+        tf.train.load_checkpoint(str(folder)) for folder in (one, other))
+    for name in reader.get_variable_to_shape_map():
+        if "OBJECT_GRAPH" in name or "save_counter" in name:
+            continue
+        # The gradient of the key's bias is 0 but for rounding errors.
+        np.testing.assert_allclose(
+            reader.get_tensor(name), other_reader.get_tensor(name), rtol=0,
+            atol=1e-3 if "key/bias" in name else 2e-5, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task, replicas, options", [
+    ("pretraining", 2, {}), ("pretraining", 4, dict(gradient_accumulation_steps=2)),
+    *((task, replicas, {}) for task in ("regression", "choices", "spans")
+      for replicas in (2, 4))])
+def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
+    TASKS[task](path, tmp_path / "one", STEPS)
+    with tiny_run.strategy(replicas).scope():
+        TASKS[task](path, tmp_path / "several", STEPS, **options)
+    assert_same_run(tmp_path / "one", tmp_path / "several")
+
+
+def test_a_run_continues_on_another_number_of_replicas(path, tmp_path):
+    TASKS["pretraining"](path, tmp_path / "one", STEPS)
+    for replicas, steps in ((2, 3), (4, STEPS)):
+        with tiny_run.strategy(replicas).scope():
+            TASKS["pretraining"](path, tmp_path / "several", steps)
+    assert_same_run(tmp_path / "one", tmp_path / "several")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_processes_train_as_one(workers, path, tmp_path):
+    TASKS["pretraining"](path, tmp_path / "one", STEPS)
+    processes = start_workers(*[[path, str(tmp_path / "several"), str(STEPS)]] * workers,
+                              program=("-m", "tests.worker"))
+    for process in processes:
+        finish(process)
+    assert_same_run(tmp_path / "one", tmp_path / "several")
