@@ -27,6 +27,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,40 @@ import traceback
 
 ROOT = pathlib.Path(__file__).parent.parent
 WRITTEN = ("--output_dir=", "--export_dir=", "--cached_dir=")
+
+
+# ---- one command -----------------------------------------------------------
+
+
+def start_program(args, **environment):
+    """Python with these arguments, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, *args], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env={**os.environ, **environment})
+
+
+def finish(process, status=0):
+    """What a process wrote, once it has ended."""
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == status, output
+    assert "Traceback" not in output, output
+    return output
+
+
+def start_cluster(*programs):
+    """One worker of a cluster for each of the programs."""
+    sockets = [socket.socket() for _ in programs]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    addresses = ["127.0.0.1:%d" % each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return [start_program(args, TF_CONFIG=json.dumps(
+        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}))
+            for index, args in enumerate(programs)]
+
+
+# ---- several, by name ------------------------------------------------------
 
 
 class Commands:

@@ -8,7 +8,6 @@ import sys
 
 import tensorflow as tf
 
-from tests import tiny_run
 from tests.training.test_replicas import pretrain
 
 

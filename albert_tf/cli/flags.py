@@ -283,12 +283,13 @@ def define_training_flags(**defaults: Any) -> None:
         "Fixes initial weights, the order of the data, masks and dropout.",
         lower_bound=0, upper_bound=MOST)
     flags.DEFINE(Number(), "clip_norm", 1.0,
-                 "Largest global norm of the gradients of each replica.")
+                 "Largest global norm of a step's gradients.")
     flags.DEFINE_enum(
         "replica_gradients", "mean", ["mean", "sum"],
-        "What of the replicas' clipped gradients is applied. The mean, so that results "
-        "do not depend on their number, or the sum, as the release does on TPUs: the "
-        "optimizer divides by their size, and epsilon alone then counts less.")
+        "How replicas join their gradients. mean: as one replica would compute the "
+        "whole batch, so that results do not depend on their number; sum, as the release "
+        "on TPUs: each divides its loss by its own weights and clips its own gradients, "
+        "which are summed, so that the optimizer's epsilon counts less.")
     flags.DEFINE_bool(
         "sparse_gradient_norm", False,
         "Count the rows of an embedding gradient apart where a piece occurs twice, "

@@ -168,8 +168,10 @@ class AlbertForMultipleChoice(_EncoderWithHead):
             flat[name].set_shape([
                 ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
                 ids.shape[2]])
-        if seed is not None and len(seed) == 3:
-            seed = seed * tf.stack([1, 1, choices])
+        if training:
+            seed = given_or_drawn(seed)
+            # The number of a part's first row counts sequences here.
+            seed = seed * tf.stack([1, 1, choices])[:seed.shape[0]]
         pooled, seeds = self._pooled(flat, training, seed, computation)
         pooled = seeds.dropout(pooled, self.dropout_prob)
         logits = tf.reshape(self.output_layer(pooled), [-1, choices])

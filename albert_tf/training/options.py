@@ -16,8 +16,10 @@ class StepOptions:
       gradient_accumulation_steps: parts in which each replica computes its batch;
         memory falls, and the result is that of the whole batch.
       random_seed: of dropout.
-      clip_norm: largest global norm of a replica's gradients.
-      replica_gradients: "mean" over the replicas, or "sum", as the release on TPU.
+      clip_norm: largest global norm of the gradients.
+      replica_gradients: "mean": the replicas compute one step of the whole batch; "sum":
+        each clips the gradients of its own mean loss, and their sum is applied, as the
+        release on TPU.
       count_duplicate_rows: the norm counts the rows of an embedding gradient apart
         where a piece occurs twice, as the release does on CPU and GPU.
       jit_compile: compile the step with XLA. TPUs always do.

@@ -5,13 +5,9 @@ trains, several workers.
 """
 
 import json
-import os
 import random
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -24,8 +20,7 @@ from albert_tf.masking.options import SpecialIds
 from albert_tf.modeling import models
 from albert_tf.training import log as run_log
 from tests import tiny_run
-from tests.commands import run_commands
-from tests.helpers import ROOT
+from tests.commands import finish, run_commands, start_cluster, start_program
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
 SCRIPT = "run_pretraining.py"
@@ -53,17 +48,8 @@ def arguments(data, **changes):
             for name, value in values.items() if value is not None]
 
 
-def start(args, program=(SCRIPT,), **environment):
-    return subprocess.Popen(
-        [sys.executable, *program, *args], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, env={**os.environ, **environment})
-
-
-def finish(process, status=0):
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == status, output
-    assert "Traceback" not in output, output
-    return output
+def start(args):
+    return start_program([SCRIPT, *args])
 
 
 def write(path, rows):
@@ -479,23 +465,9 @@ def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
 # ---- several workers -------------------------------------------------------
 
 
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def start_workers(args, other_args=None, program=(SCRIPT,)):
+def start_workers(args, other_args=None):
     """Two workers; the second with other arguments where they are given."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    return [start(given, program,
-                  TF_CONFIG=json.dumps({"cluster": {"worker": addresses},
-                                        "task": {"type": "worker", "index": index}}))
-            for index, given in enumerate((args, other_args or args))]
+    return start_cluster([SCRIPT, *args], [SCRIPT, *(other_args or args)])
 
 
 def worker_arguments(data, folder, **changes):
@@ -563,23 +535,3 @@ def test_only_the_chief_writes_and_workers_start_together(data, tmp_path):
     # The second does not see the checkpoint of the first.
     for worker in start_workers(args(0), args(1)):
         assert "the workers start at different steps ([10, 0])" in finish(worker, 1)
-
-
-@pytest.mark.slow
-def test_two_workers_make_the_steps_of_two_replicas(tmp_path):
-    path = tmp_path / "even.tfrecord"
-    write(path, tiny_run.examples(50, 1, masked=2))
-    program = ("-m", "tests.worker")
-    one = start([str(path), str(tmp_path / "one")], program)
-    workers = start_workers([str(path), str(tmp_path / "two")], program=program)
-    for process in (one, *workers):
-        finish(process)
-    for row, other in zip(metrics(tmp_path / "one"), metrics(tmp_path / "two")):
-        assert row["masked_lm_loss"] == pytest.approx(other["masked_lm_loss"], rel=5e-6)
-    found, expected = (
-        stored(tmp_path / name, "model.ckpt-10", STATE) for name in ("two", "one"))
-    for key, value in expected.items():
-        # The gradient of the key's bias is 0 but for rounding errors.
-        tolerance = 1e-3 if "key/bias" in key else 1e-5
-        np.testing.assert_allclose(
-            found[key], value, rtol=0, atol=tolerance, err_msg=key)
