@@ -176,6 +176,23 @@ def test_units_dropped_on_cpus_depend_on_the_seed_alone():
     assert not np.array_equal(units("float32", [3, 5]), found)
 
 
+@pytest.mark.parametrize("on_cpu", [False, True])
+@pytest.mark.parametrize("shape", [[6, 5], [6, 2, 3, 7], [6, 16]])
+def test_a_part_of_a_batch_drops_what_the_whole_would(shape, on_cpu, monkeypatch):
+    monkeypatch.setattr(fused, "on_cpu", lambda: on_cpu)
+
+    def drawn(seed, rows):
+        seeds = DropoutSeeds(tf.constant(seed), purpose=7)
+        return [seeds.draw([rows, *shape[1:]], rate).keep.numpy()
+                for rate in (0.3, 0.7)]
+
+    whole = drawn([3, 4], 6)
+    for first, rows in ((0, 2), (2, 4), (5, 1)):
+        for part, of in zip(drawn([3, 4, first], rows), whole):
+            np.testing.assert_array_equal(part, of[first:first + rows])
+    assert len({row.tobytes() for row in whole[0]}) > 3
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_gradients_of_biases_are_summed_in_float32(dtype):
     """In bfloat16 a sum of ones would end at 256."""
