@@ -230,20 +230,19 @@ def test_one_trace_takes_every_mask(fast):
 
 
 def test_layers_compute_pieces_alone(fast):
-    """Dropout is drawn for as many numbers as the layers compute."""
     model = AlbertModel(tiny_run.config(hidden_dropout_prob=0.1))
     features = inputs((2, 1, 1, 1))  # 5 of 28: with a spare place 6.
-    drawn = []
+    computed = []
 
-    class Recorder(layers.DropoutSeeds):
-        def draw(self, shape, rate):
-            drawn.append(list(np.array(shape)))
+    class Recorder(packing.Packed):
+        def dropped(self, seeds, hidden, rate):
+            computed.append(hidden.shape)
 
-    layout = packing.Packed(tf.constant(features["input_mask"]))
+    layout = Recorder(tf.constant(features["input_mask"]))
     bias = tf.zeros([4, 1, 1, LENGTH])
-    model.encoder(tf.zeros([4, LENGTH, 4]), bias, Recorder(None), layout=layout)
-    attention = [4, 2, LENGTH, LENGTH]
-    assert drawn == 2 * [attention, [6, 8], [6, 8]]
+    model.encoder(tf.zeros([4, LENGTH, 4]), bias, layers.DropoutSeeds(None),
+                  layout=layout)
+    assert computed == 2 * [[6, 8], [6, 8]]
 
 
 @pytest.mark.parametrize("make", [

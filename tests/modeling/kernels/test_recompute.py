@@ -90,5 +90,6 @@ def test_draws_of_dropout_are_made_again():
         tf.TensorSpec([2], tf.int32)).graph
     draws = [number for op, number in same_computations(graph).items()
              if "RandomUniform" in op.type and op.outputs[0].shape.rank]
-    # Of the embeddings, and of three places in each of two layers, twice.
-    assert len(draws) == len(set(draws)) == 1 + 2 * 3 * 2
+    # Of the embeddings, and of three places in each of two layers, twice; each bytes
+    # and the word that rounds their threshold.
+    assert len(draws) == len(set(draws)) == 2 * (1 + 2 * 3 * 2)
