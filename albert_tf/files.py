@@ -35,6 +35,8 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
 _ZSTD_STEP = 1024
 _DIGEST_STEP = 4 << 20
 _MOST_COMMAS = 32  # in one name, quotes apart
+# Errors of names that stand for no file: among them those that no file can have.
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 # What no text holds, and how JSON may say it all the same.
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 _NO_CHARACTER_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -218,8 +220,11 @@ def remove(path: str) -> None:
         if _gfile().exists(path):
             _gfile().remove(path)
     else:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             os.remove(path)
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
 
 
 def remove_folder(path: str) -> None:

@@ -58,6 +58,13 @@ def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text, wrong
         "\U0001f600", r"\u0000", 1.5]
 
 
+def test_a_name_that_no_file_can_have_is_not_there(tmp_path):
+    path = str(tmp_path / ("x" * 5000))
+    with pytest.raises((InputError, Interruption), match="File name too long"):
+        files.write(path, b"1")
+    files.remove(path)
+
+
 def test_files_and_folders_get_their_names_together(tmp_path):
     paths = [str(tmp_path / "new" / name) for name in ("a", "model/")]
     with files.staged(*paths) as (file, folder):

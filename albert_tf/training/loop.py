@@ -136,6 +136,8 @@ class Run:
         # 4. The folder: leftovers of a kill go, the options are kept or compared.
         first = self.current_step
         log = None
+        if first:
+            run_folder.check_best(self.options.output_dir)
         if self.chief:
             run_folder.remove_unfinished(self.options.output_dir)
             run_folder.keep_options(

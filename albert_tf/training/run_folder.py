@@ -5,6 +5,7 @@ All of it goes through tf.io.gfile, so that the folder may be gs://bucket/folder
 
 import contextlib
 import json
+import math
 import os
 import re
 from typing import Any, Mapping
@@ -16,7 +17,9 @@ from albert_tf import files, locks
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, check_finite, damage_explained,
     earlier_hint)
+from albert_tf.errors import InputError
 from albert_tf.training import distribution
+from albert_tf.training.log import METRICS_FILE
 
 BEST_FILE = "best_metric.json"
 OPTIONS_FILE = "options.json"
@@ -88,6 +91,16 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
 def _holds(path: str, part: str) -> bool:
     """Whether a checkpoint holds variables of a part of tf.train.Checkpoint."""
     return any(name.startswith(f"{part}/") for name, _ in tf.train.list_variables(path))
+
+
+def check_best(output_dir: str) -> None:
+    """Refuses a damaged file of the best metric so far, which orbit reads."""
+    path = os.path.join(output_dir, BEST_FILE)
+    advice = f"write the best value in {METRICS_FILE} beside it into it"
+    if files.exists(path):
+        value = files.read_json(path, advice)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise InputError(f"{path}: not a number; {advice}.")
 
 
 def held(output_dir: str, strategy: tf.distribute.Strategy

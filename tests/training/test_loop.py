@@ -448,7 +448,9 @@ def overwrite(name, content):
     *((overwrite("checkpoint", content), "checkpoint: damaged, it names no "
        "checkpoint; give --resume_from=12 to go on from")
       for content in ("", "\0\0\0\0", "no list")),
-    (overwrite("options.json", "{"), "options.json, line 1: not JSON")])
+    (overwrite("options.json", "{"), "options.json, line 1: not JSON"),
+    *((overwrite("best_metric.json", content), "best_metric.json.*: not .*; write the "
+       "best value in metrics.jsonl") for content in ("", "NaN", '"x"', "[" * 10**5))])
 def test_damaged_folder(spoil, message, copy, data):
     spoil(copy)
     with pytest.raises(InputError, match=message):
