@@ -339,6 +339,8 @@ def write_safetensors(path: str, tensors: Mapping[str, Tensor], dtype: str) -> N
             dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data,
             data_len=array.nbytes) for name, array in arrays.items()},
         path, metadata={"format": "pt"})
+    # The package lets nobody else read it.
+    os.chmod(path, os.stat(os.path.dirname(path)).st_mode & 0o666)
 
 
 def _narrowed(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -152,6 +152,8 @@ def test_layers_that_share_nothing_become_groups(tmp_path):
     convert(path, str(tmp_path / "hf"), "hf")
     assert formats.read(str(tmp_path / "hf")).config.num_hidden_groups == 4
     assert_same(str(tmp_path / "hf"), tensors)
+    modes = {path.name: path.stat().st_mode for path in (tmp_path / "hf").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -5,6 +5,9 @@
 
 import http.server
 import json
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -18,7 +21,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
-from tests.helpers import FIXTURES
+from tests.helpers import FIXTURES, ROOT
 
 IDS = np.array([[2, 7, 9, 3, 0], [2, 11, 3, 0, 0]])
 INPUTS = {"input_ids": IDS, "input_mask": (IDS > 0).astype("i4")}
@@ -212,8 +215,8 @@ def test_another_config_is_warned_of(tmp_path, caplog):
 # ---- hubs ------------------------------------------------------------------
 
 
-class _HuggingFace(http.server.BaseHTTPRequestHandler):
-    """The part of the hub that fetching a model needs."""
+class _Hubs(http.server.BaseHTTPRequestHandler):
+    """The part of Hugging Face and Kaggle that fetching a model needs."""
 
     folder = FIXTURES / "interop" / "hf" / "seqcls_regression"
     commit = "0" * 40
@@ -221,11 +224,15 @@ class _HuggingFace(http.server.BaseHTTPRequestHandler):
     def do_GET(self, body=True):
         path = self.path.split("?")[0]
         name = path.rpartition("/")[2]
-        if path.startswith("/api/models/me/tiny"):
+        files = sorted(self.folder.iterdir())
+        if path.startswith("/api/models/me/tiny/tree/"):
+            content = json.dumps([
+                {"type": "file", "path": file.name, "oid": "1" * 40,
+                 "size": file.stat().st_size} for file in files]).encode()
+        elif path.startswith("/api/models/me/tiny"):
             content = json.dumps({
                 "id": "me/tiny", "sha": self.commit, "private": False,
-                "siblings": [{"rfilename": file.name} for file in self.folder.iterdir()]
-            }).encode()
+                "siblings": [{"rfilename": file.name} for file in files]}).encode()
         elif path.startswith("/me/tiny/resolve/") and (self.folder / name).exists():
             content = (self.folder / name).read_bytes()
         else:
@@ -245,31 +252,68 @@ class _HuggingFace(http.server.BaseHTTPRequestHandler):
     def do_HEAD(self):
         self.do_GET(body=False)
 
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        known = asked["modelSlug"] == "tiny"
+        content = json.dumps({"versionNumber": 1, "files": [
+            {"name": file.name, "size": file.stat().st_size,
+             "creationDate": "2026-01-01T00:00:00Z"} for file in self.folder.iterdir()]
+            } if known else {"code": 404, "message": "not found"}).encode()
+        kind = "application/json"
+        if "Download" in self.path:
+            content = (self.folder / asked["path"]).read_bytes()
+            kind = "application/octet-stream"
+        self.send_response(200 if known else 404)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
     def log_message(self, *args):
         pass
 
 
 @pytest.fixture(name="server")
-def _server(tmp_path, monkeypatch):
-    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HuggingFace)
+def _server():
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hubs)
     threading.Thread(target=made.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{made.server_address[1]}"
     made.shutdown()
     made.server_close()
 
 
-def test_a_name_at_hugging_face(server, tmp_path, monkeypatch):
-    package = pytest.importorskip("huggingface_hub")
-    # Read when the package was imported.
-    monkeypatch.setattr(package.constants, "ENDPOINT", server)
-    monkeypatch.setattr(package.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    for module in (package.hf_api, package.file_download):
-        if hasattr(module, "ENDPOINT"):
-            monkeypatch.setattr(module, "ENDPOINT", server)
-    found = formats.read("hf://me/tiny")
-    assert found.heads == {"classification": 1}
-    with pytest.raises(InputError, match="hf://me/other: cannot be fetched"):
-        formats.read("hf://me/other")
+def fetched(name, server, tmp_path, before=""):
+    """In a process of its own: the package reads its settings when it is imported."""
+    code = (f"{before}\nfrom albert_tf.checkpoints import formats\n"
+            f"print(formats.read({name!r}).heads)")
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+        check=False, env={**os.environ, "HF_ENDPOINT": server,
+                          "HF_HOME": str(tmp_path / "cache"),
+                          "KAGGLEHUB_CACHE": str(tmp_path / "kaggle"),
+                          "KAGGLE_CONFIG_DIR": str(tmp_path / "no_account"),
+                          "HF_HUB_DISABLE_XET": "1"})
+
+
+def test_a_name_at_hugging_face(server, tmp_path):
+    pytest.importorskip("huggingface_hub")
+    for name in ("hf://me/tiny", "hf://me/tiny@main"):
+        done = fetched(name, server, tmp_path)
+        assert done.stdout == "{'classification': 1}\n", done.stderr
+    done = fetched("hf://me/other", server, tmp_path)
+    assert "InputError: hf://me/other: cannot be fetched" in done.stderr
+
+
+def test_a_handle_of_kaggle(server, tmp_path):
+    pytest.importorskip("kagglehub")
+    before = ("from kagglesdk import kaggle_env as env\nfor name in env._env_to_endpoint: "
+              f"env._env_to_endpoint[name] = {server!r}")
+    for name in ("kaggle://me/tiny/tensorFlow2/base",
+                 "https://www.kaggle.com/models/me/tiny/tensorFlow2/base/1"):
+        done = fetched(name, server, tmp_path, before)
+        assert done.stdout.endswith("{'classification': 1}\n"), done.stderr
+    done = fetched("kaggle://me/other/tensorFlow2/base", server, tmp_path, before)
+    assert "InputError: kaggle://me/other/tensorFlow2/base: cannot be" in done.stderr
 
 
 @pytest.mark.parametrize("path, words", [
@@ -281,6 +325,6 @@ def test_names_that_are_none(path, words):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "kagglehub", None)
+    monkeypatch.setitem(sys.modules, "kagglehub", None)
     with pytest.raises(InputError, match="needs the package kagglehub: pip install"):
         hub.local("kaggle://google/albert/tensorFlow1/base")

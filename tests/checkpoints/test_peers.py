@@ -1,0 +1,94 @@
+"""What is written here is read back by the libraries themselves.
+
+    python -m tests.peers && python -m pytest -m peers tests/checkpoints/test_peers.py
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.convert import convert
+from albert_tf.checkpoints.load import load
+from albert_tf.errors import InputError
+from tests import peers
+from tests.checkpoints.test_convert import TINY, stored
+from tests.golden.interop import FIXTURE_FOLDERS, case, config
+from tests.helpers import FIXTURES, SHARED
+
+pytestmark = pytest.mark.peers
+FORMAT = {"transformers5": "hf", "transformers4": "hf", "keras_hub": "keras_hub",
+          "tf_models": "tf_models"}
+
+
+def compare(peer, jobs, tmp_path):
+    """Outputs of a peer and of `load` for [folder, inputs], within 1e-5."""
+    listed = []
+    for number, (folder, inputs) in enumerate(jobs):
+        given = tmp_path / f"{number}.inputs.npz"
+        np.savez(given, **inputs)
+        listed.append([folder, str(given), str(tmp_path / f"{number}.outputs.npz")])
+    (tmp_path / "jobs.json").write_text(json.dumps(listed))
+    peers.run(peer, peers.PEERS[peer], tmp_path / "jobs.json")
+    for (folder, inputs), (_, _, outputs) in zip(jobs, listed):
+        found = dict(np.load(outputs))
+        ours = load(folder).model(inputs, training=False)
+        assert found
+        for name, value in found.items():
+            if name in ("mlm_logits", "pooled_output") and name not in ours:
+                continue  # A pooler that transformers adds.
+            np.testing.assert_allclose(value, ours[name], atol=1e-5, rtol=1e-5,
+                                       err_msg=f"{folder}: {name}")
+
+
+@pytest.mark.parametrize("peer", peers.PEERS)
+def test_models(peer, tmp_path):
+    if not peers.python_of(peer).exists():
+        pytest.skip("python -m tests.peers makes the environments")
+    jobs = []
+    for name in FIXTURE_FOLDERS:
+        path, inputs, _ = case(FIXTURES / "interop" / name)
+        output = str(tmp_path / name.replace("/", "_"))
+        try:
+            convert(path, output, FORMAT[peer], config(FIXTURES / "interop" / name))
+        except InputError:
+            continue  # What has no counterpart; see test_convert.
+        if FORMAT[peer] == "hf":
+            inputs.pop("masked_lm_positions", None)
+        elif "masked_lm" in formats.read(output).heads:
+            inputs.setdefault("masked_lm_positions",
+                              np.zeros([len(inputs["input_ids"]), 1], "i4"))
+        jobs.append((output, inputs))
+    assert len(jobs) > 5
+    compare(peer, jobs, tmp_path)
+
+
+def test_the_release_s_format_by_transformers_4(tmp_path):
+    jobs = []
+    for name in ("pretraining_bfloat16", "pretraining_bin_4_30", "pretraining_sharded"):
+        path, inputs, _ = case(FIXTURES / "interop" / "hf" / name)
+        convert(path, str(tmp_path / name), "tf1")
+        jobs.append((str(tmp_path / name), inputs))
+    compare("transformers4", jobs, tmp_path)
+
+
+# Of the 6,098 lines of dev.txt: "1,050" and the like.
+MAY_DIFFER = 1
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("peer", ["transformers5", "transformers4"])
+def test_ids_of_wikipedia(peer, tmp_path):
+    path, _ = stored(tmp_path / "tf1", TINY.replace(vocab_size=30000), {})
+    model = SHARED / "data" / "spm_en" / "30k-clean.model"
+    (tmp_path / "tf1" / model.name).write_bytes(model.read_bytes())
+    convert(path, str(tmp_path / "hf"), "hf")
+    text = SHARED / "data" / "wiki_en" / "dev.txt"
+    peers.run(peer, peers.PEERS[peer], "--ids", tmp_path / "hf", text,
+              tmp_path / "ids.json")
+    lines = text.read_text("utf-8").split("\n")
+    found = json.loads((tmp_path / "ids.json").read_text())
+    expected = load(path).tokenizer.encode_batch(lines)
+    differing = [line for line, a, b in zip(lines, found, expected) if a != b]
+    assert len(found) == len(lines) and len(differing) <= MAY_DIFFER, differing

@@ -1,0 +1,46 @@
+"""Other libraries read what convert_checkpoint.py writes, each in an environment of its
+own. Run as a module it makes the environments, in .peers or $ALBERT_TF_PEERS:
+
+    python -m tests.peers && python -m pytest -m peers
+
+A peer's script here takes a JSON file: a list of [folder, inputs.npz, outputs.npz].
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from tests.helpers import ROOT
+
+HERE = pathlib.Path(__file__).parent
+ENVIRONMENTS = pathlib.Path(os.environ.get("ALBERT_TF_PEERS", ROOT / ".peers"))
+# Environment → the script that reads with it; its packages are in NAME.txt.
+PEERS = {"transformers5": "read_transformers.py", "transformers4": "read_transformers.py",
+         "keras_hub": "read_keras_hub.py", "tf_models": "read_tf_models.py"}
+
+
+def python_of(peer: str) -> pathlib.Path:
+    return ENVIRONMENTS / peer / "bin" / "python"
+
+
+def run(peer: str, script: str, *arguments) -> str:
+    """Runs a script of this folder in a peer's environment."""
+    done = subprocess.run(
+        [str(python_of(peer)), str(HERE / script), *map(str, arguments)],
+        capture_output=True, text=True, check=False, cwd=HERE, env={
+            **os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow",
+            "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def make() -> None:
+    for peer in PEERS:
+        pip = [str(python_of(peer)), "-m", "pip", "install", "--quiet"]
+        subprocess.run([sys.executable, "-m", "venv", str(ENVIRONMENTS / peer)],
+                       check=True)
+        subprocess.run([*pip, "-r", str(HERE / f"{peer}.txt")], check=True)
+    # As in requirements.txt: it asks for sixty packages that are not used.
+    subprocess.run([str(python_of("tf_models")), "-m", "pip", "install", "--quiet",
+                    "--no-deps", "tf-models-official==2.20.0"], check=True)

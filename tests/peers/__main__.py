@@ -1,0 +1,5 @@
+"""See the package."""
+
+from tests import peers
+
+peers.make()
