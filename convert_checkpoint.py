@@ -1,12 +1,12 @@
 r"""Converts an ALBERT from one format into another, with heads, labels and tokenizer.
 
-    python convert_checkpoint.py --input=albert-base-v2 --output=albert_base --format=tf1
+    python convert_checkpoint.py --input=albert-base-v2 --output=albert --format=tf1
     python convert_checkpoint.py --input=runs/sst-2 --output=sst-2 --format=hf
-    python convert_checkpoint.py --input=albert_base/model.ckpt-best --format=keras_hub \
-        --output=preset --encoder_only
+    python convert_checkpoint.py --input=albert_base/model.ckpt-best \
+        --output=preset --format=keras_hub --encoder_only
 
-The input is whatever `albert_tf.load` takes: a checkpoint or folder of the release, of a
-run here, of Hugging Face, keras-hub or tf-models, a SavedModel, a module of TensorFlow
+The input is whatever `albert_tf.load` takes: a checkpoint or folder of the release, of
+a run here, of Hugging Face, keras-hub or tf-models, a SavedModel, a module of TensorFlow
 Hub. The report names every tensor that was dropped, and why. Numbers are not changed;
 what a format cannot express is refused. TensorFlow is not loaded.
 """
@@ -30,8 +30,8 @@ cli_flags.define_model_flags()
 for _name in ("albert_config_file", "model"):
     FLAGS[_name].help += " Only for an input whose folder holds no config."
 flags.DEFINE_enum(
-    "head", "", ["", *neutral.ROOT_HEADS], "What `output_weights` of a checkpoint of the "
-    "release are, where nothing beside it says so; classification by default.")
+    "head", "", ["", *neutral.ROOT_HEADS], "What `output_weights` of a checkpoint of "
+    "the release are, where nothing beside it says so; classification by default.")
 flags.DEFINE_bool("encoder_only", False, "Leave the heads out.")
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
                   "For hf: the type of the numbers in the file.")

@@ -100,8 +100,8 @@ class AlbertConfig:
         for name in ("layer_norm_eps", "masked_lm_layer_norm_eps"):
             if not 0 <= getattr(self, name) <= _LARGEST_EPSILON:
                 raise InputError(
-                    f"config: {name} is {shown(getattr(self, name))}; it must be from 0 "
-                    f"to {_LARGEST_EPSILON:g}.")
+                    f"config: {name} is {shown(getattr(self, name))}; it must be from "
+                    f"0 to {_LARGEST_EPSILON:g}.")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"config: hidden_size {self.hidden_size} is not a multiple of "

@@ -162,3 +162,52 @@ def test_golden_configs_are_read():
     for path in paths:
         config = AlbertConfig.from_json_file(str(path))
         assert json.loads(config.to_json()) == json.loads(path.read_text())
+
+
+# ---- other libraries' -------------------------------------------------------
+
+
+HUGGING_FACE = {
+    "architectures": ["AlbertForMaskedLM"], "model_type": "albert", "vocab_size": 100,
+    "hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "classifier_dropout_prob": 0.2,
+    "transformers_version": "4.57.6", "id2label": {"0": "no"}}
+
+
+def test_a_config_of_hugging_face_is_read_as_it_is_meant():
+    config = AlbertConfig.from_dict(HUGGING_FACE)
+    assert (config.hidden_act, config.layer_norm_eps, config.use_pooler) == (
+        "gelu", 1e-5, False)
+    assert config.extra == {"huggingface": {"classifier_dropout_prob": 0.2}}
+    assert AlbertConfig.from_dict(config.to_dict()) == config
+    exact = AlbertConfig.from_dict({**HUGGING_FACE, "hidden_act": "gelu"})
+    assert exact.hidden_act == "gelu_erf"
+    # The release's own "gelu" stays what it is.
+    assert AlbertConfig.from_dict({"hidden_act": "gelu"}).hidden_act == "gelu"
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"hidden_act": "swish"}, "hidden_act is 'swish'.*gelu_new"),
+    ({"model_type": "bert"}, "model_type is 'bert'"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type")])
+def test_what_cannot_be_computed_of_them_is_named(changes, words):
+    with pytest.raises(InputError, match=words):
+        AlbertConfig.from_dict({**HUGGING_FACE, **changes})
+
+
+def test_fields_that_the_release_lacks_are_written_where_they_differ():
+    assert "layer_norm_eps" not in AlbertConfig().to_dict()
+    assert AlbertConfig(use_pooler=False).to_dict()["use_pooler"] is False
+    assert AlbertConfig().replace(use_pooler="false").use_pooler is False
+    with pytest.raises(InputError, match="use_pooler is 'maybe'; it must be true or"):
+        AlbertConfig().replace(use_pooler="maybe")
+    with pytest.raises(InputError, match="layer_norm_eps is -1.0"):
+        AlbertConfig(layer_norm_eps=-1.0)
+
+
+@pytest.mark.parametrize("layers, groups, same", [(12, 3, True), (22, 22, False)])
+def test_groups_of_other_libraries(layers, groups, same):
+    config = AlbertConfig.from_dict({
+        **HUGGING_FACE, "num_hidden_layers": layers, "num_hidden_groups": groups})
+    assert (config.layer_grouping == "release") == same
+    assert [config.group_of_layer(layer) for layer in range(layers)] == [
+        int(layer / (layers / groups)) for layer in range(layers)]

@@ -31,7 +31,7 @@ _KNOWN = (
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
-    """A config as it was given: itself, its values, a JSON file, or a published name."""
+    """A config as it was given: itself, its values, its file, or a published name."""
     if given is None or isinstance(given, AlbertConfig):
         return given
     if isinstance(given, Mapping):
@@ -89,8 +89,8 @@ def unknown(path: str) -> InputError:
     names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
     for has, lacks in _HALVES:
         if any(map(re.compile(has).fullmatch, names)):
-            return InputError(f"{path}: half a model: {_first(names, has)} is there, but "
-                              f"not {lacks}; copy or download the rest.")
+            return InputError(f"{path}: half a model: {_first(names, has)} is there, "
+                              f"but not {lacks}; copy or download the rest.")
     found = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a format that is known: found "
                       f"{found or 'nothing'}; known are folders {_KNOWN}.")

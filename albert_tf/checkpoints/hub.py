@@ -16,8 +16,8 @@ from albert_tf.errors import InputError
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
 # What a folder of a model may need; no other framework's weights.
-_PATTERNS = ["*.json", "*.safetensors", "pytorch_model*.bin", "spiece.model", "vocab.txt",
-             "*.md", "*.h5", "assets/*"]
+_PATTERNS = ["*.json", "*.safetensors", "pytorch_model*.bin", "spiece.model",
+             "vocab.txt", "*.md", "*.h5", "assets/*"]
 
 
 def is_hub(path: str) -> bool:
@@ -48,8 +48,8 @@ def _package(name: str, path: str) -> Any:
 
 def _failed(path: str, error: Exception) -> InputError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return InputError(f"{path}: cannot be fetched ({reason.rstrip('.')}); check the name, "
-                      "the network and your access to it.")
+    return InputError(f"{path}: cannot be fetched ({reason.rstrip('.')}); check the "
+                      "name, the network and your access to it.")
 
 
 def _hugging_face(path: str) -> str:

@@ -115,8 +115,8 @@ def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
     for head in ("sentence_order", "spans"):
         if heads.get(head, 2) != 2:
             raise InputError(
-                f"{source}: {_HEADS[head]} has {heads[head]} outputs, but this head has "
-                "two here (num_labels of its config was changed); leave it out, or "
+                f"{source}: {_HEADS[head]} has {heads[head]} outputs, but this head "
+                "has two here (num_labels of its config was changed); leave it out, or "
                 "write the model anew with num_labels=2.")
     if "classifier.weight" in stored:
         known = [_ROOT_HEADS[name] for name in values.get("architectures") or ()
@@ -145,8 +145,8 @@ def _check_tied(report: Report, stored: Mapping[str, Tensor],
                 stored[name].read().astype(np.float32), tensors[ours].read(),
                 equal_nan=True):
             raise InputError(
-                f"{report.source}: {name} differs from {report.matched[ours]}, to which "
-                "it is tied in an ALBERT; there is no place for both.")
+                f"{report.source}: {name} differs from {report.matched[ours]}, to "
+                "which it is tied in an ALBERT; there is no place for both.")
     positions = stored.get(prefix + _POSITIONS)
     if positions and not np.array_equal(
             positions.read().reshape(-1), np.arange(positions.shape[-1])):
@@ -206,7 +206,8 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
-    return (read_safetensors if path.endswith(".safetensors") else torch_files.read)(path)
+    return (read_safetensors(path) if path.endswith(".safetensors")
+            else torch_files.read(path))
 
 
 def _safetensors():
@@ -247,8 +248,8 @@ def read_safetensors(path: str) -> dict[str, Tensor]:
                     for name, piece in slices.items()}
     except (package.SafetensorError, OSError, ValueError) as error:
         raise InputError(
-            f"{path}: not a file of safetensors, damaged or cut short ({error}); copy or "
-            "download it again.") from error
+            f"{path}: not a file of safetensors, damaged or cut short ({error}); copy "
+            "or download it again.") from error
 
 
 def _raw(path: str, name: str, dtype: str) -> np.ndarray:

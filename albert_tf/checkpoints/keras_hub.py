@@ -54,8 +54,8 @@ _BLOCK = re.compile(re.escape(neutral.BLOCK).replace(r"\{\}", r"(\d+)"))
 # Fields of config.json → ours; `dropout` stands for both rates.
 _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "num_heads": "num_attention_heads", "num_groups": "num_hidden_groups",
-           "num_inner_repetitions": "inner_group_num", "embedding_dim": "embedding_size",
-           "hidden_dim": "hidden_size", "intermediate_dim": "intermediate_size",
+           "num_inner_repetitions": "inner_group_num",
+           "embedding_dim": "embedding_size", "hidden_dim": "hidden_size", "intermediate_dim": "intermediate_size",
            "max_sequence_length": "max_position_embeddings",
            "num_segments": "type_vocab_size"}
 _TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification",
@@ -98,16 +98,16 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         try:
             config = _config(values)
         except (KeyError, TypeError) as error:
-            raise InputError(f"{path}: not the config of an AlbertBackbone (no {error}); "
-                             "copy or download it again.") from error
+            raise InputError(f"{path}: not the config of an AlbertBackbone (no "
+                             f"{error}); copy or download it again.") from error
     stored = _read_h5(os.path.join(folder, WEIGHTS))
     heads, task = {}, os.path.join(folder, TASK)
     of_task: dict[str, Tensor] = {}
     if files.exists(task):
         kind, _ = _kind(files.read_object(task), task)
         if kind not in _TASKS:
-            raise InputError(f"{task}: a {kind}; of keras-hub's tasks {', '.join(_TASKS)} "
-                             "can be read.")
+            raise InputError(f"{task}: a {kind}; of keras-hub's tasks "
+                             f"{', '.join(_TASKS)} can be read.")
         of_task = _read_h5(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
         heads = {_TASKS[kind]: bias.shape[0] if bias else 1}
@@ -135,8 +135,8 @@ def _object(path: str, kind: str) -> Mapping[str, Any]:
     """The config of a Keras object in a JSON file."""
     found, values = _kind(files.read_object(path), path)
     if found != kind:
-        raise InputError(f"{path}: a {found} and no {kind}; only models of ALBERT can be "
-                         "read.")
+        raise InputError(f"{path}: a {found} and no {kind}; only models of ALBERT can "
+                         "be read.")
     return values
 
 
@@ -214,8 +214,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     for head in ("multiple_choice", "token_classification", "spans",
                  "conditional_spans"):
         if head in heads:
-            raise InputError(f"the head {head} has no counterpart in keras-hub; leave it "
-                             "out (--encoder_only).")
+            raise InputError(f"the head {head} has no counterpart in keras-hub; leave "
+                             "it out (--encoder_only).")
     neutral.refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         checkpoint.report.notes.append(

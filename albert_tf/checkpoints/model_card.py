@@ -69,8 +69,8 @@ def text(checkpoint: Checkpoint, format: str, name: str) -> str:
     lines = [
         f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
-        f"{config.hidden_size}, {config.vocab_size} pieces, converted by albert_tf from "
-        f"{checkpoint.format} to {format}.", ""]
+        f"{config.hidden_size}, {config.vocab_size} pieces, converted by albert_tf "
+        f"from {checkpoint.format} to {format}.", ""]
     if checkpoint.labels:
         lines += ["Labels: " + ", ".join(checkpoint.labels), ""]
     if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
@@ -79,8 +79,8 @@ def text(checkpoint: Checkpoint, format: str, name: str) -> str:
                       "clean text before, for example with "
                       "`albert_tf.tokenization.cleaning.preprocess_text`.", ""]
         elif format == "hf":
-            lines += ["`tokenizer.json` cuts text as Google's release does, but where a "
-                      "piece ends in a digit and a comma inside a number, which the "
+            lines += ["`tokenizer.json` cuts text as Google's release does, but where "
+                      "a piece ends in a digit and a comma inside a number, which the "
                       "release cuts again.", ""]
     if report.dropped or report.missing or report.notes:
         lines += ["Not converted:", ""]

@@ -80,7 +80,7 @@ class Checkpoint:
       labels: of classification and token classification, in the order of the outputs;
         () for a regression.
       facts: what else is known of it, for the model card.
-      slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`, if it has any.
+      slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`.
       step: at which it was saved.
     """
 
@@ -330,7 +330,8 @@ def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
             f"num_hidden_groups={config.num_hidden_groups}, inner_group_num="
             f"{config.inner_group_num} has no counterpart there, where all layers are "
             "one block.")
-    size, kernel, bias = config.hidden_size, f"{PROJECTION}/kernel", f"{PROJECTION}/bias"
+    kernel, bias = f"{PROJECTION}/kernel", f"{PROJECTION}/bias"
+    size = config.hidden_size
     if config.embedding_size == size and config.project_embeddings != projects:
         if projects:
             tensors[kernel] = Tensor.of(np.eye(size, dtype=np.float32))
@@ -376,7 +377,8 @@ def refuse_unless(wanted: Any, format_name: str, **fields: Any) -> None:
     refuse_unless(config, "tf1", layer_norm_eps=1e-12); a tuple gives alternatives."""
     for name, accepted in fields.items():
         value = getattr(wanted, name)
-        if value not in (accepted if isinstance(accepted, tuple) else (accepted,)):
+        known = accepted if isinstance(accepted, tuple) else (accepted,)
+        if value not in known:
             raise InputError(
-                f"{name}={value} cannot be written as {format_name}: it has only "
-                f"{' or '.join(map(str, accepted)) if isinstance(accepted, tuple) else accepted}.")
+                f"{name}={value} cannot be written as {format_name}, which has only "
+                f"{' or '.join(map(str, known))}.")

@@ -95,8 +95,8 @@ def read(path: str, config: Optional[AlbertConfig] = None, head: str = ""
              if name.endswith(("/adam_m", "/adam_v"))
              and name.rpartition("/")[0] in tensors}
     return Checkpoint(kind, config, tensors, heads, report,
-                      _labels(folder, {**values, **task}, heads), facts=_facts(task, heads, kind),
-                      slots=slots, step=_step(stored))
+                      _labels(folder, {**values, **task}, heads),
+                      facts=_facts(task, heads, kind), slots=slots, step=_step(stored))
 
 
 def _why_dropped(name: str) -> Optional[str]:
@@ -151,8 +151,9 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
                 "embedding_size", "hidden_size", "intermediate_size")):
             return AlbertConfig.named(name, **sizes)
     raise InputError(
-        f"{source}: no {CONFIG_FILE} is there, and the tensors do not tell the numbers of "
-        "layers and heads; give the config (--albert_config_file, --model, or config=).")
+        f"{source}: no {CONFIG_FILE} is there, and the tensors do not tell the numbers "
+        "of layers and heads; give the config (--albert_config_file, --model, or "
+        "config=).")
 
 
 def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -199,16 +200,12 @@ def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
                     lambda tensor=tensor, i=i: np.split(tensor.read(), 3, axis=-1)[i])
             continue
         block, _, kind = scope.rpartition("/")
-        attention = kind == "attention_1"
-        dense = f"{scope}/output/dense" if attention else f"{scope}/intermediate/dense"
-        found[{
-            "kernel": f"{dense}/kernel", "bias": f"{dense}/bias",
-            "output_kernel": f"{dense}/kernel" if attention
-            else f"{scope}/intermediate/output/dense/kernel",
-            "output_bias": f"{dense}/bias" if attention
-            else f"{scope}/intermediate/output/dense/bias",
-            "gamma": f"{block}/LayerNorm{'' if attention else '_1'}/gamma",
-            "beta": f"{block}/LayerNorm{'' if attention else '_1'}/beta"}[field]] = tensor
+        norm, output = (("LayerNorm", "output/dense") if kind == "attention_1" else
+                        ("LayerNorm_1", "intermediate/output/dense"))
+        part = field.removeprefix("output_")
+        found[f"{block}/{norm}/{field}" if field in ("gamma", "beta")
+              else f"{scope}/{output}/{part}" if field != part
+              else f"{scope}/intermediate/dense/{field}"] = tensor
     return found
 
 
@@ -218,8 +215,8 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any
     if config is None:
         if not values:
             raise InputError(
-                f"{prefix}: a model of albert_zh, but its config (albert_config_*.json) "
-                "is not in the folder; copy it there.")
+                f"{prefix}: a model of albert_zh, but its config (albert_config_*.json)"
+                " is not in the folder; copy it there.")
         config = AlbertConfig.from_dict(values)
     if config.extra.get("ln_type", "postln") != "postln" or (
             config.hidden_size == 4096 and "ln_type" not in config.extra):

@@ -107,8 +107,8 @@ def _stored(prefix: str) -> dict[str, Tensor]:
         known = keys.get(name)
         if known is None:
             at = re.search(r"(?:^|/)((?:word_embeddings|position_embedding|"
-                           r"type_embeddings|embeddings/layer_norm|embedding_projection|"
-                           r"transformer|pooler_transform)/.*|bert/cls/.*)$", name)
+                           r"type_embeddings|embeddings/layer_norm|"
+                           r"embedding_projection|transformer|pooler_transform)/.*|bert/cls/.*)$", name)
             known = at[1] if at else name
         found[known] = tensor
     return found
@@ -134,7 +134,8 @@ def read(path: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if config is None:
         config = _config(prefix, stored, _count_layers(prefix))
     config = config.replace(use_pooler="pooler_transform/kernel" in stored)
-    heads = {"masked_lm": 1} if "bert/cls/predictions/output_bias/bias" in stored else {}
+    has_head = name_of("cls/predictions/output_bias") in stored
+    heads = {"masked_lm": 1} if has_head else {}
     shapes = neutral.shapes_of(config, heads)
     report = Report(prefix)
     tensors = neutral.matched(
@@ -156,8 +157,8 @@ def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertCon
     weights."""
     def shape(name):
         if name not in stored:
-            raise InputError(f"{prefix}: it lacks {name}, so it is no whole ALBERT; copy "
-                             "or download it again.")
+            raise InputError(f"{prefix}: it lacks {name}, so it is no whole ALBERT; "
+                             "copy or download it again.")
         return stored[name].shape
 
     vocab_size, width = shape(_WORDS)
@@ -168,7 +169,8 @@ def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertCon
         max_position_embeddings=shape("position_embedding/embeddings")[0],
         type_vocab_size=shape("type_embeddings/embeddings")[0])
     if layers:
-        return AlbertConfig(**sizes, num_attention_heads=heads, num_hidden_layers=layers)
+        return AlbertConfig(
+            **sizes, num_attention_heads=heads, num_hidden_layers=layers)
     return published(prefix, sizes)
 
 
@@ -232,7 +234,8 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
     files.write(os.path.join(folder, bundle.STATE_FILE),
-                b'model_checkpoint_path: "ckpt-1"\nall_model_checkpoint_paths: "ckpt-1"\n')
+                b'model_checkpoint_path: "ckpt-1"\n'
+                b'all_model_checkpoint_paths: "ckpt-1"\n')
     bundle.write(os.path.join(folder, "ckpt-1"), tensors,
                  _graph({**names, counter: counter}, has_head))
 

@@ -42,8 +42,8 @@ def find(folder: str) -> Optional[Vocabulary]:
         # keras-hub has a file of the same name, which describes an object of Keras.
         if "model" in (value := files.read_object(path)):
             kind = tokenizer_json.read(path)["model"]["type"]
-            return Vocabulary(path, config.get(
-                "do_lower_case", tokenizer_json.lower_cases(value)), kind == "WordPiece")
+            lower = config.get("do_lower_case", tokenizer_json.lower_cases(value))
+            return Vocabulary(path, lower, kind == "WordPiece")
     if files.exists(os.path.join(folder, _KERAS_MODEL)):
         return Vocabulary(os.path.join(folder, _KERAS_MODEL))
     for where in (folder, os.path.join(folder, "assets")):
@@ -65,8 +65,8 @@ def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     made = tokenizer_of(found)
     if made.vocab_size != vocab_size:
         raise InputError(
-            f"{found.path} has {made.vocab_size} pieces, but there are {vocab_size} word "
-            "embeddings (vocab_size); put the vocabulary that the model was made with "
+            f"{found.path} has {made.vocab_size} pieces, but there are {vocab_size} "
+            "word embeddings (vocab_size); put the vocabulary that the model was made with "
             "there, or remove the file.")
     return made
 
@@ -99,7 +99,7 @@ def write_word_pieces(found: Vocabulary, path: str) -> None:
 
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
-    """Writes the files that AlbertTokenizer, or for word pieces BertTokenizer, reads."""
+    """Writes the files that AlbertTokenizer, or for word pieces BertTokenizer, read."""
     config: dict[str, Any] = {"do_lower_case": found.do_lower_case,
                               "model_max_length": longest, "model_input_names": _INPUTS}
     if found.word_piece:

@@ -56,7 +56,8 @@ def _rebuild(storage: _Storage, offset: int, size: tuple[int, ...],
         last = offset + sum((n - 1) * step for n, step in zip(size, stride))
         if 0 in size:
             return np.zeros(size, numbers.dtype)
-        if len(size) != len(stride) or min((offset, *stride)) < 0 or last >= len(numbers):
+        if len(size) != len(stride) or min((offset, *stride)) < 0 or (
+                last >= len(numbers)):
             raise ValueError("a tensor reaches beyond its numbers")
         return np.ascontiguousarray(np.lib.stride_tricks.as_strided(
             numbers[offset:], size, [step * numbers.itemsize for step in stride]))
@@ -116,7 +117,8 @@ def read(path: str) -> dict[str, Tensor]:
         except Exception as error:  # A damaged archive or pickle raises anything.
             raise InputError(
                 f"{path}: not a file of PyTorch's weights, damaged or cut short "
-                f"({str(error) or type(error).__name__}); copy or download it again.") from error
+                f"({str(error) or type(error).__name__}); copy or download it again."
+            ) from error
     found = found.get("state_dict", found)
     return {name: _explained(path, name, tensor) for name, tensor in found.items()
             if isinstance(name, str) and isinstance(tensor, Tensor)}

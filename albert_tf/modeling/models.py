@@ -373,8 +373,9 @@ class AlbertWithHeads(_EncoderWithHead):
             else:
                 found["logits"] = layer(pooled)
         if choices is not None:
-            found = {name: tf.reshape(value, tf.concat(
-                [choices, tf.shape(value)[1:]], axis=0)) for name, value in found.items()}
+            found = {name: tf.reshape(
+                value, tf.concat([choices, tf.shape(value)[1:]], axis=0))
+                     for name, value in found.items()}
             found["logits"] = found["logits"][..., 0]
         return found
 

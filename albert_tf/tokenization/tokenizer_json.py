@@ -62,8 +62,8 @@ def word_pieces(path: str) -> dict[str, int]:
         raise InputError(f"{path}: holds a SentencePiece model; give it as "
                          "--spm_model_file.")
     if sorted(vocab.values()) != list(range(len(vocab))):
-        raise InputError(f"{path}: the ids of its pieces are not 0, 1, 2, ...; write it "
-                         "anew.")
+        raise InputError(f"{path}: the ids of its pieces are not 0, 1, 2, ...; write "
+                         "it anew.")
     return dict(sorted(vocab.items(), key=lambda item: item[1]))
 
 

@@ -1,6 +1,7 @@
 """AlbertModel: variables, sharing, dropout, inputs."""
 
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -44,7 +45,9 @@ def sequence_output(model, **options):
 def test_activations():
     x = np.linspace(-4, 4, 17).astype("f")
     cubic = np.sqrt(2 / np.pi) * (x + 0.044715 * x ** 3)
-    expected = {"gelu": 0.5 * x * (1 + np.tanh(cubic)), "relu": np.maximum(x, 0),
+    exact = [0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in x]
+    expected = {"gelu": 0.5 * x * (1 + np.tanh(cubic)), "gelu_erf": exact,
+                "relu": np.maximum(x, 0),
                 "tanh": np.tanh(x), "linear": x}
     for name, values in expected.items():
         np.testing.assert_allclose(activation(name)(x), values, atol=1e-6)

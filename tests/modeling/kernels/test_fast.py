@@ -15,7 +15,7 @@ from tests import tiny_run
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 2, 3
 WIDTH = HEADS * SIZE
-ACTIVATIONS = ("gelu", "relu", "tanh", "linear")
+ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
 
 
 def numbers(seed, *shape):
@@ -32,11 +32,12 @@ def arguments(part, dropped):
         return ([numbers(seed, *heads) for seed in range(3)],
                 lambda parts, x: parts.attend(
                     *x, tf.cast(mask[:, None, None], fused.wide(x[0]).dtype), units))
-    if part == "add_and_normalize":
+    if part.startswith("add_and_normalize"):
+        epsilon = [float(part.split(":")[1])] if ":" in part else []
         units = dropped_of(rows) if dropped else None
         return ([numbers(0, *rows), numbers(1, WIDTH), numbers(2, *rows),
                  numbers(3, WIDTH), numbers(4, WIDTH)],
-                lambda parts, x: parts.add_and_normalize(*x, units))
+                lambda parts, x: parts.add_and_normalize(*x, units, *epsilon))
     name = part.split(":")[1]
     return ([numbers(0, *rows), numbers(1, WIDTH)],
             lambda parts, x: parts.add_activation(*x, name))
@@ -48,6 +49,7 @@ def dropped_of(shape):
 
 CASES = [("attend", False), ("attend", True),
          ("add_and_normalize", False), ("add_and_normalize", True),
+         ("add_and_normalize:0.3", True),
          *((f"add_activation:{name}", False) for name in ACTIVATIONS)]
 
 
