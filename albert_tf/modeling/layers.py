@@ -86,7 +86,8 @@ def _not_negative(seed: tf.Tensor) -> tf.Tensor:
 
 class _Draws:
     """Random numbers of one dropout: those of a row are a function of the seed and the
-    row's number in the whole batch, so that parts of a batch draw what the whole would.
+    row's number in the whole batch, so that parts of a batch draw what the whole would
+    (with Philox, whose numbers are numbered; TPUs have a faster generator of their own).
     """
 
     _BLOCK = 4  # words of 32 bits that Philox gives at once
@@ -95,13 +96,12 @@ class _Draws:
         self._key, self._counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
         self._first_row = tf.cast(first_row, tf.uint64)
 
-    def _words(self, operation, dtype, shape, blocks, series=0):
+    def _words(self, operation, dtype, algorithm, shape, blocks, series=0):
         """Words of consecutive rows, [R, ...], each with `blocks` of its own."""
         low = self._counter[0] + self._first_row * tf.cast(blocks, tf.uint64)
         counter = tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
-        # Philox by name: other devices have defaults of their own.
         return operation(shape=shape, key=self._key, counter=counter, dtype=dtype,
-                         alg=tf.random.Algorithm.PHILOX.value)
+                         alg=algorithm)
 
     def keep(self, shape, rate: float) -> tf.Tensor:
         """Which units of a tensor [R, ...] stay: bool of `shape`."""
@@ -115,6 +115,7 @@ class _Draws:
             blocks = -(-units // self._BLOCK)
             numbers, threshold = self._words(
                 tf.raw_ops.StatelessRandomUniformV2, tf.float32,
+                tf.raw_ops.StatelessRandomGetAlg(),
                 [shape[0], blocks * self._BLOCK], blocks), rate
         return tf.reshape(numbers[:, :units], shape) >= threshold
 
@@ -122,12 +123,13 @@ class _Draws:
         """A byte for each unit, which is dropped if that is below the threshold 256 ·
         rate, rounded down or, as one more word decides, up: with just the probability
         `rate`. A float each would cost a CPU almost four times as much."""
-        full = tf.raw_ops.StatelessRandomUniformFullIntV2
+        full = (tf.raw_ops.StatelessRandomUniformFullIntV2, tf.uint32,
+                tf.random.Algorithm.PHILOX.value)
         blocks = -(-units // (4 * self._BLOCK))
-        words = self._words(full, tf.uint32, [rows, blocks * self._BLOCK], blocks)
+        words = self._words(*full, [rows, blocks * self._BLOCK], blocks)
         level = math.floor(256 * rate)
         rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
-        up = self._words(full, tf.uint32, [1], 0, series=1)[0] < rest
+        up = self._words(*full, [1], 0, series=1)[0] < rest
         return (tf.reshape(tf.bitcast(words, tf.uint8),
                            [rows, blocks * 4 * self._BLOCK]),
                 tf.cast(level, tf.uint8) + tf.cast(up, tf.uint8))
