@@ -20,7 +20,7 @@ import os
 from absl import flags, logging
 
 from albert_tf import files
-from albert_tf.checkpoints import vocabulary
+from albert_tf.checkpoints import formats, vocabulary
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -57,12 +57,16 @@ def main(argv):
                          "folder.")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
-    config = AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
+    foreign = (formats.read(FLAGS.init_checkpoint)
+               if formats.is_foreign(FLAGS.init_checkpoint) else None)
+    config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
+              if FLAGS.albert_config_file or not foreign else foreign.config)
     known, given = (vocabulary.kept_beside(FLAGS.init_checkpoint),
                     vocabulary_of(FLAGS.spm_model_file))
     if known:
         vocabulary.check(known, given, FLAGS.init_checkpoint)
-    find_checkpoint(FLAGS.init_checkpoint)
+    if not foreign:
+        find_checkpoint(FLAGS.init_checkpoint)
     files.prepare_outputs(
         {"--output_dir": [os.path.join(folder, name) for name in (
             "spm.model", "spm.vocab", "new_pieces.tsv", CONFIG_FILE,
@@ -81,7 +85,8 @@ def main(argv):
     from albert_tf.checkpoints.tf1 import write_config
 
     tensors = vocabulary.with_new_pieces(
-        read_tensors(FLAGS.init_checkpoint), config.vocab_size, extension.parts)
+        {name: tensor.read() for name, tensor in foreign.tensors.items()} if foreign
+        else read_tensors(FLAGS.init_checkpoint), config.vocab_size, extension.parts)
     for name, content in (("spm.model", extension.model), ("spm.vocab", extension.vocab),
                           ("new_pieces.tsv", extension.table)):
         with files.atomic_write(os.path.join(folder, name)) as stream:

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import neutral, tokenizer_files, torch_files
+from albert_tf.checkpoints import neutral, release, tokenizer_files, torch_files
 from albert_tf.checkpoints.bundle import Tensor, widened
 from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
 from albert_tf.config import AlbertConfig
@@ -89,6 +89,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     # Very old files name the parts of a LayerNorm as the release does.
     stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
               for name, tensor in stored.items()}
+    if any(name.startswith("bert.encoder.layer_shared.") for name in stored):
+        return _read_albert_pytorch(source, stored, values, config)
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in stored) else ""
     if config is None:
         config = AlbertConfig.from_json_file(path)
@@ -106,6 +108,34 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     _check_tied(report, stored, tensors, prefix)
     return Checkpoint(NAME, config, tensors, heads, report,
                       _labels(values, heads, path), facts=values)
+
+
+def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
+                         values: Mapping[str, Any], config: Optional[AlbertConfig]
+                         ) -> Checkpoint:
+    """albert_pytorch has albert_zh's own layout, under PyTorch's names, and the exact
+    gelu."""
+    found = {}
+    for name, tensor in stored.items():
+        ours = re.sub(r"(_embeddings)\.weight$", r"\1", name)
+        ours = re.sub(r"LayerNorm\.weight$", "LayerNorm/gamma", ours)
+        ours = re.sub(r"LayerNorm\.bias$", "LayerNorm/beta", ours)
+        ours = re.sub(r"^cls\.predictions\.bias$", "cls/predictions/output_bias", ours)
+        ours = re.sub(r"^cls\.seq_relationship\.weight$",
+                      "cls/seq_relationship/output_weights", ours)
+        ours = re.sub(r"^(cls\.seq_relationship\.|classifier\.)(weight|bias)$",
+                      lambda at: ("cls/seq_relationship/" if at[1][1] == "l" and
+                                  at[1].startswith("cls") else "")
+                      + f"output_{at[2]}{'s' * (at[2] == 'weight')}", ours)
+        turned = re.search(r"(dense|query|key|value|embeddings_2)\.weight$", ours)
+        ours = re.sub(r"embeddings_2\.weight$", "embeddings_2", ours)
+        ours = re.sub(r"\.weight$", "/kernel", ours).replace(".", "/")
+        found[ours] = neutral.transposed(tensor) if turned else tensor
+    if config is None:
+        act = values.get("hidden_act")
+        config = AlbertConfig.from_dict(
+            {**values, "hidden_act": "gelu_erf" if act == "gelu" else act})
+    return release.read_zh(NAME, source, found, values, config)
 
 
 def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],

@@ -16,7 +16,7 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.checkpoints import neutral, tokenizer_files
-from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.bundle import Tensor, widened
 from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
@@ -186,18 +186,23 @@ def _read_h5(path: str) -> dict[str, Tensor]:
     """The datasets of a file by their paths, read when asked for."""
     found: dict[str, Tensor] = {}
 
-    def tensor(name, shape):
+    def tensor(name, item):
+        # Keras writes bfloat16 as two bytes without a type, and says so.
+        is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
+
         def read_tensor() -> np.ndarray:
             with _opened(path) as stream:
-                return np.asarray(stream[name])
+                array = np.asarray(stream[name])
+            return widened(array.view("<u2")) if is_bfloat16 else array
 
-        return Tensor(shape, read_tensor)
+        return Tensor(tuple(item.shape), read_tensor,
+                      "bfloat16" if is_bfloat16 else item.dtype.name)
 
     def visit(name, item):
         if isinstance(item, _package().Dataset):
             # Early versions of Keras 3 named the first part otherwise.
             known = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
-            found[known] = tensor(name, tuple(item.shape))
+            found[known] = tensor(name, item)
 
     with _opened(path) as stream:
         stream.visititems(visit)

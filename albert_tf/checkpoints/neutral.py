@@ -29,6 +29,8 @@ ROOT_HEADS = ("classification", "multiple_choice", "token_classification")
 # Those that see the pooled output.
 POOLED_HEADS = ("sentence_order", "classification", "multiple_choice")
 _SHOWN = 3
+# Types whose numbers float32 holds as they are.
+_TYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass
@@ -220,6 +222,10 @@ def to_ours(row: Row, theirs: Tensor, shape: Shape) -> Tensor:
     return Tensor(shape, read)
 
 
+def transposed(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.shape[::-1], lambda: tensor.read().T, tensor.dtype)
+
+
 def to_theirs(row: Row, ours: Tensor) -> Tensor:
     def read() -> np.ndarray:
         array = ours.read()
@@ -247,6 +253,11 @@ def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
         elif tensor.shape != row.shape:
             wrong.append(f"{row.theirs} is {list(tensor.shape)}, but the config makes "
                          f"it {list(row.shape)}")
+        elif tensor.dtype not in _TYPES:
+            raise InputError(
+                f"{report.source}: {row.theirs} is of the type {tensor.dtype}, whose "
+                f"numbers cannot be taken over as they are ({', '.join(_TYPES)} can); "
+                "give the model before it was quantized or cast.")
         else:
             found[row.ours] = to_ours(row, tensor, shapes[row.ours])
             report.matched[row.ours] = row.theirs

@@ -209,6 +209,23 @@ def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
+def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
+            values: Mapping[str, Any], config: AlbertConfig) -> Checkpoint:
+    """A model in albert_zh's own layout, by the names that it has in TensorFlow."""
+    config, stored = _from_zh(source, stored, values, config)
+    config = dataclasses.replace(
+        config, use_pooler=f"{neutral.POOLER}/kernel" in stored)
+    report = Report(source)
+    heads = neutral.heads_in({name: tensor.shape for name, tensor in stored.items()})
+    shapes = neutral.shapes_of(config, heads)
+    tensors = neutral.matched(
+        report, shapes, neutral.rows_of(shapes, lambda name: name), stored,
+        lambda name: "the word embeddings once more, as the output layer"
+        if name.startswith("cls/predictions/decoder") else _why_dropped(name),
+        lambda name: name.startswith("bert/"))
+    return Checkpoint(kind, config, tensors, heads, report)
+
+
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],
              config: Optional[AlbertConfig]) -> tuple[AlbertConfig, dict[str, Tensor]]:
     """Config and tensors of albert_zh's own layout as those of a model of E = H."""

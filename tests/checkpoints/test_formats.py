@@ -328,3 +328,65 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "kagglehub", None)
     with pytest.raises(InputError, match="needs the package kagglehub: pip install"):
         hub.local("kaggle://google/albert/tensorFlow1/base")
+
+
+def test_albert_pytorch_is_albert_zh_under_pytorch_s_names(tmp_path):
+    from safetensors.numpy import save_file
+
+    arrays = zh_model(tmp_path / "zh", hidden_act="relu")
+    folder, theirs = tmp_path / "pytorch", {}
+    for name, array in arrays.items():
+        dotted = name.replace("/", ".")
+        turned = dotted.endswith((".kernel", "embeddings_2"))
+        for end, other in ((".kernel", ".weight"), (".gamma", ".weight"),
+                           (".beta", ".bias"), ("embeddings_2", "embeddings_2.weight"),
+                           ("predictions.output_bias", "predictions.bias")):
+            if dotted.endswith(end):
+                dotted = dotted.removesuffix(end) + other
+                break
+        else:
+            dotted += ".weight" * dotted.endswith("_embeddings")
+        theirs[dotted] = np.ascontiguousarray(array.T if turned else array)
+    folder.mkdir()
+    save_file(theirs, folder / "model.safetensors")
+    (folder / "config.json").write_text(
+        (tmp_path / "zh" / "albert_config_tiny.json").read_text())
+    found, expected = load(str(folder)), load(str(tmp_path / "zh"))
+    assert found.format == "hf"
+    for name, value in expected.model(INPUTS).items():
+        np.testing.assert_array_equal(found.model(INPUTS)[name], value)
+    # Its gelu is the exact one.
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace(
+        '"relu"', '"gelu"'))
+    assert load(str(folder)).config.hidden_act == "gelu_erf"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8"])
+def test_numbers_that_would_be_rounded_are_refused(dtype, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    path, _ = stored(tmp_path / "tf1")
+    convert(path, str(tmp_path / "hf"), "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["albert.pooler.bias"] = tensors["albert.pooler.bias"].astype(dtype)
+    save_file(tensors, file)
+    with pytest.raises(InputError, match="albert.pooler.bias is of the type"):
+        load(str(tmp_path / "hf"))
+
+
+def test_a_preset_in_bfloat16(tmp_path):
+    import h5py
+
+    path, tensors = stored(tmp_path / "tf1", heads={})
+    convert(path, str(tmp_path / "kh"), "keras_hub")
+    with h5py.File(tmp_path / "kh" / "model.weights.h5", "a") as file:
+        bits = file["layers/dense_1/vars/1"][:].view("<u4") >> 16
+        del file["layers/dense_1/vars/1"]
+        # As Keras writes it.
+        made = file.create_dataset(
+            "layers/dense_1/vars/1", data=bits.astype("<u2").view("V2"))
+        made.attrs["dtype"] = "bfloat16"
+    found = formats.read(str(tmp_path / "kh")).tensors[f"{neutral.POOLER}/bias"].read()
+    np.testing.assert_array_equal(found, (bits << 16).view("<f4"))
+    np.testing.assert_allclose(found, tensors[f"{neutral.POOLER}/bias"], rtol=1e-2)
