@@ -375,6 +375,13 @@ def test_numbers_that_would_be_rounded_are_refused(dtype, tmp_path):
         load(str(tmp_path / "hf"))
 
 
+def test_a_file_of_a_model_stands_for_its_folder(tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={})
+    convert(path, str(tmp_path / "hf"), "hf")
+    assert formats.read(str(tmp_path / "hf" / "model.safetensors")).format == "hf"
+    assert formats.is_foreign(str(tmp_path / "hf" / "config.json"))
+
+
 def test_a_preset_in_bfloat16(tmp_path):
     import h5py
 

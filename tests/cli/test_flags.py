@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from albert_tf.checkpoints.convert import convert
 from albert_tf.config import AlbertConfig, DTYPES
-from tests.helpers import ROOT, run_python
+from tests.checkpoints.test_convert import stored
+from tests.helpers import FIXTURES, ROOT, run_python
 
 # As in the release (BERT's names), for run_pretraining.py.
 RELEASE = dict(
@@ -53,6 +55,38 @@ def test_model_by_name_and_by_file(tmp_path):
     assert found == large.to_dict()
     assert pretraining(CONFIG, "--model=large", overrides + ",vocab_size=100"
                       ) == large.to_dict()
+
+
+FINE_TUNING = """
+import json, sys, run_classifier
+from albert_tf.cli import finetuning_flags as shared
+run_classifier.FLAGS(['script', '--output_dir=/none', *sys.argv[1:]])
+config = shared.model_config()
+tokenizer = shared.tokenizer(config)
+shared.check_start()
+print(json.dumps([config.to_dict(), tokenizer.vocabulary_path,
+                  run_classifier.FLAGS.do_lower_case, 'tensorflow' in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("flag", ["init_checkpoint", "albert_hub_module_handle"])
+@pytest.mark.parametrize("format", ["tf1", "hf", "keras_hub"])
+def test_config_and_vocabulary_of_the_model_to_start_from(format, flag, tmp_path):
+    config = AlbertConfig(
+        vocab_size=4000, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=8)
+    path, _ = stored(tmp_path / "tf1", config, {})
+    spm = FIXTURES / "spm" / "en4k.model"
+    (tmp_path / "tf1" / spm.name).write_bytes(spm.read_bytes())
+    if format != "tf1":
+        path = str(tmp_path / format)
+        convert(str(tmp_path / "tf1"), path, format)
+    done = run_python("-c", FINE_TUNING, f"--{flag}={path}", "--do_train")
+    assert done.returncode == 0, done.stderr
+    found, vocabulary, lower, loaded = json.loads(done.stdout.splitlines()[-1])
+    found.pop("huggingface", None)
+    assert found == config.to_dict()
+    assert vocabulary.startswith(path) and lower and not loaded
 
 
 def test_options_of_the_flags():
