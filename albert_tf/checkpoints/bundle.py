@@ -10,6 +10,7 @@ no more than one is held in memory.
 """
 
 import dataclasses
+import math
 import os
 import re
 import struct
@@ -201,10 +202,13 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
         with files.open_binary(path) as stream:
             stream.seek(offset)
             raw = stream.read(size)
+        text, checked = _first_string(raw) if kind == _STRING else (b"", raw)
+        # Of several strings the first alone is read.
+        if math.prod(shape) == 1 or kind != _STRING:
+            if masked(google_crc32c.value(checked)) != crc:
+                raise _damaged(path, f"the tensor {name} has a wrong checksum")
         if kind == _STRING:
-            return np.array(_first_string(raw), object)
-        if masked(google_crc32c.value(raw)) != crc:
-            raise _damaged(path, f"the tensor {name} has a wrong checksum")
+            return np.array(text, object)
         if kind == _BFLOAT16:
             return widened(np.frombuffer(raw, "<u2")).reshape(shape)
         if kind not in _TYPES:
@@ -215,10 +219,15 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
     return Tensor(shape, read_array, dtype)
 
 
-def _first_string(raw: bytes) -> bytes:
-    """A tensor of one string: its length, a checksum of that, the string."""
-    length, place = _read_varint(raw, 0)
-    return raw[place + 4:place + 4 + length]
+def _first_string(raw: bytes) -> tuple[bytes, bytes]:
+    """A tensor of one string (its length, a checksum of that, the string), and what its
+    own checksum is of: the same with 32 bits of length."""
+    try:
+        length, place = _read_varint(raw, 0)
+    except IndexError:  # A damaged length, whose checksum is wrong then.
+        return b"", b""
+    return (raw[place + 4:place + 4 + length],
+            struct.pack("<I", length & 0xFFFFFFFF) + raw[place:])
 
 
 @dataclasses.dataclass(frozen=True)

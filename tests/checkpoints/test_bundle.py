@@ -69,6 +69,20 @@ def test_objects_by_the_names_of_their_variables(tmp_path):
     assert bundle.find(str(tmp_path)) == path
 
 
+@pytest.mark.parametrize("place", [0, 3, 20, 100])
+def test_a_damaged_graph_of_objects_is_named(place, tmp_path):
+    inner = tf.Module()
+    inner.kernel = tf.Variable([1.0, 2.0], name="bert/kernel")
+    path = tf.train.Checkpoint(model=inner).save(str(tmp_path / "ckpt"))
+    data = tmp_path / "ckpt-1.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    graph = content.index(bundle.read(path)[bundle.OBJECT_GRAPH].read().item())
+    content[graph - 5 + place:graph + place] = b"\0" * 5
+    data.write_bytes(bytes(content))
+    with pytest.raises(InputError, match="_CHECKPOINTABLE_OBJECT_GRAPH has a wrong"):
+        bundle.by_names(path)
+
+
 @pytest.mark.parametrize("damage, words", [
     (lambda index, data: index.write_bytes(index.read_bytes()[:-9]), "not the index"),
     (lambda index, data: index.write_bytes(b"x" + index.read_bytes()[1:]),
