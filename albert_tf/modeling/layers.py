@@ -87,7 +87,7 @@ def _not_negative(seed: tf.Tensor) -> tf.Tensor:
 class _Draws:
     """Random numbers of one dropout: those of a row are a function of the seed and the
     row's number in the whole batch, so that parts of a batch draw what the whole would
-    (with Philox, whose numbers are numbered; TPUs have a faster generator of their own).
+    (with Philox, whose numbers are numbered; TPUs have a faster one of their own).
     """
 
     _BLOCK = 4  # words of 32 bits that Philox gives at once
