@@ -408,9 +408,7 @@ class Evaluator(orbit.AbstractEvaluator):
             step = self._steps.setdefault(shape_key(dataset), own_function(self._step))
             iterator = iter(dataset) if steps else None
             for _ in range(steps):
-                # All replicas' examples, those of other hosts too.
-                batch = {name: self.strategy.gather(value, axis=0).numpy()
-                         for name, value in step(iterator).items()}
+                batch = {name: value.numpy() for name, value in step(iterator).items()}
                 indices = batch.pop("example_index", ())
                 for name, values in batch.items():
                     rows.setdefault(name, {}).update(
@@ -437,4 +435,8 @@ class Evaluator(orbit.AbstractEvaluator):
             return {**self.task.objective.predictions(outputs, features),
                     "example_index": features["example_index"]}
 
-        return self.strategy.run(replica_step, args=(next(iterator),))
+        kept = self.strategy.run(replica_step, args=(next(iterator),))
+        # All replicas' examples, those of other hosts too. Outside a graph each gather
+        # would be traced anew.
+        return {name: self.strategy.gather(value, axis=0)
+                for name, value in kept.items()}
