@@ -9,7 +9,9 @@ the numbers behind them.
 import collections
 import dataclasses
 import io
+import math
 import pickle
+import pickletools
 import zipfile
 from typing import Any, BinaryIO, Callable
 
@@ -56,8 +58,9 @@ def _rebuild(storage: _Storage, offset: int, size: tuple[int, ...],
         last = offset + sum((n - 1) * step for n, step in zip(size, stride))
         if 0 in size:
             return np.zeros(size, numbers.dtype)
-        if len(size) != len(stride) or min((offset, *stride)) < 0 or (
-                last >= len(numbers)):
+        # Nor may a damaged size repeat numbers until the memory is full.
+        if len(size) != len(stride) or min((offset, *size, *stride)) < 0 or (
+                max(last + 1, math.prod(size)) > len(numbers)):
             raise ValueError("a tensor reaches beyond its numbers")
         return np.ascontiguousarray(np.lib.stride_tricks.as_strided(
             numbers[offset:], size, [step * numbers.itemsize for step in stride]))
@@ -81,8 +84,19 @@ class _Unpickler(pickle.Unpickler):
 
     def __init__(self, stream: BinaryIO, path: str, read: Callable[[str], bytes]):
         super().__init__(stream, encoding="utf-8")
-        self._path, self._read = path, read
+        self._stream, self._path, self._read = stream, path, read
         self.storages: dict[str, tuple[str, int]] = {}
+
+    def load(self) -> Any:
+        """The next object. Objects are remembered by numbers, each one more than the
+        last; for a damaged one of 2^31 Python would take 16 GB."""
+        begin = self._stream.tell()
+        for count, (operation, number, _) in enumerate(
+                pickletools.genops(self._stream)):
+            if "PUT" in operation.name and int(number) > count:
+                raise ValueError("it remembers more objects than it has")
+        self._stream.seek(begin)
+        return super().load()
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -139,14 +153,21 @@ def _archive(path: str, stream: BinaryIO) -> Any:
     with zipfile.ZipFile(stream) as archive:
         pickled = [name for name in archive.namelist()
                    if name.rpartition("/")[2] == "data.pkl"][0]
-        content = archive.read(pickled)
+        content = _read_stored(path, archive, pickled)
     folder = pickled.removesuffix("data.pkl")
 
     def read_numbers(key: str) -> bytes:
         with files.open_binary(path) as again, zipfile.ZipFile(again) as archive:
-            return archive.read(f"{folder}data/{key}")
+            return _read_stored(path, archive, f"{folder}data/{key}")
 
     return _Unpickler(io.BytesIO(content), path, read_numbers).load()
+
+
+def _read_stored(path: str, archive: zipfile.ZipFile, name: str) -> bytes:
+    """A member; PyTorch compresses none, and what grows could fill the memory."""
+    if archive.getinfo(name).file_size > files.size(path):
+        raise ValueError(f"{name} is said to be larger than the file")
+    return archive.read(name)
 
 
 def _legacy(path: str, stream: BinaryIO) -> Any:

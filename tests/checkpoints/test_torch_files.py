@@ -85,6 +85,23 @@ def test_damage_ends_in_a_sentence(name, tmp_path):
     assert refused > 100
 
 
+@pytest.mark.parametrize("pickled", [
+    b"\x80\x02}r\xff\xff\xff\x3f.",  # The dictionary is remembered as number 2^30.
+    b"}p1073741823\n."])
+def test_what_would_fill_the_memory_is_refused(pickled, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(pickled)
+    with pytest.raises(InputError, match="remembers more objects than it has"):
+        torch_files.read(str(path))
+
+
+def test_a_size_that_repeats_numbers_is_refused():
+    numbers = torch_files._Storage("FloatStorage", "0", lambda key: b"\0" * 8)
+    tensor = torch_files._rebuild(numbers, 0, (1 << 40,), (0,))
+    with pytest.raises(ValueError, match="beyond its numbers"):
+        tensor.read()
+
+
 def test_a_tensor_beyond_its_numbers(tmp_path):
     content = io.BytesIO()
     with zipfile.ZipFile(FIXTURES / "interop" / "since_1_6.bin") as source:
