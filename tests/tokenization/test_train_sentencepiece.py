@@ -84,7 +84,7 @@ def test_words_without_end_are_cut():
 def test_ctrl_c_ends_the_trainer(tmp_path):
     """The trainer's process, too; nothing is left."""
     text = tmp_path / "a.txt"
-    text.write_text("\n".join(lines() * 50))
+    text.write_text("\n".join(lines() * 400))
     with subprocess.Popen(
             [sys.executable, "train_sentencepiece.py", f"--input_file={text}",
              "--vocab_size=200", f"--output_prefix={tmp_path}/spm"], text=True, cwd=ROOT,
@@ -92,8 +92,9 @@ def test_ctrl_c_ends_the_trainer(tmp_path):
         said = ""
         while "training starts" not in said:
             said += done.stderr.readline()
-        time.sleep(0.3)
-        [child] = children(done.pid)
+        while not (found := children(done.pid)):
+            time.sleep(0.01)
+        [child] = found
         done.send_signal(signal.SIGINT)
         said = done.stderr.read()
     assert done.returncode == 130 and "stopped by Ctrl-C" in said, said
