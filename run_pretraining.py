@@ -177,27 +177,6 @@ def _data(config) -> _Data:
     return _Data(spec, train, evaluation, vocabulary, objective, special_ids)
 
 
-def _streams(data: _Data, options, strategy) -> Optional[int]:
-    """Into how many streams the training records are cut: as in the run so far. None
-    for one of an earlier version in one process, which had one; had it several, the
-    change is warned of as that of any option."""
-    from albert_tf.checkpoints.files import holds_checkpoint
-    from albert_tf.training import distribution, input_pipeline, run_folder
-
-    made = input_pipeline.num_streams(
-        sum(info.num_records for info in data.train), options.train_batch_size)
-    kept = holds_checkpoint(options.output_dir) and run_folder.kept_options(
-        options.output_dir)
-    if not kept:
-        return made
-    if "streams" not in kept and distribution.num_processes(strategy) == 1:
-        return None
-    streams = kept.get("streams")
-    fits = isinstance(streams, int) and streams > 0 and not (
-        options.train_batch_size % streams)
-    return streams if fits else made
-
-
 def _batches(data: _Data, options, masking: Optional[MaskingOptions], config,
              streams: Optional[int]):
     """Batches of checked files, masked while training where `masking` says so."""
@@ -299,9 +278,12 @@ def main(argv):
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = cli_flags.make_strategy()
-    from albert_tf.training import loop, optimization, run_folder
+    from albert_tf.training import distribution, loop, optimization, run_folder
 
-    streams = _streams(data, options, strategy) if FLAGS.do_train else None
+    streams = run_folder.streams(
+        options.output_dir, sum(info.num_records for info in data.train),
+        options.train_batch_size,
+        distribution.num_processes(strategy)) if FLAGS.do_train else None
     task_options = _task_options(data, streams)
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:

@@ -25,7 +25,7 @@ CHECKPOINT_NAME = "model.ckpt"  # and behind it "-" and the step
 
 # Files of a run in its folder, by name: what it writes there, over and over.
 _OF_A_RUN = re.compile(
-    r"checkpoint|model\.ckpt.*|metrics\.jsonl|curves\.png|[A-Z][\w-]*\.tsv"
+    r"checkpoint|model\.ckpt-(\d+|best)\..*|metrics\.jsonl|curves\.png|[A-Z][\w-]*\.tsv"
     r"|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
     r"|dropped_questions\.txt|(albert_config|options|task|vocabulary|best_metric"
     r"|eval_results|predict_results|(nbest_)?predictions|null_odds)\.json")

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Mapping
+from typing import Any, Mapping, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -16,9 +16,10 @@ from absl import logging
 from albert_tf import files, locks
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, check_finite, damage_explained,
-    earlier_hint)
+    earlier_hint, holds_checkpoint)
 from albert_tf.errors import InputError
 from albert_tf.training import distribution
+from albert_tf.training.input_pipeline import num_streams
 from albert_tf.training.log import METRICS_FILE
 
 BEST_FILE = "best_metric.json"
@@ -158,9 +159,28 @@ def changed_options(
 def kept_options(output_dir: str) -> dict[str, Any]:
     """The options that the folder's run started with; none if it holds none."""
     path = os.path.join(output_dir, OPTIONS_FILE)
-    return files.read_json(
+    return files.read_object(
         path, "remove the file to continue without comparing the options"
         ) if files.exists(path) else {}
+
+
+def streams(output_dir: str, num_records: int, batch_size: int,
+            num_processes: int) -> Optional[int]:
+    """Into how many streams the training records are cut: as in the folder's run so far.
+
+    None for a run of an earlier version in one process, which had one, and its options
+    no such entry; had it several processes, each had an order of its own that cannot
+    be continued, and the change is warned of as that of any option.
+    """
+    made = num_streams(num_records, batch_size)
+    kept = holds_checkpoint(output_dir) and kept_options(output_dir)
+    if not kept:
+        return made
+    if "streams" not in kept and num_processes == 1:
+        return None
+    count = kept.get("streams")
+    fits = type(count) is int and count > 0 and batch_size % count == 0
+    return count if fits else made
 
 
 def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:

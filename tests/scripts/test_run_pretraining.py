@@ -363,6 +363,8 @@ def _results(data):
         stop(process, data / "broken", signal.SIGKILL, moments.uniform(0, 0.5))
         process.communicate()
         assert process.returncode == -signal.SIGKILL
+        # What a kill amid the writing of a checkpoint leaves.
+        (data / "broken" / "model.ckpt-best_temp1_temp").mkdir()
 
     with run_commands(SCRIPT[:-3], commands, EARLY, {"stopped": killed}) as results:
         yield results

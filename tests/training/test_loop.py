@@ -229,6 +229,26 @@ def test_changed_options_are_named(copy, data, caplog):
     assert json.loads((copy / "options.json").read_text())["train_batch_size"] == 8
 
 
+@pytest.mark.parametrize("kept, processes, expected", [
+    (None, 1, 16), (None, 2, 16),  # a new run
+    ({"streams": 4}, 1, 4), ({"streams": 4}, 2, 4), ({"streams": 32}, 1, 32),
+    ({"seed": 1}, 1, None), ({"seed": 1}, 2, 16),  # of an earlier version
+    *(({"streams": value}, 1, 16) for value in (3, 0, -4, "4", True, 2.0))])
+def test_streams_of_a_run_stay_as_they_were(tmp_path, kept, processes, expected):
+    # Options alone, without a checkpoint, are those of a run that never saved.
+    old = {"streams": 8} if kept is None else kept
+    (tmp_path / "options.json").write_text(json.dumps(old))
+    if kept is not None:
+        (tmp_path / "model.ckpt-best.index").touch()
+    found = run_folder.streams(str(tmp_path), 10**6, 32, processes)
+    assert found == expected
+    if kept is not None:
+        changes = run_folder.changed_options(
+            str(tmp_path), {**old, **({"streams": found} if found else {})})
+        assert changes == ({} if kept.get("streams") == expected else {
+            "streams": (kept.get("streams"), expected)})
+
+
 # ---- float16 ---------------------------------------------------------------
 
 HALF = dict(step=StepOptions(dtype="float16"))
@@ -449,6 +469,7 @@ def overwrite(name, content):
        "checkpoint; give --resume_from=12 to go on from")
       for content in ("", "\0\0\0\0", "no list")),
     (overwrite("options.json", "{"), "options.json, line 1: not JSON"),
+    (overwrite("options.json", "[1]"), "options.json: not a JSON object; remove the"),
     *((overwrite("best_metric.json", content), "best_metric.json.*: not .*; write the "
        "best value in metrics.jsonl") for content in ("", "NaN", '"x"', "[" * 10**5))])
 def test_damaged_folder(spoil, message, copy, data):
