@@ -17,9 +17,14 @@ TensorFlow.
 """
 
 import importlib
+import os
 from typing import Any, Callable, Mapping
 
 __version__ = "0.2.0"
+
+# TensorFlow's C++ log tells of missing GPUs when it loads; its errors come as
+# exceptions.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def lazily(package: str, public: Mapping[str, str]

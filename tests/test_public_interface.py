@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import albert_tf
-from tests.helpers import FIXTURES
+from tests.helpers import FIXTURES, run_python
 
 CONFIG = dict(vocab_size=4000, embedding_size=8, hidden_size=16, num_hidden_layers=2,
               num_attention_heads=2, intermediate_size=32, max_position_embeddings=16,
@@ -80,3 +80,9 @@ def test_tensors_go_out_and_back_in(config):
 def test_the_examples_of_docstrings(module):
     done = doctest.testmod(importlib.import_module(f"albert_tf.{module}"))
     assert done.attempted and not done.failed
+
+
+def test_importing_prints_nothing(monkeypatch):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
+    result = run_python("-c", "import albert_tf; albert_tf.AlbertModel")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")

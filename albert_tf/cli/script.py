@@ -48,8 +48,6 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
         finally:
             signals.working = False
 
-    # TensorFlow's C++ log complains of missing GPUs; its errors come as exceptions.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
     try:

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import InputError
+from albert_tf.modeling import inputs as model_inputs
 from albert_tf.modeling.encoder import Computation, Encoder
 from albert_tf.modeling.kernels.packing import layout_of
 from albert_tf.modeling.layers import (
@@ -55,13 +55,24 @@ class Embeddings(NamedLayer):
 
 class ConfiguredModel(tf_keras.Model):
     """A Keras model of a config, which Keras can store and make again; `options` are
-    the constructor's further arguments."""
+    the constructor's further arguments.
+
+    `model.save("name.keras")` keeps all of it. A SavedModel (tf.saved_model.save) takes
+    the length of the last call, and no other: for any length, call serving.export.
+    """
+
+    # Features that it may be given beside those that it reads, for its loss.
+    beside = model_inputs.BESIDE
 
     def __init__(self, config: AlbertConfig, name: str, **options: Any):
         super().__init__(name=name)
         self.config = config
         if options:
             self._options = options
+
+    def __call__(self, inputs, *args, **kwargs):
+        return super().__call__(
+            model_inputs.checked(inputs, self.config, self.beside), *args, **kwargs)
 
     def get_config(self):
         return {"config": self.config.to_dict(), **getattr(self, "_options", {})}
@@ -95,13 +106,14 @@ class AlbertModel(ConfiguredModel):
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False,
              seed: Optional[tf.Tensor] = None,
              positions: Optional[tf.Tensor] = None, padding_is_read: bool = True,
-             computation: Computation = Computation()) -> dict[str, Any]:
+             computation: Optional[Computation] = None) -> dict[str, Any]:
         """Runs the encoder.
 
         Args:
           inputs: `input_ids` int [B, S]; optionally `input_mask` int [B, S], 1 for
             pieces and 0 for padding (default all 1), and `segment_ids` int [B, S]
-            (default all 0). Further keys are ignored.
+            (default all 0); also by their names elsewhere, `attention_mask` and
+            `token_type_ids`. What records hold besides is ignored, else is refused.
           training: whether dropout is on.
           seed: int32 [2]; equal seeds drop equal units, so that a training step is a
             function of its number and can be repeated after a restart. A part of a
@@ -119,7 +131,12 @@ class AlbertModel(ConfiguredModel):
           pooler. With `positions`, sequence_output and the last of encoder_outputs are
           [B, Q, H], in their order.
         """
-        input_ids, mask, segment_ids = self._checked(inputs)
+        computation = computation or Computation()
+        input_ids = tf.cast(inputs["input_ids"], tf.int32)
+        mask, segment_ids = inputs.get("input_mask"), inputs.get("segment_ids")
+        mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
+        segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
+                       else tf.cast(segment_ids, tf.int32))
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         unmasked = tf.cast(mask, embedding_output.dtype)[:, tf.newaxis, tf.newaxis, :]
@@ -142,24 +159,3 @@ class AlbertModel(ConfiguredModel):
         if self.pooler is not None:
             found["pooled_output"] = self.pooler(tf.cast(first, tf.float32))
         return found
-
-    def _checked(self, inputs):
-        """input_ids, input_mask and segment_ids, of one shape."""
-        input_ids = tf.cast(inputs["input_ids"], tf.int32)
-        length = input_ids.shape[1]
-        if length is not None and length > self.config.max_position_embeddings:
-            raise InputError(
-                f"a sequence of {length} pieces is longer than the config's "
-                f"max_position_embeddings {self.config.max_position_embeddings}.")
-        mask = inputs.get("input_mask")
-        mask = tf.ones_like(input_ids) if mask is None else tf.convert_to_tensor(mask)
-        segment_ids = inputs.get("segment_ids")
-        segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
-                       else tf.cast(segment_ids, tf.int32))
-        for name, value in (("input_mask", mask), ("segment_ids", segment_ids)):
-            # One sequence too few would be broadcast silently.
-            if not input_ids.shape.is_compatible_with(value.shape):
-                raise InputError(
-                    f"{name} has the shape {list(value.shape)}, but input_ids has "
-                    f"{list(input_ids.shape)}; they must be the same.")
-        return input_ids, mask, segment_ids

@@ -25,6 +25,13 @@ class NamedLayer(tf_keras.layers.Layer):
         super().__init__(name=scope.replace("/", "_"), autocast=False, **kwargs)
         self.scope = scope
 
+    def _trackable_children(self, save_type="checkpoint", **options):
+        # In a SavedModel a layer is its variables: Keras would store a function for
+        # each, which takes many times as long, and cannot store those of ours.
+        if save_type == "savedmodel":
+            return tf.Module._trackable_children(self, save_type)
+        return super()._trackable_children(save_type, **options)
+
     def make_weight(self, name: str, shape, initializer) -> tf.Variable:
         """Adds a trainable variable `<scope>/<name>`."""
         # A trailing slash makes the scope absolute, whatever scope encloses it.

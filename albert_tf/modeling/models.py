@@ -92,7 +92,7 @@ class AlbertForPreTraining(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Features with `masked_lm_positions` int [B, P], as parsed from the records →
         `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]."""
         outputs = self.bert(
@@ -132,7 +132,7 @@ class AlbertForSequenceClassification(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Features → `logits` [B, K]."""
         pooled, seeds = self._pooled(features, training, seed, computation)
         pooled = seeds.dropout(pooled, self.dropout_prob)
@@ -158,12 +158,14 @@ class AlbertForMultipleChoice(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Features, all [B, C, S] → `logits` [B, C]."""
         ids = features["input_ids"]
         choices, length = tf.unstack(tf.shape(ids))[1:]
         flat = {}
         for name in ("input_ids", "input_mask", "segment_ids"):
+            if name not in features:
+                continue
             flat[name] = tf.reshape(features[name], [-1, length])  # [B·C, S]
             flat[name].set_shape([
                 ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
@@ -201,7 +203,7 @@ class AlbertForSpans(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """In training `start_logits`, `end_logits` [B, S], not normalized; else
         `start_log_probs`, `end_log_probs` [B, S]. Masked padding is at -1e30."""
         hidden = self._encode(
@@ -212,7 +214,7 @@ class AlbertForSpans(_EncoderWithHead):
         logits = tf.reshape(logits, [batch, length, 2])
         logits.set_shape([*hidden.shape[:2], 2])
         logits = tf.cast(logits, tf.float32)
-        if self.mask_padding:
+        if self.mask_padding and "input_mask" in features:
             there = tf.cast(features["input_mask"], tf.bool)[:, :, tf.newaxis]
             logits = tf.where(there, logits, -IMPOSSIBLE_SCORE)
         start, end = tf.unstack(logits, axis=-1)
@@ -254,7 +256,7 @@ class AlbertForConditionalSpans(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Log-probabilities of starts and ends, and the score of "no answer".
 
         Further features are `p_mask` [B, S], 1 where no answer may start or end, and in
@@ -332,7 +334,7 @@ class AlbertWithHeads(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Features [B, S], for multiple choice [B, C, S], and `masked_lm_positions`
         [B, P], by default all positions.
 
