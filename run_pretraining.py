@@ -24,6 +24,7 @@ from albert_tf.checkpoints.files import files_of_run
 from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
+from albert_tf.training.depth import depth_of
 from albert_tf.training.memory import Sequences
 
 FLAGS = flags.FLAGS
@@ -58,6 +59,14 @@ flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.",
 flags.DEFINE_integer("start_warmup_step", 0,
                      "Step at which warm-up starts; the rate before it is 0.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
+flags.DEFINE_string(
+    "depth_schedule", "",
+    "Passes through the shared layer, each with its share of the steps: 3:0.5,6:0.25,"
+    "12:0.25 trains half of them at 3 passes and ends at 12. Evaluation takes all.")
+flags.DEFINE_string(
+    "random_depth", "",
+    "LEAST-MOST, such as 4-12: each step draws its number of passes, so that one model "
+    "serves at many depths.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -206,6 +215,9 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     # no such entries.
     if streams:
         options["streams"] = streams
+    for name in ("depth_schedule", "random_depth"):
+        if FLAGS[name].value:
+            options[name] = FLAGS[name].value
     if data.sentence_objective != "order":
         options["sentence_objective"] = data.sentence_objective
     if FLAGS.dynamic_masking:
@@ -273,6 +285,8 @@ def main(argv):
             "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
+    depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,
+                     FLAGS.depth_schedule, FLAGS.random_depth)
     masking = _masking_options()
     data = _data(config)
     files.make_directory(options.output_dir, "--output_dir")
@@ -293,7 +307,7 @@ def main(argv):
         task, optimizer = _build(config, options, data.sentence_objective)
         run = loop.Run(
             task, config, options, _batches(data, options, masking, config, streams),
-            optimizer, task_options)
+            optimizer, task_options, depth)
         if not FLAGS.do_train:
             run.evaluate()
             return

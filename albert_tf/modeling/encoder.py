@@ -30,7 +30,7 @@ _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
 
 @dataclasses.dataclass(frozen=True)
 class Computation:
-    """How a model computes; what it computes is the same.
+    """How a model computes; but for `passes`, what it computes is the same.
 
     Handed in with each call, and no part of the model, which may so train in bfloat16,
     be evaluated in float32 and be exported:
@@ -45,6 +45,8 @@ class Computation:
         keeping its intermediate results.
       skip_padding: whether layers may leave out positions of padding. XLA cannot
         compile that.
+      passes: layers to run, the first ones; None for all. Where the layers share one
+        block, depth can so differ from step to step.
       constants: scope of a block → its weights as from `layer_weights`, computed ahead
         for serving. None computes them in each call.
     """
@@ -52,6 +54,7 @@ class Computation:
     dtype: str = "float32"
     recompute: bool = False
     skip_padding: bool = False
+    passes: Optional[int] = None
     constants: Optional[Mapping[str, NamedTuple]] = None
 
     def __post_init__(self):
@@ -230,14 +233,19 @@ class Encoder(NamedLayer):
     def call(self, embedding_output, attention_bias, seeds: DropoutSeeds,
              computation: Computation = Computation(), layout: Padded = PADDED,
              positions=None):
-        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H]; the
-        last of them [B, Q, H] with positions int [B, Q]."""
+        """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H], or
+        of computation.passes · inner_group_num; the last of them [B, Q, H] with
+        positions int [B, Q]."""
         hidden = layout.unpad(embedding_output)
         if self.projection is not None:
             hidden = self.projection(hidden)
+        depth, most = computation.passes, self.config.num_hidden_layers
+        if depth is not None and not 1 <= depth <= most:
+            raise InputError(
+                f"passes is {depth}; the config has {most} layers, so give 1 to that.")
         layers = [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
                    self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
-                  for layer in range(self.config.num_hidden_layers)
+                  for layer in range(most if depth is None else depth)
                   for inner in range(self.config.inner_group_num)]
         uses = collections.Counter(block.scope for pair in layers for block in pair)
         weights = {

@@ -25,6 +25,7 @@ from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.modeling.encoder import Computation
 from albert_tf.progress import Progress
 from albert_tf.training import distribution, run_folder
+from albert_tf.training.depth import Depth
 from albert_tf.training.log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
@@ -70,14 +71,16 @@ class Run:
 
     `config` is kept beside the checkpoints; so are `options` with `task_options`, what
     else the result depends on, such as input files and the learning rate. `optimizer`
-    is built, or None where nothing is trained.
+    is built, or None where nothing is trained. With `depth` training steps take its
+    passes; evaluation always takes all.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
                  batches: distribution.Batches, optimizer=None,
-                 task_options: Optional[Mapping[str, Any]] = None):
+                 task_options: Optional[Mapping[str, Any]] = None,
+                 depth: Optional[Depth] = None):
         self.task, self.config, self.options = task, config, options
-        self.batches, self.optimizer = batches, optimizer
+        self.batches, self.optimizer, self.depth = batches, optimizer, depth
         self.strategy = tf.distribute.get_strategy()
         self.chief = distribution.is_chief(self.strategy)
         self.evaluates = batches.num_evaluation_shapes > 0
@@ -239,12 +242,14 @@ class _Training:
         self.progress = Progress("training", "steps", options.num_train_steps, first,
                                  {"sequences": options.train_batch_size})
         self.progress.seconds_beside = self._seconds_beside
-        self.shapes_seen: set[int] = set()
+        self.kinds_seen: set[tuple[int, Optional[int]]] = set()
         self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
         self.evaluation_seconds: list[float] = []
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(first), options.step,
-            self._on_step, run.batches.shape_of_step, run.scaling, run.computation)
+            self._on_step, run.batches.shape_of_step,
+            run.depth.at if run.depth else lambda step: None, run.scaling,
+            run.computation)
         self.evaluator = run.evaluator if run.evaluates else None
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
@@ -298,6 +303,10 @@ class _Training:
         left = -(-options.num_train_steps // options.save_checkpoints_steps) - (
             (self.run.current_step - 1) // options.save_checkpoints_steps)
         seconds = left * _typical(self.checkpoint_seconds)
+        if depth := self.run.depth:
+            step, end = self.run.current_step, options.num_train_steps
+            seconds += (end - step) * of_step * (
+                depth.mean(step, end) / depth.mean(step - 1, step) - 1)
         # A third of a step is its forward pass.
         of_sequence = of_step / 3 / options.train_batch_size
         if self.evaluation_seconds:
@@ -362,12 +371,12 @@ class _Training:
             raise Stopped(number)
 
     def _traced(self, first: int, end: Optional[int] = None) -> bool:
-        """Whether steps were the first ones of a shape, which take long: they say
+        """Whether steps were the first ones of their kind, which take long: they say
         nothing of the time that others will take."""
-        found = {self.run.batches.shape_of_step(step)
-                 for step in range(first, first + 1 if end is None else end)}
-        new = found - self.shapes_seen
-        self.shapes_seen |= new
+        found = set(map(self.trainer.kind_of_step,
+                        range(first, first + 1 if end is None else end)))
+        new = found - self.kinds_seen
+        self.kinds_seen |= new
         return bool(new)
 
     def _report(self, metrics: Mapping[str, float]) -> None:

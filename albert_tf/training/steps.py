@@ -7,6 +7,7 @@ clipped to a global norm, and dropout goes by the row of the whole batch. With
 sum is applied: the release on TPU.
 """
 
+import dataclasses
 import functools
 import time
 from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
@@ -99,7 +100,7 @@ def shape_key(dataset: Any) -> frozenset:
 
 
 class Trainer(orbit.StandardTrainer):
-    """Trains a task's model. Each static shape of a batch is traced once.
+    """Trains a task's model. Each static shape and depth of a batch is traced once.
 
         trainer = Trainer(task, optimizer, batches.train(start_step=0), StepOptions())
         trainer.train(tf.constant(100))  # 100 steps; their mean metrics
@@ -110,6 +111,7 @@ class Trainer(orbit.StandardTrainer):
         replica's batch of features.
       on_step: called after every step where the loop runs on the host.
       shape_of_step: step → which of the datasets its batch comes from.
+      passes_of_step: step → layers that it runs, None for all.
       scaling: for float16. A step whose loss or gradient is not finite then leaves
         weights and moments as they were, and does not count in the metrics; its number
         and its batch are used up like those of any other, so that the schedule and the
@@ -120,6 +122,7 @@ class Trainer(orbit.StandardTrainer):
                  datasets: Sequence[Any], options: StepOptions,
                  on_step: Optional[Callable[[], None]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
+                 passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
                  scaling: Optional[LossScaling] = None,
                  computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
@@ -131,7 +134,8 @@ class Trainer(orbit.StandardTrainer):
             list(datasets), orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
         self.task, self.optimizer, self.options = task, optimizer, options
         self.scaling, self.computation = scaling, computation
-        self._on_step, self._shape_of_step = on_step, shape_of_step
+        self._on_step = on_step
+        self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
         self._begin = (0.0, 0)
         self._variables = task.model.trainable_variables
         # First step since the start whose loss or gradient is not finite, however
@@ -158,44 +162,52 @@ class Trainer(orbit.StandardTrainer):
         self._compiles_step = jit and not self._compiles_gradients
         self.metrics = MeanMetrics([
             *_names_of(lambda features: self._forward(
-                features, task.objective.denominators(features), None)[1],
+                computation, features, task.objective.denominators(features), None)[1],
                        self.train_dataset[0]),
             "gradient_norm", "learning_rate"])
 
     def create_train_loop_fn(self):
-        def new_loop():
+        specs = [shape_key(dataset) for dataset in self.train_dataset]
+
+        @functools.cache
+        def loop_of(spec, passes):
+            del spec
+            step = functools.partial(self.train_step, dataclasses.replace(
+                self.computation, passes=passes))
             if self.runs_on_device:
                 return own_function(
-                    orbit.utils.create_tf_while_loop_fn(self.train_step),
-                    autograph=True)
-            return orbit.utils.create_loop_fn(own_function(self.train_step))
-
-        specs = [shape_key(dataset) for dataset in self.train_dataset]
-        loops = {spec: new_loop() for spec in specs}
+                    orbit.utils.create_tf_while_loop_fn(step), autograph=True)
+            return orbit.utils.create_loop_fn(own_function(step))
 
         def loop_by_shape(iterators, num_steps):
             step = int(self.optimizer.iterations.numpy())
             end = step + int(num_steps)
             while step < end:
-                shape, count = self._shape_of_step(step), 1
+                kind, count = self.kind_of_step(step), 1
                 # As many steps as possible run on the device without the host.
                 while (self.runs_on_device and step + count < end
-                       and self._shape_of_step(step + count) == shape):
+                       and self.kind_of_step(step + count) == kind):
                     count += 1
-                loops[specs[shape]](iterators[shape], tf.constant(count))
+                shape, passes = kind
+                loop_of(specs[shape], passes)(iterators[shape], tf.constant(count))
                 step += count
                 if self._on_step is not None and not self.runs_on_device:
                     self._on_step()
 
         return loop_by_shape
 
+    def kind_of_step(self, step: int) -> tuple[int, Optional[int]]:
+        """Shape and passes; steps of one kind share a graph."""
+        return self._shape_of_step(step), self._passes_of_step(step)
+
     def train_loop_begin(self):
         self.metrics.reset()
         self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
 
-    def train_step(self, iterator):
-        step = (own_function(self._replica_step, jit_compile=True)
-                if self._compiles_step else self._replica_step)
+    def train_step(self, computation, iterator):
+        step = functools.partial(self._replica_step, computation)
+        if self._compiles_step:
+            step = own_function(step, jit_compile=True)
         self.strategy.run(step, args=(next(iterator),))
 
     def train_loop_end(self):
@@ -212,17 +224,17 @@ class Trainer(orbit.StandardTrainer):
             return self.metrics.result()
         return {**self.metrics.result(empty=False), **self.scaling.values()}
 
-    def _forward(self, features, denominators, seed):
+    def _forward(self, computation, features, denominators, seed):
         """Loss of a part of a batch and the sums of its metrics."""
         outputs = self.task.model(
-            features, training=True, seed=seed, computation=self.computation)
+            features, training=True, seed=seed, computation=computation)
         losses = self.task.objective.losses(outputs, features, denominators)
         metrics = self.task.objective.metrics(outputs, features, losses)
         return losses["total_loss"], metric_sums(metrics)
 
-    def _part_gradients(self, features, denominators, seed):
+    def _part_gradients(self, computation, features, denominators, seed):
         with tf.GradientTape() as tape:
-            loss, sums = self._forward(features, denominators, seed)
+            loss, sums = self._forward(computation, features, denominators, seed)
             scaled = loss * self.scaling.scale if self.scaling else loss
         gradients = tape.gradient(
             scaled, self._variables, unconnected_gradients="zero")
@@ -230,7 +242,7 @@ class Trainer(orbit.StandardTrainer):
             gradients = [self.scaling.unscale(gradient) for gradient in gradients]
         return loss, gradients, sums
 
-    def _compute_gradients(self, features, denominators, step, replica):
+    def _compute_gradients(self, computation, features, denominators, step, replica):
         """Of one replica: loss, gradients, squares that count for their norm in place
         of their own, metrics."""
         seed = tf.random.fold_in(
@@ -241,7 +253,8 @@ class Trainer(orbit.StandardTrainer):
             self._part_gradients if self.options.gradient_accumulation_steps == 1
             else self._accumulate)
         loss, gradients, sums = gradients_of(
-            features, denominators, tf.concat([seed, [first_row]], axis=0))
+            computation, features, denominators,
+            tf.concat([seed, [first_row]], axis=0))
         squares = (optimization.squares_of_rows(gradients)
                    if self.options.count_duplicate_rows else {})
         return loss, optimization.dense_float32(gradients), squares, sums
@@ -269,7 +282,7 @@ class Trainer(orbit.StandardTrainer):
         return loss, *clip(gradients, squares={
             index: value / replicas for index, value in squares.items()})
 
-    def _accumulate(self, features, denominators, seed):
+    def _accumulate(self, computation, features, denominators, seed):
         """Sums of loss, gradients and metrics over the parts of a batch."""
         parts = self.options.gradient_accumulation_steps
 
@@ -290,7 +303,7 @@ class Trainer(orbit.StandardTrainer):
             batch = {name: cut(value, features[name], part)
                      for name, value in split_features.items()}
             loss, gradients, sums = self._part_gradients(
-                batch, denominators, seed + tf.stack([0, 0, part * rows]))
+                computation, batch, denominators, seed + tf.stack([0, 0, part * rows]))
             return [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
 
         # The first part gives the loop's variables their shapes.
@@ -304,12 +317,13 @@ class Trainer(orbit.StandardTrainer):
             parallel_iterations=1)
         return state
 
-    def _replica_step(self, features):
+    def _replica_step(self, computation, features):
         context = tf.distribute.get_replica_context()
         step = tf.identity(self.optimizer.iterations)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-        compute = (own_function(self._compute_gradients, jit_compile=True)
-                   if self._compiles_gradients else self._compute_gradients)
+        compute = functools.partial(self._compute_gradients, computation)
+        if self._compiles_gradients:
+            compute = own_function(compute, jit_compile=True)
         denominators = self.task.objective.denominators(features)
         if (context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):

@@ -248,6 +248,9 @@ EARLY = {
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
         "--sparse_gradient_norm counts the rows of one whole batch"),
+    "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
+    "depth schedule": (
+        dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
     "steps": (
         dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*in the range"),
     "seed": (dict(random_seed=-1), "--random_seed=-1"),
@@ -424,10 +427,12 @@ def test_a_mistake_gives_no_traceback():
 
 @pytest.mark.slow
 def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_path):
-    """SIGKILL at a random moment, twice."""
+    """SIGKILL at a random moment, twice; depth grows meanwhile."""
     for name in ("unbroken", "killed"):
         folder = tmp_path / name
-        args = arguments(data, **DYNAMIC, output_dir=folder)
+        args = arguments(data, **DYNAMIC, output_dir=folder,
+                         config_overrides="num_hidden_layers=3",
+                         depth_schedule="1:0.4,2:0.3,3:0.3")
         for _ in range(2 * (name == "killed")):
             process = start(args)
             stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))

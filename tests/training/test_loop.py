@@ -19,6 +19,7 @@ from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
+from albert_tf.training.depth import DepthSchedule
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from tests import tiny_run
 from tests.tiny_run import STATE, assert_equal_tensors, stored
@@ -46,7 +47,8 @@ def _data(tmp_path_factory):
                             tiny_run.SPEC) for name, n in (("train", 50), ("dev", 13)))
 
 
-def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
+def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
+             **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -70,8 +72,7 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, **options):
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        batches, optimizer,
-        dict(learning_rate=rate))
+        batches, optimizer, dict(learning_rate=rate), depth)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -200,6 +201,28 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
         assert not (copy / name).exists(), name
     assert (copy / "notes_temp.txt").exists()
     assert "result is that of neither" not in caplog.text
+
+
+def test_depth_that_grows(data, tmp_path, caplog):
+    """Killed in the first phase or in the second, a run ends as the unbroken one, which
+    is saved and evaluated as one that was always deep."""
+    depth = DepthSchedule.parse("1:0.5,2:0.5", STEPS)
+    how = dict(config=dict(num_hidden_layers=2), depth=depth)
+    make_run(tmp_path / "run", data, **how).train()
+    for step in (3, 9):
+        broken = shutil.copytree(tmp_path / "run", tmp_path / str(step))
+        go_back_to(broken, step)
+        caplog.clear()
+        make_run(broken, data, **how).train()
+        assert f"Resuming at step {step} from" in caplog.text
+        assert_equal_tensors(
+            stored(broken, "model.ckpt-12"), stored(tmp_path / "run", "model.ckpt-12"))
+        assert rows_of(broken, "eval") == rows_of(tmp_path / "run", "eval")
+    # All passes in evaluation, whoever loads it.
+    metrics = make_run(
+        tmp_path / "run", data, train=False, config=how["config"]).evaluate()
+    last = rows_of(tmp_path / "run", "eval")[-1]
+    assert metrics == pytest.approx({name: last[name] for name in metrics})
 
 
 def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):

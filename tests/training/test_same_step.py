@@ -67,6 +67,8 @@ RECOMPUTE = dict(recompute=True)
     (CLIPPED, {**PARTS, **XLA}),
     (DROPOUT, {**PARTS, **XLA, **RECOMPUTE, "fast": True}),
     (DROPOUT, {**PARTS, "fast": True, "skip_padding": True}),
+    *(({**DROPOUT, "layers": 2, "passes": (1, 2)}, how)
+      for how in (TWO, {**PARTS, **XLA, **RECOMPUTE})),
     pytest.param(DROPOUT, {**TWO, **XLA}, marks=SLOW),
     (DROPOUT, dict(fast=True)),
     (DROPOUT, {**RECOMPUTE, "fast": True}),
@@ -101,7 +103,8 @@ def test_half_the_bits_train_to_the_same_loss(dtype, fast, tolerance):
 WHICH = {
     "task": tuple(TASKS), "sharing": SHARING, "groups": (1, 2),
     "dtype": ("float32", "bfloat16", "float16"), "optimizer": ("lamb", "adamw"),
-    "count_duplicate_rows": (False, True), "dropout": (0.0, 0.3)}
+    "count_duplicate_rows": (False, True), "dropout": (0.0, 0.3),
+    "passes": ((None,), (1, 2))}
 # How it is computed; first as its reference is.
 HOW = {
     "jit_compile": (False, True), "recompute": (False, True),

@@ -85,13 +85,14 @@ class Training:
     """A model at given weights, and a Trainer that takes batches over and over.
 
     `fast` takes the fast parts, however small the model; `dropout` is the rate of every
-    layer's; `options` are those of a step.
+    layer's, `passes` are the layers that steps run, in turns; `options` are those of a
+    step.
     """
 
     def __init__(self, task="pretraining", layers=1, groups=1, sharing="all",
                  dropout=0.0, replicas=1, optimizer="lamb", epsilon=1e-6,
                  dtype="float32", recompute=False, skip_padding=False, fast=False,
-                 **options):
+                 passes=(None,), **options):
         make, objective = TASKS[task]
         self.replicas, self.batches = replicas, batches_for(task)
         self.strategy = tiny_run.strategy(replicas)
@@ -110,6 +111,7 @@ class Training:
                 else objectives.Task(self.model, objective, "loss"), self.optimizer,
                 [self._distributed(self.batches)], StepOptions(
                     dtype=dtype, recompute=recompute, **options),
+                passes_of_step=lambda step: passes[step % len(passes)],
                 scaling=LossScaling() if dtype == "float16" else None,
                 computation=Computation(dtype, recompute, skip_padding))
 
@@ -132,6 +134,17 @@ class Training:
         """Metrics of some steps more."""
         with self.strategy.scope(), self._parts:
             return [self.trainer.train(tf.constant(1)) for _ in range(steps)]
+
+    def take_over(self, other):
+        """Weights, moments and step of another Training."""
+        load_tf1_tensors(self.model, tf1_tensors(other.model))
+        for name, slot in self.optimizer.slots.items():
+            slot.assign(other.optimizer.slots[name])
+        self.optimizer.iterations.assign(other.optimizer.iterations)
+        with self.strategy.scope():
+            self.trainer.train_dataset = [self._distributed([
+                self.batches[(int(other.optimizer.iterations) + i) % len(self.batches)]
+                for i in range(len(self.batches))])]
 
     def state(self):
         """Weights and moments."""

@@ -1,0 +1,102 @@
+"""The passes of each step, by a schedule or drawn."""
+
+import collections
+
+import pytest
+
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.training.depth import DepthSchedule, RandomDepth, depth_of
+from tests.training.tiny_trainer import Training, assert_close, column
+
+STEPS = 1000
+
+
+def config(**changes):
+    return AlbertConfig.named("base", vocab_size=100, **changes)
+
+
+def passes_of(depth, steps=STEPS):
+    return collections.Counter(map(depth.at, range(steps)))
+
+
+@pytest.mark.parametrize("text, steps, expected", [
+    ("3:0.5,6:0.25,12:0.25", 1000, {3: 500, 6: 250, 12: 250}),
+    ("12:1", 7, {12: 7}),
+    (" 6:0.333, 12:0.667 ", 10, {6: 3, 12: 7}),
+    ("12:0.1,3:0.8,12:1e-1", 10, {12: 2, 3: 8})])
+def test_schedule(text, steps, expected):
+    depth = depth_of(config(), steps, 1, text)
+    assert passes_of(depth, steps) == expected
+    # However long a run continues, it ends at full depth.
+    assert depth.at(steps - 1) == depth.at(10 * steps) == 12
+    for first, end in ((0, steps), (1, steps), (0, steps // 2), (steps - 1, steps)):
+        assert depth.mean(first, end) == pytest.approx(
+            sum(map(depth.at, range(first, end))) / (end - first))
+
+
+def test_random_depth():
+    depth = depth_of(config(), STEPS, 5, random="4-12")
+    counts = passes_of(depth)
+    assert set(counts) == set(range(4, 13))
+    # 111 of each are expected, with a spread of 10.
+    assert min(counts.values()) > 70 and max(counts.values()) < 155
+    assert depth.mean(0, STEPS) == 8
+    again, other = (
+        [RandomDepth(4, 12, seed).at(step) for step in range(50)] for seed in (5, 6))
+    assert again == [depth.at(step) for step in range(50)] != other
+
+
+@pytest.mark.parametrize("given, message", [
+    *((dict(schedule=text), "cannot be read; give PASSES:SHARE")
+      for text in ("12", "3:0.5,", "3:0.5;12:0.5", "-3:0.5,12:0.5", "3:x,12:1",
+                   "3.5:0.5,12:0.5", "3:1e,12:1", ":1")),
+    *((dict(schedule=text), "the shares of the steps make [0-9.inf-]+; give positive")
+      for text in ("3:0.5,12:0.6", "3:0.5,12:0.4", "3:0,12:1", "3:-1,12:2",
+                   "3:1e999,12:1")),
+    (dict(schedule="3:0.9999,12:0.0001"), "12:0.0001 is not one step of 1000"),
+    (dict(schedule="0:0.5,12:0.5"), "0 passes; .*num_hidden_layers 12, so give 1 to 12"),
+    (dict(schedule="13:0.5,12:0.5"), "13 passes; the config has"),
+    (dict(schedule="12:0.5,6:0.5"), "ends at 6 passes, but .*_layers 12, which"),
+    *((dict(random=text), "cannot be read; give LEAST-MOST")
+      for text in ("4", "12-4", "4-", "a-b", "-4-12")),
+    (dict(random="0-12"), "0 passes"), (dict(random="4-13"), "13 passes"),
+    (dict(random="4-6"), "--random_depth=4-6 ends at 6 passes"),
+    (dict(random="4-12", schedule="12:1"), "exclude each other")])
+def test_wrong_values(given, message):
+    with pytest.raises(InputError, match=message):
+        depth_of(config(), STEPS, 1, **given)
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(parameter_sharing="none"), "do not share one attention block"),
+    (dict(parameter_sharing="attention"), "do not share one feed-forward block"),
+    (dict(num_hidden_groups=2), r"do not share .* \(num_hidden_groups 2")])
+def test_layers_that_are_not_shared(changes, message):
+    with pytest.raises(InputError, match=message):
+        depth_of(config(**changes), STEPS, 1, "3:0.5,12:0.5")
+
+
+# ---- steps -----------------------------------------------------------------
+
+
+def test_fewer_passes_are_a_shallower_model(eager):
+    """Of shared layers: weights, moments and dropout are the same."""
+    deep = Training(layers=3, passes=(2,), dropout=0.3)
+    shallow = Training(layers=2, dropout=0.3)
+    expected, found = shallow.run(), deep.run()
+    assert column(found, "total_loss") == pytest.approx(column(expected, "total_loss"))
+    assert_close(deep.state(), shallow.state(), 1e-6)
+
+
+def test_depth_changes_while_moments_stay(eager):
+    """Steps at depths 1, 2, 1 are those of models of these depths in turns."""
+    made = Training(layers=2, passes=(1, 2))
+    shallow, deep = Training(layers=1), Training(layers=2)
+    rows = made.run(steps=3)
+    shallow.run(steps=1)
+    for one, other in ((shallow, deep), (deep, shallow)):
+        other.take_over(one)
+        one = other.more(1)
+    assert rows[-1]["total_loss"] == pytest.approx(one[0]["total_loss"])
+    assert_close(made.state(), shallow.state(), 1e-6)
