@@ -48,7 +48,7 @@ _LEFTOVER_SECONDS = 7 * 86400
 
 def is_remote(path: str) -> bool:
     """Whether `path` has a scheme, as in gs://bucket/file."""
-    return "://" in path
+    return "://" in os.fspath(path)
 
 
 def _gfile():
@@ -86,6 +86,7 @@ def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
     `stream` stays open when the result is closed. Reading raises one of READ_ERRORS
     where the file is damaged.
     """
+    path = os.fspath(path)
     if path.endswith(".gz"):
         return gzip.GzipFile(fileobj=stream)
     if path.endswith(".bz2"):
@@ -280,7 +281,9 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
     """
     if isinstance(patterns, str):
         patterns = split_names(patterns, _is_there)
-    patterns = [p.strip() for p in patterns if p.strip()]
+    elif isinstance(patterns, os.PathLike):
+        patterns = [patterns]
+    patterns = [p.strip() for p in map(os.fspath, patterns) if p.strip()]
     if not patterns:
         raise InputError(f"{flag} names no file: give one or more paths or globs.")
     paths: dict[str, None] = {}
@@ -419,7 +422,7 @@ def unfinished_name(path: str) -> str:
     """A new name to write a file or folder under until it is whole; remove_leftovers
     finds it where this process is killed."""
     # Processes of several hosts may share a folder and have the same id.
-    return (f"{path.rstrip('/')}.incomplete-{_this_machine()}{os.getpid():010d}"
+    return (f"{os.fspath(path).rstrip('/')}.incomplete-{_this_machine()}{os.getpid():010d}"
             f"{int.from_bytes(os.urandom(3), 'big'):08d}")
 
 
@@ -526,7 +529,7 @@ def staged(*paths: str) -> Iterator[list[str]]:
     removed, and whatever stood at `paths` stays as it was.
     """
     for path in paths:
-        make_directory(os.path.dirname(path.rstrip("/")) or ".", path)
+        make_directory(os.path.dirname(os.fspath(path).rstrip("/")) or ".", path)
     temporary = list(map(unfinished_name, paths))
     path = paths[0]
     try:

@@ -19,7 +19,7 @@ GROUND = {"config", "errors", "files", "locks", "parallel", "keyed_random", "pro
 # Folder → folders that it may import, besides the ground and itself.
 MAY_IMPORT = {
     "text": set(),
-    "tokenization": set(),
+    "tokenization": {"records.sequences"},
     "records": set(),
     "masking": set(),
     "pretraining_data": {"tokenization", "records", "masking"},

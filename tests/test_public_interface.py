@@ -86,3 +86,45 @@ def test_importing_prints_nothing(monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     result = run_python("-c", "import albert_tf; albert_tf.AlbertModel")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_paths_of_pathlib(config, tmp_path):
+    from albert_tf.finetuning.tasks import custom, glue, race, squad
+    from albert_tf.records.spec import classification_spec
+    from albert_tf.serving import export
+
+    checkpoint, spm = albert_tf.checkpoint, FIXTURES / "spm" / "en4k.model"
+    folder = tmp_path / "model"
+    tokenizer = albert_tf.tokenization.FullTokenizer(spm_model_file=spm)
+    words = albert_tf.tokenization.FullTokenizer(
+        vocab_file=FIXTURES / "tokenization" / "wp_vocab.txt")
+    assert tokenizer.uses_sentencepiece and not words.uses_sentencepiece
+    model = albert_tf.heads.AlbertForSequenceClassification(config, 2)
+    checkpoint.export_tf1(model, folder / "model.ckpt-best")
+    checkpoint.write_config(folder, config)
+    assert checkpoint.read_config(folder) == config
+    assert albert_tf.AlbertConfig.from_json_file(
+        folder / "albert_config.json") == config
+    for path in (folder, folder / "model.ckpt-best"):
+        checkpoint.restore_tf1(model, path)
+        assert checkpoint.read_tensors(path)
+        assert albert_tf.load(path).format == "tf1"
+    checkpoint.convert(folder, tmp_path / "hf", "hf")
+    assert albert_tf.load(tmp_path / "hf").format == "hf"
+    export.export_classifier(model, tmp_path / "export", ["no", "yes"])
+    assert albert_tf.serving.Server(tmp_path / "export").labels == ("no", "yes")
+
+    spec = classification_spec(2, 4000)
+    with albert_tf.records.RecordWriter(tmp_path / "a.tfrecord") as writer:
+        writer.write(spec.serialize({"input_ids": [2, 3], "input_mask": [1, 1],
+                                     "segment_ids": [0, 0], "label_ids": [1]}))
+    assert len(list(albert_tf.records.read_records(tmp_path / "a.tfrecord"))) == 1
+    (tmp_path / "a.tsv").write_text("text\tlabel\nA text.\tx\nTwo.\ty\n")
+    task = custom.build_task({"train": custom.DataFile(
+        "a.tsv", "text", label="label")}, data_dir=tmp_path)
+    assert len(task.read(tmp_path, "train").examples) == 2
+    for read in (lambda: glue.TASKS["cola"].read(tmp_path, "dev"),
+                 lambda: race.RaceTask().read(tmp_path, "dev"),
+                 lambda: squad.SquadTask().read(tmp_path / "none.json")):
+        with pytest.raises(albert_tf.InputError, match=str(tmp_path)):
+            read()

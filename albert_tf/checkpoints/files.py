@@ -131,6 +131,7 @@ def folder_of(path: str) -> str:
 def find_checkpoint(path: str) -> str:
     """The prefix of the checkpoint that a user's path stands for: a prefix, one of the
     checkpoint's files, or a folder (see checkpoint_of)."""
+    path = os.fspath(path)
     if files.is_folder(path):
         found = checkpoint_of(path)
         if found is None:
@@ -306,6 +307,7 @@ def write_tensors(tensors: Mapping[str, np.ndarray], prefix: str) -> None:
 def _write_then_rename(prefix: str, write: Callable[[str], object]) -> None:
     import tensorflow as tf
 
+    prefix = os.fspath(prefix)
     folder = os.path.dirname(prefix)
     files.make_directory(folder or ".", prefix)
     temporary = f"{prefix}_temp{os.getpid()}"

@@ -49,7 +49,7 @@ def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
     `head`, one of neutral.ROOT_HEADS, says what `output_weights` of a checkpoint of
     the release are, where nothing else does: classification by default.
     """
-    path = _whole(hub.local(os.fspath(path)))
+    path = _whole(hub.local(path))
     if head and head not in ROOT_HEADS:
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
@@ -74,7 +74,7 @@ def _whole(path: str) -> str:
 def is_foreign(path: str) -> bool:
     """Whether a path holds a model in a format that is known, but no plain checkpoint
     under the release's names."""
-    path = _whole(path)
+    path = _whole(os.fspath(path))
     if hub.is_hub(path):
         return True
     if huggingface.recognise(path) or keras_hub.recognise(path):

@@ -8,6 +8,7 @@ Both packages are optional, and imported when such a name is given.
 """
 
 import importlib
+import os
 import re
 from typing import Any
 
@@ -21,11 +22,13 @@ _PATTERNS = ["*.json", "*.safetensors", "pytorch_model*.bin", "spiece.model",
 
 
 def is_hub(path: str) -> bool:
+    path = os.fspath(path)
     return path.startswith(HUGGING_FACE) or bool(_KAGGLE.match(path))
 
 
 def local(path: str) -> str:
     """The folder on this machine that a path stands for, fetched if it is a hub's."""
+    path = os.fspath(path)
     if path.startswith(HUGGING_FACE):
         return _hugging_face(path)
     if found := _KAGGLE.match(path):

@@ -3,6 +3,7 @@
 from typing import Iterable
 
 import sentencepiece
+from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
@@ -25,6 +26,7 @@ class SentencePieceMixin:
     """
 
     uses_sentencepiece = True
+    _told = False  # of a text that was not prepared
     _advice = "train one with train_sentencepiece.py"
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
@@ -47,6 +49,13 @@ class SentencePieceMixin:
         return preprocess_batch(list(texts), lower=self.do_lower_case)
 
     def tokenize(self, text: str) -> list[str]:
+        if not (self._told or isinstance(text, PreparedText)) and text != (
+                prepared := self.prepare(text)):
+            self._told = True
+            logging.warning(
+                "The text %r was not prepared as the vocabulary's "
+                "texts were (%r), and may have other pieces: give tokenizer.prepare("
+                "text), or call encode.", text[:40], prepared[:40])
         return self._split_digit_commas(self._encode(text, str))
 
     def tokenize_batch(self, texts: Iterable[str],
@@ -82,7 +91,7 @@ class SentencePieceMixin:
     def _locate(self, text: str) -> list[Located]:
         prepared = preprocess_with_sources(text, lower=self.do_lower_case)
         string = "".join([char for char, _, _ in prepared])
-        pieces = self.tokenize(string)
+        pieces = self.tokenize(PreparedText(string))
         chars = self._normalize(string, prepared)
         if "".join([c for c, _, _ in chars]) != _without_space("".join(pieces)):
             raise InputError(
@@ -101,6 +110,9 @@ class SentencePieceMixin:
             place = end
             located.append((piece, start, end))
         return located
+
+    def _joined(self, pieces: list[str]) -> str:
+        return "".join(pieces).replace(UNDERLINE, " ").strip()
 
     def _split_digit_commas(self, pieces: list[str]) -> list[str]:
         result: list[str] = []

@@ -1,11 +1,16 @@
 """Text → pieces → ids, by SentencePiece or WordPiece, as in the TF1 release."""
 
 import abc
+import numbers
+import operator
 import os
-from typing import Iterable, NamedTuple, Optional
+from typing import Any, Iterable, NamedTuple, Optional, Sequence
+
+from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.records import sequences
 from albert_tf.tokenization.cleaning import Located, PreparedText
 from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceMixin
 from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin
@@ -28,6 +33,8 @@ class FullTokenizer(abc.ABC):
         # ['▁hello', ',', '▁world', '!']
         tokenizer.encode("Hello, World!")
         # [10975, 15, 126, 187]
+        tokenizer(["One text.", "Another one."], max_length=128)["input_ids"].shape
+        # (2, 6)
 
     As pathlib.Path it makes the class that suits, `SentencePieceTokenizer` or
     `WordPieceTokenizer`. It can be pickled and sent to other processes. Besides its
@@ -64,11 +71,11 @@ class FullTokenizer(abc.ABC):
         """
         self.do_lower_case = do_lower_case
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
-        path = self.vocabulary_path = spm_model_file or vocab_file
-        if not path:
+        if not (spm_model_file or vocab_file):
             raise InputError(
                 "There is no vocabulary: give --spm_model_file (SentencePiece) or "
                 "--vocab_file (WordPiece).")
+        path = self.vocabulary_path = os.fspath(spm_model_file or vocab_file)
         self.vocab, pad_piece, unk_piece = self._load(path)
         self._pieces = list(self.vocab)
         names = ["[CLS]", "[SEP]", "[MASK]", pad_piece, unk_piece]
@@ -122,6 +129,68 @@ class FullTokenizer(abc.ABC):
         tokenize_batch."""
         return [self.encode(text) for text in texts]
 
+    def __call__(self, texts: str | Sequence[str],
+                 text_pairs: None | str | Sequence[str] = None, max_length: int = 512
+                 ) -> dict[str, Any]:
+        """A batch for a model, padded to its longest sequence: int32 arrays [B, S]
+        input_ids, input_mask, segment_ids.
+
+        Texts are cleaned, and cut as in training: of a pair from the longer one.
+        `max_length` counts the special pieces too.
+        """
+        import numpy as np
+
+        texts = _texts(texts, "texts")
+        pairs = [None] * len(texts) if text_pairs is None else _texts(
+            text_pairs, "text_pairs")
+        if len(pairs) != len(texts):
+            raise InputError(f"there are {len(texts)} texts, but {len(pairs)} "
+                             "text_pairs; each text needs its own.")
+        rows = [self.features(text, pair, max_length, "max_length=")
+                for text, pair in zip(texts, pairs)]
+        longest = max(len(row["input_ids"]) for row in rows)
+        padded = [sequences.pad_inputs(row["input_ids"], row["segment_ids"], longest,
+                                       self.pad_id) for row in rows]
+        return {name: np.array([row[name] for row in padded], np.int32)
+                for name in padded[0]}
+
+    def features(self, text: str, text_pair: Optional[str], max_length: int,
+                 option: str = "--max_seq_length=") -> dict[str, list[int]]:
+        """One text or pair as a model's input, not padded (the release's
+        convert_single_example): input_ids, input_mask, segment_ids. A pair is cut from
+        its longer text, of equally long ones from the second; a second text of no
+        pieces is none, even after the cut."""
+        if not (isinstance(max_length, numbers.Integral)
+                and max_length > sequences.NUM_SPECIAL_PAIR):
+            raise InputError(
+                f"{option}{max_length} leaves no room for text: [CLS] and "
+                f"two [SEP] take {sequences.NUM_SPECIAL_PAIR}.")
+        first = self.encode(self.prepare(text))
+        second = self.encode(self.prepare(text_pair)) if text_pair else None
+        if second:
+            first, second = sequences.truncate_longer_first(
+                first, second, max_length - sequences.NUM_SPECIAL_PAIR)
+        else:
+            first = first[:max_length - sequences.NUM_SPECIAL_SINGLE]
+        ids, segments = sequences.assemble(
+            first, second or None, self.cls_id, self.sep_id)
+        return {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments}
+
+    def decode(self, ids: Sequence[Any], skip_special: bool = True) -> str | list[str]:
+        """The text of a row of ids, or of each row of a batch: as far as cleaning kept
+        it; without [CLS], [SEP] and padding, unless `skip_special` is False."""
+        rows = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+        if rows and isinstance(rows[0], (list, tuple)):
+            return [self.decode(row, skip_special) for row in rows]
+        special = {self.cls_id, self.sep_id, self.pad_id} if skip_special else set()
+        pieces = self.convert_ids_to_tokens(rows)
+        return self._joined([piece for piece, i in zip(pieces, rows)
+                             if i not in special])
+
+    @abc.abstractmethod
+    def _joined(self, pieces: list[str]) -> str:
+        """The text that pieces spell."""
+
     def tokenize_with_offsets(self, text: str) -> list[PieceSpan]:
         """tokenize(prepare(text)), each piece with its place in `text`.
 
@@ -149,7 +218,11 @@ class FullTokenizer(abc.ABC):
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         """Pieces of ids."""
-        ids = list(ids)
+        try:
+            ids = [operator.index(i) for i in ids]
+        except TypeError:
+            raise InputError(f"ids must be whole numbers, not {list(ids)!r:.60}."
+                             ) from None
         for i in ids:
             if not 0 <= i < len(self._pieces):
                 raise InputError(
@@ -165,6 +238,20 @@ class SentencePieceTokenizer(SentencePieceMixin, FullTokenizer):
 
 class WordPieceTokenizer(WordPieceMixin, FullTokenizer):
     """A FullTokenizer with a WordPiece vocabulary."""
+
+
+def _texts(given: Any, name: str) -> list[str]:
+    """A text, or texts, as a list of them; InputError where one is none."""
+    found = [given] if isinstance(given, str) else given
+    if isinstance(found, bytes) or not hasattr(found, "__iter__"):
+        raise InputError(f"{name} is {given!r:.40}; give a text or a list of texts.")
+    found = list(found)
+    if not found:
+        raise InputError(f"{name} is empty; give one text at least.")
+    for i, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(f"{name}[{i}] is {text!r:.40}, not a text.")
+    return found
 
 
 def vocabulary_of(path: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ Words are split and matched one by one and remembered, as most words of a text
 are repetitions.
 """
 
+import os
 import re
 import unicodedata
 from typing import Iterable
@@ -34,7 +35,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     and a piece that comes again is skipped without using up an id. Hugging Face's
     tokenizer.json is read too.
     """
-    if vocab_file.endswith(".json"):
+    if os.fspath(vocab_file).endswith(".json"):
         return tokenizer_json.word_pieces(vocab_file)
     vocab: dict[str, int] = {}
     for _, line in files.read_lines(vocab_file):
@@ -105,6 +106,9 @@ class WordPieceMixin:
             raise InputError(
                 f"The piece {error} is not in the vocabulary of {len(self.vocab)} "
                 f"pieces; use pieces from tokenize() or {self._unk_piece}.") from None
+
+    def _joined(self, pieces: list[str]) -> str:
+        return " ".join(pieces).replace(" ##", "")
 
     def _pieces_of_chunk(self, chunk: str) -> tuple[Located, ...]:
         pieces = self._cache.get(chunk)

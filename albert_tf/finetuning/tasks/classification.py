@@ -10,7 +10,6 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
 from albert_tf.finetuning.tasks.common import (
     ExampleSet, Outputs, as_table, check_labelled, write_files)
-from albert_tf.records import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
@@ -108,29 +107,12 @@ class ClassificationTask:
         input_mask, segment_ids, not padded, and label_ids, the class id or the number;
         0 where the label is unknown. A pair is cut from its longer text.
         """
-        if max_seq_length <= sequences.NUM_SPECIAL_PAIR:
-            raise InputError(
-                f"--max_seq_length={max_seq_length} leaves no room for text: [CLS] and "
-                f"two [SEP] take {sequences.NUM_SPECIAL_PAIR}.")
-        text_a = tokenizer.encode(tokenizer.prepare(example.text_a))
-        text_b = (tokenizer.encode(tokenizer.prepare(example.text_b))
-                  if example.text_b else None)
-        # A second text of no pieces is no second text, even after the cut.
-        if text_b:
-            text_a, text_b = sequences.truncate_longer_first(
-                text_a, text_b, max_seq_length - sequences.NUM_SPECIAL_PAIR)
-        else:
-            text_a = text_a[:max_seq_length - sequences.NUM_SPECIAL_SINGLE]
-        sequence = sequences.assemble(
-            text_a, text_b or None, tokenizer.cls_id, tokenizer.sep_id)
+        features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
         if self.is_regression:
             label = float(example.label or 0)
         else:
             label = 0 if example.label is None else self.labels.index(example.label)
-        return [{"input_ids": sequence.tokens,
-                 "input_mask": [1] * len(sequence.tokens),
-                 "segment_ids": sequence.segment_ids,
-                 "label_ids": [label]}]
+        return [{**features, "label_ids": [label]}]
 
     # --- scores
 

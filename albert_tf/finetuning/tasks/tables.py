@@ -1,6 +1,7 @@
 """Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
 
 import csv
+import os
 import re
 from typing import Iterable, Iterator, NamedTuple
 
@@ -27,7 +28,7 @@ class Row(NamedTuple):
 
 def format_of(path: str) -> str:
     """The format of a file by its name; a final .gz is ignored."""
-    name = path.lower().removesuffix(".gz")
+    name = os.fspath(path).lower().removesuffix(".gz")
     for suffix, kind in _SUFFIXES.items():
         if name.endswith(suffix):
             return kind
