@@ -137,7 +137,7 @@ def test_python_example_of_the_readme_runs(code, albert_base):
     assert "albert_base/" in code
     names = {}
     exec(code.replace("albert_base", str(albert_base)), names)
-    length = len(names["ids"][0])
+    length = names["batch"]["input_ids"].shape[1]
     assert length > 3
     assert names["out"]["pooled_output"].shape == [1, 8]
     assert names["out"]["sequence_output"].shape == [1, length, 8]
