@@ -6,8 +6,6 @@ import operator
 import os
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
-from absl import logging
-
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.records import sequences
