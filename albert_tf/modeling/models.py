@@ -181,6 +181,36 @@ class AlbertForMultipleChoice(_EncoderWithHead):
         return {"logits": logits}
 
 
+class AlbertForTokenClassification(_EncoderWithHead):
+    """A label for every piece, as Hugging Face's class of this name.
+
+    >>> model = AlbertForTokenClassification(
+    ...     AlbertConfig.named("base", vocab_size=100), num_labels=5)
+    >>> model({"input_ids": tf.constant([[2, 45, 7, 3]])})["logits"].shape
+    TensorShape([1, 4, 5])
+
+    `dropout_prob` is that of the encoder's outputs.
+    """
+
+    def __init__(self, config: AlbertConfig, num_labels: int,
+                 dropout_prob: float = 0.1):
+        super().__init__(config, "tagger", needs_pooler=False, num_labels=num_labels,
+                         dropout_prob=dropout_prob)
+        self._freeze_pooler()
+        self.num_labels, self.dropout_prob = num_labels, dropout_prob
+        self.output_layer = OutputLayer("", config.hidden_size, num_labels)
+
+    def call(self, features: Features, training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+        """Features → `logits` [B, S, K]; those of padding mean nothing."""
+        outputs, seeds = self._encode(features, training, seed, computation)
+        hidden = seeds.dropout(outputs["sequence_output"], self.dropout_prob)
+        logits = _of_positions(self.output_layer, hidden)
+        logits.set_shape([*hidden.shape[:2], self.num_labels])
+        return {"logits": logits}
+
+
 class AlbertForSpans(_EncoderWithHead):
     """Scores of every position as start and as end (`squad_utils.create_v1_model`).
 

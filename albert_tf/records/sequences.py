@@ -145,3 +145,35 @@ def truncate_at_random_ends(
         else:
             longer[1] -= 1
     return list(first[slice(*kept_first)]), list(second[slice(*kept_second)])
+
+
+# ---- windows ---------------------------------------------------------------
+
+
+def window_spans(
+        num_pieces: int, window: int, stride: int) -> list[tuple[int, int]]:
+    """(begin, end) of windows of `window` pieces; the last one may be shorter."""
+    spans = [(0, min(window, num_pieces))]
+    while spans[-1][1] < num_pieces:
+        begin = spans[-1][0] + min(window, stride)
+        spans.append((begin, min(begin + window, num_pieces)))
+    return spans
+
+
+def max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
+    """Per window and piece, whether no other window shows more context around it.
+
+    Context is the lesser number of pieces to the left and right, plus a hundredth of
+    the window's length; of equal windows the first counts (the release's
+    _check_is_max_context).
+    """
+    highest = np.full(spans[-1][1], -np.inf)
+    best = np.zeros(spans[-1][1], int)
+    for window, (begin, end) in enumerate(spans):
+        piece = np.arange(begin, end)
+        score = np.minimum(piece - begin, end - 1 - piece) + 0.01 * (end - begin)
+        better = score > highest[begin:end]
+        best[begin:end][better] = window
+        highest[begin:end][better] = score[better]
+    return [(best[first:last] == window).astype(int).tolist()
+            for window, (first, last) in enumerate(spans)]

@@ -304,6 +304,25 @@ def choice_spec(
                 limited_by="num_choices")))
 
 
+def tagging_spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2
+                 ) -> FeatureSpec:
+    """A sentence with tags of words, or a window of it.
+
+    `label_ids` are the label of each word's first piece and 1, elsewhere 0: at other
+    pieces, and where the label is unknown. Features that are not parsed say which words
+    of which example have their place in this window.
+    """
+    def places(name):
+        return Feature(name, "int64", (None,), parsed=False)
+
+    return FeatureSpec((
+        *_inputs((None,), "", vocab_size, type_vocab_size),
+        Feature("label_ids", "int64", (None,), limit=num_labels + 1,
+                limited_by="num_labels"),
+        Feature("example_index", "int64", (1,), parsed=False),
+        places("word_index"), places("word_place")))
+
+
 def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
               max_seq_length: int = 0) -> FeatureSpec:
     """A window of a paragraph with a question, and a span as the answer (SQuAD).

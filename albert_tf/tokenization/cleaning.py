@@ -37,6 +37,33 @@ def is_punctuation(char: str) -> bool:
     return unicodedata.category(char).startswith("P")
 
 
+# How a text is split into words that get tags.
+WORD_SPLITS = ("punctuation", "whitespace", "characters")
+
+
+def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
+    """The words of a text: the first character of each, and the one behind its last.
+
+        split_words("No. 5 科技")  # [(0, 2), (2, 3), (4, 5), (6, 7), (7, 8)]
+
+    White space (str.isspace) is in no word. By "punctuation" each punctuation mark and
+    each Chinese character is a word of its own, as in BERT; by "characters" every
+    character; by "whitespace" what stands between white space.
+    """
+    spans: list[tuple[int, int]] = []
+    inside = False
+    for i, char in enumerate(text):
+        alone = split == "characters" or split == "punctuation" and (
+            is_punctuation(char) or any(first <= ord(char) <= last
+                                        for first, last in CHINESE_RANGES))
+        if inside and not alone and not char.isspace():
+            spans[-1] = (spans[-1][0], i + 1)
+        elif not char.isspace():
+            spans.append((i, i + 1))
+        inside = not (alone or char.isspace())
+    return spans
+
+
 class PreparedText(str):
     """A text that FullTokenizer.prepare made: preparing it again may change it, since
     lower-casing makes combining characters of a few letters ("İ")."""

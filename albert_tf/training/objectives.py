@@ -259,6 +259,38 @@ def _squared_error(outputs: Tensors, features: Tensors) -> tf.Tensor:
     return tf.square(_floats(tf.squeeze(outputs["logits"], axis=-1)) - labels)
 
 
+# ---- a label per word ------------------------------------------------------
+
+
+def _tag_weights(features: Tensors) -> tf.Tensor:
+    """float32 [B, S]: 1 for the pieces that have a label."""
+    return _floats(features["label_ids"] > 0) * _weights(features)[:, tf.newaxis]
+
+
+def _tag_labels(features: Tensors) -> tf.Tensor:
+    return tf.maximum(features["label_ids"] - 1, 0)
+
+
+def _tag_losses(outputs: Tensors, features: Tensors, denominators: Tensors):
+    values = _cross_entropy(outputs["logits"], _tag_labels(features))
+    total = tf.math.divide_no_nan(
+        tf.reduce_sum(values * _tag_weights(features)), denominators["words"])
+    return {"total_loss": total, "word_loss": values}
+
+
+def _tag_metrics(outputs: Tensors, features: Tensors, losses: Tensors):
+    weights = _tag_weights(features)
+    return {"loss": (losses["word_loss"], weights), "accuracy": (
+        _hits(outputs["logits"], _tag_labels(features)), weights)}
+
+
+def _tag_predictions(outputs: Tensors, features: Tensors) -> dict[str, tf.Tensor]:
+    del features
+    logits = _floats(outputs["logits"])
+    return {"tags": tf.argmax(logits, axis=-1, output_type=tf.int32),
+            "probabilities": tf.reduce_max(tf.nn.softmax(logits), axis=-1)}
+
+
 # ---- spans -----------------------------------------------------------------
 
 
@@ -318,6 +350,11 @@ REGRESSION = _objective(
 # Features `label_ids` int [B, 1]; outputs `logits` [B, C]. Release:
 # `race_utils.create_model`.
 CHOICE = _objective(_label_loss, _label_accuracy, _label_predictions)
+
+# Features `label_ids` int [B, S], a label and 1, 0 for pieces without; outputs `logits`
+# [B, S, K]. The loss is the mean over words; no counterpart in the release.
+TAGGING = Objective(lambda features: {"words": tf.reduce_sum(_tag_weights(features))},
+                    _tag_losses, _tag_metrics, _tag_predictions)
 
 # Losses and metrics of spans need the model's outputs of training, predictions those
 # of prediction. Evaluation asks for both and finds no loss: version 2.0 follows its own

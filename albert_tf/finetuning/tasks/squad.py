@@ -19,7 +19,8 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.tasks.squad_predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.tasks.squad_scoring import Answers
-from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble
+from albert_tf.records.sequences import (
+    NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 # unique_ids of the first feature; the next ones count on.
@@ -160,11 +161,11 @@ class SquadTask:
         question = tokenizer.encode(
             tokenizer.prepare(example.question_text))[:self.max_query_length]
         room = self.max_seq_length - len(question) - NUM_SPECIAL_PAIR
-        spans = _window_spans(len(paragraph.piece_ids), room, self.doc_stride)
+        spans = window_spans(len(paragraph.piece_ids), room, self.doc_stride)
         return [{**_window(question, paragraph, span, answer, tokenizer),
                  "is_impossible": [int(is_training and not _holds(span, answer))],
                  "token_is_max_context": is_max_context}
-                for span, is_max_context in zip(spans, _max_context(spans))]
+                for span, is_max_context in zip(spans, max_context(spans))]
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
@@ -273,31 +274,3 @@ def number_features(features_per_example: Iterable[Sequence[dict]]) -> Iterator[
         for feature in features:
             yield {"unique_ids": [unique_id], **feature, "example_index": [index]}
             unique_id += 1
-
-
-def _window_spans(
-        num_pieces: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
-    """(begin, end) of windows of `window` pieces; the last one may be shorter."""
-    spans = [(0, min(window, num_pieces))]
-    while spans[-1][1] < num_pieces:
-        begin = spans[-1][0] + min(window, doc_stride)
-        spans.append((begin, min(begin + window, num_pieces)))
-    return spans
-
-
-def _max_context(spans: list[tuple[int, int]]) -> list[list[int]]:
-    """Per window and piece, whether no other window shows more context around it.
-
-    Context is the lesser number of pieces to the left and right, plus a hundredth of
-    the window's length; of equal windows the first counts (the release's
-    _check_is_max_context).
-    """
-    if len(spans) == 1:
-        return [[1] * spans[0][1]]
-    begin, end = np.array(spans).T[:, :, None]  # [windows, 1]
-    piece = np.arange(spans[-1][1])             # [pieces]
-    score = np.minimum(piece - begin, end - 1 - piece) + 0.01 * (end - begin)
-    score[(piece < begin) | (piece >= end)] = -np.inf
-    best = np.argmax(score, axis=0)
-    return [(best[first:last] == window).astype(int).tolist()
-            for window, (first, last) in enumerate(spans)]

@@ -52,7 +52,7 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
     """
     if file_format not in FORMATS:
         raise ValueError(f"{file_format!r} is none of {FORMATS}")
-    lines = _lines(path)
+    lines = text_lines(path)
     if file_format == "csv":
         yield from _csv(path, lines, delimiter or ",")
         return
@@ -66,7 +66,7 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
             yield Row(where, number, line.split(delimiter or "\t"))
 
 
-def _lines(path: str) -> Iterator[tuple[int, str]]:
+def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """Numbered lines of text. Where the first holds carriage returns, these alone end
     the lines, as on old Macs."""
     ends = None

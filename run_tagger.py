@@ -1,0 +1,250 @@
+r"""Fine-tunes ALBERT to tag words: names (entities), parts of speech.
+
+    python run_tagger.py --train_file=train.conll --dev_file=dev.conll \
+        --init_checkpoint=albert_base/model.ckpt-best \
+        --spm_model_file=albert_base/30k-clean.model \
+        --output_dir=runs/ner --do_train --do_eval
+
+Files are CoNLL's columns (a word and its tag a line, a blank line between sentences),
+CoNLL-U (*.conllu, --tag_column=UPOS) or JSON lines (*.jsonl):
+
+    {"text": "EU rejects German call", "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
+
+With the model trained, --do_predict alone needs --output_dir and the sentences:
+
+    python run_tagger.py --output_dir=runs/ner --test_file=mine.conll --do_predict
+"""
+
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
+import functools
+import os
+
+from absl import flags, logging
+
+from albert_tf import files
+from albert_tf.checkpoints import formats
+from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.errors import InputError
+from albert_tf.finetuning.task import FineTuningTask, fine_tune
+from albert_tf.finetuning.tasks import tagging, tagging_files, tagging_scoring
+from albert_tf.finetuning.tasks.common import as_json, write_files
+from albert_tf.records.spec import tagging_spec
+from albert_tf.tokenization import cleaning
+
+FLAGS = flags.FLAGS
+
+finetuning_flags.define_flags(
+    max_seq_length=128, do_train=False, do_eval=False, learning_rate=5e-5,
+    save_checkpoints_steps=1000)
+FLAGS["max_seq_length"].help = (
+    "Longest sequence, in pieces; longer sentences are read in windows.")
+# --help lists them too.
+flags.adopt_module_key_flags(finetuning_flags)
+_USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
+for _split, _use in _USE_OF_SPLIT.items():
+    flags.DEFINE_string(f"{_split}_file", None, f"Sentences to {_use}; may be .gz.")
+flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
+                     lower_bound=0, upper_bound=cli_flags.MOST)
+flags.DEFINE_string("export_dir", None,
+                    "Folder for a SavedModel of the best checkpoint.")
+flags.DEFINE_enum(
+    "data_format", "auto", ["auto", *tagging_files.FORMATS], "Of the files; auto: by "
+    "their names, .conllu, .jsonl or .json, else CoNLL's columns.")
+flags.DEFINE_string(
+    "tag_column", "", "Column of the tag: a number from 0, or from -1 backwards; "
+    "default: the last. Of CoNLL-U its name; default: UPOS.")
+flags.DEFINE_integer("word_column", 0, "Column of the word, in CoNLL's columns.")
+flags.DEFINE_bool(
+    "test_tags", None, "Whether --test_file has tags, which are scored then; default: "
+    "where it has a place for them.")
+flags.DEFINE_enum(
+    "scheme", "auto", ["auto", *tagging_scoring.SCHEMES, "bioes"], "How tags name "
+    "entities; none: they name none, as parts of speech, and are scored one by one; "
+    "auto: as those of --train_file do.")
+flags.DEFINE_bool(
+    "strict", False, "Count only entities that are written as the scheme says, as "
+    "seqeval's strict mode; by default any tags are read as conlleval reads them.")
+flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: those "
+                  "of --train_file, O first, the others sorted.")
+flags.DEFINE_enum(
+    "split", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON lines, and "
+    "text that is sent to the model, is split into words: at white space; at "
+    "punctuation, too, and between Chinese characters; or at every character. auto: "
+    "characters where each word in --train_file's columns is one, else punctuation.")
+flags.DEFINE_bool(
+    "strip_numbers", None, "Words in columns end in a number of their segmentation, as "
+    "in Weibo's (\u79d10 \u62801), which is taken off; default: where all of "
+    "--train_file's do.")
+flags.DEFINE_integer("doc_stride", 64, "Pieces from the start of a window of a long "
+                     "sentence to the next.",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
+
+# What makes up the task: kept with the model, and taken from there.
+_KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "dropout_prob", "labels",
+         "scheme", "strict", "split", "strip_numbers", "tag_column", "word_column",
+         "data_format")
+_PREDICT_RESULTS = "predict_results.json"
+
+
+class Tagging(FineTuningTask):
+    """Words and their tags, with what the flags say of them."""
+
+    code = (tagging, tagging_files, tagging_scoring)
+
+    def __init__(self, task: tagging.TaggingTask):
+        self.task = task
+        self.main_metric = task.main_metric
+
+    def read(self, split):
+        data = self.task.read(FLAGS[f"{split}_file"].value, split,
+                              FLAGS.test_tags if split == "test" else True)
+        logging.info("%s: %d sentences of %d words, of scheme %s.", split,
+                     len(data.examples), _words(data.examples), self.task.scheme)
+        return data
+
+    def spec(self):
+        config = self.settings.config
+        return tagging_spec(len(self.task.labels), config.vocab_size,
+                            config.type_vocab_size)
+
+    def featurizer(self, split):
+        return functools.partial(
+            self.task.featurize, tokenizer=self.settings.tokenizer)
+
+    def records(self, featurized):
+        for index, windows in enumerate(featurized):
+            for window in windows:
+                yield {**window, "example_index": [index]}
+
+    def sources(self, split, data):
+        return {f"{split} data": files.sha256(FLAGS[f"{split}_file"].value)}
+
+    def feature_settings(self, split):
+        return {"labels": self.task.labels, "scheme": self.task.scheme,
+                "tagged": FLAGS.test_tags if split == "test" else True,
+                **finetuning_flags.values(
+                    "doc_stride", "split", "strip_numbers", "tag_column", "word_column",
+                    "data_format")}
+
+    def check_features(self, sets, tables):
+        """Says how many words the vocabulary does not know."""
+        for split, data in sets.items():
+            columns = tables[split].columns
+            unknown = sum(
+                int((ids[places] == self.settings.tokenizer.unk_id).sum())
+                for ids, places in zip(columns["input_ids"], columns["word_place"]))
+            if unknown:
+                logging.warning(
+                    "%s: %d of %d words begin with a piece that the vocabulary does "
+                    "not have, or cleaning leaves nothing of them: the model sees an "
+                    "unknown piece.", FLAGS[f"{split}_file"].value, unknown,
+                    _words(data.examples))
+
+    def model(self):
+        from albert_tf.modeling import models
+        from albert_tf.training import objectives
+
+        return models.AlbertForTokenClassification(
+            self.settings.config, len(self.task.labels),
+            FLAGS.dropout_prob), objectives.TAGGING
+
+    def kept_options(self):
+        return finetuning_flags.values(
+            "learning_rate", "warmup_step", "optimizer", "num_length_buckets", *_KEPT)
+
+    def _tagged(self, data, outputs, table):
+        return self.task.tagged(data.examples, outputs, table.columns)
+
+    def failure(self, data, outputs, table):
+        return self.task.failure(data.examples, self._tagged(data, outputs, table))
+
+    def chance_loss(self, data, table):
+        return self.task.chance_loss(table.columns)
+
+    def score(self, data, outputs, table):
+        return self.task.metrics_of(self.task.counts(
+            data.examples, self._tagged(data, outputs, table)))
+
+    def write(self, split, data, outputs, table, step):
+        """Predictions and, where the tags are known, the scores."""
+        tagged, folder = self._tagged(data, outputs, table), self.settings.run.output_dir
+        paths = self.task.write(os.path.join(
+            folder, "eval_predictions" if split == "dev" else ""), data.examples, tagged)
+        if all(example.tags for example in data.examples):
+            counts = self.task.counts(data.examples, tagged)
+            report = self.task.report(counts)
+            paths += write_files(folder, {
+                f"{'eval' if split == 'dev' else 'predict'}_report.txt": report})
+            for line in report.splitlines():
+                logging.info("%s", line)
+            if split == "test":
+                paths += write_files(folder, {_PREDICT_RESULTS: as_json(
+                    {"step": step, **self.task.metrics_of(counts)})})
+        elif split == "test":
+            logging.info("The test set has no tags, so it is not scored.")
+            for name in (_PREDICT_RESULTS, "predict_report.txt"):  # Of another set.
+                files.remove(os.path.join(folder, name))
+        logging.info("Wrote %s.", ", ".join(paths))
+
+    def export(self, model, metrics):
+        from albert_tf.serving import export
+
+        export.export_classifier(
+            model, FLAGS.export_dir, self.task.labels, FLAGS.dtype)
+
+
+def _words(examples) -> int:
+    return sum(len(example.words) for example in examples)
+
+
+def _known_labels() -> tuple[str, ...]:
+    """Of a tagger that the run starts from."""
+    init = cli_flags.init_checkpoint()
+    try:
+        found = formats.read(init) if init else None
+    except InputError:  # Whatever is wrong is said where it is loaded.
+        return ()
+    return found.labels if found and "token_classification" in found.heads else ()
+
+
+def _task() -> tagging.TaggingTask:
+    """The task; flags that were left open are set, to be kept."""
+    for split, wanted in (("train", FLAGS.do_train), ("dev", FLAGS.do_eval),
+                          ("test", FLAGS.do_predict)):
+        if wanted and not FLAGS[f"{split}_file"].value:
+            raise InputError(f"give --{split}_file, the sentences to "
+                             f"{_USE_OF_SPLIT[split]}.")
+    task = tagging.build_task(
+        FLAGS.do_train and FLAGS.train_file or "", labels=FLAGS.labels,
+        known_labels=() if FLAGS.labels else _known_labels(),
+        scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
+        reading=tagging_files.Reading(FLAGS.data_format, FLAGS.tag_column,
+                                      FLAGS.word_column, FLAGS.split),
+        **finetuning_flags.values(
+            "strip_numbers", "strict", "max_seq_length", "doc_stride"))
+    if task.reading.strip_numbers and FLAGS.strip_numbers is None:
+        logging.info("Each word of %s ends in the number that it has in its "
+                     "segmentation, which is taken off (--strip_numbers).",
+                     FLAGS.train_file)
+    FLAGS.labels, FLAGS.scheme = list(task.labels), task.scheme
+    FLAGS.split, FLAGS.strip_numbers = task.reading.split, task.reading.strip_numbers
+    return task
+
+
+def main(argv):
+    del argv
+    finetuning_flags.use_kept_task(_KEPT)
+    finetuning_flags.check_work()
+    if FLAGS.recipe and FLAGS.do_train:
+        raise InputError("--recipe: the paper has none for tagging.")
+    task = _task()
+    fine_tune(Tagging(task), finetuning_flags.settings(
+        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
+        head="token_classification", labels=list(task.labels)))
+
+
+if __name__ == "__main__":
+    script.run(main)
