@@ -24,7 +24,7 @@ _DOCUMENT = "-DOCSTART-"
 _PREDICTION = "ALBERT:TAG"
 _ADVICE = "each line needs one object with text and entities, or words and tags"
 # A character of a segmented word and its number in it: 科0 技1.
-_NUMBERED = re.compile(r"(.\D*?)([0-9]+)", re.DOTALL)
+_NUMBERED = re.compile(r"(.\D*?)([0-9]{1,9})", re.DOTALL)
 
 
 class Line(NamedTuple):
@@ -120,8 +120,8 @@ class Reading:
                 continue
             if not width:
                 tabs, first = "\t" in line, number
-            cells = tuple(line.split("\t") if tabs
-                          else re.split("[ \t]+", line.strip(" \t")))
+            cells = tuple(cell.strip(" ") or cell for cell in (
+                line.split("\t") if tabs else re.split(" +", line.strip(" "))))
             width = width or len(cells)
             if len(cells) != width:
                 raise InputError(
@@ -130,7 +130,7 @@ class Reading:
                     f"{'tabs' if tabs else 'blanks'}, a blank line ends a sentence.")
             if number == first:
                 tagged = self._check_columns(path, number, width, column, tagged)
-            if not cells[self.word_column].strip():
+            if not cells[self.word_column]:
                 raise InputError(
                     f"{path}, line {number}: the word (column {self.word_column}) is "
                     "missing; mend the line, or leave it empty to end the sentence.")
@@ -191,7 +191,7 @@ def are_numbered(sentences: Sequence[Sentence]) -> bool:
                 return False
             slips += match[2] not in ("0", str(last + 1))
             words += 1
-            last = int(match[2][-9:])
+            last = int(match[2])
     return slips * 100 <= words
 
 
