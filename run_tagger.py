@@ -8,7 +8,7 @@ r"""Fine-tunes ALBERT to tag words: names (entities), parts of speech.
 Files are CoNLL's columns (a word and its tag a line, a blank line between sentences),
 CoNLL-U (*.conllu, --tag_column=UPOS) or JSON lines (*.jsonl):
 
-    {"text": "EU rejects German call", "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
+    {"text": "EU rejects a call", "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
 
 With the model trained, --do_predict alone needs --output_dir and the sentences:
 
@@ -170,9 +170,11 @@ class Tagging(FineTuningTask):
 
     def write(self, split, data, outputs, table, step):
         """Predictions and, where the tags are known, the scores."""
-        tagged, folder = self._tagged(data, outputs, table), self.settings.run.output_dir
-        paths = self.task.write(os.path.join(
-            folder, "eval_predictions" if split == "dev" else ""), data.examples, tagged)
+        folder = self.settings.run.output_dir
+        tagged = self._tagged(data, outputs, table)
+        paths = self.task.write(
+            os.path.join(folder, "eval_predictions" if split == "dev" else ""),
+            data.examples, tagged)
         if all(example.tags for example in data.examples):
             counts = self.task.counts(data.examples, tagged)
             report = self.task.report(counts)
@@ -192,7 +194,7 @@ class Tagging(FineTuningTask):
     def export(self, model, metrics):
         from albert_tf.serving import export
 
-        export.export_classifier(
+        export.export_tagger(
             model, FLAGS.export_dir, self.task.labels, FLAGS.dtype)
 
 

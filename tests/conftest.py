@@ -31,7 +31,7 @@ LONG_FILES = (
     "scripts/test_run_pretraining", "training/test_loop", "training/test_same_step",
     "training/test_steps", "finetuning/test_seeds", "scripts/test_run_classifier",
     "training/test_input_pipeline", "finetuning/test_run", "scripts/test_run_squad",
-    "scripts/test_run_race", "modeling/kernels/test_packing",
+    "scripts/test_run_race", "scripts/test_run_tagger", "modeling/kernels/test_packing",
     "modeling/kernels/test_fast", "finetuning/test_task", "masking/test_in_training",
     "pretraining_data/test_local", "scripts/test_create_pretraining_data",
     "modeling/kernels/test_recompute", "training/test_optimization",

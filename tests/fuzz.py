@@ -63,6 +63,8 @@ SQUAD = dict(TASK, train_file="squad.json", predict_file="squad.json",
              do_predict="true")
 RACE = dict(TASK, data_dir="RACE", train_step=2, warmup_step=1, max_qa_length=8,
             do_train="true", do_eval="true")
+TAGGER = dict(TASK, train_file="tags.conll", dev_file="tags.jsonl", train_step=2,
+              warmup_step=1, doc_stride=8, do_train="true", do_eval="true")
 # script → name → (flags, files that are damaged).
 COMMANDS = {
     "prepare_corpus": {
@@ -130,6 +132,11 @@ COMMANDS = {
         "train": (RACE, []),
         "race": (dict(RACE, output_dir="race"),
                  ["RACE/train/high/0.txt", "RACE/dev/middle/1.txt"])},
+    "run_tagger": {
+        "train": (TAGGER, []),
+        "columns": (dict(TAGGER, output_dir="tagger", test_file="tags.conllu",
+                         do_predict="true"),
+                    ["tags.conll", "tags.jsonl", "tags.conllu", "tagger/task.json"])},
 }
 # Those that train take long: a half of the others' tries.
 TRAINING = ("train", "start", "resume")
@@ -209,6 +216,15 @@ def write_material(folder):
                 "id": f"{level}{n}.txt", "article": " ".join(documents[n]),
                 "questions": ["What was it?"] * 4, "answers": ["A", "B", "C", "D"],
                 "options": [WORDS[4 * i:4 * i + 4] for i in range(4)]})
+    tags = [(text.split(), ["B-X", "I-X", "O"][:n % 3] + ["O"] * 9)
+            for text, n in rows for n in [len(text)]]
+    write("tags.conll", "\n".join("".join(f"{word} {tag}\n" for word, tag in zip(*pair))
+                                  for pair in tags))
+    write("tags.conllu", "\n".join("".join(
+        f"{i}\t{word}\t_\t{tag}{6 * chr(9)}\n" for i, (word, tag) in enumerate(
+            zip(*pair), 1)) for pair in tags))
+    write("tags.jsonl", "".join(json.dumps({"text": text, "entities": [
+        {"start": 0, "end": text.index(" "), "type": "X"}]}) + "\n" for text, _ in rows))
     with open(folder / "wiki.txt", "rb") as source:
         import gzip
 
@@ -222,7 +238,8 @@ def write_material(folder):
         **COMMANDS["run_pretraining"]["train"][0], "output_dir": "model"})
     shutil.copytree(folder / "model", folder / "trained")
     for script, name in (("run_classifier", "cola"), ("run_classifier", "csv"),
-                         ("run_squad", "v1"), ("run_squad", "v2"), ("run_race", "race")):
+                         ("run_squad", "v1"), ("run_squad", "v2"), ("run_race", "race"),
+                         ("run_tagger", "columns")):
         run(script, **COMMANDS[script][name][0])
 
 

@@ -202,7 +202,7 @@ class AlbertForTokenClassification(_EncoderWithHead):
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
-             computation: Computation = Computation()) -> dict[str, tf.Tensor]:
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Features → `logits` [B, S, K]; those of padding mean nothing."""
         outputs, seeds = self._encode(features, training, seed, computation)
         hidden = seeds.dropout(outputs["sequence_output"], self.dropout_prob)

@@ -23,7 +23,7 @@ Outputs = Mapping[str, tf.Tensor]
 
 
 def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
-                      dtype: str = "float32") -> None:
+                      dtype: str = "float32", head: str = "") -> None:
     """Writes an AlbertForSequenceClassification with the signature `serving_default`.
 
     Inputs `input_ids`, `input_mask`, `segment_ids`, int32 [B, S] for any B and S.
@@ -36,6 +36,8 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
       export_dir: the SavedModel's folder; must not exist.
       labels: of the classes; none for regression.
       dtype: of the layers' products and activations (Computation).
+      head: what the labels are of, for whoever reads the weights: classification by
+        default.
     """
     def outputs(features, computation):
         found = {"logits": model(features, computation=computation)["logits"]}
@@ -43,7 +45,14 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
             found["probabilities"] = tf.nn.softmax(found["logits"])
         return found
 
-    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels})
+    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, head)
+
+
+def export_tagger(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
+                  dtype: str = "float32") -> None:
+    """As export_classifier, for an AlbertForTokenClassification: `logits` and
+    `probabilities` [B, S, K], of every piece. A word's are those of its first piece."""
+    export_classifier(model, export_dir, labels, dtype, head="token_classification")
 
 
 def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
@@ -62,7 +71,7 @@ def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
 
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             inputs: Sequence[str], export_dir: str, dtype: str,
-            assets: Mapping[str, Sequence[str]]) -> None:
+            assets: Mapping[str, Sequence[str]], head: str = "") -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
     constants = _constants(model, dtype)
@@ -90,8 +99,9 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             tf.saved_model.save(
                 module, staged, signatures={SIGNATURE: serve},
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
-            files.write(os.path.join(staged, "assets", CONFIG_FILE),
-                        model.config.to_json().encode())
+            files.write_json(
+                os.path.join(staged, "assets", CONFIG_FILE),
+                {**model.config.to_dict(), **({"head": head} if head else {})})
             for name, lines in assets.items():
                 if lines:
                     files.write(os.path.join(staged, "assets", name),

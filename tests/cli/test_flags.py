@@ -132,7 +132,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("script", [
-    "run_pretraining", "run_classifier", "run_squad", "run_race"])
+    "run_pretraining", "run_classifier", "run_squad", "run_race", "run_tagger"])
 def test_types_of_every_script(script):
     wrong = ["fp16", "half", "bf16", "float", "float64", "FLOAT16", "mixed_float16", ""]
     done = run_python("-c", DTYPE_ERRORS, script, *DTYPES, *wrong, check=True)

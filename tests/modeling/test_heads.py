@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import layers
 from albert_tf.modeling.models import (
-    AlbertForConditionalSpans, AlbertForSequenceClassification)
+    AlbertForConditionalSpans, AlbertForSequenceClassification,
+    AlbertForTokenClassification)
+from albert_tf.training.objectives import TAGGING
+from tests.golden import interop
 from tests.golden.heads import (
     HEADS, KINDS, build, case, close, train_losses, without_dropout)
+from tests.helpers import FIXTURES
 
 # Same words, padded further.
 PAD_VALUES = {"p_mask": 1}
@@ -268,3 +273,72 @@ def test_span_metrics_are_shares_of_right_positions():
     said = outputs["cls_logits"].numpy() > 0
     np.testing.assert_array_equal(
         metrics["answerability_accuracy"][0], said == features["is_impossible"][:, 0])
+
+
+# ---- a label per word ------------------------------------------------------
+
+
+TAGGER = FIXTURES / "interop" / "hf" / "token_classification"
+
+
+@functools.cache
+def tagger():
+    """(model with Hugging Face's weights, its inputs with labels, their outputs)."""
+    path, inputs, outputs = interop.case(TAGGER)
+    found = formats.read(path)
+    model = AlbertForTokenClassification(
+        found.config, found.heads["token_classification"], dropout_prob=0.0)
+    restore_tf1(model, path)
+    ids = inputs["input_ids"]
+    labels = np.random.default_rng(1).integers(0, 6, ids.shape).astype("i4")
+    return model, {**inputs, "label_ids": labels * inputs["input_mask"]}, outputs
+
+
+def tag_losses(features, denominators=None):
+    outputs = tagger()[0](features, training=True)
+    return outputs, TAGGING.losses(
+        outputs, features, denominators or TAGGING.denominators(features))
+
+
+def test_a_tagger_gives_hugging_faces_logits_at_any_length():
+    model, features, outputs = tagger()
+    close(model(features)["logits"], outputs["logits"])
+    assert model(features)["logits"].shape == outputs["logits"].shape
+    there = features["input_mask"] == 1
+    shorter = TAGGING.predictions(model(features), features)
+    for name, value in shorter.items():
+        assert value.shape == there.shape, name
+    close(shorter["probabilities"][there], tf.nn.softmax(outputs["logits"]).numpy()
+          .max(-1)[there])
+
+
+def test_the_loss_of_tags_is_the_mean_over_words_with_labels():
+    _, features, _ = tagger()
+    outputs, losses = tag_losses(features)
+    labels = features["label_ids"]
+    probabilities = tf.nn.softmax(outputs["logits"]).numpy()
+    wanted = [-np.log(probabilities[row, place, labels[row, place] - 1])
+              for row, place in zip(*np.nonzero(labels))]
+    close(losses["total_loss"], np.mean(wanted))
+    metrics = TAGGING.metrics(outputs, features, losses)
+    for values, weights in metrics.values():
+        assert values.shape == weights.shape == labels.shape
+    values, weights = metrics["accuracy"]
+    hits = probabilities.argmax(-1) + 1 == labels
+    close(np.average(values, weights=weights), hits[labels > 0].mean())
+    # Parts of a batch add up, and rows that pad it do not count.
+    parts = sum(tag_losses({key: value[i:i + 1] for key, value in features.items()},
+                           TAGGING.denominators(features))[1]["total_loss"]
+                for i in range(len(labels)))
+    close(parts, losses["total_loss"])
+    padding = {**features, "example_weights": np.zeros(len(labels), "f")}
+    assert tag_losses(padding)[1]["total_loss"] == 0
+
+
+def test_every_variable_of_a_tagger_but_the_pooler_gets_a_gradient():
+    model, features, _ = tagger()
+    with tf.GradientTape() as tape:
+        loss = tag_losses(features)[1]["total_loss"]
+    for variable, gradient in zip(model.trainable_variables, tape.gradient(
+            loss, model.trainable_variables)):
+        assert gradient is not None and "pooler" not in variable.name, variable.name

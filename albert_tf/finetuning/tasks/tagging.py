@@ -92,8 +92,9 @@ class TaggingTask:
                 except InputError as error:
                     if split != "test":
                         raise
-                    raise InputError(f"{str(error).removesuffix('.')}, or --notest_tags "
-                                     "for a file without tags.") from error
+                    raise InputError(
+                        f"{str(error).removesuffix('.')}, or --notest_tags for a file "
+                        "without tags.") from error
         unknown = {tag for sentence in found for tag in sentence.tags or ()}.difference(
             self.labels)
         if unknown:

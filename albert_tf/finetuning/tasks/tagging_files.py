@@ -151,8 +151,8 @@ class Reading:
                                  f"--{flag} is {place}.")
         if tagged and column % width == self.word_column % width:
             raise InputError(
-                f"{path}, line {number}: has no tags, as column {column} is that of the "
-                "words; it needs a word and its tag a line, apart by a tab or blanks.")
+                f"{path}, line {number}: has no tags, as column {column} is the words'; "
+                "it needs a word and its tag a line, apart by a tab or blanks.")
         return tagged
 
     def _sentence(self, path, between, lines, column, tagged) -> Sentence:
@@ -298,7 +298,8 @@ def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[st
         own = words[len(spans):len(spans) + count]
         start = len(text)
         if "".join(own) == form:
-            spans += [(start + first, start + end) for first, end in _joined(own, "")[1]]
+            spans += [(start + first, start + end)
+                      for first, end in _joined(own, "")[1]]
         else:  # Of French "du", both "de" and "le".
             spans += [(start, start + len(form))] * count
         text += form + space
@@ -342,8 +343,9 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
                     raise InputError(
                         f"{row.where}: two entities share the word "
                         f"'{words[after[0]]}', and a word has one tag; leave one out.")
-            tags = as_tags([Entity(*place, entity.type)
-                            for place, entity in zip(inner, placed)], len(words), scheme)
+            tags = as_tags(
+                [Entity(*place, entity.type) for place, entity in zip(inner, placed)],
+                len(words), scheme)
         elif tags is not None:
             tags = _strings(tags, "tags", row.where)
             if len(tags) != len(words):
@@ -359,14 +361,15 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
             (row.number,) * len(words), path, fields)
     if widened:
         notes += tables.line_note(
-            path, widened, "have entities that begin or end inside a word and are taken "
-            "to its ends; --split=characters makes each character a word")
+            path, widened, "have entities that begin or end inside a word and are "
+            "taken to its ends; --split=characters makes each character a word")
 
 
 def _strings(value: Any, name: str, where: str) -> list[str]:
     if not isinstance(value, list) or not all(
             isinstance(word, str) and word for word in value):
-        raise InputError(f"{where}: '{name}' is not a list of texts that are not empty.")
+        raise InputError(
+            f"{where}: '{name}' is not a list of texts that are not empty.")
     return value
 
 
@@ -400,8 +403,8 @@ def _entities(found: Any, text: str, where: str) -> list[Entity]:
         shown = json.dumps(value, ensure_ascii=False)[:60]
         if type(start) is not int or type(end) is not int or not (
                 isinstance(kind, str) and kind):
-            raise InputError(f"{where}: the entity {shown} lacks start and end, numbers "
-                             "of characters, or type.")
+            raise InputError(f"{where}: the entity {shown} lacks start and end, "
+                             "numbers of characters, or type.")
         if not 0 <= start < end <= len(text) or not text[start:end].strip():
             raise InputError(
                 f"{where}: the entity {shown} is not in the text of {len(text)} "

@@ -1,0 +1,214 @@
+"""run_tagger.py as a user starts it: a whole run, prediction alone, through Hugging
+Face's format, wrong inputs.
+
+    python -m pytest tests/scripts/test_run_tagger.py
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+import albert_tf
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.convert import convert
+from albert_tf.config import AlbertConfig
+from albert_tf.finetuning.tasks import tagging_scoring
+from albert_tf.finetuning.tasks.tagging_files import Reading
+from tests.commands import run_commands
+
+SCRIPT = "run_tagger"
+WORDS = [f"w{i}" for i in range(20)]
+FLAGS = dict(
+    train_file="{data}/train.conll", dev_file="{data}/dev.conll",
+    vocab_file="{data}/vocab.txt", albert_config_file="{data}/config.json",
+    max_seq_length=12, doc_stride=5, train_batch_size=8, eval_batch_size=3,
+    train_step=240, save_checkpoints_steps=120, iterations_per_loop=120,
+    learning_rate=0.004, num_length_buckets=2, from_scratch="true", do_train="true",
+    do_eval="true")
+USE = dict(FLAGS, do_train=None, do_eval=None, from_scratch=None, train_step=None,
+           do_predict="true")
+WRONG = {
+    "nothing to do": (dict(do_train=None, do_eval=None),
+                      "nothing to do: give --do_train, --do_eval, --do_predict or"),
+    "no train_file": (dict(train_file=None), "give --train_file, the sentences to"),
+    "no test_file": (dict(do_predict="true"), "give --test_file, the sentences to"),
+    "no file": (dict(train_file="{data}/none"), "{data}/none: "),
+    "broken column": (dict(train_file="{data}/broken.conll"),
+                      "{data}/broken.conll, line 2: has 3 columns where line 1 has 2"),
+    "recipe": (dict(recipe="true"), "--recipe: the paper has none for tagging"),
+    "scheme": (dict(scheme="bilou"), "--scheme=bilou: value should be one of <auto|"),
+    "scheme of the data": (dict(scheme="iobes", strict="true", labels="O,U-X"),
+                           "--labels: the tag 'U-X' is neither O nor one of B-"),
+    "stride": (dict(doc_stride=0), "--doc_stride=0: "),
+    "no labels": (dict(USE, test_file="{data}/test.conll",
+                       init_checkpoint="{data}/none"),
+                  "the tags are unknown without a training file: give --labels"),
+}
+WORKING = {
+    "whole": dict(FLAGS, do_predict="true", test_file="{data}/test.conll",
+                  export_dir="{data}/export", scheme="iob2"),
+    "copy": ["copy", "{data}/whole", "{data}/alone"],
+    # What a user gives who has only the folder of a model, and text.
+    "alone": dict(do_predict="true", test_file="{data}/text.jsonl"),
+    "again": dict(USE, test_file="{data}/dev.conll", eval_batch_size=None,
+                  predict_batch_size=2, num_length_buckets=1,
+                  init_checkpoint="{data}/whole/model.ckpt-best"),
+    # Labels, vocabulary and config come from the folder.
+    "hf": dict(do_predict="true", test_file="{data}/dev.conll", max_seq_length=12,
+               doc_stride=5, init_checkpoint="{data}/as_hf"),
+}
+
+
+def arguments(data, name, flags):
+    """A command line; None leaves a flag out."""
+    if isinstance(flags, dict):
+        flags = [f"--{flag}={value}" for flag, value in {
+            "output_dir": f"{{data}}/{name}", **flags}.items() if value is not None]
+    return [word.replace("{data}", str(data)) for word in flags]
+
+
+def sentence(random):
+    """After w0 stands a name of one or two words, w1 to w5 or w6 to w9."""
+    words = []
+    for _ in range(random.integers(1, 6)):
+        kind = random.integers(0, 3)
+        words += [("w0", "O"), *zip(
+            random.choice(WORDS[1 + 5 * kind:6 + 4 * kind], random.integers(1, 3)),
+            [f"B-{'XY'[kind]}", f"I-{'XY'[kind]}"])] if kind < 2 else [
+                (word, "O") for word in random.choice(WORDS[10:], 3)]
+    return [(str(word), tag) for word, tag in words]
+
+
+@pytest.fixture(scope="module", name="data")
+def _data(tmp_path_factory):
+    folder, random = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for split, number in (("train", 200), ("dev", 15), ("test", 10)):
+        (folder / f"{split}.conll").write_text("\n".join("".join(
+            f"{word}\t{tag}\n" if split != "test" else f"{word}\n"
+            for word, tag in sentence(random)) for _ in range(number)))
+    (folder / "broken.conll").write_text("a O\nb B-X O\n")
+    (folder / "text.jsonl").write_text(
+        json.dumps({"id": "é", "text": "w10 w0 w1 w2, w12 w0 W7."}) + "\n")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ",", ".", *WORDS]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (folder / "config.json").write_text(AlbertConfig(
+        vocab_size=len(vocabulary), embedding_size=16, hidden_size=32,
+        num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=12, initializer_range=0.2).to_json())
+    return folder
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(data):
+    """What each command gave."""
+    flags = {**{name: {**FLAGS, **given} for name, (given, _) in WRONG.items()},
+             **WORKING}
+    with run_commands(
+            SCRIPT, {name: arguments(data, name, given)
+                     for name, given in flags.items()},
+            light=WRONG, before={"hf": lambda: convert(
+                str(data / "whole"), str(data / "as_hf"), "hf")}) as results:
+        yield results
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_refused_in_a_sentence(name, results, data):
+    results.refused(name, WRONG[name][1].replace("{data}", str(data)))
+    assert not (data / name).exists()
+
+
+@pytest.fixture(scope="module", name="whole")
+def _whole(results):
+    return results.ok("whole")
+
+
+def predictions(folder):
+    return [json.loads(line) for line in (
+        folder / "predictions.jsonl").read_text().splitlines()]
+
+
+def test_a_run_learns_scores_and_writes_what_conlleval_reads(whole, data):
+    folder = data / "whole"
+    rows = [line.split(" ") if line else None for line in (
+        folder / "eval_predictions" / "predictions.conll").read_text().splitlines()]
+    given = [line.split("\t") if line else None
+             for line in (data / "dev.conll").read_text().splitlines()]
+    assert [row and row[:2] for row in rows][:len(given)] == given
+    # Each sentence, as conlleval finds them.
+    sentences = [[row.split(" ") for row in text.splitlines()] for text in (
+        folder / "eval_predictions" / "predictions.conll").read_text().strip()
+        .split("\n\n")]
+    counts = tagging_scoring.score(
+        [[row[1] for row in rows] for rows in sentences],
+        [[row[2] for row in rows] for rows in sentences], "iob2")
+    found = json.loads((folder / "eval_results.json").read_text())
+    wanted = dict(counts.metrics())
+    assert {name: found[name] for name in wanted} == pytest.approx(wanted)
+    assert found["f1"] > 0.5, whole["log"]
+    assert "precision  recall      f1  support" in whole["log"]
+    assert counts.report() in whole["files"]["eval_report.txt"]
+    # A set without tags is predicted, and not scored.
+    words = [line for line in (data / "test.conll").read_text().splitlines() if line]
+    assert [word for row in predictions(folder) for word in row["words"]] == words
+    assert "The test set has no tags" in whole["log"]
+    assert "predict_results.json" not in whole["files"]
+
+
+def test_the_folder_of_a_model_is_enough_for_text(whole, results, data):
+    results.ok("alone")
+    [row] = predictions(data / "alone")
+    assert row["id"] == "é" and row["words"] == [
+        "w10", "w0", "w1", "w2", ",", "w12", "w0", "W7", "."]
+    for entity in row["entities"]:
+        assert row["text"][entity["start"]:entity["end"]] == entity["text"]
+        assert 0 < entity["score"] <= 1
+    assert row["entities"]
+
+
+def test_predictions_depend_on_no_batch(whole, results, data):
+    results.ok("again")
+    for before, now in zip(predictions(data / "whole" / "eval_predictions"),
+                           predictions(data / "again"), strict=True):
+        assert before["tags"] == now["tags"]
+        for one, other in zip(before["entities"], now["entities"], strict=True):
+            assert one.pop("score") == pytest.approx(other.pop("score"), abs=1e-5)
+            assert one == other
+    # What has tags is scored.
+    assert json.loads((data / "again" / "predict_results.json").read_text())["f1"] == (
+        pytest.approx(json.loads(results["whole"]["files"]["eval_results.json"])["f1"]))
+
+
+def test_hugging_faces_format_there_and_back(whole, results, data):
+    results.ok("hf")
+    assert [row["tags"] for row in predictions(data / "hf")] == [
+        row["tags"] for row in predictions(data / "whole" / "eval_predictions")]
+    labels = ["O", "B-X", "B-Y", "I-X", "I-Y"]
+    values = json.loads((data / "as_hf" / "config.json").read_text())
+    assert values["architectures"] == ["AlbertForTokenClassification"]
+    assert values["id2label"] == {str(i): label for i, label in enumerate(labels)}
+    convert(str(data / "as_hf"), str(data / "back"), "tf1")
+    before, after = (formats.read(str(data / name)) for name in ("whole", "back"))
+    assert before.heads == after.heads == {"token_classification": 5}
+    assert before.labels == after.labels == tuple(labels)
+    for name, tensor in before.tensors.items():
+        np.testing.assert_array_equal(tensor.read(), after.tensors[name].read())
+
+
+def test_what_a_model_and_its_export_give(whole, data):
+    loaded = albert_tf.load(str(data / "whole"))
+    assert loaded.labels == ("O", "B-X", "B-Y", "I-X", "I-Y")
+    [example, *_], _ = Reading().read(str(data / "dev.conll"))
+    ids = [2, *(loaded.tokenizer.vocab[word] for word in example.words[:10]), 3]
+    features = {"input_ids": np.array([ids], np.int32)}
+    logits = loaded.model(features)["logits"].numpy()
+    assert logits.shape == (1, len(ids), 5)
+    import tensorflow as tf
+
+    served = tf.saved_model.load(str(data / "export")).signatures["serving_default"](
+        input_ids=tf.constant([ids]), input_mask=tf.ones([1, len(ids)], tf.int32),
+        segment_ids=tf.zeros([1, len(ids)], tf.int32))
+    np.testing.assert_allclose(served["logits"], logits, atol=1e-5)
+    assert (data / "export" / "assets" / "labels.txt").read_text().split() == [
+        *loaded.labels]
+    assert formats.read(str(data / "export")).heads == {"token_classification": 5}
