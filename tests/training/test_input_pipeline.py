@@ -1,5 +1,6 @@
 """Order, resuming, shards and padding of the input pipeline."""
 
+import dataclasses
 import itertools
 import pathlib
 
@@ -168,6 +169,15 @@ def test_streams_are_disjoint_and_complete(infos, streams):
     begins = np.cumsum([0, *sizes[:-1]])
     np.testing.assert_array_equal(
         numbers, begins + np.arange(min(sizes))[:, np.newaxis])
+
+
+def test_streams_have_orders_of_their_own(infos):
+    """Two halves of one file are not shuffled alike."""
+    half = infos[2].num_records // 2
+    whole = dataclasses.replace(infos[2], num_records=2 * half)
+    first, second = np.transpose(train(
+        [whole], 2, half, streams=2, shuffle_buffer=100))
+    assert sorted(second) == sorted(first + half) and list(second) != list(first + half)
 
 
 def test_streams_are_mixed(infos):
