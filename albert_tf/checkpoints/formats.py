@@ -17,16 +17,16 @@ Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 _FORMATS = (huggingface, keras_hub, release, tf_models)
 # Files that are there in half a model → what is not.
 _HALVES = (
-    (r"(model|pytorch_model).*\.(safetensors|bin|index\.json|h5)", "its config.json"),
-    (r"config\.json", "the weights (model.safetensors, pytorch_model.bin or "
-                      "model.weights.h5)"),
+    (r"(model|pytorch_model|tf_model).*\.(safetensors|bin|index\.json|h5)", "its config.json"),
+    (r"config\.json", "the weights (model.safetensors, pytorch_model.bin, "
+                      "tf_model.h5 or model.weights.h5)"),
     (r".*\.data-\d{5}-of-\d{5}", "the checkpoint's .index file"),
     (r"saved_model\.pb", "variables/variables.index"),
     (r"albert_config\.json", "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
     "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
-    "Face (config.json and model.safetensors or pytorch_model.bin), of keras-hub "
-    "(config.json and model.weights.h5), of tf-models (ckpt-*), a SavedModel or a "
+    "Face (config.json and model.safetensors, pytorch_model.bin or tf_model.h5), of "
+    "keras-hub (config.json and model.weights.h5), of tf-models (ckpt-*), a SavedModel or a "
     "TensorFlow Hub module (saved_model.pb)")
 
 

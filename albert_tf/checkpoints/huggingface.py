@@ -1,4 +1,5 @@
-"""Hugging Face's folders: config.json, model.safetensors or pytorch_model.bin.
+"""Hugging Face's folders: config.json, model.safetensors, pytorch_model.bin or, of
+TensorFlow, tf_model.h5.
 
 A matrix of a dense layer lies the other way round there, [out, in]; all else is as in
 the release, under other names. Weights may be cut into shards, which an index lists.
@@ -11,7 +12,8 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import neutral, release, tokenizer_files, torch_files
+from albert_tf.checkpoints import (
+    h5_files, neutral, release, tokenizer_files, torch_files)
 from albert_tf.checkpoints.bundle import Tensor, widened
 from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
 from albert_tf.config import AlbertConfig
@@ -20,7 +22,7 @@ from albert_tf.errors import InputError
 NAME = "hf"
 CONFIG = "config.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-            "pytorch_model.bin.index.json")
+            "pytorch_model.bin.index.json", "tf_model.h5")
 _OURS_OF_ACT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh",
                 "linear": "linear"}
 
@@ -57,6 +59,7 @@ _ROOT_HEADS = {"AlbertForTokenClassification": "token_classification",
 _TIED = {"predictions.decoder.weight": neutral.WORDS,
          "predictions.decoder.bias": "cls/predictions/output_bias"}
 _POSITIONS = "embeddings.position_ids"
+_UNADDED = "predictions.bias beside decoder.bias"
 _PREFIX = "albert."
 
 
@@ -162,6 +165,8 @@ def _why_dropped(name: str, heads: Mapping[str, int]) -> Optional[str]:
         return "the same numbers as those that it is tied to"
     if name == _POSITIONS:
         return "the numbers of the positions, 0, 1, 2, ..."
+    if name == _UNADDED:
+        return "TensorFlow's model adds predictions/decoder/bias in its place"
     if name.startswith("predictions.") and "masked_lm" not in heads:
         return "part of a masked-LM head that is not whole"
     return None
@@ -236,8 +241,30 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
+    if path.endswith(".h5"):
+        return _read_h5(path)
     return (read_safetensors(path) if path.endswith(".safetensors")
             else torch_files.read(path))
+
+
+def _read_h5(path: str) -> dict[str, Tensor]:
+    """The tensors of a TensorFlow model of transformers, under PyTorch's names."""
+    found: dict[str, Tensor] = {}
+    for stored, tensor in h5_files.read(path).items():
+        # Behind the top layer, where a shared variable lies once for each user of it,
+        # and the model's own name.
+        parts = stored.removesuffix(":0").split("/")[2:]
+        name = ".".join(parts).replace("_._", ".")
+        if name.endswith((".kernel", ".gamma", ".embeddings")):
+            name = f"{name.rpartition('.')[0]}.weight"
+        name = re.sub(r"\.beta$", ".bias", name)
+        found[name] = (neutral.transposed(tensor) if parts[-1:] == ["kernel"]
+                       else tensor)
+    if {"predictions.bias", "predictions.decoder.bias"} <= found.keys():
+        # There the two are apart, and it is the decoder's that is added.
+        found[_UNADDED] = found["predictions.bias"]
+        found["predictions.bias"] = found.pop("predictions.decoder.bias")
+    return found
 
 
 def _safetensors():

@@ -6,17 +6,16 @@ class, not by name. There is a projection even for E = H, one activation, gelu i
 tanh form, and in the masked-LM head another epsilon, 1e-5.
 """
 
-import contextlib
 import datetime
 import os
 import re
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Mapping, Optional
 
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import neutral, tokenizer_files
-from albert_tf.checkpoints.bundle import Tensor, widened
+from albert_tf.checkpoints import h5_files, neutral, tokenizer_files
+from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
@@ -100,7 +99,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         except (KeyError, TypeError) as error:
             raise InputError(f"{path}: not the config of an AlbertBackbone (no "
                              f"{error}); copy or download it again.") from error
-    stored = _read_h5(os.path.join(folder, WEIGHTS))
+    stored = h5_files.read(os.path.join(folder, WEIGHTS))
     heads, task = {}, os.path.join(folder, TASK)
     of_task: dict[str, Tensor] = {}
     if files.exists(task):
@@ -108,7 +107,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         if kind not in _TASKS:
             raise InputError(f"{task}: a {kind}; of keras-hub's tasks "
                              f"{', '.join(_TASKS)} can be read.")
-        of_task = _read_h5(os.path.join(folder, TASK_WEIGHTS))
+        of_task = h5_files.read(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
         heads = {_TASKS[kind]: bias.shape[0] if bias else 1}
         if "masked_lm" in heads:
@@ -158,55 +157,6 @@ def _config(values: Mapping[str, Any]) -> AlbertConfig:
 
 def _why_dropped(name: str) -> Optional[str]:
     return "state of the training" if name.startswith("optimizer/") else None
-
-
-def _package():
-    try:
-        import h5py
-    except ImportError as error:
-        raise InputError(".h5 files need the package h5py: pip install h5py."
-                         ) from error
-    return h5py
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    package = _package()
-    if not files.exists(path):
-        raise InputError(f"{path}: is not there; copy or download the whole folder.")
-    try:
-        with package.File(path, "r") as opened:
-            yield opened
-    except (OSError, KeyError, RuntimeError) as error:
-        raise InputError(f"{path}: not a file of Keras weights, damaged or cut short "
-                         f"({error}); copy or download it again.") from error
-
-
-def _read_h5(path: str) -> dict[str, Tensor]:
-    """The datasets of a file by their paths, read when asked for."""
-    found: dict[str, Tensor] = {}
-
-    def tensor(name, item):
-        # Keras writes bfloat16 as two bytes without a type, and says so.
-        is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
-
-        def read_tensor() -> np.ndarray:
-            with _opened(path) as stream:
-                array = np.asarray(stream[name])
-            return widened(array.view("<u2")) if is_bfloat16 else array
-
-        return Tensor(tuple(item.shape), read_tensor,
-                      "bfloat16" if is_bfloat16 else item.dtype.name)
-
-    def visit(name, item):
-        if isinstance(item, _package().Dataset):
-            # Early versions of Keras 3 named the first part otherwise.
-            known = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
-            found[known] = tensor(name, item)
-
-    with _opened(path) as stream:
-        stream.visititems(visit)
-    return found
 
 
 # ---- writing ---------------------------------------------------------------
@@ -292,7 +242,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
 
 def _write_h5(path: str, checkpoint: Checkpoint,
               shapes: Mapping[str, neutral.Shape]) -> None:
-    with _package().File(path, "w") as stream:
+    with h5_files.package().File(path, "w") as stream:
         for row in _rows(shapes, checkpoint.config):
             stream.create_dataset(row.theirs, data=neutral.to_theirs(
                 row, checkpoint.tensors[row.ours]).read())

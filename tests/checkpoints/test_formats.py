@@ -6,6 +6,7 @@
 import http.server
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
+from tests.golden.interop import assert_gives, case
 from tests.helpers import FIXTURES, ROOT
 
 IDS = np.array([[2, 7, 9, 3, 0], [2, 11, 3, 0, 0]])
@@ -359,6 +361,32 @@ def test_albert_pytorch_is_albert_zh_under_pytorch_s_names(tmp_path):
     (folder / "config.json").write_text((folder / "config.json").read_text().replace(
         '"relu"', '"gelu"'))
     assert load(str(folder)).config.hidden_act == "gelu_erf"
+
+
+def test_tensorflow_s_files_of_hugging_face():
+    """TFAlbertForPreTraining with random weights, saved by transformers 4.44.2 with
+    save_pretrained(safe_serialization=False), and its outputs."""
+    path, inputs, outputs = case(FIXTURES / "tensorflow_h5")
+    loaded = load(path)
+    inputs["masked_lm_positions"] = np.tile(np.arange(9, dtype="i4"), (2, 1))
+    assert_gives(loaded.model, inputs, outputs)
+    assert loaded.format == "hf" and len(outputs) == 2
+    assert len(loaded.model.weights) == len(loaded.report.matched)
+    assert list(loaded.report.dropped) == ["predictions.bias beside decoder.bias"]
+
+
+@pytest.mark.parametrize("content, message", [
+    (b"", "not a file of Keras weights, damaged or cut short"),
+    (b"half", "not a file of Keras weights, damaged or cut short"),
+    (None, "half a model: config.json is there, but not the weights .*tf_model.h5")])
+def test_damaged_files_of_tensorflow(content, message, tmp_path):
+    folder = shutil.copytree(FIXTURES / "tensorflow_h5", tmp_path / "model")
+    whole = (folder / "tf_model.h5").read_bytes()
+    (folder / "tf_model.h5").unlink()
+    if content is not None:
+        (folder / "tf_model.h5").write_bytes(content and whole[:len(whole) // 2])
+    with pytest.raises(InputError, match=message):
+        load(str(folder))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8"])
