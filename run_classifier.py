@@ -47,8 +47,7 @@ flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE_string("export_dir", None,
-                    "Folder for a SavedModel of the best checkpoint.")
+finetuning_flags.define_export_flags()
 flags.DEFINE_float("threshold_to_export", math.nan,
                    "Export only if the main metric reaches it; nan: in any case.")
 for _split, _what in _USE_OF_SPLIT.items():
@@ -141,7 +140,7 @@ class Classification(FineTuningTask):
         logging.info("Wrote %s.", ", ".join(paths))
 
     def export(self, model, metrics):
-        from albert_tf.serving import export
+        from albert_tf.serving import export, text_tasks
 
         value = metrics.get(self.main_metric, math.nan)
         # Never true where either is nan.
@@ -150,7 +149,10 @@ class Classification(FineTuningTask):
                          self.main_metric, value, FLAGS.threshold_to_export)
         else:
             export.export_classifier(
-                model, FLAGS.export_dir, self.task.labels, FLAGS.dtype)
+                model, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
+                finetuning_flags.of_text(
+                    text_tasks.Texts, self.settings.tokenizer, labels=self.task.labels,
+                    pairs=self.task.pairs or FLAGS.text_b_column is not None))
 
 
 def _check_flags() -> None:

@@ -50,8 +50,7 @@ for _set in ("train", "predict"):
 flags.DEFINE_string(
     "predict_feature_left_file", None, "As in the release; all is in "
     "--predict_feature_file now. (Kept for old command lines.)")
-flags.DEFINE_string("export_dir", None,
-                    "Folder for a SavedModel of the best checkpoint.")
+finetuning_flags.define_export_flags()
 flags.DEFINE_bool("version_2_with_negative", False,
                   "SQuAD 2.0: some questions have no answer.")
 flags.DEFINE_integer("doc_stride", 128,

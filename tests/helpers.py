@@ -1,5 +1,6 @@
 """Where tests find their data; a Python process of its own."""
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -12,6 +13,10 @@ _shared = pathlib.Path(os.environ.get(
     "ALBERT_TF_SHARED", ROOT.parent / "shared"))
 # The folder of reference outputs and real data beside the project, or None.
 SHARED = _shared if (_shared / "golden" / "README.md").is_file() else None
+
+
+# Which has no package for Python 3.13.
+HAS_TENSORFLOW_TEXT = importlib.util.find_spec("tensorflow_text") is not None
 
 
 def run_python(*words, env=(), **options) -> subprocess.CompletedProcess:

@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "finetuning.tasks": {"tokenization", "records", "finetuning.metrics"},
     "finetuning": {"finetuning.tasks", "training", "modeling", "checkpoints",
                    "tokenization", "records"},
-    "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization"},
+    "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization",
+                "records"},
     "cli": {"modeling.parameter_count", "training", "checkpoints", "finetuning",
             "tokenization", "records"},
 }

@@ -4,6 +4,7 @@ As in cli/flags.py, TensorFlow is not imported here.
 """
 
 import functools
+import importlib.util
 import os
 from typing import Any, Callable, Sequence
 
@@ -91,6 +92,19 @@ def define_flags(**defaults: Any) -> None:
                          lower_bound=0, upper_bound=parallel.MOST_PROCESSES)
 
 
+def define_export_flags() -> None:
+    flags.DEFINE_string(
+        "export_dir", None, "Folder for a SavedModel of the best checkpoint.")
+    flags.DEFINE_bool(
+        "export_text", True,
+        "Whether the SavedModel takes text, by tensorflow_text; else ids alone.")
+
+
+def of_text(task: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A task of serving.text_tasks, None with --noexport_text."""
+    return task(*args, FLAGS.max_seq_length, **options) if FLAGS.export_text else None
+
+
 # Field of a recipe → its flag, where tasks agree.
 _FLAG_OF_RECIPE = dict(
     albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",
@@ -170,6 +184,7 @@ def _check_export_dir() -> None:
         return
     if files.exists(folder):
         raise InputError(f"--export_dir={folder} is there already; choose another.")
+    check_tensorflow_text()
     export = os.path.join(os.path.realpath(folder), "")
     for name in ("output_dir", "cached_dir"):
         # It will be there when the export comes.
@@ -178,6 +193,15 @@ def _check_export_dir() -> None:
             raise InputError(f"--export_dir={folder} is --{name} or holds it, but must "
                              "be a new folder; choose another.")
     files.make_directory(os.path.dirname(folder.rstrip("/")) or ".", "--export_dir")
+
+
+def check_tensorflow_text() -> None:
+    """Refuses an export with text that could not be made once all is trained."""
+    if FLAGS.export_text and not importlib.util.find_spec("tensorflow_text"):
+        raise InputError(
+            "--export_text needs tensorflow_text, which is not installed: pip install "
+            "--no-deps tensorflow-text, of TensorFlow's version; or give "
+            "--noexport_text for a SavedModel that takes ids.")
 
 
 def _check_several_runs() -> None:

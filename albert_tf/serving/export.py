@@ -2,9 +2,15 @@
 
 What of the weights is the same for every request (kernels in the type of the
 products, query, key and value side by side) is computed here, once.
+
+Where the text's way to ids is given (`text_tasks`), the signature `serving_default`
+takes strings, `tokenize` gives what becomes of them, and `ids` takes that; without it
+`serving_default` takes ids.
 """
 
+import json
 import os
+import tempfile
 from typing import Callable, Mapping, Optional, Sequence
 
 import tensorflow as tf
@@ -15,7 +21,9 @@ from albert_tf import files
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving.server import LABELS_FILE, SIGNATURE
+from albert_tf.serving.server import (
+    IDS_SIGNATURE, LABELS_FILE, SIGNATURE, TOKENIZE_SIGNATURE)
+from albert_tf.serving.text_tasks import TextTask
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
 _INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -23,12 +31,14 @@ Outputs = Mapping[str, tf.Tensor]
 
 
 def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
-                      dtype: str = "float32", head: str = "") -> None:
-    """Writes an AlbertForSequenceClassification with the signature `serving_default`.
+                      dtype: str = "float32", head: str = "",
+                      text: Optional[TextTask] = None) -> None:
+    """Writes an AlbertForSequenceClassification.
 
-    Inputs `input_ids`, `input_mask`, `segment_ids`, int32 [B, S] for any B and S.
-    Outputs `logits` [B, K] and, for classes, `probabilities` [B, K]; the labels
-    stand in the asset `labels.txt`, a line each, in the order of K.
+    Inputs of the signature that takes ids are `input_ids`, `input_mask`,
+    `segment_ids`, int32 [B, S] for any B and S, outputs `logits` [B, K] and, for
+    classes, `probabilities` [B, K]; the labels stand in the asset `labels.txt`, a line
+    each, in the order of K.
 
         export_classifier(model, "exported/sst-2", ["0", "1"])
 
@@ -38,6 +48,7 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
       dtype: of the layers' products and activations (Computation).
       head: what the labels are of, for whoever reads the weights: classification by
         default.
+      text: how strings become ids, if the export is to take strings.
     """
     def outputs(features, computation):
         found = {"logits": model(features, computation=computation)["logits"]}
@@ -45,7 +56,8 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
             found["probabilities"] = tf.nn.softmax(found["logits"])
         return found
 
-    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, head)
+    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, text,
+            head)
 
 
 def export_tagger(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
@@ -55,8 +67,21 @@ def export_tagger(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
     export_classifier(model, export_dir, labels, dtype, head="token_classification")
 
 
+def export_choices(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
+                   dtype: str = "float32", text: Optional[TextTask] = None) -> None:
+    """As export_classifier, for an AlbertForMultipleChoice of C choices: inputs are
+    [B, C, S], outputs [B, C]; `labels` are the choices' names."""
+    def outputs(features, computation):
+        logits = model(features, computation=computation)["logits"]
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, text,
+            head="multiple_choice", rank=3)
+
+
 def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
-                 threshold: Optional[float] = None) -> None:
+                 threshold: Optional[float] = None,
+                 text: Optional[TextTask] = None) -> None:
     """As export_classifier, for questions about a text: an AlbertForSpans or an
     AlbertForConditionalSpans, whose signature takes `p_mask` too. Outputs are the
     model's. `threshold`, the null odds from which on a question is left unanswered,
@@ -66,12 +91,31 @@ def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
 
     inputs = (*_INPUTS, "p_mask") if hasattr(model, "start_n_top") else _INPUTS
     _export(model, outputs, inputs, export_dir, dtype, {
-        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]})
+        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text)
+
+
+def export_vectors(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
+                   text: Optional[TextTask] = None) -> None:
+    """As export_classifier, for an AlbertModel: outputs are `mean` [B, H], over the
+    pieces of each sequence, and `pooled` [B, H] if there is a pooler."""
+    def outputs(features, computation):
+        given = model(features, padding_is_read=False, computation=computation)
+        mask = tf.cast(features["input_mask"], tf.bool)[..., tf.newaxis]
+        pieces = tf.where(mask, tf.cast(given["sequence_output"], tf.float32), 0.0)
+        found = {"mean": tf.math.divide_no_nan(
+            tf.reduce_sum(pieces, axis=1),
+            tf.reduce_sum(tf.cast(mask, tf.float32), axis=1))}
+        if "pooled_output" in given:
+            found["pooled"] = given["pooled_output"]
+        return found
+
+    _export(model, outputs, _INPUTS, export_dir, dtype, {}, text)
 
 
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             inputs: Sequence[str], export_dir: str, dtype: str,
-            assets: Mapping[str, Sequence[str]], head: str = "") -> None:
+            assets: Mapping[str, Sequence[str]], text: Optional[TextTask] = None,
+            head: str = "", rank: int = 2) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
     constants = _constants(model, dtype)
@@ -79,11 +123,20 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
 
     # The names of the specs become those of the signature's inputs.
     @tf.function(autograph=False, input_signature=[{
-        name: tf.TensorSpec([None, None], tf.int32, name=name) for name in inputs}])
+        name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}])
     def serve(features):
         return outputs(features, computation)
 
+    functions = {SIGNATURE: serve}
     module = tf.Module()
+    module.serve = serve
+    if text is not None:
+        tokenize, answer = _text_functions(text, lambda features: outputs(
+            features, computation))
+        module.ops = text.ops
+        module.tokenize, module.answer = tokenize, answer
+        functions = {SIGNATURE: answer, IDS_SIGNATURE: serve,
+                     TOKENIZE_SIGNATURE: tokenize}
     # Variables and not the model: Keras would store a function for each layer, which
     # takes many times as long to write and to load. Only those that the function
     # reads: a kernel that has a copy to serve with does not go into the file.
@@ -91,25 +144,49 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
-    module.serve = serve
+    contents = {CONFIG_FILE: json.dumps(
+        {**model.config.to_dict(), **({"head": head} if head else {})},
+        indent=1).encode()} | {
+        name: "".join(f"{line}\n" for line in lines).encode()
+        for name, lines in assets.items() if lines} | (text.ops.assets if text else {})
     try:
-        with files.staged(export_dir) as (staged,):
+        with files.staged(export_dir) as (staged,), tempfile.TemporaryDirectory() as at:
+            for name, content in contents.items():
+                files.write(os.path.join(at, name), content)
+            module.files = [tf.saved_model.Asset(os.path.join(at, name))
+                            for name in contents]
             # A served model is not trained; gradients by hand would be traced, stored
             # and loaded.
             tf.saved_model.save(
-                module, staged, signatures={SIGNATURE: serve},
+                module, staged, signatures=functions,
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
-            files.write_json(
-                os.path.join(staged, "assets", CONFIG_FILE),
-                {**model.config.to_dict(), **({"head": head} if head else {})})
-            for name, lines in assets.items():
-                if lines:
-                    files.write(os.path.join(staged, "assets", name),
-                                "".join(f"{line}\n" for line in lines).encode())
     except tf.errors.OpError as error:
         raise InputError(f"--export_dir={export_dir}: cannot be written: "
                          f"{error.message.splitlines()[0]}.") from error
-    logging.info("Exported to %s.", export_dir)
+    logging.info("Exported to %s: its signature %s takes %s.", export_dir, SIGNATURE,
+                 " and ".join(text.inputs) + ", strings" if text else
+                 "ids, as there is no vocabulary")
+
+
+def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
+                    ) -> tuple[tf.types.experimental.GenericFunction, ...]:
+    """strings → the model's inputs, and strings → answers."""
+    spec = [{name: tf.TensorSpec([None] * axes, tf.string, name=name)
+             for name, axes in text.inputs.items()}]
+
+    @tf.function(autograph=False, input_signature=spec)
+    def tokenize(inputs):
+        with tf.device("CPU:0"):
+            return text.features(inputs)
+
+    @tf.function(autograph=False, input_signature=spec)
+    def answer(inputs):
+        features = tokenize(inputs)
+        found = outputs({name: features[name] for name in features})
+        with tf.device("CPU:0"):
+            return text.answers(inputs, features, found)
+
+    return tokenize, answer
 
 
 def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:

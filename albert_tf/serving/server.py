@@ -17,7 +17,11 @@ from albert_tf import files
 from albert_tf.errors import InputError
 
 LABELS_FILE = "labels.txt"
+# Of an export that takes text.
+TOKENIZER_FILE = "tokenizer_config.json"
 SIGNATURE = "serving_default"
+# Of an export that takes text: its ids alone, and what becomes of text.
+IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
 
 # What stands at positions of padding; 0 in all other inputs.
 _PADDING = {"p_mask": 1}
@@ -49,7 +53,9 @@ class Server:
         if SIGNATURE not in self._loaded.signatures:
             raise InputError(f"{export_dir}: has no signature {SIGNATURE}; give a "
                              "folder that --export_dir wrote.")
-        self._serve = self._loaded.signatures[SIGNATURE]
+        signatures = self._loaded.signatures
+        self._serve = signatures[
+            IDS_SIGNATURE if IDS_SIGNATURE in signatures else SIGNATURE]
         self._inputs = tuple(self._serve.structured_input_signature[1])
         path = os.path.join(export_dir, "assets", LABELS_FILE)
         self.labels = tuple(line for _, line in files.read_lines(path)) if (
@@ -122,8 +128,22 @@ def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
     raise InputError(f"sequence {i}: {name} must be whole numbers.")
 
 
+def tensorflow_text():
+    """The package, which registers the operations of an export that takes text."""
+    try:
+        import tensorflow_text as package
+    except ImportError as error:
+        raise InputError(
+            "tensorflow_text is not installed, whose operations an exported model takes "
+            "text apart with: pip install --no-deps 'tensorflow-text=="
+            f"{'.'.join(tf.__version__.split('.')[:2])}.*'.") from error
+    return package
+
+
 def _load(export_dir: str):
     """The SavedModel, without TensorFlow's warning that it has no gradients by hand."""
+    if files.exists(os.path.join(export_dir, "assets", TOKENIZER_FILE)):
+        tensorflow_text()
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.ERROR)
     try:

@@ -25,7 +25,7 @@ _CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in CHINESE_RANGES
 # space is of class Cc, which cleaning removes without splitting there.
 _SPACE = " \t\n\r\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # One Chinese character, or a run of characters without space.
-_CHUNK = re.compile(f"[{_CHINESE}]|[^{_SPACE}{_CHINESE}]+")
+CHUNK = re.compile(f"[{_CHINESE}]|[^{_SPACE}{_CHINESE}]+")
 
 
 def load_vocab(vocab_file: str) -> dict[str, int]:
@@ -51,7 +51,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
 def basic_tokenize(text: str, lower: bool = True) -> list[str]:
     """Splits text into words and punctuation (the release's BasicTokenizer)."""
     return ["".join([char for char, _, _ in word])
-            for chunk in _CHUNK.findall(text) for word in _split_chunk(chunk, lower)]
+            for chunk in CHUNK.findall(text) for word in _split_chunk(chunk, lower)]
 
 
 def _split_chunk(chunk: str, lower: bool) -> list[list[SourcedChar]]:
@@ -91,12 +91,12 @@ class WordPieceMixin:
         return {**self.__dict__, "_cache": {}}
 
     def tokenize(self, text: str) -> list[str]:
-        return [piece for chunk in _CHUNK.findall(text)
+        return [piece for chunk in CHUNK.findall(text)
                 for piece, _, _ in self._pieces_of_chunk(chunk)]
 
     def _locate(self, text: str) -> list[Located]:
         return [(piece, match.start() + start, match.start() + end)
-                for match in _CHUNK.finditer(text)
+                for match in CHUNK.finditer(text)
                 for piece, start, end in self._pieces_of_chunk(match.group())]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:

@@ -19,10 +19,11 @@ from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.tf1 import export_tf1, tf1_tensors
 from albert_tf.modeling import models
+from albert_tf.serving import server
 from albert_tf.tokenization import tokenizer
 from tests import tiny_run
 from tests.commands import run_commands
-from tests.helpers import ROOT
+from tests.helpers import HAS_TENSORFLOW_TEXT, ROOT
 
 SCRIPT = "run_classifier"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "film", "book",
@@ -257,7 +258,7 @@ WORKING = {
     "own, used": dict(
         output_dir="{data}/reviews", data_dir="{data}/own", test_file="new.jsonl.gz",
         do_predict="true", num_workers=1, num_length_buckets=1,
-        export_dir="{data}/exported"),
+        export_dir="{data}/exported", export_text=HAS_TENSORFLOW_TEXT),
 }
 
 
@@ -385,7 +386,7 @@ def test_recipe_sets_what_is_not_given(worked, data):
 
 def test_exported_model_gives_the_probabilities_of_the_model(worked, data):
     del worked
-    exported = tf.saved_model.load(str(data / "exported"))
+    exported = server._load(str(data / "exported"))
     assert (data / "exported" / "assets" / "labels.txt").read_text() == "好评\n差评\n"
     model = models.AlbertForSequenceClassification(tiny_run.config(**CONFIG), 2)
     tf.train.Checkpoint(model=model).read(
@@ -394,7 +395,8 @@ def test_exported_model_gives_the_probabilities_of_the_model(worked, data):
     batch = {"input_ids": ids, "input_mask": np.ones_like(ids),
              "segment_ids": np.zeros_like(ids)}
     batch = {name: tf.constant(value) for name, value in batch.items()}
-    found = exported.signatures["serving_default"](**batch)["probabilities"]
+    found = exported.signatures[
+        "ids" if HAS_TENSORFLOW_TEXT else "serving_default"](**batch)["probabilities"]
     np.testing.assert_allclose(
         found, tf.nn.softmax(model(batch)["logits"]), atol=1e-6)
 

@@ -52,6 +52,7 @@ class ClassificationTask:
       submission_range: smallest and largest number that the board takes.
       trained_as: the task whose models predict this one, which has no training set of
         its own; "" if it has.
+      pairs: whether an example is two texts.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ClassificationTask:
     submission_file: str = ""
     submission_range: tuple[float, float] | None = None
     trained_as: str = ""
+    pairs: bool = False
 
     @property
     def is_regression(self) -> bool:

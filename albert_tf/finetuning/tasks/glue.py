@@ -145,7 +145,7 @@ def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,
             _read, task=name, split=split, folders=(folder,), alternatives=(file,),
             labels=labels) for split, file in split_files.items()},
         positive_label=positive, submission_file=submission,
-        submission_range=submission_range)
+        submission_range=submission_range, pairs=labelled.text_b is not None)
 
 
 _BINARY = ("0", "1")
