@@ -197,7 +197,8 @@ def _check_export_dir() -> None:
 
 def check_tensorflow_text() -> None:
     """Refuses an export with text that could not be made once all is trained."""
-    if FLAGS.export_text and not importlib.util.find_spec("tensorflow_text"):
+    wanted = "export_text" in FLAGS and FLAGS.export_text
+    if wanted and not importlib.util.find_spec("tensorflow_text"):
         raise InputError(
             "--export_text needs tensorflow_text, which is not installed: pip install "
             "--no-deps tensorflow-text, of TensorFlow's version; or give "
