@@ -70,7 +70,7 @@ flags.DEFINE_bool(
 flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: those "
                   "of --train_file, O first, the others sorted.")
 flags.DEFINE_enum(
-    "split", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON lines, and "
+    "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON lines, and "
     "text that is sent to the model, is split into words: at white space; at "
     "punctuation, too, and between Chinese characters; or at every character. auto: "
     "characters where each word in --train_file's columns is one, else punctuation.")
@@ -84,8 +84,8 @@ flags.DEFINE_integer("doc_stride", 64, "Pieces from the start of a window of a l
 
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "dropout_prob", "labels",
-         "scheme", "strict", "split", "strip_numbers", "tag_column", "word_column",
-         "data_format")
+         "scheme", "strict", "split_words", "strip_numbers", "tag_column",
+         "word_column")
 _PREDICT_RESULTS = "predict_results.json"
 
 
@@ -126,8 +126,8 @@ class Tagging(FineTuningTask):
         return {"labels": self.task.labels, "scheme": self.task.scheme,
                 "tagged": FLAGS.test_tags if split == "test" else True,
                 **finetuning_flags.values(
-                    "doc_stride", "split", "strip_numbers", "tag_column", "word_column",
-                    "data_format")}
+                    "doc_stride", "split_words", "strip_numbers", "tag_column",
+                    "word_column", "data_format")}
 
     def check_features(self, sets, tables):
         """Says how many words the vocabulary does not know."""
@@ -224,7 +224,7 @@ def _task() -> tagging.TaggingTask:
         known_labels=() if FLAGS.labels else _known_labels(),
         scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
         reading=tagging_files.Reading(FLAGS.data_format, FLAGS.tag_column,
-                                      FLAGS.word_column, FLAGS.split),
+                                      FLAGS.word_column, FLAGS.split_words),
         **finetuning_flags.values(
             "strip_numbers", "strict", "max_seq_length", "doc_stride"))
     if task.reading.strip_numbers and FLAGS.strip_numbers is None:
@@ -232,7 +232,8 @@ def _task() -> tagging.TaggingTask:
                      "segmentation, which is taken off (--strip_numbers).",
                      FLAGS.train_file)
     FLAGS.labels, FLAGS.scheme = list(task.labels), task.scheme
-    FLAGS.split, FLAGS.strip_numbers = task.reading.split, task.reading.strip_numbers
+    FLAGS.split_words = task.reading.split
+    FLAGS.strip_numbers = task.reading.strip_numbers
     return task
 
 

@@ -106,14 +106,13 @@ class Reading:
         return found, notes
 
     def _read_conll(self, path: str, tagged: Optional[bool]) -> Iterator[Sentence]:
-        column = _number(self.tag_column or "-1", "--tag_column")
-        lines, width, first = [], 0, 0
+        lines, width, first, column = [], 0, 0, None
         between: list[Line] = []
         for number, line in [*tables.text_lines(path), (0, "")]:
             blank = not line.strip(" \t\r\f\v")
             if blank or line.startswith(_DOCUMENT):
                 if lines:
-                    yield self._sentence(path, between, lines, column, tagged)
+                    yield self._sentence(path, between, lines, column)
                     between, lines = [], []
                 between.append(Line(() if blank else tuple(line.split()),
                                     None if blank else "O"))
@@ -129,33 +128,39 @@ class Reading:
                     f"{first} has {width}; a line needs a word and its tags, apart by "
                     f"{'tabs' if tabs else 'blanks'}, a blank line ends a sentence.")
             if number == first:
-                tagged = self._check_columns(path, number, width, column, tagged)
+                column = self._tag_column(path, number, width, tagged)
             if not cells[self.word_column]:
                 raise InputError(
                     f"{path}, line {number}: the word (column {self.word_column}) is "
                     "missing; mend the line, or leave it empty to end the sentence.")
-            if tagged and not cells[column].strip():
+            if column is not None and not cells[column].strip():
                 raise InputError(f"{path}, line {number}: the tag (column {column}) is "
                                  "missing; give O to words outside of entities.")
             lines.append((number, cells))
 
-    def _check_columns(self, path: str, number: int, width: int, column: int,
-                       tagged: Optional[bool]) -> bool:
-        """Whether there are tags; refuses a table without the columns."""
-        if tagged is None:
-            tagged = width > 1
-        for place, flag in ((self.word_column, "word_column"),
-                            *[(column, "tag_column")] * tagged):
-            if not -width <= place < width:
+    def _tag_column(self, path: str, number: int, width: int, tagged: Optional[bool]
+                    ) -> Optional[int]:
+        """The column of the tags, None for none; refuses a table without the columns,
+        of which line `number` is the first line."""
+        column = None
+        if tagged or tagged is None and width > 1:
+            column = _number(self.tag_column or "-1")
+            if column is None:
+                raise InputError(
+                    f"--tag_column={self.tag_column} is no number of a column, which "
+                    f"{path} needs; count from 0, or from -1 backwards (names are for "
+                    "CoNLL-U).")
+        for place, flag in ((self.word_column, "word_column"), (column, "tag_column")):
+            if place is not None and not -width <= place < width:
                 raise InputError(f"{path}, line {number}: has {width} columns, but "
                                  f"--{flag} is {place}.")
-        if tagged and column % width == self.word_column % width:
+        if column is not None and column % width == self.word_column % width:
             raise InputError(
                 f"{path}, line {number}: has no tags, as column {column} is the words'; "
                 "it needs a word and its tag a line, apart by a tab or blanks.")
-        return tagged
+        return column
 
-    def _sentence(self, path, between, lines, column, tagged) -> Sentence:
+    def _sentence(self, path, between, lines, column) -> Sentence:
         words = [cells[self.word_column] for _, cells in lines]
         if self.strip_numbers:
             for i, word in enumerate(words):
@@ -166,17 +171,19 @@ class Reading:
                         "number, as the other words do; mend it, or give "
                         "--nostrip_numbers.")
                 words[i] = match[1]
-        tags = [cells[column].strip() for _, cells in lines] if tagged else None
+        tags = None
+        if column is not None:
+            tags = tuple(cells[column].strip() for _, cells in lines)
         text, spans = _joined(words, "" if self.split == "characters" else " ")
         # conlleval takes the last but one for the truth.
-        again = tagged and column % len(lines[0][1]) != len(lines[0][1]) - 1
+        again = tags and column % len(lines[0][1]) != len(lines[0][1]) - 1
         rows = [Line((*cells, cells[column]) if again else cells, i)
                 for i, (_, cells) in enumerate(lines)]
         width = len(rows[0].cells)
         between = [Line((*row.cells, *["O"] * (width - len(row.cells))), row.adds)
                    if row.cells else row for row in between]
-        return Sentence(tuple(words), tags and tuple(tags), text, spans,
-                        (*between, *rows), tuple(number for number, _ in lines), path)
+        return Sentence(tuple(words), tags, text, spans, (*between, *rows),
+                        tuple(number for number, _ in lines), path)
 
 
 def are_numbered(sentences: Sequence[Sentence]) -> bool:
@@ -205,13 +212,8 @@ def _joined(words: Iterable[str], between: str
     return between.join(words), tuple(spans)
 
 
-def _number(text: str, flag: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InputError(
-            f"{flag}={text} is no number of a column; count from 0, or from -1 "
-            "backwards (names are for CoNLL-U).") from error
+def _number(text: str) -> Optional[int]:
+    return int(text) if re.fullmatch("-?[0-9]{1,9}", text) else None
 
 
 # ---- CoNLL-U ---------------------------------------------------------------
@@ -240,8 +242,9 @@ def _column(path: str, column: str, names: Sequence[str]) -> int:
     known = {name.upper(): i for i, name in enumerate(names)}
     if column.upper() in known:
         return known[column.upper()]
-    if column.removeprefix("-").isdecimal() and -len(names) <= int(column) < len(names):
-        return int(column)
+    place = _number(column)
+    if place is not None and -len(names) <= place < len(names):
+        return place
     raise InputError(f"--tag_column={column} is no column of {path}; give one of "
                      f"{', '.join(names)}.")
 
@@ -362,15 +365,18 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
     if widened:
         notes += tables.line_note(
             path, widened, "have entities that begin or end inside a word and are "
-            "taken to its ends; --split=characters makes each character a word")
+            "taken to its ends; --split_words=characters makes each character a word")
 
 
 def _strings(value: Any, name: str, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(
-            isinstance(word, str) and word for word in value):
-        raise InputError(
-            f"{where}: '{name}' is not a list of texts that are not empty.")
+    if not isinstance(value, list) or not all(map(_fits_a_column, value)):
+        raise InputError(f"{where}: '{name}' is not a list of texts that are not empty "
+                         "and hold neither tab nor line end.")
     return value
+
+
+def _fits_a_column(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and not re.search(r"[\t\n\r]", value)
 
 
 def _placed(words: Sequence[str], text: Any, split: str):
@@ -401,8 +407,7 @@ def _entities(found: Any, text: str, where: str) -> list[Entity]:
             start, end, kind = value if isinstance(value, list) and len(
                 value) == 3 else (None, None, None)
         shown = json.dumps(value, ensure_ascii=False)[:60]
-        if type(start) is not int or type(end) is not int or not (
-                isinstance(kind, str) and kind):
+        if type(start) is not int or type(end) is not int or not _fits_a_column(kind):
             raise InputError(f"{where}: the entity {shown} lacks start and end, "
                              "numbers of characters, or type.")
         if not 0 <= start < end <= len(text) or not text[start:end].strip():

@@ -3,6 +3,7 @@
     python -m pytest tests/finetuning/tasks/test_tagging.py
 """
 
+import dataclasses
 import json
 import pickle
 import random
@@ -258,6 +259,8 @@ WRONG_JSON = {
     "blank": ({"text": " ", "entities": []}, "there is no word"),
     "tags": ({"words": ["a"], "tags": []}, "there are 1 words but 0 tags"),
     "words": ({"words": [1], "tags": ["X"]}, "'words' is not a list of texts"),
+    "line end": ({"words": ["a\nb"], "tags": ["X"]}, "hold neither tab nor line end"),
+    "type": ({"text": "ab", "entities": [[0, 1, "X\tY"]]}, "lacks start and end"),
 }
 
 
@@ -273,12 +276,14 @@ def test_wrong_files_are_refused_in_a_sentence(name, text, options, pattern, wri
 
 def test_a_file_to_predict_needs_no_tags(write):
     task = build_task(write("a B-X\nb O\n"))
+    task = dataclasses.replace(task, reading=Reading(tag_column="UPOS"))
     for text, tagged in (("a\nb\n", None), ("a NN\nb DT\n", False)):
         data = task.read(write(text, "test.conll"), "test", tagged)
         assert data.examples[0].tags is None
         assert predicted(task, data.examples, "conll", ["B-X", "O"]) == (
             "".join(f"{line} {tag}\n" for line, tag in zip(
                 text.splitlines(), ("B-X", "O"))) + "\n")
+    task = dataclasses.replace(task, reading=Reading())
     with pytest.raises(InputError, match="'NN' is neither .* or --notest_tags"):
         task.read(write("a NN\n", "test.conll"), "test", None)
 
