@@ -435,6 +435,8 @@ def test_strict_entities_are_those_of_the_scheme(scheme, prefixes, pattern, seed
     ("iob1", "I-X I-X B-X O I-Y", [(0, 2), (2, 3), (4, 5)], [(0, 2), (2, 3), (4, 5)]),
     ("iob1", "O B-X O", [], [(1, 2)]),
     ("iobes", "B-X I-X O S-Y S-Y", [(3, 4), (4, 5)], [(0, 2), (3, 4), (4, 5)]),
+    ("iob1", "I-X B-X B-Y O", [(0, 1)], [(0, 1), (1, 2), (2, 3)]),
+    ("iobes", "S-X I-X O", [(0, 1)], [(0, 1), (1, 2)]),
     ("iobes", "E-X B-X E-X", [(1, 3)], [(0, 1), (1, 3)])])
 def test_strict_and_loose(scheme, tags, strict, loose):
     tags = tags.split()
