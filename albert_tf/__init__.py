@@ -47,7 +47,7 @@ def lazily(package: str, public: Mapping[str, str]
 
 
 __getattr__, __dir__ = lazily(__name__, {
-    "checkpoints.load": "load",
+    "serving.predict": "load",
     "config": "AlbertConfig",
     "errors": "InputError",
     "modeling.albert": "AlbertModel",

@@ -30,8 +30,8 @@ MAY_IMPORT = {
     "finetuning.tasks": {"tokenization", "records", "finetuning.metrics"},
     "finetuning": {"finetuning.tasks", "training", "modeling", "checkpoints",
                    "tokenization", "records"},
-    "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization",
-                "records"},
+    "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization", "records",
+                "finetuning.tasks"},
     "cli": {"modeling.parameter_count", "training", "checkpoints", "finetuning",
             "tokenization", "records"},
 }

@@ -89,6 +89,7 @@ def test_importing_prints_nothing(monkeypatch):
 
 
 def test_paths_of_pathlib(config, tmp_path):
+    from albert_tf.checkpoints import convert
     from albert_tf.finetuning.tasks import custom, glue, race, squad
     from albert_tf.records.spec import classification_spec
     from albert_tf.serving import export
@@ -109,7 +110,7 @@ def test_paths_of_pathlib(config, tmp_path):
         checkpoint.restore_tf1(model, path)
         assert checkpoint.read_tensors(path)
         assert albert_tf.load(path).format == "tf1"
-    checkpoint.convert(folder, tmp_path / "hf", "hf")
+    convert.convert(folder, tmp_path / "hf", "hf")
     assert albert_tf.load(tmp_path / "hf").format == "hf"
     export.export_classifier(model, tmp_path / "export", ["no", "yes"])
     assert albert_tf.serving.Server(tmp_path / "export").labels == ("no", "yes")

@@ -1,7 +1,7 @@
 """A model from whatever folder, in one line."""
 
 import dataclasses
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 import tf_keras
 
@@ -22,6 +22,8 @@ class Loaded:
       tokenizer: a FullTokenizer; None where the folder has no vocabulary.
       labels: of the classes; () where there are none.
       report: every tensor: matched, dropped with the reason, missing.
+      heads: the checkpoint's → the width of their outputs.
+      settings: of a model that was fine-tuned here, its task.json; {} for others.
     """
 
     format: str
@@ -30,29 +32,21 @@ class Loaded:
     tokenizer: Optional[Any]
     labels: tuple[str, ...]
     report: Report
+    heads: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
          allow_nan: bool = False) -> Loaded:
-    """The model in a folder, with its heads, tokenizer and labels.
-
-        loaded = albert_tf.load("albert-base-v2")
-        ids = [loaded.tokenizer.encode("ALBERT shares its layers.")]
-        loaded.model({"input_ids": ids}, training=False)["sequence_output"]
-
-    Args:
-      path: of the release, of a run here, of Hugging Face, keras-hub or tf-models, a
-        SavedModel or a module of TensorFlow Hub; the format is recognised.
-      config: where the folder has none: an AlbertConfig, its file, or a published name.
-      head: as for formats.read.
-      allow_nan: accept weights that are NaN or infinite.
-    """
+    """The model in a folder, with its heads, tokenizer and labels; arguments as for
+    serving.predict.load, which gives one that answers besides."""
     checkpoint = formats.read(path, config, head)
     model = build(checkpoint, allow_nan)
     tokenizer = checkpoint.vocabulary and tokenizer_files.tokenizer_of(
         checkpoint.vocabulary)
     return Loaded(checkpoint.format, checkpoint.config, model, tokenizer,
-                  checkpoint.labels, checkpoint.report)
+                  checkpoint.labels, checkpoint.report, checkpoint.heads,
+                  checkpoint.facts.get("task") or {})
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:

@@ -425,7 +425,8 @@ class AlbertWithHeads(_EncoderWithHead):
 def _of_positions(layer, hidden):
     """[B, S, H] → [B, S, K]."""
     batch, length, size = tf.unstack(tf.shape(hidden))
-    return tf.reshape(layer(tf.reshape(hidden, [-1, size])), [batch, length, -1])
+    found = layer(tf.reshape(hidden, [-1, size]))
+    return tf.reshape(found, [batch, length, found.shape[-1]])
 
 
 def _possible(scores, p_mask):

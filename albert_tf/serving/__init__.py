@@ -5,4 +5,5 @@ from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
     "server": "Server",
+    "predict": "load",
 })

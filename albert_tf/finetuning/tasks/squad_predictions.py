@@ -82,6 +82,9 @@ class Predictions(NamedTuple):
     nbest: dict[str, list[dict[str, Any]]]  # text, probability, *_log_prob
     null_odds: dict[str, float] | None      # version 2.0; larger: no answer
     without_windows: list[str]              # ids answered "" as they have no features
+    # Of the best answer: its first character, the one behind its last, and the sum of
+    # its log-probabilities; 0, 0 where there is none.
+    best: dict[str, tuple[int, int, float]] = {}
 
     def texts_at(self, threshold: float | None,
                  answer_at_threshold: bool = False) -> dict[str, str]:
@@ -197,7 +200,7 @@ def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
     bounds = np.searchsorted(example_index[spans.row][order],
                              np.arange(len(examples) + 1))
     with_windows = set(example_index.tolist())
-    texts, nbest, without_windows = {}, {}, []
+    texts, nbest, without_windows, best = {}, {}, [], {}
     for index, example in enumerate(examples):
         entries = _best_texts(example.paragraph_text, windows, spans,
                               order[bounds[index]:bounds[index + 1]], n_best_size)
@@ -206,30 +209,35 @@ def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
             if index not in with_windows:
                 without_windows.append(example.qas_id)
                 text = ""
-            entries = [(text, log_prob, log_prob)]
-        scores = [start + end for _, start, end in entries]
+            entries = [(text, log_prob, log_prob, 0)]
+        scores = [start + end for _, start, end, _ in entries]
         weights = [math.exp(score - max(scores)) for score in scores]
         nbest[example.qas_id] = [
             {"text": text, "probability": weight / sum(weights),
              "start_log_prob": start, "end_log_prob": end}
-            for (text, start, end), weight in zip(entries, weights)]
-        texts[example.qas_id] = entries[0][0]
-    return Predictions(texts, nbest, odds, without_windows)
+            for (text, start, end, _), weight in zip(entries, weights)]
+        texts[example.qas_id], *_, first = entries[0]
+        best[example.qas_id] = first, first + len(
+            entries[0][0]) * int(bounds[index] < bounds[index + 1]), scores[0]
+    return Predictions(texts, nbest, odds, without_windows, best)
 
 
 def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarray,
-                n_best_size: int) -> list[tuple[str, float, float]]:
-    """(text, start and end log-probability) of the best different texts."""
-    entries: dict[str, tuple[str, float, float]] = {}
+                n_best_size: int) -> list[tuple[str, float, float, int]]:
+    """(text, start and end log-probability, first character) of the best different
+    texts."""
+    entries: dict[str, tuple[str, float, float, int]] = {}
     for span in order.tolist():
         if len(entries) == n_best_size:
             break
         row = spans.row[span]
         first = windows.tok_start_to_orig_index[row][spans.start[span]]
         last = windows.tok_end_to_orig_index[row][spans.end[span]]
-        text = paragraph[int(first):int(last) + 1].strip()
+        found = paragraph[int(first):int(last) + 1]
+        text = found.strip()
         entries.setdefault(text, (text, float(spans.start_log_prob[span]),
-                                  float(spans.end_log_prob[span])))
+                                  float(spans.end_log_prob[span]),
+                                  int(first) + len(found) - len(found.lstrip())))
     return list(entries.values())
 
 

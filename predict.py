@@ -1,0 +1,145 @@
+r"""Asks a model: labels, answers, masks, order, vectors for text.
+
+    python predict.py --model=runs/sst-2 "A fine film."
+    python predict.py --model=runs/mrpc "The first text." "The second text."
+    python predict.py --model=runs/squad2 "Who wrote it?" "The passage."
+    python predict.py --model=runs/race "The passage." "The question?" "One" "Another"
+    python predict.py --model=runs/base "ALBERT [MASK] its layers."
+    python predict.py --model=runs/sst-2 --input_file=reviews.txt --output_file=out.jsonl
+    tail -f log.txt | python predict.py --model=runs/sst-2 --input_file=-
+
+The model is whatever `albert_tf.load` takes. A file holds a text a line, a tab before a
+second one; a file .jsonl the inputs by name: text, text_pair; question, passage;
+passage, question, options; an `id` goes into the answer. Answers are JSON lines, on a
+terminal a table, in the order of the inputs.
+"""
+
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
+import json
+import os
+import sys
+from typing import Any, Iterator
+
+from absl import flags
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
+                    required=True)
+flags.DEFINE_string("input_file", None, "Texts to answer, in place of those on the "
+                    "command line: lines, or .jsonl; - is the standard input.")
+flags.DEFINE_string("output_file", None, "Answers as JSON lines; default: the standard "
+                    "output.")
+flags.DEFINE_string("task", "", "classify, answer, choose, fill-mask, order or embed; "
+                    "default: what the model's head does. Of a pretrained model, texts "
+                    "with [MASK] are filled, pairs are put in order, others become "
+                    "vectors.")
+flags.DEFINE_enum("format", "auto", ["auto", "json", "table"],
+                  "Of the standard output; auto: a table on a terminal.")
+flags.DEFINE_integer("top_k", 5, "Pieces for a [MASK].", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Sequences that are computed together.",
+                     lower_bound=1)
+
+
+def _inputs(words: list[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Inputs, each with what its answer begins with."""
+    path = FLAGS.input_file
+    if path is None:
+        yield words[0] if len(words) == 1 else words, {}
+        return
+    is_json = path.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
+    for number, line in _typed() if path == "-" else files.read_lines(path):
+        if not is_json and not (path == "-" and line.startswith("{")):
+            first, tab, second = line.partition("\t")
+            yield (first, second) if tab else line, {}
+        elif line.strip():
+            value = files.parse_json(line, path, "each line must hold one JSON object",
+                                     number)
+            if not isinstance(value, dict):
+                raise InputError(f"{path}, line {number}: holds no JSON object.")
+            kept = {"id": value.pop("id")} if "id" in value else {}
+            yield value, kept
+
+
+def _typed() -> Iterator[tuple[int, str]]:
+    """Lines of the standard input."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            yield number, line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise files.not_utf8("The standard input", number, error.start + 1,
+                                 error.reason) from error
+
+
+def _readable(given: Any, answer: dict[str, Any]) -> str:
+    """An answer as a line of a table, before the text that it is of."""
+    texts = given.values() if isinstance(given, dict) else [given]
+    return f"{_short(answer)}  | " + " | ".join(
+        text if len(text) <= 40 else f"{text[:40]}..." for text in map(
+            str, texts if not isinstance(given, (list, tuple)) else given))
+
+
+def _short(answer: dict[str, Any]) -> str:
+    if "masks" in answer:
+        return "; ".join(", ".join(f"{each['piece']} {each['probability']:.3f}"
+                                   for each in mask) for mask in answer["masks"])
+    return "  ".join(
+        f"{value:.4f}" if isinstance(value, float) else
+        "[" + ", ".join(f"{number:.4f}" for number in value[:8])
+        + ", ..." * (len(value) > 8) + "]" if value and isinstance(value, list)
+        and isinstance(value[0], float) else str(value)
+        for name, value in answer.items())
+
+
+def main(argv):
+    words = argv[1:]
+    if (FLAGS.input_file is None) == (not words):
+        raise InputError(
+            "give texts on the command line, or --input_file (- for the standard "
+            "input)" + (", not both." if words else "."))
+    path = FLAGS.output_file
+    if path:
+        files.prepare_outputs({"--output_file": [path]}, {
+            "--input_file": [FLAGS.input_file] if FLAGS.input_file else []})
+    if FLAGS.input_file and FLAGS.input_file != "-":
+        files.open_binary(FLAGS.input_file).close()
+    import albert_tf
+
+    model = albert_tf.load(FLAGS.model)
+    table = FLAGS.format == "table" or FLAGS.format == "auto" and (
+        not path and sys.stdout.isatty())
+    kept: list[tuple[Any, dict[str, Any]]] = []
+
+    def inputs():
+        for given, beside in _inputs(words):
+            kept.append((given, beside))
+            yield given
+
+    answers = model.stream(
+        inputs(), task=FLAGS.task, top_k=FLAGS.top_k, batch_size=FLAGS.batch_size,
+        # Who types, or follows a log, waits for each answer.
+        held=1 if FLAGS.input_file == "-" else 1024)
+
+    def line_of(answer):
+        given, beside = kept.pop(0)
+        return _readable(given, {**beside, **answer}) if table else json.dumps(
+            {**beside, **answer}, ensure_ascii=False)
+
+    lines = map(line_of, answers)
+    if path:
+        with files.atomic_write(path) as stream:
+            stream.writelines(f"{line}\n".encode() for line in lines)
+        return
+    try:
+        for line in lines:
+            print(line, flush=True)
+    except BrokenPipeError:  # As of `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    script.run(main, takes_words=True)

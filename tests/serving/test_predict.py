@@ -1,0 +1,183 @@
+"""Answers in Python: each task's, batches, wrong inputs; predict.py.
+
+    python -m pytest tests/serving/test_predict.py
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import albert_tf
+from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks.classification import Example
+from albert_tf.finetuning.tasks.custom import build_task
+from tests.commands import run_commands
+from tests.serving import tiny_models
+
+PASSAGE = "The first text of them was made in 1999,  and it is long. " * 9
+
+
+@pytest.fixture(scope="module", name="folders")
+def _folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    return {kind: tiny_models.write(root / kind, kind) for kind in tiny_models.KINDS}
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(folders):
+    made = {}
+    return lambda kind: made.setdefault(kind, None) or made.update(
+        {kind: albert_tf.load(folders[kind])}) or made[kind]
+
+
+def softmax(scores):
+    scores = np.exp(scores - np.max(scores))
+    return scores / scores.sum()
+
+
+def test_labels_are_those_of_training(model):
+    asked = model("classes")
+    texts, pairs = ["It is.", PASSAGE, "Größe"], ["The second one", "", PASSAGE]
+    task = build_task({}, labels=["bad", "good", "好"])
+    found = asked.predict(texts, pairs)
+    for text, pair, answer in zip(texts, pairs, found):
+        [row] = task.featurize(Example("", text, pair), tokenizer=asked.tokenizer,
+                               max_seq_length=64)
+        row.pop("label_ids")
+        expected = softmax(asked.model(
+            {name: [values] for name, values in row.items()})["logits"][0].numpy())
+        np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+        assert answer["label"] == task.labels[expected.argmax()]
+        assert answer["probability"] == max(answer["probabilities"])
+        json.dumps(answer, allow_nan=False)
+
+
+def test_an_answer_does_not_depend_on_its_batch(model):
+    texts = [("text " * n).strip() for n in range(1, 40)]
+    for kind in ("classes", "number", "encoder"):
+        together = model(kind).predict(texts, batch_size=7)
+        for i in (0, 20, 38):
+            alone = model(kind).predict(texts[i])
+            assert alone.keys() == together[i].keys()
+            for name, value in alone.items():
+                if name != "label":
+                    np.testing.assert_allclose(value, together[i][name], atol=1e-5)
+    assert model("number").predict("x").keys() == {"score"}
+
+
+def test_masks_order_and_vectors_of_a_pretrained_model(model):
+    asked = model("pretrained")
+    assert list(asked.tasks()) == ["fill-mask", "order", "embed"]
+    masks, order, vectors = asked.predict(
+        ["The [MASK] of[MASK].", ("It is", "long"), "plain"], top_k=3)
+    assert [len(mask) for mask in masks["masks"]] == [3, 3]
+    assert masks["masks"][0][0]["probability"] > masks["masks"][0][1]["probability"]
+    assert order["label"] in ("in order", "swapped")
+    assert sum(order["probabilities"]) == pytest.approx(1)
+    out = asked.model(asked.tokenizer("plain"))
+    np.testing.assert_allclose(vectors["pooled"], out["pooled_output"][0], atol=1e-5)
+    np.testing.assert_allclose(
+        vectors["mean"], out["sequence_output"][0].numpy().mean(axis=0), atol=1e-5)
+    # A mask hides one piece: the text around it is that of training.
+    tokenizer = asked.tokenizer
+    [row] = asked.request("the text[MASK] it").sequences
+    ids = tokenizer("the text, it")["input_ids"][0].tolist()
+    ids[ids.index(tokenizer.vocab[","])] = tokenizer.mask_id
+    assert row["input_ids"] == ids
+    best = asked.model({"input_ids": [ids], "masked_lm_positions": [
+        row["masked_lm_positions"]]})["mlm_logits"][0, 0].numpy()
+    [[first, *_]] = asked.predict("the text[MASK] it")["masks"]
+    assert first["probability"] == pytest.approx(softmax(best).max(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["spans", "spans2"])
+def test_answers_are_characters_of_the_passage(model, kind):
+    asked = model(kind)
+    assert len(asked.request(("What was made?", PASSAGE)).sequences) > 2
+    answer = asked.predict(["What was made?"], [PASSAGE])[0]
+    assert answer["answer"] == PASSAGE[answer["start"]:answer["end"]] != ""
+    assert ("null_odds" in answer) == (kind == "spans2")
+    alone = asked.predict({"question": "What was made?", "passage": PASSAGE})
+    assert alone == pytest.approx(answer, abs=1e-5)
+    if kind == "spans2":
+        strict = dataclasses.replace(asked, threshold=answer["null_odds"])
+        assert strict.predict("What was made?", PASSAGE)["answer"] == ""
+
+
+def test_choices(model):
+    answer = model("choices").predict(
+        {"passage": PASSAGE, "question": "Which _?", "options": ["it", "a", "b"]})
+    assert len(answer["probabilities"]) == 3 and answer["label"] in "ABC"
+    assert model("choices").predict([(PASSAGE, "Which _?", "it", "a", "b")]) == [answer]
+
+
+@pytest.mark.parametrize("kind, arguments, options, pattern", [
+    ("classes", ([None],), {}, "input 1: it is None, not a text"),
+    ("classes", (["a", {"txt": "b"}],), {}, "input 2: there is no input 'txt'.*text"),
+    ("classes", ([{"text": 5}],), {}, "'text' is 5, not a text"),
+    ("classes", ([("a", "b", "c")],), {}, "3 texts, but the model takes text and"),
+    ("classes", (["a"], ["b", "c"]), {}, "1 texts, but 2 text_pairs"),
+    ("classes", (5,), {}, "5 is neither"),
+    ("classes", ("a",), {"task": "order"}, "cannot order.*can classify, embed"),
+    ("classes", ("a",), {"task": "x"}, "'x' is not known.*can classify"),
+    ("classes", ("a",), {"top_k": 0}, "top_k is 0"),
+    ("classes", ("a",), {"batch_size": 0}, "batch_size is 0"),
+    ("pretrained", ("a",), {"task": "fill-mask"}, r"no \[MASK\]"),
+    ("pretrained", ("a " * 90 + "[MASK]",), {}, "behind the 64 pieces"),
+    ("pretrained", ("a",), {"task": "order"}, "'text_pair' is missing"),
+    ("spans", ("a",), {}, "'passage' is missing"),
+    ("spans", ("a", " "), {}, "holds no text"),
+    ("choices", ([("p", "q", "one")],), {}, "'options' is .*list of two texts"),
+])
+def test_wrong_inputs_are_refused_in_a_sentence(model, kind, arguments, options,
+                                                pattern):
+    with pytest.raises(InputError, match=pattern) as error:
+        model(kind).predict(*arguments, **options)
+    assert "\n" not in str(error.value)
+
+
+# ---- predict.py ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(folders, tmp_path_factory):
+    data = tmp_path_factory.mktemp("data")
+    (data / "in.jsonl").write_text(
+        '{"id": 7, "text": "It is."}\n{"text": "One", "text_pair": "Größe"}\n')
+    (data / "in.txt").write_text("It is.\nOne\tGröße\n")
+    (data / "bad.jsonl").write_text('{"text": "It is."}\n{"txt": "x"}\n')
+    model = f"--model={folders['classes']}"
+    commands = {
+        "file": [model, f"--input_file={data}/in.jsonl",
+                 f"--output_file={data}/out.jsonl"],
+        "lines": [model, f"--input_file={data}/in.txt"],
+        "bad": [model, f"--input_file={data}/bad.jsonl",
+                f"--output_file={data}/bad_out.jsonl"],
+        "nothing": [model],
+        "itself": [model, f"--input_file={data}/in.txt",
+                   f"--output_file={data}/in.txt"],
+    }
+    with run_commands("predict", commands, light={"nothing", "itself"}) as results:
+        yield results, data
+
+
+def test_the_command_answers_in_json_lines(results, model):
+    results, data = results
+    results.ok("file")
+    first, second = map(json.loads, (data / "out.jsonl").read_text().splitlines())
+    assert first.pop("id") == 7
+    expected = model("classes").predict(["It is.", ("One", "Größe")])
+    for given, answer in zip((first, second), expected):
+        assert given["label"] == answer["label"]
+        np.testing.assert_allclose(given["probabilities"], answer["probabilities"],
+                                   atol=1e-5)
+
+
+def test_wrong_commands_end_in_a_sentence(results):
+    results, data = results
+    results.refused("bad", "input 2: there is no input 'txt'", loaded=True)
+    assert not (data / "bad_out.jsonl").exists()
+    results.refused("nothing", "give texts on the command line")
+    results.refused("itself", "in.txt")

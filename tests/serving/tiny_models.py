@@ -1,0 +1,46 @@
+"""Folders of tiny models with the vocabulary en4k.model, to ask."""
+
+import functools
+import json
+import shutil
+
+from albert_tf.checkpoints.tf1 import export_tf1, write_config
+from albert_tf.config import AlbertConfig
+from albert_tf.modeling import models
+from albert_tf.modeling.albert import AlbertModel
+from tests import tiny_run
+from tests.helpers import FIXTURES
+
+SPM = FIXTURES / "spm" / "en4k.model"
+TINY = AlbertConfig(
+    vocab_size=4000, embedding_size=8, hidden_size=16, num_hidden_layers=2,
+    num_attention_heads=2, intermediate_size=24, max_position_embeddings=64)
+KINDS = {
+    "encoder": AlbertModel,
+    "pretrained": models.AlbertForPreTraining,
+    "classes": functools.partial(models.AlbertForSequenceClassification, num_labels=3),
+    "number": functools.partial(models.AlbertForSequenceClassification, num_labels=1),
+    "spans": models.AlbertForSpans,
+    "spans2": models.AlbertForConditionalSpans,
+    "choices": models.AlbertForMultipleChoice,
+}
+_LABELS = ["bad", "good", "好"]
+
+
+def write(folder, kind: str, **flags) -> str:
+    """Writes a model of random weights as a run leaves it; `flags` are in task.json."""
+    from albert_tf.checkpoints.tf1 import load_tf1_tensors
+
+    model = KINDS[kind](TINY)
+    load_tf1_tensors(model, tiny_run.weights_of(model))
+    folder.mkdir(parents=True)
+    export_tf1(model, str(folder / "model.ckpt-best"))
+    write_config(str(folder), TINY)
+    shutil.copy(SPM, folder)
+    if kind not in ("encoder", "pretrained"):
+        (folder / "task.json").write_text(json.dumps({
+            "task": "race" if kind == "choices" else "custom",
+            "labels": _LABELS if kind == "classes" else [],
+            "vocabulary": {"file": SPM.name}, "vocabulary_flag": "spm_model_file",
+            "flags": flags}))
+    return str(folder)
