@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,10 +23,10 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadExample
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
 from albert_tf.records import sequences
+from albert_tf.serving.text_tasks import ORDER_LABELS
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 MASK = "[MASK]"
-ORDER_LABELS = ("in order", "swapped")
 _STREAMED = 1024  # texts that are held at a time
 _COMPUTATION = Computation(skip_padding=True)
 Answer = dict[str, Any]
