@@ -34,8 +34,8 @@ flags.DEFINE_string("input_file", None, "Texts to answer, in place of those on t
                     "command line: lines, or .jsonl; - is the standard input.")
 flags.DEFINE_string("output_file", None, "Answers as JSON lines; default: the standard "
                     "output.")
-flags.DEFINE_string("task", "", "classify, answer, choose, fill-mask, order or embed; "
-                    "default: what the model's head does. Of a pretrained model, texts "
+flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order or "
+                    "embed; default: what the model's head does. Of a pretrained model, texts "
                     "with [MASK] are filled, pairs are put in order, others become "
                     "vectors.")
 flags.DEFINE_enum("format", "auto", ["auto", "json", "table"],

@@ -18,8 +18,9 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.checkpoints import formats, load as loading
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks import race, squad
+from albert_tf.finetuning.tasks import race, squad, tagging, tagging_scoring
 from albert_tf.finetuning.tasks.squad_dataset import SquadExample
+from albert_tf.finetuning.tasks.tagging_files import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
 from albert_tf.records import sequences
@@ -311,10 +312,51 @@ class UnanswerableQuestions(Questions):
         return dict(self.model(features, computation=_COMPUTATION))
 
 
+class Tags(Head):
+    """A tag for each word of a text, and the entities that tags name; text is split
+    into words as run_tagger's --split_words says, and read in windows."""
+
+    names, optional = ("text",), ()
+
+    def __init__(self, loaded):
+        super().__init__(loaded)
+        labels = self.labels or tuple(map(str, range(
+            self.model.output_layers["token_classification"].output_bias.shape[0])))
+        self.task = tagging.TaggingTask(
+            labels, self.setting("scheme", tagging_scoring.scheme_of_labels(labels)),
+            Reading(split=self.setting("split_words", Reading.split)),
+            max_seq_length=self.max_length,
+            doc_stride=self.setting("doc_stride", tagging.TaggingTask.doc_stride))
+
+    def request(self, given, top_k):
+        example = self.task.sentence(given["text"])
+        windows = self.task.featurize(example, tokenizer=self.tokenizer)
+        columns = {name: [row[name] for row in windows]
+                   for name in ("word_index", "word_place")}
+
+        def answer(outputs):
+            [found] = self.task.tagged(
+                [example], {name: [row[name] for row in outputs] for name in outputs[0]},
+                {**columns, "example_index": [0] * len(windows)})
+            return self.task.answer(example, found)
+
+        return Request(windows, answer, self)
+
+    def outputs(self, features):
+        hidden = tf.cast(self.encoded(features)["sequence_output"], tf.float32)
+        layer = self.model.output_layers["token_classification"]
+        logits = layer(tf.reshape(hidden, [-1, self.config.hidden_size]))
+        shape = tf.shape(hidden)[:2]
+        return {"tags": tf.reshape(tf.argmax(logits, axis=-1), shape),
+                "probabilities": tf.reshape(
+                    tf.reduce_max(tf.nn.softmax(logits), axis=-1), shape)}
+
+
 # Task, the head of a checkpoint that it needs, and who does it; a model's first is what
 # it does by default.
 HEADS: tuple[tuple[str, str, type[Head]], ...] = (
     ("classify", "classification", Classes),
+    ("tag", "token_classification", Tags),
     ("answer", "spans", Questions),
     ("answer", "conditional_spans", UnanswerableQuestions),
     ("choose", "multiple_choice", Choices),

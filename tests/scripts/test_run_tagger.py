@@ -160,6 +160,12 @@ def test_the_folder_of_a_model_is_enough_for_text(whole, results, data):
     [row] = predictions(data / "alone")
     assert row["id"] == "é" and row["words"] == [
         "w10", "w0", "w1", "w2", ",", "w12", "w0", "W7", "."]
+    # And in Python, in windows too.
+    found = albert_tf.load(str(data / "alone")).predict(row["text"])
+    assert (found["words"], found["tags"]) == (row["words"], row["tags"])
+    for entity, other in zip(found["entities"], row["entities"], strict=True):
+        assert entity == {**other, "score": pytest.approx(other["score"], abs=1e-5)}
+    assert list(found) == ["words", "tags", "entities"]
     for entity in row["entities"]:
         assert row["text"][entity["start"]:entity["end"]] == entity["text"]
         assert 0 < entity["score"] <= 1

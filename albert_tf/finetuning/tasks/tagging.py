@@ -149,7 +149,20 @@ class TaggingTask:
                 "word_index": [*words], "word_place": [*words.values()]})
         return windows
 
+    def sentence(self, text: str) -> Sentence:
+        """A text that comes without words, split as those of JSON lines."""
+        words, spans = tagging_files.of_text(text, self.reading.split)
+        if not words:
+            raise InputError("the text holds no word that could get a tag.")
+        return Sentence(tuple(words), None, text, spans, (), (1,) * len(words), "text")
+
     # ---- results -----------------------------------------------------------
+
+    def answer(self, example: Sentence, found: Tagged) -> dict[str, Any]:
+        """`words`, `tags` and, where tags name them, `entities`: type, start, end (in
+        the text), text, score."""
+        return tagging_files.answer(example.text, example.words, example.spans, *found,
+                                    with_entities=self.scheme != "none")
 
     def tagged(self, examples: Sequence[Sentence], outputs: Outputs,
                columns: Mapping[str, Sequence]) -> list[Tagged]:
@@ -223,10 +236,7 @@ class TaggingTask:
         if kind == "conllu":
             text = tagging_files.with_columns_named(text)
         lines = [json.dumps({**example.fields, "text": example.text,
-                             **tagging_files.answer(
-                                 example.text, example.words, example.spans, *found,
-                                 with_entities=self.scheme != "none")},
-                            ensure_ascii=False) + "\n"
+                             **self.answer(example, found)}, ensure_ascii=False) + "\n"
                  for example, found in zip(examples, tagged)]
         return write_files(output_dir, {
             f"predictions.conll{'up' * (kind == 'conllu')}": text,

@@ -330,8 +330,7 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
         else:
             if not isinstance(text, str):
                 raise InputError(f"{row.where}: has no 'text'; {_ADVICE}.")
-            spans = tuple(split_words(text, split))
-            words = [text[start:end] for start, end in spans]
+            words, spans = of_text(text, split)
         if not words:
             raise InputError(f"{row.where}: there is no word in it; leave it out.")
         if tagged is False:
@@ -366,6 +365,12 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
         notes += tables.line_note(
             path, widened, "have entities that begin or end inside a word and are "
             "taken to its ends; --split_words=characters makes each character a word")
+
+
+def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
+    """The words of a text and their places in it."""
+    spans = tuple(split_words(text, split))
+    return [text[start:end] for start, end in spans], spans
 
 
 def _strings(value: Any, name: str, where: str) -> list[str]:
