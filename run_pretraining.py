@@ -52,6 +52,9 @@ flags.DEFINE_bool("do_eval", False, "Whether to evaluate: at each checkpoint, or
                   "without --do_train, the latest checkpoint alone.")
 flags.DEFINE(cli_flags.Number(), "poly_power", 1.0,
              "Power of the polynomial decay of the rate.")
+flags.DEFINE(cli_flags.Number(lower_bound=1e-6, upper_bound=1), "decay_share", 1.0,
+             "Share of the steps, at the end, in which the rate decays; below 1 it stays "
+             "at --learning_rate from warm-up to there.")
 flags.DEFINE_integer("num_train_steps", 125000, "Step at which training ends.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.",
@@ -215,8 +218,8 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     # no such entries.
     if streams:
         options["streams"] = streams
-    for name in ("depth_schedule", "random_depth"):
-        if FLAGS[name].value:
+    for name in ("depth_schedule", "random_depth", "decay_share"):
+        if FLAGS[name].value != FLAGS[name].default:
             options[name] = FLAGS[name].value
     if data.sentence_objective != "order":
         options["sentence_objective"] = data.sentence_objective
@@ -246,7 +249,7 @@ def _build(config, options, sentence_objective: str):
     optimizer = optimization.create_optimizer(
         FLAGS.learning_rate, options.num_train_steps, FLAGS.num_warmup_steps,
         optimizer=FLAGS.optimizer, poly_power=FLAGS.poly_power,
-        start_warmup_step=FLAGS.start_warmup_step)
+        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share)
     optimizer.build(model.trainable_variables)
     return task, optimizer
 

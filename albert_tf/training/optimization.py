@@ -338,7 +338,7 @@ def create_optimizer(
         init_lr: float, num_train_steps: int, num_warmup_steps: int,
         optimizer: str = "lamb", poly_power: float = 1.0, start_warmup_step: int = 0,
         weight_decay_rate: float = 0.01, excluded: Sequence[str] = (),
-        jit_compile: bool = False) -> MomentsOptimizer:
+        jit_compile: bool = False, decay_share: float = 1.0) -> MomentsOptimizer:
     """The optimizer of a run with its schedule (release: `create_optimizer`).
 
     `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and
@@ -348,7 +348,8 @@ def create_optimizer(
         raise InputError(f"optimizer is '{optimizer}'; choose one of "
                          f"{', '.join(sorted(OPTIMIZERS))}.")
     schedule = WarmupPolynomialDecay(
-        init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step)
+        init_lr, num_train_steps, num_warmup_steps, poly_power, start_warmup_step,
+        decay_share)
     if schedule.num_warmup_steps > schedule.num_train_steps:
         logging.warning(
             "The warm-up of %d steps is longer than the training of %d: the rate "

@@ -49,16 +49,24 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
       poly_power: power of the decay; 1.0 is linear.
       start_warmup_step: step at which the warm-up starts. Before it the rate is 0 (the
         release gets a negative one). Without warm-up it has no effect.
+      decay_share: the part of the steps, at the end, in which the rate decays. Below 1
+        it stays at init_lr between warm-up and decay, so that a run can be continued
+        from there with more steps (warmup-stable-decay: Hu et al., 2024, "MiniCPM").
     """
 
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
-                 poly_power: float = 1.0, start_warmup_step: int = 0):
+                 poly_power: float = 1.0, start_warmup_step: int = 0,
+                 decay_share: float = 1.0):
         self.init_lr = not_negative("init_lr", init_lr)
         self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
         self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
         self.poly_power = not_negative("poly_power", poly_power)
         self.start_warmup_step = _whole_number(
             "start_warmup_step", start_warmup_step, 0)
+        self.decay_share = not_negative("decay_share", decay_share)
+        if not 0 < self.decay_share <= 1:
+            raise InputError(f"decay_share is {decay_share}; give a number over 0, and 1 "
+                             "at most.")
 
     def __call__(self, step) -> tf.Tensor:
         """Rate of step `step`, an integer scalar: float32 scalar."""
@@ -71,6 +79,8 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         # XLA does not round the product before it subtracts: at the end it may
         # find a remainder of either sign, and a root of a negative one is NaN.
         left = tf.where(step < self.num_train_steps, tf.maximum(1.0 - done, 0.0), 0.0)
+        if self.decay_share < 1:
+            left = tf.minimum(left / self.decay_share, 1.0)
         rate = init_lr * tf.pow(left, self.poly_power)
         if not self.num_warmup_steps:
             return rate
@@ -82,4 +92,4 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict:
         return {name: getattr(self, name) for name in (
             "init_lr", "num_train_steps", "num_warmup_steps", "poly_power",
-            "start_warmup_step")}
+            "start_warmup_step", "decay_share")}

@@ -296,6 +296,7 @@ NUMBERS = {
         ("num_warmup_steps", (-1,), {}), ("start_warmup_step", (-1, 2**31), {}),
         ("max_seq_length", (-1, 2**31), {}), ("max_predictions_per_seq", (0,), {}),
         ("learning_rate", ("nan", "inf", "-1.0"), {}), ("poly_power", ("nan",), {}),
+        ("decay_share", ("nan", "0.0", "1.5"), {}),
         ("clip_norm", ("nan", "inf", "-1.0"), {}), ("num_virtual_cpus", (10**9,), {}),
         ("masked_lm_prob", ("nan", "2.0", "-0.5"), DYNAMIC))
     for value in values}

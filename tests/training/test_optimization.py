@@ -84,8 +84,17 @@ def test_neighbouring_steps_beyond_float32_are_told_apart():
         [0, 0.25, 0.5, 0.75, 0.5], rtol=1e-6)
 
 
+def test_the_rate_stays_until_its_decay():
+    """Warm-up, stable, decay."""
+    schedule, power = (WarmupPolynomialDecay(
+        2.0, 100, 10, power, decay_share=0.2) for power in (1.0, 2.0))
+    assert [float(schedule(step)) for step in (0, 5, 10, 50, 80, 90, 95, 100, 200)] == (
+        pytest.approx([0, 1, 2, 2, 2, 1, 0.5, 0, 0], abs=1e-5))
+    assert float(power(90)) == pytest.approx(0.5, abs=1e-5)
+
+
 def test_schedule_from_its_own_config():
-    schedule = WarmupPolynomialDecay(0.1, 50, 10, 0.5, 5)
+    schedule = WarmupPolynomialDecay(0.1, 50, 10, 0.5, 5, 0.25)
     schedules = tf_keras.optimizers.schedules
     again = schedules.deserialize(json.loads(json.dumps(schedules.serialize(schedule))))
     assert again.get_config() == schedule.get_config()
@@ -602,6 +611,8 @@ def test_wrong_exclusions(excluded, message):
     ({"init_lr": float("nan")}, "init_lr is nan"),
     ({"init_lr": "fast"}, "init_lr is fast"),
     ({"poly_power": -1.0}, "poly_power is -1.0"),
+    *(({"decay_share": share}, f"decay_share is {share}")
+      for share in (0.0, 1.5, -1.0, float("nan"))),
     ({"weight_decay_rate": -0.01}, "weight_decay_rate is -0.01"),
 ])
 def test_wrong_settings_are_named(changes, message):
