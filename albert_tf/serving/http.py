@@ -1,0 +1,419 @@
+"""A model over HTTP, in TensorFlow Serving's REST form.
+
+    request ─► checked, tokenized ─► queue ─► batch by length ─► model ─► reply
+
+While the model computes a batch, requests wait in a bounded queue; the next batch is the
+oldest of them and those nearest to it in length, so that little of it is padding. No
+request waits for others to come.
+"""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import json
+import signal
+import time
+from typing import Any, Callable, Optional, Sequence
+
+from absl import logging
+
+from albert_tf.errors import InputError
+from albert_tf.serving.predict import Answer, Model, Request, answers
+
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_VERSION = "1"
+_GOODBYE = 0.3  # seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a server takes.
+
+    Attributes:
+      batch_size: sequences that the model computes together.
+      queue_size: sequences that wait; further requests get status 503.
+      instances: of one request.
+      body_bytes: of one request.
+      text_length: characters of one text.
+      stop_seconds: that requests have to be answered when the server is stopped.
+    """
+
+    batch_size: int = 32
+    queue_size: int = 1024
+    instances: int = 256
+    body_bytes: int = 4 << 20
+    text_length: int = 100_000
+    stop_seconds: float = 30.0
+
+
+class Refused(Exception):
+    """A reply with an HTTP status and a sentence."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+class Batcher:
+    """Puts requests that wait into batches, one at a time, for `compute`, which runs in
+    a thread of its own."""
+
+    def __init__(self, compute: Callable[[Sequence[Request], int], list[Answer]],
+                 batch_size: int, queue_size: int):
+        self._compute, self._batch_size = compute, batch_size
+        self._queue_size = queue_size
+        self._waiting: list[tuple[Request, asyncio.Future]] = []
+        self._came = asyncio.Event()
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, "model")
+        self.batches = self.sequences = 0
+
+    @property
+    def waiting(self) -> int:
+        return sum(len(request.sequences) for request, _ in self._waiting)
+
+    async def answer(self, requests: Sequence[Request]) -> list[Answer]:
+        """Answers in the order of the requests; Refused where the queue is full."""
+        more = sum(len(request.sequences) for request in requests)
+        if self._waiting and self.waiting + more > self._queue_size:
+            raise Refused(503, f"{self.waiting} sequences wait already; try again "
+                          "later.")
+        loop = asyncio.get_running_loop()
+        own = [(request, loop.create_future()) for request in requests]
+        self._waiting += own
+        self._came.set()
+        try:
+            return [await future for _, future in own]
+        finally:
+            # Of a client that went away nothing more is computed.
+            for _, future in own:
+                future.cancel()
+
+    async def run(self) -> None:
+        """Answers until it is cancelled."""
+        while True:
+            await self._came.wait()
+            batch = self._next()
+            if batch:
+                await self._do(batch)
+            else:
+                self._came.clear()
+
+    def _next(self) -> list[tuple[Request, asyncio.Future]]:
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+        if not self._waiting:
+            return []
+        oldest, size, batch = self._waiting[0][0], 0, []
+        near = sorted(
+            (each for each in self._waiting if each[0].head is oldest.head),
+            key=lambda each: (each[0] is not oldest, abs(each[0].length - oldest.length)))
+        for each in near:
+            if batch and size + len(each[0].sequences) > self._batch_size:
+                break
+            batch.append(each)
+            size += len(each[0].sequences)
+        taken = {id(future) for _, future in batch}
+        self._waiting = [each for each in self._waiting if id(each[1]) not in taken]
+        return batch
+
+    async def _do(self, batch) -> None:
+        loop = asyncio.get_running_loop()
+        self.batches += 1
+        self.sequences += sum(len(request.sequences) for request, _ in batch)
+        try:
+            found: Sequence = await loop.run_in_executor(
+                self._thread, self._compute, [request for request, _ in batch],
+                self._batch_size)
+        except Exception as error:
+            if len(batch) > 1:  # The fault of one is none of the others'.
+                for each in batch:
+                    await self._do([each])
+                return
+            found = [error]
+        for (_, future), answer in zip(batch, found):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+
+class Service:
+    """The handlers of one model; `app` is theirs, of aiohttp."""
+
+    def __init__(self, model: Model, name: str, limits: Limits = Limits(),
+                 task: str = ""):
+        from aiohttp import web
+
+        if task:
+            model.head(task)
+        self.model, self.name, self.limits, self.task = model, name, limits, task
+        self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
+        self.stopping, self.open = False, 0
+        self._replies: dict[int, int] = {}
+        self._seconds = [0] * (len(_BUCKETS) + 1)
+        self._total = 0.0
+        self._worker: Optional[asyncio.Task] = None
+        self.app = web.Application(
+            middlewares=[self._guarded()], client_max_size=limits.body_bytes)
+        at = "/v1/models/{name:[^:/]+}"
+        for path in (at, at + "/versions/" + _VERSION):
+            self.app.router.add_get(path, self._status)
+            self.app.router.add_get(path + "/metadata", self._metadata)
+            self.app.router.add_post(path + ":{verb:[a-z]+}", self._ask)
+        self.app.router.add_get("/healthz", self._health)
+        self.app.router.add_get("/metrics", self._metrics)
+        self.app.cleanup_ctx.append(self._working)
+
+    async def _working(self, app):
+        del app
+        self._worker = asyncio.create_task(self.batcher.run())
+        yield
+        self._worker.cancel()
+
+    def _guarded(self):
+        """Counts, and makes JSON of what goes wrong."""
+        from aiohttp import web
+
+        @web.middleware
+        async def guarded(request, handler):
+            begin, status = time.monotonic(), 500
+            asks = request.method == "POST"
+            self.open += asks
+            try:
+                try:
+                    if asks and self.stopping:
+                        raise Refused(503, "the server is being stopped; ask another.")
+                    reply = await handler(request)
+                except InputError as error:
+                    raise Refused(400, str(error)) from error
+                except web.HTTPRequestEntityTooLarge as error:
+                    raise Refused(413, f"the body has more than "
+                                  f"{self.limits.body_bytes} bytes; send fewer texts "
+                                  "at once.") from error
+                except web.HTTPException as error:
+                    raise Refused(error.status, {
+                        404: f"there is nothing at {request.path}; the model is at "
+                             f"/v1/models/{self.name}:predict.",
+                        405: f"{request.path} does not take {request.method}.",
+                    }.get(error.status, error.reason)) from error
+                status = reply.status
+                return reply
+            except Refused as refused:
+                status = refused.status
+                reply = _json({"error": str(refused)}, status)
+                if status == 503:
+                    reply.headers["Retry-After"] = "1"
+                if asks and (status == 413 or self.stopping):
+                    reply.force_close()
+                return reply
+            except Exception:
+                logging.exception("A request failed.")
+                return _json({"error": "the server failed; its log says more."}, 500)
+            finally:
+                self.open -= asks
+                if asks:
+                    seconds = time.monotonic() - begin
+                    self._replies[status] = self._replies.get(status, 0) + 1
+                    self._total += seconds
+                    self._seconds[sum(seconds > edge for edge in _BUCKETS)] += 1
+
+        return guarded
+
+    def _known(self, request) -> None:
+        name = request.match_info["name"]
+        if name != self.name:
+            raise Refused(404, f"there is no model '{name}' here, only '{self.name}'.")
+
+    # ---- pages -------------------------------------------------------------
+
+    async def _health(self, request):
+        del request
+        if self.stopping:
+            raise Refused(503, "the server is being stopped.")
+        return _json({"status": "ok"})
+
+    async def _status(self, request):
+        self._known(request)
+        return _json({"model_version_status": [{
+            "version": _VERSION, "state": "UNLOADING" if self.stopping else "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""}}]})
+
+    async def _metadata(self, request):
+        self._known(request)
+        return _json({
+            "model_spec": {"name": self.name, "signature_name": "", "version": _VERSION},
+            "metadata": {"tasks": {task: list(does.names) for task, does in
+                                   self.model.tasks().items()},
+                         "labels": list(self.model.labels),
+                         "limits": dataclasses.asdict(self.limits)}})
+
+    async def _metrics(self, request):
+        """In Prometheus's text format."""
+        from aiohttp import web
+
+        del request
+        lines = []
+
+        def metric(name, kind, text, *values):
+            lines.extend((f"# HELP albert_{name} {text}", f"# TYPE albert_{name} {kind}"))
+            lines.extend(f"albert_{name}{label} {value}" for label, value in values)
+
+        metric("requests_total", "counter", "Requests answered, by status.",
+               *((f'{{status="{status}"}}', count)
+                 for status, count in sorted(self._replies.items())))
+        up_to, counts = 0, []
+        for edge, count in zip((*_BUCKETS, "+Inf"), self._seconds):
+            up_to += count
+            counts.append((f'_bucket{{le="{edge}"}}', up_to))
+        metric("request_seconds", "histogram", "Seconds from a request to its reply.",
+               *counts, ("_sum", self._total), ("_count", up_to))
+        metric("open_requests", "gauge", "Requests not yet answered.", ("", self.open))
+        metric("queued_sequences", "gauge", "Sequences that wait for the model.",
+               ("", self.batcher.waiting))
+        metric("batches_total", "counter", "Batches computed.",
+               ("", self.batcher.batches))
+        metric("sequences_total", "counter", "Sequences computed.",
+               ("", self.batcher.sequences))
+        return web.Response(text="\n".join(lines) + "\n")
+
+    # ---- questions ---------------------------------------------------------
+
+    async def _ask(self, request):
+        self._known(request)
+        verb = request.match_info["verb"]
+        if verb not in ("predict", "classify", "regress"):
+            raise Refused(404, f"there is no :{verb}; ask :predict, :classify or "
+                          ":regress.")
+        body = _parsed(await request.read())
+        given = self._inputs(body, "examples" if verb != "predict" else "")
+        if len(given) > self.limits.instances:
+            raise Refused(413, f"there are {len(given)} inputs; this server takes "
+                          f"{self.limits.instances} at once.")
+        task, top_k = self._options(body, request)
+        loop = asyncio.get_running_loop()
+        requests = await loop.run_in_executor(None, self._requests, given, task, top_k)
+        # What was taken before is answered, also when the server is stopped meanwhile.
+        found = await self.batcher.answer(requests)
+        if verb == "predict":
+            return _json({"outputs": _columns(found)} if "inputs" in body
+                         else {"predictions": found})
+        wanted = {"classify": "label", "regress": "score"}[verb]
+        if any(wanted not in answer for answer in found):
+            raise Refused(400, f"this model gives no {wanted}; ask :predict.")
+        names = self.model.labels
+        return _json({"results": [answer["score"] if verb == "regress" else [
+            [names[i] if names else str(i), value]
+            for i, value in enumerate(answer["probabilities"])] for answer in found]})
+
+    def _options(self, body: dict[str, Any], request) -> tuple[str, int]:
+        task = body.get("signature_name", "")
+        if task in ("", "serving_default"):
+            task = self.task
+        top_k = request.query.get("top_k", "5")
+        if not top_k.isdecimal():
+            raise Refused(400, f"top_k is {top_k!r}; give a whole number.")
+        return task, int(top_k)
+
+    def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:
+        """The inputs of a body, a row each."""
+        keys = [key] if key else ["instances", "inputs"]
+        present = [name for name in keys if name in body]
+        if len(present) != 1:
+            raise Refused(400, f"the body must hold {' or '.join(keys)}"
+                          + (", not both." if present else ", a list of texts."))
+        unknown = set(body) - {*present, "signature_name"}
+        if unknown:
+            raise Refused(400, f"the body holds '{sorted(unknown)[0]}', which is not "
+                          "known.")
+        given = body[present[0]]
+        if present == ["inputs"] and isinstance(given, dict):
+            columns = [value if isinstance(value, list) else [value]
+                       for value in given.values()]
+            if len({len(column) for column in columns}) != 1:
+                raise Refused(400, "the lists of inputs have "
+                              f"{', '.join(str(len(column)) for column in columns)} "
+                              "texts; they must have as many each.")
+            given = [dict(zip(given, row)) for row in zip(*columns)]
+        if not isinstance(given, list) or not given:
+            raise Refused(400, f"{present[0]} must be a list of one text or more.")
+        return given
+
+    def _requests(self, given: Sequence[Any], task: str, top_k: int) -> list[Request]:
+        found = []
+        for i, each in enumerate(given):
+            texts = [text for value in (
+                each.values() if isinstance(each, dict) else [each]) for text in (
+                    value if isinstance(value, list) else [value])]
+            longest = max((len(text) for text in texts if isinstance(text, str)),
+                          default=0)
+            if longest > self.limits.text_length:
+                raise Refused(413, f"input {i + 1} has a text of {longest} characters; "
+                              f"this server takes {self.limits.text_length}.")
+            try:
+                if isinstance(each, list):
+                    raise InputError("it is a list, not a text or an object.")
+                found.append(self.model.request(each, task, top_k))
+            except InputError as error:
+                raise InputError(f"input {i + 1}: {error}") from error
+        return found
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(content.decode())
+    except UnicodeDecodeError as error:
+        raise Refused(400, f"byte {error.start + 1} of the body is not UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON ({str(error)[:80]}).") from error
+    if not isinstance(body, dict):
+        raise Refused(400, "the body must be a JSON object, as {\"instances\": [...]}.")
+    return body
+
+
+def _columns(found: Sequence[Answer]) -> dict[str, list]:
+    names = dict.fromkeys(name for answer in found for name in answer)
+    return {name: [answer.get(name) for answer in found] for name in names}
+
+
+def _json(value: Any, status: int = 200):
+    from aiohttp import web
+
+    return web.Response(
+        text=json.dumps(value, ensure_ascii=False, allow_nan=False), status=status,
+        content_type="application/json")
+
+
+async def serve(service: Service, host: str, port: int,
+                ready: Callable[[str], None] = lambda address: None) -> None:
+    """Serves until SIGTERM or Ctrl-C: then what was taken is answered, what comes is
+    refused with status 503. `ready` is called with the address."""
+    from aiohttp import web
+
+    runner = web.AppRunner(service.app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        site = web.TCPSite(runner, host, port, shutdown_timeout=1.0)
+        try:
+            await site.start()
+        except OSError as error:
+            raise InputError(f"--host={host} --port={port}: cannot be listened at "
+                             f"({error.strerror or error}); choose another.") from error
+        at = runner.addresses[0]
+        ready(f"http://{at[0]}:{at[1]}")
+        await stop.wait()
+        service.stopping = True
+        logging.info("Stopping: %d requests are still answered.", service.open)
+        begin = loop.time()
+        # Clients with open connections are told so for a moment, at least.
+        while loop.time() < begin + _GOODBYE or service.open and (
+                loop.time() < begin + service.limits.stop_seconds):
+            await asyncio.sleep(0.02)
+    finally:
+        await runner.cleanup()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,229 @@
+"""A model over HTTP: its forms, limits and wrong requests, clients that go, a stop.
+
+    python -m pytest tests/serving/test_http.py
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import threading
+
+import pytest
+
+import albert_tf
+from albert_tf.serving import http
+from albert_tf.serving.predict import answers
+from tests.commands import start_program
+from tests.serving import tiny_models
+
+aiohttp = pytest.importorskip("aiohttp")
+TEXTS = [("text of them " * (n % 17) + str(n)).strip() for n in range(60)]
+
+
+@pytest.fixture(scope="module", name="folder")
+def _folder(tmp_path_factory):
+    return tiny_models.write(tmp_path_factory.mktemp("http") / "tiny", "classes")
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(folder):
+    return albert_tf.load(folder)
+
+
+@contextlib.asynccontextmanager
+async def running(model, **limits):
+    """A service and a session that asks it by paths."""
+    from aiohttp import web
+
+    service = http.Service(model, "tiny", http.Limits(**limits))
+    runner = web.AppRunner(service.app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with aiohttp.ClientSession(
+                "http://%s:%d" % runner.addresses[0]) as session:
+            yield service, session
+    finally:
+        await runner.cleanup()
+
+
+async def ask(session, body, path="/v1/models/tiny:predict"):
+    """Status and content of a reply."""
+    async with session.post(path, **(
+            {"data": body} if isinstance(body, bytes) else {"json": body})) as reply:
+        return reply.status, await reply.json()
+
+
+def close(answer, other):
+    return answer["label"] == other["label"] and answer["probabilities"] == (
+        pytest.approx(other["probabilities"], abs=1e-5))
+
+
+def test_forms_of_tensorflow_serving(model):
+    expected = model.predict(["One.", ("One.", "Two")])
+
+    async def check():
+        async with running(model) as (_, session):
+            status, found = await ask(session, {
+                "instances": ["One.", {"text": "One.", "text_pair": "Two"}]})
+            assert status == 200 and all(map(close, found["predictions"], expected))
+            for inputs in (["One."], {"text": ["One."]}, {"text": "One."}):
+                _, found = await ask(session, {"inputs": inputs})
+                assert found["outputs"]["label"] == [expected[0]["label"]]
+            _, found = await ask(session, {"examples": [{"text": "One."}]},
+                                 "/v1/models/tiny/versions/1:classify")
+            assert [name for name, _ in found["results"][0]] == list(model.labels)
+            status, found = await ask(session, {
+                "instances": ["One."], "signature_name": "embed"})
+            assert len(found["predictions"][0]["mean"]) == 16
+            for path, key in (("/v1/models/tiny", "model_version_status"),
+                              ("/v1/models/tiny/metadata", "metadata"),
+                              ("/healthz", "status")):
+                async with session.get(path) as reply:
+                    assert reply.status == 200 and key in await reply.json()
+            async with session.get("/metrics") as reply:
+                page = await reply.text()
+            assert 'albert_requests_total{status="200"} 6' in page
+            assert "albert_sequences_total 7" in page
+            assert 'albert_request_seconds_bucket{le="+Inf"} 6' in page
+
+    asyncio.run(check())
+
+
+WRONG = [
+    (b"{", 400, "not JSON"), (b"\xff{}", 400, "byte 1 of the body is not UTF-8"),
+    (b"[" * 8000, 400, "not JSON"), (b"[]", 400, "must be a JSON object"),
+    ({}, 400, "must hold instances or inputs"),
+    ({"instances": ["a"], "inputs": ["a"]}, 400, "not both"),
+    ({"instances": []}, 400, "one text or more"),
+    ({"instances": "a"}, 400, "one text or more"),
+    ({"instances": ["a"], "extra": 1}, 400, "'extra', which is not known"),
+    ({"instances": [{"txt": "a"}]}, 400, "input 1: there is no input 'txt'"),
+    ({"instances": ["a", None]}, 400, "input 2: it is None, not a text"),
+    ({"instances": [["a", "b"]]}, 400, "input 1: it is a list"),
+    ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "have 2, 1 texts"),
+    ({"instances": ["a"], "signature_name": "order"}, 400, "cannot order"),
+    ({"instances": ["\ud800"]}, 400, "surrogate"),
+    ({"instances": ["a"] * 9}, 413, "9 inputs; this server takes 8"),
+    ({"instances": ["a" * 501]}, 413, "501 characters; this server takes 500"),
+    ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
+]
+
+
+def test_wrong_requests_get_a_status_and_a_sentence(model):
+    async def check():
+        async with running(model, instances=8, text_length=500, body_bytes=8192
+                           ) as (service, session):
+            for body, status, pattern in WRONG:
+                found = await ask(session, body if isinstance(body, bytes) else
+                                  json.dumps(body).encode())
+                assert found[0] == status and re.search(
+                    pattern, found[1]["error"]), (body, found)
+                assert "\n" not in found[1]["error"]
+            for path, status in (("/v1/models/other:predict", 404), ("/x", 404),
+                                 ("/v1/models/tiny:explain", 404), ("/healthz", 405),
+                                 ("/v1/models/tiny:regress", 400)):
+                assert (await ask(session, {"examples": ["a"], "instances": ["a"]}
+                                  if "regress" not in path else {"examples": ["a"]},
+                                  path))[0] == status, path
+            assert (await ask(session, {"instances": ["a"]}))[0] == 200
+            service.stopping = True
+            status, found = await ask(session, {"instances": ["a"]})
+            assert status == 503 and "stopped" in found["error"]
+
+    asyncio.run(check())
+
+
+def test_every_client_gets_its_own_answer_while_others_are_killed(model):
+    expected = model.predict(TEXTS)
+
+    async def check():
+        async with running(model, batch_size=8) as (service, session):
+            async def client(first):
+                for i in range(first, len(TEXTS), 6):
+                    status, found = await ask(session, {"instances": [TEXTS[i]]})
+                    assert status == 200
+                    assert close(found["predictions"][0], expected[i]), i
+
+            async def killed():
+                for i in range(10):
+                    doomed = asyncio.create_task(ask(session, {"instances": TEXTS}))
+                    await asyncio.sleep(0.003 * i)
+                    doomed.cancel()
+
+            await asyncio.gather(killed(), *map(client, range(6)))
+            assert service.batcher.waiting == 0
+            assert service.batcher.batches < service.batcher.sequences
+
+    asyncio.run(check())
+
+
+def test_a_full_queue_and_a_faulty_request(model):
+    begun, go = threading.Event(), threading.Event()
+    bad = model.request("bad")
+
+    def compute(requests, size):
+        begun.set()
+        go.wait(60)
+        if any(len(each.sequences[0]["input_ids"]) == len(
+                bad.sequences[0]["input_ids"]) for each in requests):
+            raise ValueError("a fault")
+        return answers(requests, size)
+
+    async def check():
+        async with running(model, queue_size=3) as (service, session):
+            service.batcher._compute = compute
+            first = asyncio.create_task(ask(session, {"instances": ["One text."]}))
+            await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+            others = [asyncio.create_task(ask(session, {"instances": [text]}))
+                      for text in ("another of them", "bad", "and a third text of them")]
+            while service.batcher.waiting < 3:
+                await asyncio.sleep(0.01)
+            status, found = await ask(session, {"instances": ["too many"]})
+            assert status == 503 and "3 sequences wait" in found["error"]
+            go.set()
+            assert [status for status, _ in await asyncio.gather(first, *others)] == [
+                200, 200, 500, 200]
+
+    asyncio.run(check())
+
+
+def test_the_command_stops_cleanly_under_load(folder, model):
+    expected = model.predict(TEXTS)
+    process = start_program(["serve.py", f"--model={folder}", "--port=0"])
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if address := re.search(r"Serving at (http://127\.0\.0\.1:\d+)(/\S+)", line):
+            break
+    assert address, "".join(lines)
+    statuses = []
+
+    async def client(session, first):
+        for i in [*range(first, len(TEXTS), 4)] * 20:
+            try:
+                status, found = await ask(session, {"instances": [TEXTS[i]]},
+                                          address[2].rstrip("."))
+            except aiohttp.ClientConnectionError:  # After the stop.
+                assert len(statuses) >= 60
+                return
+            statuses.append(status)
+            assert status in (200, 503), found
+            if status == 200:
+                assert close(found["predictions"][0], expected[i])
+            else:
+                assert "stopped" in found["error"]
+            if len(statuses) == 60:
+                process.send_signal(signal.SIGTERM)
+
+    async def check():
+        async with aiohttp.ClientSession(address[1]) as session:
+            await asyncio.gather(*(client(session, first) for first in range(4)))
+
+    asyncio.run(check())
+    assert process.wait(60) == 0
+    rest = process.stdout.read()
+    assert "Stopped." in rest and "Traceback" not in rest, rest
+    assert statuses.count(200) >= 59
