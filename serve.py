@@ -11,6 +11,7 @@ was taken is answered, what comes is refused with status 503. Needs aiohttp.
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import asyncio
+import importlib.util
 import os
 
 from absl import flags, logging
@@ -42,11 +43,9 @@ flags.DEFINE_float("stop_seconds", 30.0, "Time to answer what was taken, when th
 
 def main(argv):
     del argv
-    try:
-        import aiohttp  # noqa: F401
-    except ImportError as error:
+    if importlib.util.find_spec("aiohttp") is None:
         raise InputError("aiohttp is not installed, which serves HTTP: pip install "
-                         "'albert_tf[serve]', or pip install aiohttp.") from error
+                         "aiohttp.")
     import albert_tf
     from albert_tf.serving import http
 
