@@ -27,7 +27,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import tagging, tagging_files, tagging_scoring
+from albert_tf.finetuning.tasks import tagging, tagging_readers, tagging_scoring
 from albert_tf.finetuning.tasks.common import as_json, write_files
 from albert_tf.records.spec import tagging_spec
 from albert_tf.tokenization import cleaning
@@ -51,7 +51,7 @@ flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
 flags.DEFINE_string("export_dir", None,
                     "Folder for a SavedModel of the best checkpoint.")
 flags.DEFINE_enum(
-    "data_format", "auto", ["auto", *tagging_files.FORMATS], "Of the files; auto: by "
+    "data_format", "auto", ["auto", *tagging_readers.FORMATS], "Of the files; auto: by "
     "their names, .conllu, .jsonl or .json, else CoNLL's columns.")
 flags.DEFINE_string(
     "tag_column", "", "Column of the tag: a number from 0, or from -1 backwards; "
@@ -70,8 +70,8 @@ flags.DEFINE_bool(
 flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: those "
                   "of --train_file, O first, the others sorted.")
 flags.DEFINE_enum(
-    "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON lines, and "
-    "text that is sent to the model, is split into words: at white space; at "
+    "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON "
+    "lines, and text that is sent to the model, is split into words: at white space; at "
     "punctuation, too, and between Chinese characters; or at every character. auto: "
     "characters where each word in --train_file's columns is one, else punctuation.")
 flags.DEFINE_bool(
@@ -92,7 +92,7 @@ _PREDICT_RESULTS = "predict_results.json"
 class Tagging(FineTuningTask):
     """Words and their tags, with what the flags say of them."""
 
-    code = (tagging, tagging_files, tagging_scoring)
+    code = (tagging, tagging_readers, tagging_scoring)
 
     def __init__(self, task: tagging.TaggingTask):
         self.task = task
@@ -223,7 +223,7 @@ def _task() -> tagging.TaggingTask:
         FLAGS.do_train and FLAGS.train_file or "", labels=FLAGS.labels,
         known_labels=() if FLAGS.labels else _known_labels(),
         scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
-        reading=tagging_files.Reading(FLAGS.data_format, FLAGS.tag_column,
+        reading=tagging_readers.Reading(FLAGS.data_format, FLAGS.tag_column,
                                       FLAGS.word_column, FLAGS.split_words),
         **finetuning_flags.values(
             "strip_numbers", "strict", "max_seq_length", "doc_stride"))

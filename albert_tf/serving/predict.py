@@ -20,7 +20,7 @@ from albert_tf.checkpoints import formats, load as loading
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import race, squad, tagging, tagging_scoring
 from albert_tf.finetuning.tasks.squad_dataset import SquadExample
-from albert_tf.finetuning.tasks.tagging_files import Reading
+from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
 from albert_tf.records import sequences

@@ -14,7 +14,7 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.convert import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tasks import tagging_scoring
-from albert_tf.finetuning.tasks.tagging_files import Reading
+from albert_tf.finetuning.tasks.tagging_readers import Reading
 from tests.commands import run_commands
 
 SCRIPT = "run_tagger"

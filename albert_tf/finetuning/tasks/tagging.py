@@ -4,7 +4,8 @@
     pieces    ▁angela  ▁mer  kel    ▁speaks        each word is tokenized by itself
     label_ids    1       2    0        3           0: no label
 
-tagging_files reads the files and writes predictions, tagging_scoring knows entities.
+tagging_readers reads files, tagging_files writes predictions, tagging_scoring knows
+entities.
 """
 
 import collections
@@ -16,9 +17,11 @@ import numpy as np
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
-from albert_tf.finetuning.tasks import tables, tagging_files, tagging_scoring
+from albert_tf.finetuning.tasks import (
+    tables, tagging_files, tagging_readers, tagging_scoring)
 from albert_tf.finetuning.tasks.common import ExampleSet, Outputs, write_files
-from albert_tf.finetuning.tasks.tagging_files import Reading, Sentence
+from albert_tf.finetuning.tasks.tagging_files import Sentence
+from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.records.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -151,7 +154,7 @@ class TaggingTask:
 
     def sentence(self, text: str) -> Sentence:
         """A text that comes without words, split as those of JSON lines."""
-        words, spans = tagging_files.of_text(text, self.reading.split)
+        words, spans = tagging_readers.of_text(text, self.reading.split)
         if not words:
             raise InputError("the text holds no word that could get a tag.")
         return Sentence(tuple(words), None, text, spans, (), (1,) * len(words), "text")
@@ -269,7 +272,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
             train_file, "iob2" if scheme in ("auto", "none") else scheme)
         is_json = reading.format_of(train_file) == "jsonl"
         if strip_numbers is None and not is_json and (
-                tagging_files.are_numbered(found)):
+                tagging_readers.are_numbered(found)):
             reading = dataclasses.replace(reading, strip_numbers=True)
             found, _ = reading.read(train_file)
         if split == "auto" and not is_json and (reading.strip_numbers or all(

@@ -15,7 +15,7 @@ import pytest
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import tagging_scoring as scoring
 from albert_tf.finetuning.tasks.tagging import build_task
-from albert_tf.finetuning.tasks.tagging_files import Reading
+from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.tokenization.cleaning import split_words
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES
