@@ -71,8 +71,8 @@ flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: 
                   "of --train_file, O first, the others sorted.")
 flags.DEFINE_enum(
     "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON "
-    "lines, and text that is sent to the model, is split into words: at white space; at "
-    "punctuation, too, and between Chinese characters; or at every character. auto: "
+    "lines, and text that is sent to the model, is split into words: at white space; "
+    "at punctuation, too, and between Chinese characters; or at every character. auto: "
     "characters where each word in --train_file's columns is one, else punctuation.")
 flags.DEFINE_bool(
     "strip_numbers", None, "Words in columns end in a number of their segmentation, as "
