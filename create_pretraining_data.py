@@ -67,6 +67,9 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "do_lower_case", True, "Lower-case the text; as the vocabulary was trained.")
 flags.DEFINE_bool(
+    "strip_accents", None, "Strip accents and other combining marks. Default: as the "
+    "SentencePiece model says; of lower-cased text with --vocab_file true.")
+flags.DEFINE_bool(
     "do_whole_word_mask", True,
     "Mask words whole; if false, each piece counts as a word.")
 flags.DEFINE_bool(
@@ -159,7 +162,8 @@ def main(argv):
             "of the two.")
     options = options_from_flags()
     tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case,
-                              FLAGS.spm_model_file, FLAGS.strip_digit_comma_prefix)
+                              FLAGS.spm_model_file, FLAGS.strip_digit_comma_prefix,
+                              FLAGS.strip_accents)
     if FLAGS.runner:
         from albert_tf.pretraining_data import beam
 

@@ -27,7 +27,7 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.progress import Progress
 from albert_tf.tokenization import extend_vocabulary
-from albert_tf.tokenization.tokenizer import vocabulary_of
+from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 FLAGS = flags.FLAGS
 
@@ -62,7 +62,8 @@ def main(argv):
     config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
               if FLAGS.albert_config_file or not foreign else foreign.config)
     known, given = (vocabulary.kept_beside(FLAGS.init_checkpoint),
-                    vocabulary_of(FLAGS.spm_model_file))
+                    {**vocabulary_of(FLAGS.spm_model_file), **FullTokenizer(
+                        spm_model_file=FLAGS.spm_model_file).keeps})
     if known:
         vocabulary.check(known, given, FLAGS.init_checkpoint)
     if not foreign:

@@ -28,6 +28,9 @@ from albert_tf.text import prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
 
+# Languages that are written without accents or other marks, or nearly so.
+_WITHOUT_MARKS = ("en", "zh", "id", "ms", "sw", "la")
+
 flags.DEFINE_string("input_file", "", "Input files: comma-separated paths or globs.")
 flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
@@ -99,8 +102,15 @@ def preparation_options() -> prepare.Options:
     if not -2**63 <= FLAGS.random_seed < 2**63:
         raise InputError("--random_seed must fit into 64 bits.")
     python = FLAGS.input_format == "python"
+    language = sentences.check_language(FLAGS.language)
+    if language.split("-")[0] not in _WITHOUT_MARKS:
+        logging.warning(
+            "--language=%s: tokenizers strip accents and other combining marks by "
+            "default, which changes words (German schön becomes schon, Japanese ガ "
+            "becomes カ); --strip_accents=false of train_sentencepiece.py keeps them.",
+            language)
     return prepare.Options(
-        sentences.check_language(FLAGS.language), FLAGS.min_sentence_chars,
+        language, FLAGS.min_sentence_chars,
         FLAGS.max_sentence_chars, FLAGS.min_document_sentences,
         "sentences" if python else FLAGS.deduplicate, share, number or 0,
         FLAGS.random_seed)

@@ -69,8 +69,8 @@ _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
                 "delimiter")
 
 # What makes up the task: kept with the model, and taken from there.
-_KEPT = ("task_name", "max_seq_length", "do_lower_case", "dropout_prob", "text_column",
-         "text_b_column", "label_column", "header", "labels", "regression", "delimiter")
+_KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
+         "dropout_prob", "text_column", "text_b_column", "label_column", "header", "labels", "regression", "delimiter")
 
 
 class Classification(FineTuningTask):

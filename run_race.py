@@ -67,7 +67,7 @@ for _split, _flag in _FILE_OF_SPLIT.items():
         f"{_split}.tf_record in --cached_dir.")
 
 # What makes up the task: kept with the model, and taken from there.
-_KEPT = ("task_name", "max_seq_length", "max_qa_length", "do_lower_case",
+_KEPT = ("task_name", "max_seq_length", "max_qa_length", "do_lower_case", "strip_accents",
          "dropout_prob")
 _LEVELS = ("high_only", "middle_only")
 _PREDICT_RESULTS = "predict_results.json"

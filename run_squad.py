@@ -89,8 +89,8 @@ flags.DEFINE_bool(
 
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
-         "do_lower_case", "dropout_prob", "start_n_top", "end_n_top", "n_best_size",
-         "max_answer_length")
+         "do_lower_case", "strip_accents", "dropout_prob", "start_n_top", "end_n_top",
+         "n_best_size", "max_answer_length")
 _DROPPED_FILE = "dropped_questions.txt"
 _RESULTS_FILE = "eval_results.json"
 _THRESHOLD = "null_score_diff_threshold"

@@ -83,8 +83,8 @@ flags.DEFINE_integer("doc_stride", 64, "Pieces from the start of a window of a l
                      lower_bound=1, upper_bound=cli_flags.MOST)
 
 # What makes up the task: kept with the model, and taken from there.
-_KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "dropout_prob", "labels",
-         "scheme", "strict", "split_words", "strip_numbers", "tag_column",
+_KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "strip_accents",
+         "dropout_prob", "labels", "scheme", "strict", "split_words", "strip_numbers", "tag_column",
          "word_column")
 _PREDICT_RESULTS = "predict_results.json"
 

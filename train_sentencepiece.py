@@ -35,7 +35,11 @@ flags.DEFINE_string(
 flags.DEFINE_integer("vocab_size", _DEFAULTS.vocab_size, "Number of pieces.")
 flags.DEFINE_bool(
     "do_lower_case", _DEFAULTS.do_lower_case,
-    "Lower-case the text first. Accents are stripped either way.")
+    "Lower-case the text first.")
+flags.DEFINE_bool(
+    "strip_accents", _DEFAULTS.strip_accents,
+    "Strip accents and other combining marks first, as the release does: schön becomes "
+    "schon, ガ becomes カ. With false the model says so, and its readers keep them.")
 flags.DEFINE_float(
     "character_coverage", _DEFAULTS.character_coverage,
     "Share of the characters that get a piece of their own; 0.9995 suits Chinese "

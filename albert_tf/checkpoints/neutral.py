@@ -69,6 +69,7 @@ class Vocabulary:
     path: str
     do_lower_case: bool = True
     word_piece: bool = False
+    strip_accents: Optional[bool] = None  # as for FullTokenizer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,16 +27,23 @@ def find(folder: str) -> Optional[Vocabulary]:
     if task:
         path = os.path.join(folder, task["vocabulary"]["file"])
         return Vocabulary(path, task.get("flags", {}).get("do_lower_case", True),
-                          task.get("vocabulary_flag") == "vocab_file") if (
+                          task.get("vocabulary_flag") == "vocab_file",
+                          task["vocabulary"].get("strip_accents")) if (
                               files.exists(path)) else None
     path = os.path.join(folder, _CONFIG)
     config = files.read_object(path) if files.exists(path) else {}
     lower = config.get("do_lower_case", True) is not False
     names = files.names_in(folder)
+    # Of SentencePiece's models keep_accents, of WordPiece's strip_accents.
+    keeps = False if config.get("keep_accents") is True else None
+    word_keeps = False if config.get("strip_accents") is False else (
+        (vocabulary.settings_in(os.path.join(folder, vocabulary.VOCABULARY_FILE)) or {}
+         ).get("strip_accents"))
     if "Bert" in str(config.get("tokenizer_class")) and "vocab.txt" in names:
-        return Vocabulary(os.path.join(folder, "vocab.txt"), lower, True)
+        return Vocabulary(os.path.join(folder, "vocab.txt"), lower, True, word_keeps)
     if "spiece.model" in names:
-        return Vocabulary(os.path.join(folder, "spiece.model"), lower)
+        return Vocabulary(os.path.join(folder, "spiece.model"), lower,
+                          strip_accents=keeps)
     if "tokenizer.json" in names:
         path = os.path.join(folder, "tokenizer.json")
         # keras-hub has a file of the same name, which describes an object of Keras.
@@ -51,13 +58,15 @@ def find(folder: str) -> Optional[Vocabulary]:
             found = [name for name in files.names_in(where) if name.endswith(end)
                      and (not word_piece or name.startswith("vocab"))]
             if len(found) == 1:
-                return Vocabulary(os.path.join(where, found[0]), lower, word_piece)
+                return Vocabulary(os.path.join(where, found[0]), lower, word_piece,
+                                  word_keeps if word_piece else None)
     return None
 
 
 def tokenizer_of(found: Vocabulary) -> FullTokenizer:
     flag = "vocab_file" if found.word_piece else "spm_model_file"
-    return FullTokenizer(do_lower_case=found.do_lower_case, **{flag: found.path})
+    return FullTokenizer(do_lower_case=found.do_lower_case,
+                         strip_accents=found.strip_accents, **{flag: found.path})
 
 
 def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
@@ -104,14 +113,17 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
                               "model_max_length": longest, "model_input_names": _INPUTS}
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
-        config |= {"tokenizer_class": "BertTokenizer", "strip_accents": None,
+        config |= {"tokenizer_class": "BertTokenizer",
+                   "strip_accents": found.strip_accents,
                    "tokenize_chinese_chars": True, **_WORD_PIECE}
     else:
         files.write(os.path.join(folder, "spiece.model"), sentencepiece_model(found))
-        content = tokenizer_json.from_sentencepiece(found.path, found.do_lower_case)
+        strips = tokenizer_of(found).strip_accents
+        content = tokenizer_json.from_sentencepiece(
+            found.path, found.do_lower_case, strips)
         files.write(os.path.join(folder, "tokenizer.json"),
                     json.dumps(content, ensure_ascii=False).encode())
-        config |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": False,
+        config |= {"tokenizer_class": "AlbertTokenizer", "keep_accents": not strips,
                    "remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
                    "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                    "pad_token": "<pad>", "unk_token": "<unk>"}

@@ -57,11 +57,17 @@ def settings_in(path: str) -> Optional[dict[str, Any]]:
 
 
 def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:
-    """Raises InputError where two vocabularies differ in content."""
+    """Raises InputError where two vocabularies differ in content, or in whether text
+    keeps its accents."""
     if kept.get("sha256") and kept["sha256"] != given["sha256"]:
         raise InputError(
             f"{given['file']} is not the vocabulary of the model in {where}, which "
             f"was made with another ({kept.get('file', 'unnamed')}); give that one.")
+    strips = kept.get("strip_accents", True)
+    if given.get("strip_accents", True) != strips:
+        raise InputError(
+            f"the model in {where} was made of text {'without' if strips else 'with'} "
+            f"accents; give --strip_accents={str(strips).lower()}, and data made so.")
 
 
 def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
@@ -72,6 +78,8 @@ def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
             f"the records were made with another vocabulary ({vocabulary['file']}) "
             f"than the model in {folder} ({kept.get('file', 'unnamed')}); choose "
             "another --output_dir, or make the records with the model's.")
+    if kept:
+        check({"strip_accents": kept.get("strip_accents", True)}, vocabulary, folder)
 
 
 # The variables with a row for each piece.

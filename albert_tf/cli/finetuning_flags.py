@@ -38,6 +38,9 @@ def define_flags(**defaults: Any) -> None:
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, one piece a line.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
     flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case the text.")
+    flags.DEFINE_bool(
+        "strip_accents", None, "Whether to strip accents and other combining marks. "
+        "Default: as the model's vocabulary was made.")
     flags.DEFINE_integer(
         "max_seq_length", defaults["max_seq_length"],
         "Longest sequence, in pieces; what is longer is cut.",
@@ -245,7 +248,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
         check_memory=functools.partial(cli_flags.check_memory, config, run),
-        kept={**task, "vocabulary_flag": flag,
+        kept={**task, "vocabulary_flag": flag, "vocabulary": made.keeps,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "max_seq_length", "predict_batch_size", "num_workers",
@@ -279,18 +282,22 @@ def tokenizer(config: AlbertConfig) -> FullTokenizer:
         logging.info("--vocab_file is ignored, as --spm_model_file is given.")
     if not (FLAGS.spm_model_file or FLAGS.vocab_file):
         _use_vocabulary_beside(cli_flags.init_checkpoint())
-    made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file)
+    # That of a run which came to nothing does not count.
+    start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
+             else cli_flags.init_checkpoint())
+    known = vocabulary.kept_beside(start) if start else None
+    if FLAGS.strip_accents is None and known and FLAGS.vocab_file and (
+            not FLAGS.spm_model_file):
+        FLAGS.strip_accents = known.get("strip_accents", True)
+    made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file,
+                         strip_accents=FLAGS.strip_accents)
     path = FLAGS.spm_model_file or FLAGS.vocab_file
     if made.vocab_size != config.vocab_size:
         raise InputError(
             f"{path} has {made.vocab_size} pieces, but the config's vocab_size is "
             f"{config.vocab_size}; give the vocabulary that the model was made with.")
-    # That of a run which came to nothing does not count.
-    start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
-             else cli_flags.init_checkpoint())
-    known = vocabulary.kept_beside(start) if start else None
     if known:
-        vocabulary.check(known, vocabulary_of(path), start)
+        vocabulary.check(known, {**vocabulary_of(path), **made.keeps}, start)
     return made
 
 
@@ -302,6 +309,8 @@ def _use_vocabulary_beside(init: str) -> None:
         FLAGS[name].value = found.path
         if not FLAGS["do_lower_case"].present:
             FLAGS.do_lower_case = found.do_lower_case
+        if FLAGS.strip_accents is None:
+            FLAGS.strip_accents = found.strip_accents
         logging.info("The vocabulary is %s.", found.path)
 
 

@@ -21,7 +21,7 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     settings = check_keep(folder, settings, vocabulary_path)
     given = settings["vocabulary"]
     copy = os.path.join(folder, given["file"])
-    if not (files.exists(copy) and tokenizer.vocabulary_of(copy) == given):
+    if not (files.exists(copy) and files.sha256(copy) == given["sha256"]):
         files.copy(vocabulary_path, copy)
     files.write_json(
         os.path.join(folder, vocabulary.TASK_FILE), settings, ensure_ascii=False)
@@ -31,7 +31,8 @@ def check_keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str
                ) -> dict[str, Any]:
     """What `keep` would write; raises InputError where it would refuse the folder."""
     settings = json.loads(json.dumps(
-        {**settings, "vocabulary": tokenizer.vocabulary_of(vocabulary_path)}))
+        {**settings, "vocabulary": {**tokenizer.vocabulary_of(vocabulary_path),
+                                    **settings.get("vocabulary", {})}}))
     before = read(folder)
     # A run that came to nothing does not tie the folder.
     if before is not None and holds_checkpoint(folder):

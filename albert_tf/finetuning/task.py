@@ -270,7 +270,8 @@ def _features(task: FineTuningTask, split: str, data: ExampleSet,
     parts = features.fingerprint_parts(
         {**task.sources(split, data), "vocabulary": files.sha256(settings.vocabulary)},
         [*task.code, *_CODE], **task.feature_settings(split),
-        do_lower_case=settings.do_lower_case, max_seq_length=settings.max_seq_length,
+        do_lower_case=settings.do_lower_case, **settings.tokenizer.keeps,
+        max_seq_length=settings.max_seq_length,
         sentencepiece=sentencepiece.__version__)
     return features.load_or_create(
         path, task.spec(), parts, lambda: task.records(features.featurize_all(

@@ -269,7 +269,7 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
             "kind": "SentencePiece" if tokenizer.uses_sentencepiece else "WordPiece",
             **vocabulary_of(tokenizer.vocabulary_path),
             "size": tokenizer.vocab_size,
-            "do_lower_case": tokenizer.do_lower_case,
+            "do_lower_case": tokenizer.do_lower_case, **tokenizer.keeps,
             # For masking while training.
             "special_ids": {name: getattr(tokenizer, f"{name}_id")
                             for name in ("cls", "sep", "mask", "pad", "unk")}},

@@ -249,9 +249,15 @@ def check_vocabulary(
             raise InputError(
                 f"{known_from} and {first} were made with vocabularies of different "
                 "content, as the summaries beside them say; make them with one.")
+        strips = summary.get("vocabulary", "strip_accents") is not False
+        if known and known.get("strip_accents", True) != strips:
+            raise InputError(
+                f"{known_from} and {first} differ in whether text keeps its accents "
+                "(--strip_accents), as the summaries beside them say; make them alike.")
         special = summary.get("vocabulary", "special_ids") or (
             known or {}).get("special_ids")
         known_from, known = first, {
             "file": str(summary.get("vocabulary", "file")), "sha256": digest,
-            "size": vocab_size, **({"special_ids": special} if special else {})}
+            "size": vocab_size, **({"special_ids": special} if special else {}),
+            **({} if strips else {"strip_accents": False})}
     return known

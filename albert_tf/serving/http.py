@@ -2,9 +2,9 @@
 
     request ─► checked, tokenized ─► queue ─► batch by length ─► model ─► reply
 
-While the model computes a batch, requests wait in a bounded queue; the next batch is the
-oldest of them and those nearest to it in length, so that little of it is padding. No
-request waits for others to come.
+While the model computes a batch, requests wait in a bounded queue; the next batch is
+the oldest of them and those nearest to it in length, so that little of it is padding.
+No request waits for others to come.
 """
 
 import asyncio
@@ -105,7 +105,8 @@ class Batcher:
         oldest, size, batch = self._waiting[0][0], 0, []
         near = sorted(
             (each for each in self._waiting if each[0].head is oldest.head),
-            key=lambda each: (each[0] is not oldest, abs(each[0].length - oldest.length)))
+            key=lambda each: (
+                each[0] is not oldest, abs(each[0].length - oldest.length)))
         for each in near:
             if batch and size + len(each[0].sequences) > self._batch_size:
                 break
@@ -242,7 +243,8 @@ class Service:
     async def _metadata(self, request):
         self._known(request)
         return _json({
-            "model_spec": {"name": self.name, "signature_name": "", "version": _VERSION},
+            "model_spec": {
+                "name": self.name, "signature_name": "", "version": _VERSION},
             "metadata": {"tasks": {task: list(does.names) for task, does in
                                    self.model.tasks().items()},
                          "labels": list(self.model.labels),
@@ -256,7 +258,8 @@ class Service:
         lines = []
 
         def metric(name, kind, text, *values):
-            lines.extend((f"# HELP albert_{name} {text}", f"# TYPE albert_{name} {kind}"))
+            lines.extend((f"# HELP albert_{name} {text}",
+                          f"# TYPE albert_{name} {kind}"))
             lines.extend(f"albert_{name}{label} {value}" for label, value in values)
 
         metric("requests_total", "counter", "Requests answered, by status.",
@@ -363,7 +366,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
     try:
         body = json.loads(content.decode())
     except UnicodeDecodeError as error:
-        raise Refused(400, f"byte {error.start + 1} of the body is not UTF-8.") from error
+        raise Refused(
+            400, f"byte {error.start + 1} of the body is not UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON ({str(error)[:80]}).") from error
     if not isinstance(body, dict):

@@ -211,10 +211,9 @@ class Cleaning:
 
     def __init__(self, lower: bool, strip_accents: bool = True):
         def changed(text):
-            made = unicodedata.normalize("NFKD", "".join(
-                " " if char.isspace() else char for char in text))
-            return "".join(c for c in made if not unicodedata.combining(c)) if (
-                strip_accents) else made
+            made = "".join(" " if char.isspace() else char for char in text)
+            return "".join(c for c in unicodedata.normalize("NFKD", made)
+                           if not unicodedata.combining(c)) if strip_accents else made
 
         self._expansion = _expansion(changed, lower)
         self._is_space = _of_characters(str.isspace)

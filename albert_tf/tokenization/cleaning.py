@@ -69,25 +69,28 @@ class PreparedText(str):
     lower-casing makes combining characters of a few letters ("İ")."""
 
 
-def preprocess_text(text: str, lower: bool = True, remove_space: bool = True) -> str:
+def preprocess_text(text: str, lower: bool = True, remove_space: bool = True,
+                    strip_accents: bool = True) -> str:
     """Prepares text for SentencePiece (the release's preprocess_text).
 
         preprocess_text(" Café  No. ½")  # "cafe no. 1⁄2"
 
     The compatibility decomposition NFKD without its combining characters.
     `remove_space` trims the text, and makes each run of white space one blank. Quotes
-    written as `` and '' stay as they are.
+    written as `` and '' stay as they are. Without `strip_accents` nothing is decomposed:
+    SentencePiece's own normalization then composes what it knows.
     """
     if remove_space:
         text = " ".join(text.split())
-    if not text.isascii():  # ASCII has no decompositions.
+    if strip_accents and not text.isascii():  # ASCII has no decompositions.
         text = "".join(c for c in unicodedata.normalize("NFKD", text)
                        if not unicodedata.combining(c))
     return text.lower() if lower else text
 
 
-def preprocess_batch(texts: Sequence[str], lower: bool = True) -> list[str]:
-    """[preprocess_text(text, lower) for text in texts], faster.
+def preprocess_batch(texts: Sequence[str], lower: bool = True,
+                     strip_accents: bool = True) -> list[str]:
+    """[preprocess_text(text, lower, strip_accents=...) for text in texts], faster.
 
     The texts are decomposed and lower-cased as one, a line each: no character
     decomposes into a line feed, and none across one.
@@ -96,7 +99,7 @@ def preprocess_batch(texts: Sequence[str], lower: bool = True) -> list[str]:
         return []
     lines = [" ".join(text.split()) for text in texts]
     whole = "\n".join(lines)
-    if not whole.isascii():
+    if strip_accents and not whole.isascii():
         changed = [i for i, line in enumerate(lines) if not line.isascii()]
         plain = _without_combining(unicodedata.normalize(
             "NFKD", "\n".join([lines[i] for i in changed])))
@@ -127,13 +130,14 @@ def _without_combining(text: str) -> str:
 
 
 def preprocess_with_sources(
-        text: str, lower: bool = True, remove_space: bool = True) -> list[SourcedChar]:
-    """The characters of preprocess_text(text, lower, remove_space) with sources.
+        text: str, lower: bool = True, remove_space: bool = True,
+        strip_accents: bool = True) -> list[SourcedChar]:
+    """The characters of preprocess_text, of the same arguments, with sources.
 
     A combining character that is dropped belongs to the character before it.
     """
     chars = _collapse_spaces(text) if remove_space else source(text)
-    if not text.isascii():
+    if strip_accents and not text.isascii():
         chars = drop_marks(
             decompose(chars, "NFKD"), lambda c: unicodedata.combining(c) != 0)
     return lower_case(chars) if lower else chars

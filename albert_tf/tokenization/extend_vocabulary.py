@@ -21,7 +21,7 @@ import sentencepiece
 from albert_tf.errors import InputError
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.cleaning import preprocess_batch
-from albert_tf.tokenization.sentencepiece_tokenizer import load
+from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load
 
 
 class Options(NamedTuple):
@@ -75,13 +75,15 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
         raise InputError(
             f"{model_file}: its pieces have no log probabilities, as it is not of the "
             "type unigram; take the release's or one of train_sentencepiece.py.")
+    strip_accents = not keeps_accents(model)
     lines = _sample(lines, options.input_sentence_size)
     own = sentencepiece.SentencePieceProcessor(
         model_proto=train_sentencepiece.train(lines, train_sentencepiece.Options(
             len(proto.pieces) + options.num_pieces, options.do_lower_case,
             input_sentence_size=options.input_sentence_size,
-            num_threads=options.num_threads), exactly=False).model)
-    texts = preprocess_batch(lines, lower=options.do_lower_case)
+            num_threads=options.num_threads, strip_accents=strip_accents),
+            exactly=False).model)
+    texts = preprocess_batch(lines, options.do_lower_case, strip_accents)
     found = _gains(proto, old, own, texts)
     if not found:
         raise InputError("--input_file holds no piece that the vocabulary lacks: it "

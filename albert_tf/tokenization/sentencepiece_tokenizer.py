@@ -31,6 +31,7 @@ class SentencePieceMixin:
 
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
         self._processor = load(path)
+        self._strips = not keeps_accents(self._processor.serialized_model_proto())
         size = self._processor.get_piece_size()
         pieces = self._processor.id_to_piece(list(range(size)))
         vocab = {piece: i for i, piece in enumerate(pieces)}
@@ -43,10 +44,12 @@ class SentencePieceMixin:
         return vocab, pieces[pad_id] if pad_id >= 0 else "<pad>", pieces[unk_id]
 
     def prepare(self, text: str) -> str:
-        return PreparedText(preprocess_text(text, lower=self.do_lower_case))
+        return PreparedText(preprocess_text(
+            text, self.do_lower_case, strip_accents=self.strip_accents))
 
     def prepare_batch(self, texts: Iterable[str]) -> list[str]:
-        return preprocess_batch(list(texts), lower=self.do_lower_case)
+        return preprocess_batch(
+            list(texts), self.do_lower_case, self.strip_accents)
 
     def tokenize(self, text: str) -> list[str]:
         if not (self._told or isinstance(text, PreparedText)) and text != (
@@ -89,7 +92,8 @@ class SentencePieceMixin:
         return [self.vocab.get(piece, self.unk_id) for piece in tokens]
 
     def _locate(self, text: str) -> list[Located]:
-        prepared = preprocess_with_sources(text, lower=self.do_lower_case)
+        prepared = preprocess_with_sources(
+            text, self.do_lower_case, strip_accents=self.strip_accents)
         string = "".join([char for char, _, _ in prepared])
         pieces = self.tokenize(PreparedText(string))
         chars = self._normalize(string, prepared)
@@ -159,6 +163,29 @@ class SentencePieceMixin:
         except (RuntimeError, TypeError, UnicodeError):
             _check_encodable([text] if isinstance(text, str) else text)
             raise
+
+
+# In a model whose text kept its accents, where the trainer names its text's format.
+_KEEPS_ACCENTS = "strip_accents=false"
+
+
+def keeps_accents(model: bytes) -> bool:
+    """Whether a model says that it was trained on text with accents."""
+    return _KEEPS_ACCENTS.encode() in model and (
+        _proto().FromString(model).trainer_spec.input_format == _KEEPS_ACCENTS)
+
+
+def marked(model: bytes) -> bytes:
+    """A model that says so."""
+    proto = _proto().FromString(model)
+    proto.trainer_spec.input_format = _KEEPS_ACCENTS
+    return proto.SerializeToString()
+
+
+def _proto():
+    from sentencepiece import sentencepiece_model_pb2
+
+    return sentencepiece_model_pb2.ModelProto
 
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:

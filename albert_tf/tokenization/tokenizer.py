@@ -42,18 +42,21 @@ class FullTokenizer(abc.ABC):
     """
 
     uses_sentencepiece: bool
+    _strips = True  # what the vocabulary says of accents
     _advice: str  # where the vocabulary lacks special pieces
 
     def __new__(cls, vocab_file: Optional[str] = None, do_lower_case: bool = True,
                 spm_model_file: Optional[str] = None,
-                strip_digit_comma_prefix: bool = False):
+                strip_digit_comma_prefix: bool = False,
+                strip_accents: Optional[bool] = None):
         if cls is FullTokenizer:
             cls = SentencePieceTokenizer if spm_model_file else WordPieceTokenizer
         return super().__new__(cls)
 
     def __init__(self, vocab_file: Optional[str] = None, do_lower_case: bool = True,
                  spm_model_file: Optional[str] = None,
-                 strip_digit_comma_prefix: bool = False):
+                 strip_digit_comma_prefix: bool = False,
+                 strip_accents: Optional[bool] = None):
         """Loads a SentencePiece model or a WordPiece vocabulary.
 
         Args:
@@ -66,6 +69,10 @@ class FullTokenizer(abc.ABC):
             into "9" and ","; the release turns a "9," inside a word into "▁9" and ",",
             though it means to leave out the "▁". True leaves it out. A published model
             expects False.
+          strip_accents: whether accents and other combining marks go, as in the release
+            ("schön" becomes "schon"); with WordPiece only of text that is lower-cased.
+            None: as the vocabulary says, which is yes but for SentencePiece models that
+            were trained otherwise.
         """
         self.do_lower_case = do_lower_case
         self.strip_digit_comma_prefix = strip_digit_comma_prefix
@@ -75,6 +82,12 @@ class FullTokenizer(abc.ABC):
                 "--vocab_file (WordPiece).")
         path = self.vocabulary_path = os.fspath(spm_model_file or vocab_file)
         self.vocab, pad_piece, unk_piece = self._load(path)
+        self.strip_accents = self._strips if strip_accents is None else strip_accents
+        if self.uses_sentencepiece and self.strip_accents != self._strips:
+            raise InputError(
+                f"{path}: the vocabulary was made of text "
+                f"{'without' if self._strips else 'with'} accents; give "
+                f"--strip_accents={str(self._strips).lower()}, or leave it out.")
         self._pieces = list(self.vocab)
         names = ["[CLS]", "[SEP]", "[MASK]", pad_piece, unk_piece]
         missing = [name for name in names if name not in self.vocab]
@@ -88,6 +101,11 @@ class FullTokenizer(abc.ABC):
     @abc.abstractmethod
     def _load(self, path: str) -> tuple[dict[str, int], str, str]:
         """The vocabulary, and its pieces for padding and for unknown text."""
+
+    @property
+    def keeps(self) -> dict[str, bool]:
+        """What is remembered of accents beside a vocabulary; {} as in the release."""
+        return {} if self.strip_accents else {"strip_accents": False}
 
     @property
     def vocab_size(self) -> int:

@@ -146,7 +146,8 @@ def _is_combining(char: str) -> bool:
     return unicodedata.combining(char) != 0
 
 
-def from_sentencepiece(model_file: str, do_lower_case: bool = True) -> dict[str, Any]:
+def from_sentencepiece(model_file: str, do_lower_case: bool = True,
+                       strip_accents: bool = True) -> dict[str, Any]:
     """The content of a tokenizer.json that cuts text as FullTokenizer does with a
     SentencePiece model."""
     with files.open_binary(model_file) as stream:
@@ -160,8 +161,9 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True) -> dict[str,
         return {"type": "Replace", "pattern": {"Regex": pattern}, "content": by}
 
     space = _class_of(str.isspace)
-    steps = [replaced(f"{space}+", " "), replaced("^ | $", ""), {"type": "NFKD"},
-             replaced(_class_of(_is_combining), "")]
+    steps = [replaced(f"{space}+", " "), replaced("^ | $", "")]
+    if strip_accents:
+        steps += [{"type": "NFKD"}, replaced(_class_of(_is_combining), "")]
     if do_lower_case:
         steps.append({"type": "Lowercase"})
     table = model.normalizer_spec.precompiled_charsmap

@@ -20,6 +20,7 @@ import sentencepiece
 
 from albert_tf.errors import InputError, Interruption
 from albert_tf.tokenization.cleaning import preprocess_text
+from albert_tf.tokenization.sentencepiece_tokenizer import marked
 
 # The pieces that stand first, whose ids the data and the models rely on.
 CONTROL_SYMBOLS = ("[CLS]", "[SEP]", "[MASK]")
@@ -38,8 +39,7 @@ class Options(NamedTuple):
     """Settings of the training; the defaults are the release's."""
 
     vocab_size: int = 30000  # FIRST_PIECES among them
-    # Accents are stripped in any case: the model itself does neither, so its callers
-    # must.
+    # The model itself does neither this nor strip_accents, so its callers must.
     do_lower_case: bool = True
     # Share of the text's characters that get a piece; the others become <unk>.
     character_coverage: float = 0.99995
@@ -50,6 +50,7 @@ class Options(NamedTuple):
     # number of cores.
     num_threads: int = 16
     verbose: bool = False  # shows the trainer's own log
+    strip_accents: bool = True  # else the model says that it keeps them
 
 
 class Vocabulary(NamedTuple):
@@ -72,7 +73,7 @@ def train(lines: Iterable[str], options: Options = Options(),
     vocab_size.
     """
     check(options)
-    source = _Source(lines, options.do_lower_case)
+    source = _Source(lines, options)
     model = _train_apart(
         source.sentences(), lambda error: _explained(error, source, options),
         model_type="unigram", vocab_size=options.vocab_size,
@@ -86,6 +87,8 @@ def train(lines: Iterable[str], options: Options = Options(),
         # Bytes; by default the trainer leaves out sentences above 4192.
         max_sentence_length=2**30, hard_vocab_limit=exactly,
         minloglevel=0 if options.verbose else 2)
+    if not options.strip_accents:
+        model = marked(model)
     return Vocabulary(model, vocab_lines(model), source.count, source.characters)
 
 
@@ -186,15 +189,17 @@ def memory_of_sentence(sample: Sequence[str]) -> float:
 class _Source:
     """Preprocessed sentences, counted."""
 
-    def __init__(self, lines: Iterable[str], lower: bool):
-        self._lines, self._lower = lines, lower
+    def __init__(self, lines: Iterable[str], options: Options):
+        self._lines, self._options = lines, options
         self.count = 0
         self.characters = 0
 
     def sentences(self) -> Iterator[str]:
         for line in self._lines:
             # NUL ends a sentence inside the trainer.
-            text = preprocess_text(line.replace("\0", " "), lower=self._lower)
+            text = preprocess_text(
+                line.replace("\0", " "), self._options.do_lower_case,
+                strip_accents=self._options.strip_accents)
             if len(text) > _LONGEST_WORD:
                 text = _LONG_WORD.sub(r"\g<0> ", text).rstrip()
             if text:

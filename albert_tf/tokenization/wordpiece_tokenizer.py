@@ -48,18 +48,23 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     return vocab
 
 
-def basic_tokenize(text: str, lower: bool = True) -> list[str]:
+def basic_tokenize(text: str, lower: bool = True,
+                   strip_accents: bool = True) -> list[str]:
     """Splits text into words and punctuation (the release's BasicTokenizer)."""
     return ["".join([char for char, _, _ in word])
-            for chunk in CHUNK.findall(text) for word in _split_chunk(chunk, lower)]
+            for chunk in CHUNK.findall(text) for word in _split_chunk(chunk, lower, strip_accents)]
 
 
-def _split_chunk(chunk: str, lower: bool) -> list[list[SourcedChar]]:
-    """Words of a run of characters without space, as characters with sources."""
+def _split_chunk(chunk: str, lower: bool, strip_accents: bool = True
+                 ) -> list[list[SourcedChar]]:
+    """Words of a run of characters without space, as characters with sources; accents
+    are stripped of lower-cased ones alone."""
     chars = [c for c in source(chunk)
              if c[0] not in "\0\ufffd" and not is_control(c[0])]
     if lower:
-        chars = drop_marks(decompose(lower_case(chars), "NFD"),
+        chars = lower_case(chars)
+    if lower and strip_accents:
+        chars = drop_marks(decompose(chars, "NFD"),
                            lambda c: unicodedata.category(c) == "Mn")
     words: list[list[SourcedChar]] = []
     continues = False
@@ -113,7 +118,8 @@ class WordPieceMixin:
     def _pieces_of_chunk(self, chunk: str) -> tuple[Located, ...]:
         pieces = self._cache.get(chunk)
         if pieces is None:
-            pieces = tuple(located for word in _split_chunk(chunk, self.do_lower_case)
+            pieces = tuple(located for word in _split_chunk(
+                               chunk, self.do_lower_case, self.strip_accents)
                            for located in self._match(word))
             if len(self._cache) >= _CACHED_WORDS:
                 self._cache.clear()

@@ -137,7 +137,7 @@ def test_long_lines_count():
 
 
 def test_a_line_that_repeats_itself_takes_no_time():
-    source = train_sentencepiece._Source(["ab " * 50_000], True)
+    source = train_sentencepiece._Source(["ab " * 50_000], train_sentencepiece.Options())
     parts = list(source.sentences())
     assert " ".join(parts) == ("ab " * 50_000).rstrip() and source.count == 1
     assert max(map(len, parts)) <= 1 + train_sentencepiece._LONGEST_LINE

@@ -15,6 +15,7 @@ own.
 """
 
 import functools
+import unicodedata
 from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
@@ -88,7 +89,8 @@ def _align_by_lcs(
         return None
     piece_text = "".join(pieces).replace(UNDERLINE, " ")
     matches = match_characters(
-        comparable_characters(text, tokenizer.do_lower_case), piece_text)
+        comparable_characters(
+            text, tokenizer.do_lower_case, tokenizer.strip_accents), piece_text)
     if matches is None:
         return None
 
@@ -141,16 +143,20 @@ def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
 # --- The longest common subsequence ----------------------------------------------
 
-def comparable_characters(text: str, lower: bool) -> list[str]:
-    """Each character as preprocess_text alone makes it; it can be "" or several."""
+def comparable_characters(text: str, lower: bool, strip_accents: bool = True
+                          ) -> list[str]:
+    """Each character as preprocess_text alone makes it, or where accents are kept as
+    SentencePiece composes it; it can be "" or several."""
     if text.isascii():
         return list(text.lower() if lower else text)
-    return [_comparable(char, lower) for char in text]
+    return [_comparable(char, lower, strip_accents) for char in text]
 
 
 @functools.lru_cache(maxsize=100_000)
-def _comparable(char: str, lower: bool) -> str:
-    return preprocess_text(char, lower=lower, remove_space=False)
+def _comparable(char: str, lower: bool, strip_accents: bool) -> str:
+    return preprocess_text(
+        char if strip_accents else unicodedata.normalize("NFKC", char), lower,
+        remove_space=False, strip_accents=strip_accents)
 
 
 def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:

@@ -1,0 +1,110 @@
+"""Accents: stripped as in the release, or kept and remembered with the vocabulary.
+
+    python -m pytest tests/tokenization/test_accents.py
+"""
+
+import pickle
+
+import pytest
+
+from albert_tf.checkpoints import tokenizer_files, vocabulary
+from albert_tf.checkpoints.neutral import Vocabulary
+from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks.squad_alignment import align_paragraph
+from albert_tf.tokenization import extend_vocabulary, train_sentencepiece
+from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.helpers import FIXTURES
+
+TEXT = ["schön ist die Größe", "schon war es groß", "ガラス と カラス", "ça va déjà là"] * 30
+SPM = str(FIXTURES / "spm" / "en4k.model")
+
+
+@pytest.fixture(scope="module", name="models")
+def _models(tmp_path_factory):
+    """Models with and without accents, of lower-cased text and of text as it is."""
+    made = {}
+    for strips in (True, False):
+        for lower in (True, False):
+            path = tmp_path_factory.mktemp("spm") / "spm.model"
+            path.write_bytes(train_sentencepiece.train(
+                TEXT, train_sentencepiece.Options(
+                    60, lower, strip_accents=strips, num_threads=1), False).model)
+            made[strips, lower] = str(path)
+    return made
+
+
+def test_what_pieces_keep(models):
+    def text(strips, lower):
+        tokenizer = FullTokenizer(None, lower, models[strips, lower])
+        assert tokenizer.strip_accents == strips
+        return tokenizer.decode(tokenizer.encode("Schön ist ガ"))
+
+    assert text(True, True) == "schon ist カ"
+    assert text(False, True) == "schön ist ガ"
+    assert "ö" in text(False, False)
+    assert FullTokenizer(spm_model_file=SPM).strip_accents
+
+
+def test_the_model_says_so_and_a_mismatch_is_refused(models):
+    for strips in (True, False):
+        path = models[strips, True]
+        assert FullTokenizer(spm_model_file=path, strip_accents=strips)
+        with pytest.raises(InputError, match=f"give --strip_accents={strips}".lower()):
+            FullTokenizer(spm_model_file=path, strip_accents=not strips)
+    tokenizer = FullTokenizer(spm_model_file=models[False, True])
+    assert tokenizer.keeps == {"strip_accents": False}
+    assert pickle.loads(pickle.dumps(tokenizer)).encode("schön") == (
+        tokenizer.encode("schön"))
+
+
+def test_batches_places_and_passages_keep_them_too(models):
+    tokenizer = FullTokenizer(spm_model_file=models[False, True])
+    text = "Schön, die Größe: ガラス!"
+    assert tokenizer.prepare_batch([text]) == [tokenizer.prepare(text)] == [text.lower()]
+    assert tokenizer.encode_batch([text]) == [tokenizer.encode(text)]
+    spans = tokenizer.tokenize_with_offsets(text)
+    assert [span.id for span in spans] == tokenizer.encode(text)
+    assert all(text[span.start:span.end].lower() == span.piece.strip("▁")
+               for span in spans)
+    found = align_paragraph(text, tokenizer)
+    assert found and text[found.starts[0]:found.ends[-1] + 1] == text
+
+
+def test_word_pieces(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nschon\nschön\nSchön\n")
+
+    def pieces(lower, strips=None):
+        return FullTokenizer(path, lower, strip_accents=strips).tokenize("Schön")
+
+    assert pieces(True) == ["schon"] and pieces(True, False) == ["schön"]
+    assert pieces(False) == pieces(False, False) == ["Schön"]
+
+
+def test_an_extended_vocabulary_keeps_them(models):
+    extension = extend_vocabulary.extend(
+        models[False, True], [
+            f"{a} {b}" for a in ("schöner", "größer", "schönes", "größtes")
+            for b in ("schöner", "große", "schöne", "größer")] * 9,
+        extend_vocabulary.Options(3, num_threads=1))
+    assert keeps_accents(extension.model)
+    assert any("ö" in piece for piece in extension.pieces)
+
+
+def test_models_remember(models, tmp_path):
+    kept = {"file": "a", "sha256": "1", "strip_accents": False}
+    vocabulary.check(kept, kept, "runs")
+    with pytest.raises(InputError, match="text with accents; give --strip_accents=fal"):
+        vocabulary.check(kept, {"file": "a", "sha256": "1"}, "runs")
+    with pytest.raises(InputError, match="without accents; give --strip_accents=true"):
+        vocabulary.check({"file": "a", "sha256": "1"}, kept, "runs")
+    for strips in (True, False):
+        folder = tmp_path / str(strips)
+        folder.mkdir()
+        tokenizer_files.write_huggingface(
+            Vocabulary(models[strips, True]), str(folder), 64)
+        again = tokenizer_files.tokenizer_of(tokenizer_files.find(str(folder)))
+        assert again.strip_accents == strips
+        assert again.tokenize(again.prepare("Größe")) == FullTokenizer(
+            spm_model_file=models[strips, True]).tokenize(again.prepare("Größe"))
