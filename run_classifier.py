@@ -25,7 +25,7 @@ from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import classification, custom, glue
+from albert_tf.finetuning.tasks import classification, custom, glue, tables
 from albert_tf.finetuning.tasks.common import RECIPES, recipe_for, write_files
 from albert_tf.records.spec import classification_spec
 
@@ -57,20 +57,28 @@ for _split, _what in _USE_OF_SPLIT.items():
 flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, "
                     "its number from 0 with --noheader, or a field of JSON lines.")
 flags.DEFINE_string("text_b_column", None, "Custom task: column of a second text.")
+flags.DEFINE_string("id_column", None, "Custom task: column of the examples' own names, "
+                    "for files of predictions.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
 flags.DEFINE_bool("header", True, "Custom task: whether the first line names columns.")
+flags.DEFINE_string(
+    "prediction_file", None, "File for --do_predict in place of predictions.tsv in "
+    "--output_dir: .tsv, .csv or .jsonl; the last two keep the texts as they are.")
+flags.DEFINE_bool("all_probabilities", False,
+                  "Write the probability of each label among the predictions.")
 flags.DEFINE_list("labels", None, "Custom task: the labels in the order of their ids; "
                   "default: those of the training file, sorted.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
 flags.DEFINE_string("delimiter", None, "Custom task: in place of tab or comma.")
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
-                "text_b_column", "label_column", "header", "labels", "regression",
-                "delimiter")
+                "text_b_column", "id_column", "label_column", "header", "labels",
+                "regression", "delimiter")
 
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
-         "dropout_prob", "text_column", "text_b_column", "label_column", "header", "labels", "regression", "delimiter")
+         "dropout_prob", "text_column", "text_b_column", "label_column", "header",
+         "labels", "regression", "delimiter")
 
 
 class Classification(FineTuningTask):
@@ -130,7 +138,9 @@ class Classification(FineTuningTask):
     def write(self, split, data, outputs, table, step):
         folder = "eval_predictions" if split == "dev" else ""
         paths = self.task.write(
-            os.path.join(self.settings.run.output_dir, folder), data.examples, outputs)
+            os.path.join(self.settings.run.output_dir, folder), data.examples, outputs,
+            "" if split == "dev" else FLAGS.prediction_file or "",
+            FLAGS.all_probabilities)
         if split == "dev":
             report = self.task.report(data.examples, outputs)
             paths += write_files(
@@ -174,6 +184,21 @@ def _check_flags() -> None:
                     f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
 
 
+def _check_prediction_file() -> None:
+    path = FLAGS.prediction_file
+    if not path:
+        return
+    if not FLAGS.do_predict:
+        raise InputError("--prediction_file is for --do_predict: give that, or leave it "
+                         "out.")
+    tables.format_of(path)
+    if path.endswith(".gz"):
+        raise InputError(f"--prediction_file={path}: is not compressed; leave .gz out.")
+    files.prepare_outputs({"--prediction_file": [path]}, {
+        f"--{name}_file": [FLAGS[f"{name}_file"].value] for name in _USE_OF_SPLIT
+        if FLAGS[f"{name}_file"].value})
+
+
 def _task() -> classification.ClassificationTask:
     name = (FLAGS.task_name or "").lower()
     if name != "custom":
@@ -188,7 +213,7 @@ def _task() -> classification.ClassificationTask:
         return glue.TASKS[name]
     data = {split: custom.DataFile(
         path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,
-        delimiter=FLAGS.delimiter)
+        delimiter=FLAGS.delimiter, guid=FLAGS.id_column)
         for split in classification.SPLITS if (path := FLAGS[f"{split}_file"].value)}
     task = custom.build_task(data, labels=FLAGS.labels, regression=FLAGS.regression,
                              data_dir=FLAGS.data_dir)
@@ -201,6 +226,7 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     _check_flags()
+    _check_prediction_file()
     task = _task()
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:

@@ -6,8 +6,10 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
+from albert_tf.finetuning.tasks import tables
 from albert_tf.finetuning.tasks.common import (
     ExampleSet, Outputs, as_table, check_labelled, write_files)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -52,6 +54,8 @@ class ClassificationTask:
       submission_range: smallest and largest number that the board takes.
       trained_as: the task whose models predict this one, which has no training set of
         its own; "" if it has.
+      of_glue: whether files for GLUE's board are written.
+      guid_name: heads the examples' names in files of predictions.
       pairs: whether an example is two texts.
     """
 
@@ -65,6 +69,8 @@ class ClassificationTask:
     submission_range: tuple[float, float] | None = None
     trained_as: str = ""
     pairs: bool = False
+    of_glue: bool = True
+    guid_name: str = "guid"
 
     @property
     def is_regression(self) -> bool:
@@ -183,17 +189,21 @@ class ClassificationTask:
 
     # --- files of predictions
 
-    def write(self, output_dir: str, examples: Sequence[Example], outputs: Outputs
-              ) -> list[str]:
+    def write(self, output_dir: str, examples: Sequence[Example], outputs: Outputs,
+              prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
         """Writes what the model said about a set, and returns the paths.
 
           test_results.tsv    per example the probability of each label, or the value
                               (as the release)
-          submit_results.tsv  index, prediction (as the release)
+          submit_results.tsv  index, prediction (as the release); of GLUE's tasks
           predictions.tsv     for people: guid, the texts, the prediction, its
                               probability, the true label where it is known; tabs and
                               line ends within a text are written as blanks
           CoLA.tsv and so on  for GLUE's board, under the name it expects
+
+        `prediction_file`, .tsv, .csv or .jsonl, takes the place of predictions.tsv; CSV
+        and JSON lines keep the texts as they are. `all_probabilities` adds that of each
+        label.
         """
         rows = self._rows(outputs)
         if len(rows) != len(examples):
@@ -205,28 +215,41 @@ class ClassificationTask:
         header, guids = ("index", "prediction"), [example.guid for example in examples]
         contents = {
             "test_results.tsv": as_table(values, clean=False),
-            "submit_results.tsv": as_table([header, *zip(guids, names)], clean=False),
-            "predictions.tsv": as_table(self._readable(examples, names, rows)),
         }
+        if self.of_glue:
+            contents["submit_results.tsv"] = as_table(
+                [header, *zip(guids, names)], clean=False)
+        readable = list(self._readable(examples, names, rows, all_probabilities))
+        if not prediction_file:
+            contents["predictions.tsv"] = as_table(readable)
         if self.submission_file:
             if self.submission_range:
                 names = [f"{value:.3f}" for value in np.clip(
                     rows[:, 0], *self.submission_range)]
             contents[self.submission_file] = as_table(
                 [header, *zip(guids, names)], clean=False)
-        return write_files(output_dir, contents)
+        paths = write_files(output_dir, contents)
+        if prediction_file:
+            files.write(prediction_file, tables.written(
+                readable, tables.format_of(prediction_file)))
+            paths.append(prediction_file)
+        return paths
 
     def _readable(self, examples: Sequence[Example], names: Sequence[str],
-                  rows: np.ndarray) -> Iterable[list[str]]:
+                  rows: np.ndarray, all_probabilities: bool) -> Iterable[list[str]]:
         pairs = any(example.text_b is not None for example in examples)
         known = any(example.label is not None for example in examples)
         classes = not self.is_regression
-        yield ["guid", "text_a", *["text_b"] * pairs, "prediction",
-               *["probability"] * classes, *["label"] * known]
+        every = classes and all_probabilities
+        yield [self.guid_name, "text_a", *["text_b"] * pairs, "prediction",
+               *["probability"] * classes,
+               *[f"probability of {label}" for label in self.labels] * every,
+               *["label"] * known]
         for example, name, row in zip(examples, names, rows):
             label = "" if example.label is None else str(example.label)
             yield [example.guid, example.text_a, *[example.text_b or ""] * pairs, name,
-                   *[f"{np.max(row):.4f}"] * classes, *[label] * known]
+                   *[f"{np.max(row):.4f}"] * classes,
+                   *[str(np.float32(value)) for value in row] * every, *[label] * known]
 
 
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:

@@ -32,6 +32,8 @@ class DataFile:
       text_b, label: of a pair's second text, and of the label.
       header: whether the first line names the columns (not for JSON lines).
       file_format: one of tables.FORMATS; None goes by the name.
+      guid: the column of the example's own name, for files of predictions; None numbers
+        the examples.
       delimiter: one character, other than the tab of TSV or the comma of CSV.
     """
 
@@ -42,6 +44,7 @@ class DataFile:
     header: bool = True
     file_format: str | None = None
     delimiter: str | None = None
+    guid: str | None = None
 
 
 def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
@@ -80,7 +83,15 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
         readers={split: functools.partial(
             _read_split, file=file, labels=labels, split=split)
             for split, file in data.items()},
-        positive_label=labels[1] if len(labels) == 2 else None)
+        positive_label=labels[1] if len(labels) == 2 else None, of_glue=False,
+        guid_name=_guid_name(data.values()))
+
+
+def _guid_name(data: Iterable[DataFile]) -> str:
+    """What heads the examples' names beside the columns of predictions."""
+    names = {file.guid for file in data} - {
+        None, "text_a", "text_b", "prediction", "probability", "label"}
+    return next((name for name in names if not name.isdecimal()), "guid")
 
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
@@ -133,7 +144,7 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
                 yield row
 
     examples: list[Example] = []
-    for row, text_a, text_b, label in (
+    for row, text_a, text_b, label, guid in (
             _fields if kind == "jsonl" else _cells)(rows(), file, label_needed):
         for text, column in ((text_a, file.text_a), (text_b, file.text_b)):
             if column is not None and not text.strip():
@@ -147,16 +158,17 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         else:
             label = (label.strip() if labels is None
                      else parse_label(label, labels, row.where))
-        examples.append(Example(f"{split}-{len(examples) + 1}", text_a, text_b, label,
-                                row.where))
+        examples.append(Example(
+            f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
+            label, row.where))
     if not examples:
         raise InputError(f"{file.path}: there is no example in this file.")
     return ExampleSet(examples, (file.path,), tables.line_note(
         file.path, blank, "blank and left out"))
 
 
-# A row with its text, second text and label.
-_Values = tuple[tables.Row, str, str | None, str | None]
+# A row with its text, second text, label and name.
+_Values = tuple[tables.Row, str, str | None, str | None, str | None]
 
 
 def _cells(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
@@ -168,7 +180,7 @@ def _cells(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
             width = len(row.cells)
             places = [None if name is None else _place(
                 file, name, row, optional=name == file.label and not label_needed)
-                for name in (file.text_a, file.text_b, file.label)]
+                for name in (file.text_a, file.text_b, file.label, file.guid)]
             if file.header:
                 continue
         if len(row.cells) != width:
@@ -211,7 +223,8 @@ def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
         yield row, *(None if name is None else _field(row, name, what, needed)
                      for name, what, needed in (
                          (file.text_a, "text", True), (file.text_b, "text", True),
-                         (file.label, "label", label_needed)))
+                         (file.label, "label", label_needed),
+                         (file.guid, "label", True)))
 
 
 def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:

@@ -1,6 +1,8 @@
 """Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
 
 import csv
+import io
+import json
 import os
 import re
 from typing import Iterable, Iterator, NamedTuple
@@ -135,6 +137,22 @@ def _json_object(path: str, number: int, line: str) -> dict[str, object]:
         raise InputError(f"{path}, line {number}: holds a JSON {type(value).__name__}, "
                          "but each line must hold one JSON object.")
     return value
+
+
+def written(rows: list[list[str]], file_format: str) -> bytes:
+    """A file's content; the first row names the columns. In TSV white space within a
+    cell is written as one blank."""
+    stream = io.StringIO()
+    if file_format == "csv":
+        csv.writer(stream, lineterminator="\n").writerows(rows)
+    else:
+        for row in rows[file_format == "jsonl":]:
+            stream.write((json.dumps({
+                name: float(cell) if name.startswith("probability") else cell
+                for name, cell in zip(rows[0], row)}, ensure_ascii=False)
+                          if file_format == "jsonl" else
+                          "\t".join(" ".join(cell.split()) for cell in row)) + "\n")
+    return stream.getvalue().encode()
 
 
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:

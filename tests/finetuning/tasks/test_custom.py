@@ -1,6 +1,9 @@
 """A user's own TSV, CSV and JSON lines."""
 
+import csv
 import gzip
+import json
+import os
 import pickle
 
 import numpy as np
@@ -336,3 +339,38 @@ def test_one_class_alone_is_told_where_a_correlation_is_reported(tmp_path):
     task = custom.build_task({"dev": DataFile(
         str(tmp_path / "dev.csv"), "text", label="label")}, labels=("0", "1"))
     assert "matthews cannot be computed and will be 0." in task.read("", "dev").notes[0]
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.tsv"])
+def test_predictions_keep_names_and_texts(tmp_path, name):
+    text = 'Two\n"lines",  blanks'
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"key": key, "t": t}) + "\n" for key, t in (
+        ("a7", text), (12, "plain"))))
+    task = custom.build_task({"test": DataFile(str(path), "t", guid="key")},
+                             labels=["x", "y"])
+    examples = task.read("", "test").examples
+    outputs = {"probabilities": np.array([[0.25, 0.75], [0.9, 0.1]], "f")}
+    paths = task.write(str(tmp_path), examples, outputs, str(tmp_path / name), True)
+    assert {os.path.basename(path) for path in paths} == {"test_results.tsv", name}
+    if name.endswith("jsonl"):
+        rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        assert rows[0]["probability of y"] == 0.75
+    else:
+        with open(tmp_path / name, newline="") as file:
+            rows = list(csv.DictReader(
+                file, dialect="excel" if name.endswith("csv") else "excel-tab"))
+    assert [row["key"] for row in rows] == ["a7", "12"]
+    assert [row["prediction"] for row in rows] == ["y", "x"]
+    if not name.endswith("tsv"):
+        assert rows[0]["text_a"] == text
+    assert {"probability of x", "probability of y"} <= rows[0].keys()
+
+
+def test_a_missing_name_is_refused(tmp_path):
+    path = tmp_path / "in.tsv"
+    path.write_text("t\nA text.\n")
+    task = custom.build_task({"test": DataFile(str(path), "t", guid="key")},
+                             labels=["x", "y"])
+    with pytest.raises(InputError, match="no column 'key'"):
+        task.read("", "test")
