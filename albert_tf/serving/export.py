@@ -177,14 +177,15 @@ def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
     @tf.function(autograph=False, input_signature=spec)
     def tokenize(inputs):
         with tf.device("CPU:0"):
-            return text.features(inputs)
+            return text.tokenized(inputs)
 
     @tf.function(autograph=False, input_signature=spec)
     def answer(inputs):
-        features = tokenize(inputs)
-        found = outputs({name: features[name] for name in features})
         with tf.device("CPU:0"):
-            return text.answers(inputs, features, found)
+            features, context = text.prepared(inputs)
+        found = outputs(features)
+        with tf.device("CPU:0"):
+            return text.answers(inputs, context, found)
 
     return tokenize, answer
 

@@ -198,6 +198,29 @@ def _encoded(chars: Flat) -> tf.Tensor:
     return tf.strings.unicode_encode(chars.ragged(), "UTF-8")
 
 
+def rows_from(ragged: tf.RaggedTensor, first: tf.Tensor, counts: tf.Tensor
+              ) -> tf.RaggedTensor:
+    """`counts` [N] values of each row from the place `first` [N] on."""
+    begin = ragged.row_starts() + tf.cast(first, tf.int64)
+    places = tf.ragged.range(begin, begin + tf.cast(counts, tf.int64))
+    return places.with_values(tf.gather(ragged.values, places.values))
+
+
+@functools.lru_cache(maxsize=None)
+def is_space() -> Table:
+    """Of the code points: what str.strip takes away."""
+    return _of_characters(str.isspace)
+
+
+@functools.lru_cache(maxsize=None)
+def _comparable(lower: bool, strip_accents: bool) -> Table:
+    def of(char):
+        made = cleaning.preprocess_text(char, lower=lower, remove_space=False)
+        return ord(made) if len(made) == 1 else -2
+
+    return _of_characters(of)
+
+
 def _before(values: tf.Tensor, first) -> tf.Tensor:
     """Each value's predecessor; `first` for the first one."""
     return tf.concat([[first], values], 0)[:-1]
@@ -216,12 +239,11 @@ class Cleaning:
                            if not unicodedata.combining(c)) if strip_accents else made
 
         self._expansion = _expansion(changed, lower)
-        self._is_space = _of_characters(str.isspace)
 
     def characters(self, texts: tf.Tensor) -> Flat:
         """[N] → the code points of preprocess_text(text)."""
         chars = _decoded(texts)
-        space = tf.cast(self._is_space(chars.values), tf.bool)
+        space = tf.cast(is_space()(chars.values), tf.bool)
         # Of a run of white space the last character stays, but not at either end.
         words = tf.cumsum(tf.cast(~space, tf.int32))
         here = tf.math.segment_sum(tf.cast(~space, tf.int32), chars.rows)
@@ -290,7 +312,12 @@ class SentencePieceOps(TokenizerOps):
         self.assets = {os.path.basename(path): model}
         self.prepare = traced(_cleaning(
             tokenizer.do_lower_case, strips_accents(tokenizer)))
-        self.pieces, self.ids = traced(self._pieces), traced(self._ids_of)
+        self.pieces, self.ids = traced(self._pieces), traced(
+            lambda texts: self._tokens(texts)[0])
+        self.tokens = traced(self._tokens)
+        self._vocab = list(tokenizer.vocab)
+        self._comparable = functools.partial(
+            _comparable, tokenizer.do_lower_case, strips_accents(tokenizer))
         self._model = text.SentencepieceTokenizer(model, out_type=tf.string)
         self._unigram = unigram_ops.Unigram.of(model)
         self._unk_id = tokenizer.unk_id
@@ -301,23 +328,31 @@ class SentencePieceOps(TokenizerOps):
         digits = "".join(f"\\x{{{code:x}}}" for code in range(_CODES)
                          if chr(code).isdigit())
         self._digit_comma = f"(?s).*[{digits}],"
-        self._comma_id, = tokenizer.convert_tokens_to_ids([","])
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """The model's own pieces, strings [N, (pieces)], of prepared texts."""
         found = self._model.tokenize(texts)
         return self._unigram(found) if self._unigram else found
 
-    def _ids_of(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def comparable(self, codes: tf.Tensor) -> tf.Tensor:
+        """What each character becomes by itself; -2 where that is not one."""
+        return self._comparable()(codes)
+
+    def _tokens(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Ids and, with the text of what is unknown, pieces of prepared texts."""
         pieces = Flat.of(self.pieces(texts))
         ids = self._ids.lookup(pieces.values)
         values, source = self._splits(ids)
-        found = pieces.take(source, values)
+        names = tf.where(tf.equal(values, self._unk_id),
+                         tf.gather(pieces.values, source),
+                         tf.gather(self._vocab, values))
+        found = pieces.take(source, values), names
         unknown = tf.equal(ids, self._unk_id) & tf.strings.regex_full_match(
             pieces.values, self._digit_comma)
-        return tf.cond(tf.reduce_any(unknown),
-                       lambda: self._split_unknown(pieces, unknown, found, source),
-                       lambda: found).ragged()
+        found, names = tf.cond(
+            tf.reduce_any(unknown),
+            lambda: self._split_unknown(pieces, unknown, found, source), lambda: found)
+        return found.ragged(), found._replace(values=names).ragged()
 
     def _split_unknown(self, pieces, unknown, found, source):
         """The digit-comma rule of pieces that are not in the vocabulary."""
@@ -325,15 +360,15 @@ class SentencePieceOps(TokenizerOps):
         parts = self.pieces(tf.strings.regex_replace(
             tf.strings.regex_replace(tf.gather(pieces.values, places), ",$", ""),
             UNDERLINE, ""))
-        parts = Flat.of(tf.concat(
-            [parts.with_values(self._ids.lookup(parts.values)),
-             tf.fill([tf.size(places), 1], self._comma_id)], axis=1))
+        parts = Flat.of(tf.concat([parts, tf.fill([tf.size(places), 1], ",")], axis=1))
         kept = ~tf.gather(unknown, source)
         sources = tf.concat(
             [source[kept], tf.gather(places, tf.cast(parts.rows, tf.int32))], 0)
         order = tf.argsort(sources, stable=True)
-        values = tf.concat([found.values[kept], parts.values], 0)
-        return pieces.take(tf.gather(sources, order), tf.gather(values, order))
+        values = tf.concat([found[0].values[kept], self._ids.lookup(parts.values)], 0)
+        names = tf.gather(tf.concat([found[1][kept], parts.values], 0), order)
+        return pieces.take(
+            tf.gather(sources, order), tf.gather(values, order)), names
 
 
 def _lookup(tokenizer: FullTokenizer, dtype=tf.int32) -> tf.lookup.StaticHashTable:
@@ -495,3 +530,21 @@ class WordPieceOps(TokenizerOps):
             tf.cast(self._table.lookup(pieces.values), tf.int32),
             tf.gather(words.rows, pieces.value_rowids()), words.num_rows,
             validate=False)
+
+    def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Ids, first and last character of the pieces: tokenize_with_offsets."""
+        words = self._words(texts)
+        pieces = Flat.of(self._pieces(words))
+        lengths = tf.strings.length(pieces.values, "UTF8_CHAR")
+        begins = tf.not_equal(pieces.rows, _before(pieces.rows, -1))
+        lengths = tf.where(begins, lengths, lengths - 2)  # without "##"
+        whole = tf.cast(tf.gather(words.chars.row_lengths(), pieces.rows), tf.int32)
+        lengths = tf.where(
+            begins & tf.equal(pieces.values, self._unknown), whole, lengths)
+        last = tf.cumsum(lengths)
+        found = (tf.cast(self._table.lookup(pieces.values), tf.int32),
+                 tf.gather(words.starts, last - lengths),
+                 tf.gather(words.ends, last - 1) - 1)
+        rows = tf.gather(words.rows, pieces.rows)
+        return tuple(tf.RaggedTensor.from_value_rowids(
+            part, rows, words.num_rows, validate=False) for part in found)

@@ -6,7 +6,7 @@ Shapes: N examples of a request, C choices, S positions of the longest sequence.
 
 import dataclasses
 import functools
-from typing import Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import tensorflow as tf
 
@@ -48,17 +48,23 @@ class TextTask:
 
     def features(self, inputs: Tensors) -> dict[str, tf.Tensor]:
         """Strings → the inputs of the model."""
-        return self.packed(self._cut(self.ids(inputs["text"])))
+        return self.packed(self.ids(inputs["text"])[
+            :, :self.max_seq_length - NUM_SPECIAL_SINGLE])
 
-    def answers(self, inputs: Tensors, features: Tensors, outputs: Tensors) -> Tensors:
+    def prepared(self, inputs: Tensors) -> tuple[dict[str, tf.Tensor], Any]:
+        """`features`, and whatever else `answers` needs of the texts."""
+        return self.features(inputs), None
+
+    def tokenized(self, inputs: Tensors) -> dict[str, tf.Tensor]:
+        """What of it the signature `tokenize` shows."""
+        return self.prepared(inputs)[0]
+
+    def answers(self, inputs: Tensors, context: Any, outputs: Tensors) -> Tensors:
         """What the signature gives, of what the model gives."""
         return outputs
 
     def ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return self.ops.ids(self.ops.prepare(texts))
-
-    def _cut(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        return ids[:, :self.max_seq_length - NUM_SPECIAL_SINGLE]
 
     def packed(self, first: tf.RaggedTensor, second: Optional[tf.RaggedTensor] = None,
                optional: bool = True) -> dict[str, tf.Tensor]:
@@ -102,7 +108,7 @@ class Texts(TextTask):
     def features(self, inputs):
         if not self.pairs:
             return super().features(inputs)
-        texts = _as_many(inputs)
+        texts = as_many(inputs)
         first, second = self.ids(texts["text"]), self.ids(texts["text_pair"])
         room = self.max_seq_length - NUM_SPECIAL_PAIR
         lengths = first.row_lengths(), second.row_lengths()
@@ -115,7 +121,7 @@ class Texts(TextTask):
             first_of(first, tf.where(lengths[1] > 0, kept[0], alone)),
             first_of(second, kept[1]))
 
-    def answers(self, inputs, features, outputs):
+    def answers(self, inputs, context, outputs):
         if not self.labels:
             return {"score": outputs["logits"][:, 0]}
         return chosen(outputs["probabilities"], self.labels)
@@ -142,7 +148,7 @@ class Choices(TextTask):
         return {"passage": 1, "question": 1, "options": 2}
 
     def features(self, inputs):
-        texts = _as_many(inputs)
+        texts = as_many(inputs)
         passages = self.ids(texts["passage"])
         choices = tf.shape(texts["options"])[1]
         question = tf.repeat(self.ops.prepare(texts["question"]), choices)
@@ -166,7 +172,7 @@ class Choices(TextTask):
         return {name: tf.reshape(values, [-1, choices, tf.shape(values)[1]])
                 for name, values in features.items()}
 
-    def answers(self, inputs, features, outputs):
+    def answers(self, inputs, context, outputs):
         return chosen(outputs["probabilities"], self.labels)
 
 
@@ -198,7 +204,7 @@ def chosen(probabilities: tf.Tensor, labels: Sequence[str]) -> Tensors:
             "probabilities": probabilities}
 
 
-def _as_many(inputs: Tensors) -> Tensors:
+def as_many(inputs: Tensors) -> Tensors:
     """The inputs, checked to hold as many strings each."""
     first, *others = inputs
     checks = [tf.debugging.assert_equal(
