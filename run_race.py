@@ -55,6 +55,7 @@ flags.DEFINE_integer("train_step", 12000, "Step at which training ends.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
+finetuning_flags.define_export_flags()
 flags.DEFINE_integer(
     "max_qa_length", 128, "Pieces that are kept of question and option, the last ones.",
     lower_bound=1, upper_bound=cli_flags.MOST)
@@ -162,6 +163,15 @@ class Race(FineTuningTask):
             # Of another set.
             files.remove(os.path.join(self.settings.run.output_dir, _PREDICT_RESULTS))
         logging.info("Wrote %s.", ", ".join(paths))
+
+    def export(self, model, metrics):
+        from albert_tf.serving import export, text_tasks
+
+        labels = list(race.LETTERS)
+        export.export_choices(
+            model, FLAGS.export_dir, labels, FLAGS.dtype, finetuning_flags.of_text(
+                text_tasks.Choices, self.settings.tokenizer, labels=labels,
+                max_qa_length=FLAGS.max_qa_length))
 
 
 def _use_recipe():

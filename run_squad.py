@@ -241,12 +241,16 @@ class Squad(FineTuningTask):
         return threshold
 
     def export(self, model, metrics):
-        from albert_tf.serving import export
+        from albert_tf.serving import export, text_spans
 
         threshold = metrics.get(_THRESHOLD)
+        if threshold is None:
+            threshold = self._known_threshold(self.step)
         export.export_spans(
-            model, FLAGS.export_dir, FLAGS.dtype,
-            self._known_threshold(self.step) if threshold is None else threshold)
+            model, FLAGS.export_dir, FLAGS.dtype, threshold, finetuning_flags.of_text(
+                text_spans.Spans, self.settings.tokenizer, threshold=threshold,
+                **finetuning_flags.values("doc_stride", "max_query_length",
+                                          "n_best_size", "max_answer_length")))
 
 
 def _results(path: str) -> list[dict]:
