@@ -160,7 +160,7 @@ class Classification(FineTuningTask):
         else:
             export.export_classifier(
                 model, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
-                finetuning_flags.of_text(
+                text=finetuning_flags.of_text(
                     text_tasks.Texts, self.settings.tokenizer, labels=self.task.labels,
                     pairs=self.task.pairs or FLAGS.text_b_column is not None))
 

@@ -169,7 +169,7 @@ class Race(FineTuningTask):
 
         labels = list(race.LETTERS)
         export.export_choices(
-            model, FLAGS.export_dir, labels, FLAGS.dtype, finetuning_flags.of_text(
+            model, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
                 text_tasks.Choices, self.settings.tokenizer, labels=labels,
                 max_qa_length=FLAGS.max_qa_length))
 

@@ -247,7 +247,8 @@ class Squad(FineTuningTask):
         if threshold is None:
             threshold = self._known_threshold(self.step)
         export.export_spans(
-            model, FLAGS.export_dir, FLAGS.dtype, threshold, finetuning_flags.of_text(
+            model, FLAGS.export_dir, FLAGS.dtype, threshold,
+            text=finetuning_flags.of_text(
                 text_spans.Spans, self.settings.tokenizer, threshold=threshold,
                 **finetuning_flags.values("doc_stride", "max_query_length",
                                           "n_best_size", "max_answer_length")))

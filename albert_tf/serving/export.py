@@ -18,8 +18,11 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints.load import Loaded
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.modeling import models
+from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving.server import (
     IDS_SIGNATURE, LABELS_FILE, SIGNATURE, TOKENIZE_SIGNATURE)
@@ -112,6 +115,34 @@ def export_vectors(model: tf_keras.Model, export_dir: str, dtype: str = "float32
     _export(model, outputs, _INPUTS, export_dir, dtype, {}, text)
 
 
+def export_order(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
+                 text: Optional[TextTask] = None) -> None:
+    """As export_classifier, for an AlbertWithHeads that tells whether two passages
+    stand in their order."""
+    def outputs(features, computation):
+        logits = model(features, computation=computation)["sentence_order_logits"]
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    _export(model, outputs, _INPUTS, export_dir, dtype, {}, text)
+
+
+def model_of(loaded: Loaded, head: str) -> tf_keras.Model:
+    """The model with one of its heads, or "" for none, that can be exported."""
+    config, count = loaded.config, loaded.heads.get(head, 0)
+    if head == "conditional_spans":
+        return loaded.model
+    model = {
+        "classification": lambda: models.AlbertForSequenceClassification(config, count),
+        "multiple_choice": lambda: models.AlbertForMultipleChoice(config),
+        "spans": lambda: models.AlbertForSpans(config),
+        "": lambda: AlbertModel(config),
+    }.get(head, lambda: models.AlbertWithHeads(config, {head: count}))()
+    weights = {weight.name: weight for weight in loaded.model.weights}
+    for weight in model.weights:
+        weight.assign(weights[weight.name])
+    return model
+
+
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             inputs: Sequence[str], export_dir: str, dtype: str,
             assets: Mapping[str, Sequence[str]], text: Optional[TextTask] = None,
@@ -193,7 +224,7 @@ def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
 def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:
     """Computation.constants of a model with an AlbertModel `bert`."""
     found = {}
-    for block in model.bert.encoder.blocks:
+    for block in getattr(model, "bert", model).encoder.blocks:
         weights, = block.layer_weights(tf.as_dtype(dtype), 1)
         found[block.scope] = type(weights)(
             *(tf.Variable(weight, trainable=False,

@@ -128,8 +128,11 @@ class Texts(TextTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Vectors(TextTask):
-    """Vectors of a text; the model's outputs are the answers."""
+class Vectors(Texts):
+    """Vectors of a text or a pair; the model's outputs are the answers."""
+
+    def answers(self, inputs, context, outputs):
+        return outputs
 
 
 @dataclasses.dataclass(frozen=True)

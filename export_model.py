@@ -1,0 +1,144 @@
+r"""Writes any ALBERT as a SavedModel that takes text.
+
+    python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2
+
+The model is whatever `albert_tf.load` takes: a run here, a folder of Hugging Face, ...
+Lengths and the kind of input are those of its training, where the folder tells them.
+What goes in and comes out: docs/SERVING.md.
+"""
+
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
+from absl import flags
+
+from albert_tf import files
+from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks import glue
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
+                    required=True)
+flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, where the folder has "
+                    "none.")
+flags.DEFINE_string("spm_model_file", None, "SentencePiece model, where the folder has "
+                    "none.")
+flags.DEFINE_bool("do_lower_case", True, "Whether that vocabulary is of lower case.")
+flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
+                  "Of products and activations.")
+_TASKS = ("classify", "answer", "choose", "order", "embed")
+flags.DEFINE_enum("task", None, _TASKS, "What the SavedModel does; default: what the "
+                  "model's head is for, else embed.")
+flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; default: "
+                  "as in training, else no.")
+_SIZES = {
+    "max_seq_length": "Pieces of a sequence; default: as in training, else all that "
+                      "the model has positions for.",
+    "doc_stride": "answer: pieces from one window's start to the next.",
+    "max_query_length": "answer: pieces that are kept of a question.",
+    "n_best_size": "answer: starts and ends of a window that are tried (SQuAD 1.1).",
+    "max_answer_length": "answer: pieces of the longest answer.",
+    "max_qa_length": "choose: pieces that are kept of question and option."}
+for _name, _help in _SIZES.items():
+    flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
+finetuning_flags.define_export_flags()
+flags.mark_flag_as_required("export_dir")
+# Task → the heads that do it.
+_HEADS = {"classify": ("classification",), "choose": ("multiple_choice",),
+          "answer": ("conditional_spans", "spans"), "order": ("sentence_order",)}
+
+
+def main(argv):
+    del argv
+    if files.exists(FLAGS.export_dir):
+        raise InputError(
+            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
+    finetuning_flags.check_tensorflow_text()
+    if not files.exists(FLAGS.model):
+        raise InputError(f"--model={FLAGS.model}: there is no such file or folder.")
+    import albert_tf
+
+    loaded = albert_tf.load(FLAGS.model)
+    heads = {task: head for task, names in _HEADS.items() for head in names
+             if head in loaded.heads}
+    task = FLAGS.task or next(
+        (task for task in heads if task != "order"), "embed")
+    if task != "embed" and task not in heads:
+        raise InputError(
+            f"--task={task}: {FLAGS.model} has no head for it, but could "
+            f"{', '.join([*heads, 'embed'])}.")
+    _export(loaded, task, heads.get(task, ""), _tokenizer(loaded))
+
+
+def _tokenizer(loaded):
+    """The model's tokenizer, None where it is not wanted or there is none."""
+    from albert_tf.tokenization.tokenizer import FullTokenizer
+
+    made = loaded.tokenizer
+    if FLAGS.vocab_file or FLAGS.spm_model_file:
+        made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case,
+                             FLAGS.spm_model_file)
+        if made.vocab_size != loaded.config.vocab_size:
+            raise InputError(
+                f"{made.vocabulary_path} has {made.vocab_size} pieces, but the model's "
+                f"vocab_size is {loaded.config.vocab_size}; give the vocabulary that "
+                "the model was made with.")
+    if made is None and FLAGS["export_text"].present and FLAGS.export_text:
+        raise InputError(
+            f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
+            "or --vocab_file.")
+    return made if FLAGS.export_text else None
+
+
+def _export(loaded, task, head, tokenizer):
+    from albert_tf.serving import export, text_spans, text_tasks
+
+    kept = loaded.settings.get("flags", {})
+    sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
+    longest = loaded.config.max_position_embeddings
+    length = sizes["max_seq_length"] or longest
+    if length > longest:
+        raise InputError(f"--max_seq_length={length} is over the {longest} positions "
+                         "that the model has.")
+
+    def text(kind, **options):
+        """The way of text, where there is a vocabulary; `options` that are None are
+        the defaults."""
+        return tokenizer and kind(tokenizer, length, **{
+            name: value for name, value in options.items() if value is not None})
+
+    def of(*names):
+        return {name: sizes[name] for name in names}
+
+    pairs = FLAGS.pairs
+    if pairs is None:
+        known = glue.TASKS.get(str(loaded.settings.get("task")))
+        pairs = known.pairs if known else bool(kept.get("text_b_column"))
+    labels = list(loaded.labels)
+    model = export.model_of(loaded, head)
+    where = dict(export_dir=FLAGS.export_dir, dtype=FLAGS.dtype)
+    if task == "classify":
+        count = loaded.heads[head]
+        labels = labels or [str(i) for i in range(count)] * (count > 1)
+        export.export_classifier(model, labels=labels, **where, text=text(
+            text_tasks.Texts, labels=labels, pairs=pairs))
+    elif task == "choose":
+        labels = labels or list("ABCD")
+        export.export_choices(model, labels=labels, **where, text=text(
+            text_tasks.Choices, labels=labels, **of("max_qa_length")))
+    elif task == "answer":
+        threshold = loaded.threshold if head == "conditional_spans" else None
+        export.export_spans(model, threshold=threshold, **where, text=text(
+            text_spans.Spans, threshold=threshold, **of(
+                "doc_stride", "max_query_length", "n_best_size", "max_answer_length")))
+    elif task == "order":
+        export.export_order(model, **where, text=text(
+            text_tasks.Texts, labels=text_tasks.ORDER_LABELS, pairs=True))
+    else:
+        export.export_vectors(model, **where, text=text(
+            text_tasks.Vectors, pairs=pairs))
+
+
+if __name__ == "__main__":
+    script.run(main)
