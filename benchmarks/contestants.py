@@ -42,11 +42,13 @@ def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
         "sentence_order_labels": random.integers(0, 2, [size], np.int32)}
 
 
-def step_products(config, size: int, length: int):
+def step_products(config, size: int, length: int, masked: int = 0):
     """(count, batch of products, rows, inner, columns) of the forward pass.
 
     Each has two more of its size in the backward pass. The last is in float32.
+    `masked` are the predictions of a sequence, by default 15 %.
     """
+    masked = masked or predictions(length)
     layers = config.num_hidden_layers * config.inner_group_num
     rows, width, inner = size * length, config.hidden_size, config.intermediate_size
     heads, depth = config.num_attention_heads, width // config.num_attention_heads
@@ -66,16 +68,16 @@ def step_products(config, size: int, length: int):
 
     # Of the last layer the masked positions and [CLS] are read.
     return [
-        *layer(layers - 1, length), *layer(1, predictions(length) + 1),
+        *layer(layers - 1, length), *layer(1, masked + 1),
         (1, 0, rows, config.embedding_size, width),
-        (1, 0, size * predictions(length), config.embedding_size, config.vocab_size)]
+        (1, 0, size * masked, config.embedding_size, config.vocab_size)]
 
 
-def step_flops(config, size: int, length: int) -> float:
+def step_flops(config, size: int, length: int, masked: int = 0) -> float:
     """Of the products of a step, forward and backward."""
     return float(sum(3 * 2 * count * max(batch, 1) * rows * inner * columns
                      for count, batch, rows, inner, columns
-                     in step_products(config, size, length)))
+                     in step_products(config, size, length, masked)))
 
 
 def _trainer_step(model, task, batch, computation=None, **options):

@@ -18,8 +18,6 @@ The records are made as in quickstart.py, of the text in `--text` and `--heldout
 import json
 import math
 import os
-import subprocess
-import sys
 
 from absl import flags
 
@@ -29,11 +27,11 @@ from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
 from albert_tf.training import log
+from benchmarks.runs import ROOT, run_script
 
 FLAGS = flags.FLAGS
 
-_ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-_WIKI = os.path.join(_ROOT, "..", "shared", "data", "wiki_en")
+_WIKI = os.path.join(ROOT, "..", "shared", "data", "wiki_en")
 flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
 flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
                     "Text to evaluate on.")
@@ -61,15 +59,6 @@ EVALUATED = 1536
 LOSSES = ("masked_lm_loss", "sentence_order_loss")
 # Evaluations at the end whose mean is compared: single ones are noisier.
 LAST = 5
-
-
-def run_script(script: str, **flag_values) -> None:
-    """Runs one of the project's scripts."""
-    command = [sys.executable, os.path.join(_ROOT, script)]
-    command += [f"--{name}={value}" for name, value in flag_values.items()]
-    print(" ".join(command), flush=True)
-    if subprocess.run(command, check=False).returncode:
-        raise InputError(f"{script} failed; its last lines say why.")
 
 
 def make_records(folder: str) -> None:

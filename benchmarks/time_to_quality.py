@@ -1,0 +1,348 @@
+r"""How good a model gets for what computation: recipes of pretraining, compared.
+
+    python -m benchmarks.time_to_quality --work_dir=quality_runs \
+        --output=benchmarks/results/time_to_quality.json
+
+Pretrains one model by several recipes and seeds through run_pretraining.py, with the
+same vocabulary and text, and evaluates held-out documents as it goes, at full depth and
+with the same masks for all. Losses stand against operations (those of the products of
+all steps so far, by each step's depth and predictions) and, at the end, core-seconds.
+With --finetune the last checkpoint of each run is then fine-tuned with one recipe.
+
+`compute_ratio` is how many times fewer operations a recipe takes to the loss that
+`release` ends with, the mean of both over their seeds; none where it never gets there.
+
+Runs that are done are kept in --work_dir, the results of each are written as it comes,
+and the same command goes on where it was stopped. --runs takes some of them:
+release:1,growing:2. `python -m benchmarks.time_to_quality --help` lists the recipes.
+"""
+
+import json
+import math
+import os
+from typing import Any, Mapping, NamedTuple, Optional
+
+from absl import flags
+
+from albert_tf import files
+from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.cli import script
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.training import log
+from albert_tf.training.depth import depth_of
+from benchmarks import benchmark_flags
+from benchmarks.contestants import step_flops
+from benchmarks.runs import cost, run_counted, run_script
+
+FLAGS = flags.FLAGS
+
+
+class Records(NamedTuple):
+    """Flags of create_pretraining_data.py, beside what all have."""
+
+    masked_lm_prob: float = 0.15
+    max_predictions_per_seq: int = 10
+    dupe_factor: int = 5
+
+
+# The name of a set of records → how it is made.
+RECORDS = {
+    "release": Records(),
+    "masked25": Records(0.25, 16),
+    "masked40": Records(0.4, 26),
+}
+
+
+class Recipe(NamedTuple):
+    """A set of records, and flags of run_pretraining.py beside what all have; shares of
+    the steps in place of numbers of them."""
+
+    records: str = "release"
+    flags: Mapping[str, Any] = {}
+    warmup: float = 0.05
+    steps: float = 1.0  # times those of the release
+
+
+_GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
+RECIPES = {
+    "release": Recipe(),
+    # Depth as a schedule, in several splits.
+    "growing": Recipe(flags=_GROWING),
+    "growing_late": Recipe(flags={"depth_schedule": "3:0.4,6:0.2,12:0.4"}),
+    "growing_6": Recipe(flags={"depth_schedule": "6:0.6,12:0.4"}),
+    "growing_stable": Recipe(flags={**_GROWING, "decay_share": 0.3}),
+    "random_depth": Recipe(flags={"random_depth": "3-12"}),
+    # As many operations as growing, all at full depth.
+    "shorter": Recipe(steps=0.5),
+    # What else might make learning cheaper.
+    "masked25": Recipe("masked25"),
+    "masked40": Recipe("masked40"),
+    "pieces_alone": Recipe(flags={"sentence_objective": "none"}),
+    "stable": Recipe(flags={"decay_share": 0.3}),
+    "adamw": Recipe(flags={"optimizer": "adamw", "learning_rate": 3e-4}),
+    "growing_masked25": Recipe("masked25", _GROWING),
+}
+
+_WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
+flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
+flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
+                    "Text to evaluate on.")
+flags.DEFINE_string("work_dir", None, "Folder of records and runs.", required=True)
+flags.DEFINE_list("runs", ["release:1", "growing:1"],
+                  f"What is trained, as RECIPE:SEED; recipes are {', '.join(RECIPES)}.")
+flags.DEFINE_integer("num_train_steps", 4000, "Steps of the release's recipe.",
+                     lower_bound=1)
+flags.DEFINE_integer("num_evaluations", 16, "Evaluations of each run.", lower_bound=1)
+flags.DEFINE_integer("hidden_size", 128, "Width of the model, a multiple of 64.",
+                     lower_bound=64)
+flags.DEFINE_integer("num_hidden_layers", 12, "Passes of the model.", lower_bound=1)
+flags.DEFINE_integer("vocab_size", 8000, "Pieces of the vocabulary.", lower_bound=300)
+flags.DEFINE_float("learning_rate", 0.004, "Of LAMB.")
+flags.DEFINE_list("finetune", [], "Tasks of GLUE to fine-tune on: sst-2,mrpc.")
+flags.DEFINE_string("data_dir", os.path.join(benchmark_flags.DATA, "glue"),
+                    "Folder of GLUE.")
+flags.DEFINE_bool("train", True,
+                  "Train what is missing; else runs are taken as far as they went.")
+benchmark_flags.define_output_flag()
+
+LENGTH, BATCH_SIZE = 64, 32
+EVALUATED = 2048  # held-out sequences
+METRICS = ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
+           "sentence_order_accuracy")
+
+
+def model_config() -> AlbertConfig:
+    return AlbertConfig(
+        vocab_size=FLAGS.vocab_size, embedding_size=128, hidden_size=FLAGS.hidden_size,
+        num_hidden_layers=FLAGS.num_hidden_layers,
+        num_attention_heads=FLAGS.hidden_size // 32,
+        intermediate_size=4 * FLAGS.hidden_size, max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+
+
+def make_records(name: str, heldout: bool = False) -> str:
+    """A set of records, made unless it is there. Held-out ones are masked as the
+    release's, with room for as many predictions as the others have."""
+    folder, made = FLAGS.work_dir, RECORDS[name]
+    if not os.path.exists(f"{folder}/spm.model"):
+        run_script("train_sentencepiece.py", input_file=FLAGS.text,
+                   output_prefix=f"{folder}/spm", vocab_size=FLAGS.vocab_size,
+                   input_sentence_size=100_000)
+    if heldout:
+        made = RECORDS["release"]._replace(
+            dupe_factor=1, max_predictions_per_seq=made.max_predictions_per_seq)
+    path = f"{folder}/{'heldout_' * heldout}{name}.tfrecord"
+    if not os.path.exists(path):
+        run_script(
+            "create_pretraining_data.py", output_file=path, max_seq_length=LENGTH,
+            input_file=FLAGS.heldout_text if heldout else FLAGS.text,
+            spm_model_file=f"{folder}/spm.model", **made._asdict())
+    return path
+
+
+def output_dir(name: str, seed: int) -> str:
+    return os.path.join(FLAGS.work_dir, f"{name}_{seed}")
+
+
+def num_steps(recipe: Recipe) -> int:
+    return max(round(recipe.steps * FLAGS.num_train_steps), 1)
+
+
+def train(name: str, seed: int, config: AlbertConfig) -> None:
+    """Trains once, or what is left of it."""
+    from albert_tf.training import run_folder  # It loads TensorFlow.
+
+    recipe, folder = RECIPES[name], output_dir(name, seed)
+    steps = num_steps(recipe)
+    done = checkpoint_of(folder, best=False)
+    if done and run_folder.step_of(done) >= steps:
+        return
+    config_file = os.path.join(FLAGS.work_dir, "albert_config.json")
+    with files.atomic_write(config_file) as stream:
+        stream.write(config.to_json().encode())
+    run_counted("run_pretraining.py", folder, **{
+        "input_file": make_records(recipe.records),
+        "eval_input_file": make_records(recipe.records, heldout=True),
+        "albert_config_file": config_file, "max_seq_length": LENGTH,
+        "max_predictions_per_seq": RECORDS[recipe.records].max_predictions_per_seq,
+        "train_batch_size": BATCH_SIZE, "eval_batch_size": 64,
+        "max_eval_steps": EVALUATED // 64,
+        "learning_rate": FLAGS.learning_rate, "num_train_steps": steps,
+        "num_warmup_steps": round(recipe.warmup * steps),
+        "save_checkpoints_steps": max(steps // FLAGS.num_evaluations, 1),
+        "iterations_per_loop": max(steps // 100, 1), "keep_checkpoint_max": 1,
+        "random_seed": seed, **recipe.flags})
+
+
+def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
+    """The scores of a run's model on a task, by one recipe for all."""
+    folder = output_dir(name, seed)
+    below = os.path.join(folder, task)
+    found = os.path.join(below, "eval_results.json")
+    if not os.path.exists(found) and FLAGS.train:
+        steps = {"mrpc": 345}.get(task, 2000)
+        run_counted(
+            "run_classifier.py", below, task_name=task, data_dir=FLAGS.data_dir,
+            init_checkpoint=checkpoint_of(folder, best=False),
+            spm_model_file=f"{FLAGS.work_dir}/spm.model", do_train="true",
+            do_eval="true", max_seq_length=LENGTH, train_batch_size=32,
+            learning_rate=3e-4, train_step=steps, warmup_step=steps // 10,
+            save_checkpoints_steps=steps, random_seed=seed)
+    return files.read_object(found) if os.path.exists(found) else None
+
+
+def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:
+    """The curve of a run, as far as it went; None where it has no evaluation."""
+    recipe, folder = RECIPES[name], output_dir(name, seed)
+    path = os.path.join(folder, log.METRICS_FILE)
+    rows = [row for row in (log.read_metrics(path) if os.path.exists(path) else ())
+            if row["split"] == "eval"]
+    if not rows:
+        return None
+    steps = num_steps(recipe)
+    depth = depth_of(config, steps, seed, recipe.flags.get("depth_schedule", ""),
+                     recipe.flags.get("random_depth", ""))
+    masked = RECORDS[recipe.records].max_predictions_per_seq
+    of_depth = {passes: step_flops(config.replace(num_hidden_layers=passes), BATCH_SIZE,
+                                   LENGTH, masked)
+                for passes in range(1, config.num_hidden_layers + 1)}
+    done, flops, ends = 0.0, [], {row["step"] for row in rows}
+    for step in range(rows[-1]["step"]):
+        done += of_depth[depth.at(step) if depth else config.num_hidden_layers]
+        if step + 1 in ends:
+            flops.append(done)
+    return {
+        "recipe": name, "seed": seed, "finished": rows[-1]["step"] >= steps,
+        "step": [row["step"] for row in rows], "flops": flops,
+        **{metric: [row[metric] for row in rows] for metric in METRICS
+           if metric in rows[0]},
+        **cost(folder),
+        "finetuned": {task: scores for task in FLAGS.finetune
+                      if (scores := finetune(name, seed, task))}}
+
+
+def flops_to(result: Mapping[str, Any], loss: float) -> Optional[float]:
+    """The operations at which a run's loss first comes down to `loss`, between two
+    evaluations in a straight line; None if it never does."""
+    points = list(zip(result["flops"], result["masked_lm_loss"]))
+    for (before, high), (after, low) in zip([(0.0, math.inf), *points], points):
+        if low <= loss:
+            return after if high == math.inf or high == low else (
+                before + (after - before) * (high - loss) / (high - low))
+    return None
+
+
+def mean(values) -> Optional[float]:
+    values = list(values)
+    return None if not values or None in values else math.fsum(values) / len(values)
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each recipe, of the means over its finished runs."""
+    finished = [result for result in results if result["finished"]]
+    goal = mean(r["masked_lm_loss"][-1] for r in finished if r["recipe"] == "release")
+    rows = []
+    for name in dict.fromkeys(result["recipe"] for result in finished):
+        own = [result for result in finished if result["recipe"] == name]
+        row = {"recipe": name, "seeds": len(own),
+               "flops": mean(result["flops"][-1] for result in own),
+               "core_seconds": mean(result.get("core_seconds") for result in own)}
+        row |= {metric: mean(result[metric][-1] for result in own)
+                for metric in METRICS if all(metric in result for result in own)}
+        losses = [result["masked_lm_loss"][-1] for result in own]
+        row["spread"] = max(losses) - min(losses)
+        if goal is not None:
+            row["flops_to_release"] = mean(flops_to(result, goal) for result in own)
+        rows.append(row)
+    release = next((row for row in rows if row["recipe"] == "release"), None)
+    for row in rows:
+        if release and row.get("flops_to_release"):
+            row["compute_ratio"] = release["flops"] / row["flops_to_release"]
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    def shown(row, name, scale=1.0, digits=4):
+        value = row.get(name)
+        return "-" if value is None else f"{value / scale:.{digits}f}"
+
+    print(f"\n{'recipe':18}{'seeds':>6}{'TFLOP':>9}{'core-s':>9}{'loss':>9}{'spread':>9}"
+          f"{'accuracy':>10}{'order':>8}{'ratio':>8}")
+    for row in rows:
+        print(f"{row['recipe']:18}{row['seeds']:6}{shown(row, 'flops', 1e12, 1):>9}"
+              f"{shown(row, 'core_seconds', 1, 0):>9}{shown(row, 'masked_lm_loss'):>9}"
+              f"{shown(row, 'spread'):>9}{shown(row, 'masked_lm_accuracy'):>10}"
+              f"{shown(row, 'sentence_order_accuracy', 1, 3):>8}"
+              f"{shown(row, 'compute_ratio', 1, 2):>8}")
+
+
+def draw(results: list[dict[str, Any]], path: str) -> None:
+    """Held-out losses against operations."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(result["recipe"] for result in results))
+    figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
+    for axis, metric in zip(axes, ("masked_lm_loss", "sentence_order_loss")):
+        for result in results:
+            if metric in result:
+                first = result is next(
+                    r for r in results if r["recipe"] == result["recipe"])
+                axis.plot([flops / 1e12 for flops in result["flops"]], result[metric],
+                          color=f"C{names.index(result['recipe']) % 10}",
+                          label=result["recipe"] if first else None)
+        axis.set_title(f"held-out {metric.replace('_', ' ')}")
+        axis.set_xlabel("10¹² operations")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    with files.atomic_write(path) as stream:
+        figure.savefig(stream, format="png", dpi=100)
+    pyplot.close(figure)
+
+
+def chosen_runs() -> list[tuple[str, int]]:
+    """--runs as (recipe, seed)."""
+    runs = []
+    for run in FLAGS.runs:
+        name, _, seed = run.partition(":")
+        if name not in RECIPES or not seed.isdigit():
+            raise InputError(f"--runs: '{run}' is not of the form RECIPE:SEED, RECIPE "
+                             f"one of {', '.join(RECIPES)}.")
+        runs.append((name, int(seed)))
+    return runs
+
+
+def write(results: list[dict[str, Any]], config: AlbertConfig) -> None:
+    rows = summary(results)
+    benchmark_flags.write_output({
+        **benchmark_flags.machine(), "config": json.loads(config.to_json()),
+        "batch_size": BATCH_SIZE, "length": LENGTH, "compute_ratio": {
+            row["recipe"]: row.get("compute_ratio") for row in rows},
+        "summary": rows, "runs": results})
+
+
+def main(_):
+    runs, config = chosen_runs(), model_config()
+    for name in ("text", "heldout_text"):
+        files.expand_patterns(FLAGS[name].value, f"--{name}")
+    files.make_directory(FLAGS.work_dir, "--work_dir")
+    benchmark_flags.make_output_folder()
+    results: list[dict[str, Any]] = []
+    for name, seed in runs:
+        if FLAGS.train:
+            train(name, seed, config)
+        found = result_of(name, seed, config)
+        if found:
+            results.append(found)
+            write(results, config)
+            print_table(summary(results))
+    if FLAGS.output and results:
+        draw(results, f"{os.path.splitext(FLAGS.output)[0]}.png")
+
+
+if __name__ == "__main__":
+    script.run(main)
