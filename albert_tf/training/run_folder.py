@@ -40,6 +40,7 @@ _NO_EFFECT = frozenset((
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
     "allow_partial_init", "from_scratch", "early_stopping", "recompute",
     "gradient_accumulation_steps"))
+_STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
 _SHOWN_LENGTH = 100  # characters of a value in a message
 
 
@@ -49,8 +50,15 @@ _SHOWN_LENGTH = 100  # characters of a value in a message
 def step_of(path: str) -> int:
     """The step in a checkpoint's name; of the best, in its content."""
     number = path.rsplit("-", 1)[-1]
-    return int(number) if number.isdecimal() else int(
-        tf.train.load_variable(path, "step/.ATTRIBUTES/VARIABLE_VALUE"))
+    if number.isdecimal():
+        return int(number)
+    with damage_explained(path, advice=lambda: earlier_hint(path) + "or copy it again"):
+        reader = tf.train.load_checkpoint(path)
+        if not reader.has_tensor(_STEP):
+            raise InputError(
+                f"{path}: holds no step, so no run saved it; give it as "
+                "--init_checkpoint to start from its weights.")
+        return int(reader.get_tensor(_STEP))
 
 
 def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,

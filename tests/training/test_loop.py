@@ -468,6 +468,13 @@ def test_resuming_at_the_best_checkpoint(copy, finished, data):
         make_run(copy, data, resume_from="5").train()
 
 
+def test_what_no_run_saved_is_not_resumed_at(copy, data, tmp_path):
+    export_tf1(models.AlbertForPreTraining(tiny_run.config(**CONFIG)),
+               str(tmp_path / "exported"))
+    with pytest.raises(InputError, match="exported: holds no step, so no run saved it"):
+        make_run(copy, data, resume_from=str(tmp_path / "exported")).train()
+
+
 def cut_off(pattern):
     def spoil(folder):
         for path in folder.glob(pattern):
