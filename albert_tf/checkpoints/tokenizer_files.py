@@ -30,8 +30,10 @@ def find(folder: str) -> Optional[Vocabulary]:
                           task.get("vocabulary_flag") == "vocab_file",
                           task["vocabulary"].get("strip_accents")) if (
                               files.exists(path)) else None
-    path = os.path.join(folder, _CONFIG)
-    config = files.read_object(path) if files.exists(path) else {}
+    # An export has it among its assets.
+    config = next((files.read_object(path) for path in (
+        os.path.join(folder, _CONFIG), os.path.join(folder, "assets", _CONFIG))
+                   if files.exists(path)), {})
     lower = config.get("do_lower_case", True) is not False
     names = files.names_in(folder)
     # Of SentencePiece's models keep_accents, of WordPiece's strip_accents.
