@@ -88,7 +88,7 @@ def _tokenizer(loaded):
         raise InputError(
             f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
             "or --vocab_file.")
-    return made if FLAGS.export_text else None
+    return made if made and finetuning_flags.takes_text(made) else None
 
 
 def _export(loaded, task, head, tokenizer):

@@ -10,7 +10,7 @@ import pytest
 from albert_tf.serving import server
 from tests import tiny_run
 from tests.commands import run_commands
-from tests.helpers import run_python
+from tests.helpers import HAS_TENSORFLOW_TEXT, run_python
 
 SCRIPT = "run_squad"
 NAMES = ["mira", "tolo", "zeno", "ruda"]
@@ -152,7 +152,8 @@ WORKING = {
     "v1 alone": dict(ALONE, cached_dir="{data}/v1", predict_batch_size=3),
     "v1 questions": dict(
         ALONE, cached_dir="{data}/v1", predict_file="{data}/partly.json",
-        output_dir="{data}/v1 alone", export_dir="{data}/exported-v1"),
+        output_dir="{data}/v1 alone", export_dir="{data}/exported-v1",
+        export_text=HAS_TENSORFLOW_TEXT),
     "v2": dict(
         ALL, version_2_with_negative="true", train_file="{data}/train-v2.json",
         predict_file="{data}/predict-v2.json", start_n_top=3, end_n_top=2,
@@ -164,7 +165,7 @@ WORKING = {
         output_dir="{data}/v2 alone"),
     "v2 questions": dict(
         V2_ALONE, predict_file="{data}/questions.json", output_dir="{data}/v2",
-        export_dir="{data}/exported-v2"),
+        export_dir="{data}/exported-v2", export_text=HAS_TENSORFLOW_TEXT),
 }
 
 
