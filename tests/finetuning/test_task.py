@@ -89,7 +89,7 @@ class MadeUp(FineTuningTask):
             iterations_per_loop=2, save_checkpoints_steps=2,
             step=StepOptions(random_seed=random_seed))
         fine_tune(self, Settings(
-            options, CONFIG, None, str(vocabulary),
+            options, CONFIG, types.SimpleNamespace(keeps={}), str(vocabulary),
             lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
             *(what in wanted for what in ("train", "eval", "predict")),
             learning_rate=learning_rate, num_warmup_steps=1, optimizer="adamw",

@@ -372,13 +372,19 @@ def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, 
     # At the end: by a third of a step of 8 sequences, or by evaluations of 5 x 4.
     (2, [], [], 16, 2 * 24.0 / 3), (14, [9.0, 2.0], [8.0, 1.0], 40, 2.0 + 2.0)])
 def test_time_left_counts_checkpoints_and_evaluations(
-        step, made, evaluations, after, seconds):
+        step, made, evaluations, after, seconds, depth=None):
     training = types.SimpleNamespace(
         checkpoint_seconds=made, evaluation_seconds=evaluations,
         evaluator=types.SimpleNamespace(num_steps=5), run=types.SimpleNamespace(
-            current_step=step, sequences_after=after, options=RunOptions(
+            current_step=step, sequences_after=after, depth=depth, options=RunOptions(
                 "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3)))
     assert loop._Training._seconds_beside(training, of_step=24.0) == seconds
+
+
+def test_time_left_counts_deeper_steps():
+    """Of 4 passes take four times as long as those of 1."""
+    test_time_left_counts_checkpoints_and_evaluations(
+        3, [], [], 0, 7 * 3 * 24.0, DepthSchedule.parse("1:0.5,4:0.5", 14))
 
 
 def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):

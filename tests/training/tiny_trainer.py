@@ -106,13 +106,19 @@ class Training:
             self.weights = tiny_run.weights_of(self.model)
             self.optimizer = tiny_run.optimizer(self.model, name=optimizer)
             self.optimizer.epsilon = epsilon
+            scaling = None
+            if dtype == "float16":
+                scaling = LossScaling()
+                # A replica's share of a gradient may be larger than the whole, and
+                # overflow, so that replicas skip a step that one takes.
+                scaling.scale.assign(1024.0)
             self.trainer = Trainer(
                 tiny_run.task_with_loss(self.model) if objective is None
                 else objectives.Task(self.model, objective, "loss"), self.optimizer,
                 [self._distributed(self.batches)], StepOptions(
                     dtype=dtype, recompute=recompute, **options),
                 passes_of_step=lambda step: passes[step % len(passes)],
-                scaling=LossScaling() if dtype == "float16" else None,
+                scaling=scaling,
                 computation=Computation(dtype, recompute, skip_padding))
 
     def _distributed(self, batches):
