@@ -75,7 +75,7 @@ def _data(tmp_path_factory):
 WRONG = {
     "nothing to do": (
         dict(do_train="false", do_eval="false"),
-        "nothing to do: give --do_train, --do_eval or --do_predict"),
+        "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER is needed"),
     "wrong data_dir": (
         dict(data_dir="{data}"),
