@@ -16,7 +16,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 from absl import flags, logging
 
 from albert_tf.checkpoints import neutral
-from albert_tf.checkpoints.convert import FORMATS, convert
+from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
 

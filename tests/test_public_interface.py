@@ -88,6 +88,23 @@ def test_importing_prints_nothing(monkeypatch):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+def test_no_public_name_is_that_of_a_module():
+    """The module, once imported, would take its place."""
+    found = run_python("-c", """
+import importlib, pathlib
+import albert_tf
+for init in sorted(pathlib.Path(albert_tf.__file__).parent.glob("*/__init__.py")):
+    package = importlib.import_module(f"albert_tf.{init.parent.name}")
+    if hasattr(package, "__getattr__"):
+        loaded = set(vars(package))
+        modules = {path.stem for path in init.parent.glob("*.py")}
+        print(init.parent.name, sorted(modules & set(dir(package)) - loaded))
+""")
+    lines = found.stdout.splitlines()
+    assert found.returncode == 0 and len(lines) > 3, found.stderr
+    assert all(line.endswith(" []") for line in lines), lines
+
+
 def test_paths_of_pathlib(config, tmp_path):
     from albert_tf.checkpoints import convert
     from albert_tf.finetuning.tasks import custom, glue, race, squad
@@ -110,7 +127,7 @@ def test_paths_of_pathlib(config, tmp_path):
         checkpoint.restore_tf1(model, path)
         assert checkpoint.read_tensors(path)
         assert albert_tf.load(path).format == "tf1"
-    convert.convert(folder, tmp_path / "hf", "hf")
+    convert(folder, tmp_path / "hf", "hf")
     assert albert_tf.load(tmp_path / "hf").format == "hf"
     export.export_classifier(model, tmp_path / "export", ["no", "yes"])
     assert albert_tf.serving.Server(tmp_path / "export").labels == ("no", "yes")

@@ -4,7 +4,7 @@ format."""
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "convert": "convert",
+    "conversion": "convert",
     "files":
         "BEST_CHECKPOINT find_checkpoint open_checkpoint read_tensors write_tensors "
         "write_whole",

@@ -15,7 +15,7 @@ import sentencepiece
 
 from albert_tf.checkpoints import bundle, formats, neutral
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.convert import FORMATS, convert
+from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.release import write as write_release
 from albert_tf.config import AlbertConfig
@@ -188,7 +188,7 @@ def test_the_optimizer_goes_along_on_request(tmp_path):
 
 def test_conversion_loads_no_tensorflow(tmp_path):
     done = subprocess.run([sys.executable, "-c", (
-        "import sys\nfrom albert_tf.checkpoints.convert import convert, FORMATS\n"
+        "import sys\nfrom albert_tf.checkpoints.conversion import convert, FORMATS\n"
         f"for name in FORMATS:\n    convert({str(INTEROP / 'hf' / 'model_inner2')!r} "
         f"if name != 'tf_models' else {str(INTEROP / 'hf' / 'seqcls_regression')!r}, "
         f"{str(tmp_path)!r} + '/' + name, name, encoder_only=True)\n"

@@ -16,7 +16,7 @@ import pytest
 
 from albert_tf.checkpoints import bundle, formats, hub, neutral, tf1
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.convert import convert
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.convert import convert
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.errors import InputError
 from tests import peers

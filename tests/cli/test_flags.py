@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from albert_tf.checkpoints.convert import convert
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig, DTYPES
 from tests.checkpoints.test_convert import stored
 from tests.helpers import FIXTURES, ROOT, run_python

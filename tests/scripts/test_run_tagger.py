@@ -11,7 +11,7 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.convert import convert
+from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tasks import tagging_scoring
 from albert_tf.finetuning.tasks.tagging_readers import Reading
