@@ -22,7 +22,7 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=7200
 
 $(VENV)/.installed: requirements.txt
 	@set -e; for python in $(PYTHON) python3.12 python3.11 python3.13 python3.10 python3 python; do \

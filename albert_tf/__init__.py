@@ -64,7 +64,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "training.optimization/": "optimization",
     "pretraining_data.release_instances/": "pretraining_instances",
     "records/": "records",
-    "records.sequences/": "sequences",
+    "tokenization.sequences/": "sequences",
     "serving/": "serving",
     "finetuning.tasks/": "tasks",
     "tokenization/": "tokenization",

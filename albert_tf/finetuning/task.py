@@ -24,8 +24,8 @@ from albert_tf.errors import DivergenceError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.tasks.common import ExampleSet
-from albert_tf.records import sequences
 from albert_tf.records.spec import FeatureSpec
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, tokenizer, wordpiece_tokenizer)
 from albert_tf.tokenization.tokenizer import FullTokenizer

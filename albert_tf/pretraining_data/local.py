@@ -44,8 +44,8 @@ from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.progress import Progress
 from albert_tf.records import encode
-from albert_tf.records.sequences import assemble_batch
 from albert_tf.records.spec import pretraining_spec
+from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 # Part of what an unfinished run is compared by: goes up when records change.

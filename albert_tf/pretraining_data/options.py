@@ -5,7 +5,7 @@ import re
 
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 
 SINGLE_SEGMENT_CHOICES = ("random", "split", "skip")
 SENTENCE_OBJECTIVES = ("order", "next", "none")

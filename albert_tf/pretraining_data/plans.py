@@ -26,7 +26,7 @@ from albert_tf.pretraining_data.encoder import sums_before
 from albert_tf.pretraining_data.options import InstanceOptions, ORIGINS
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.pretraining_data.token_store import Documents
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 
 # Codes of the second segment's origin are indices of ORIGINS.
 _FOLLOWING, _SWAPPED, _RANDOM_DOCUMENT, _ONE_SEGMENT = range(len(ORIGINS))

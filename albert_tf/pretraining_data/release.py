@@ -25,9 +25,9 @@ from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of)
 from albert_tf.progress import Progress, duration
-from albert_tf.records import sequences
 from albert_tf.records.spec import FeatureSpec, pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 

@@ -15,7 +15,7 @@ from albert_tf.masking.options import CLS, SEP
 from albert_tf.masking.reference import RandomSource, mask_sequence
 from albert_tf.pretraining_data.options import (
     FOLLOWING, InstanceOptions, LABEL_1, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization.word_starts import WordStarts
 
 Segment = list[str]

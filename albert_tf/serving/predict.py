@@ -23,8 +23,8 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadExample
 from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
-from albert_tf.records import sequences
 from albert_tf.serving.text_tasks import ORDER_LABELS
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 MASK = "[MASK]"

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.records.sequences import NUM_SPECIAL_PAIR
 from albert_tf.serving import text_align, text_ops
 from albert_tf.serving.text_tasks import TextTask, as_many
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 # Scores where there is nothing to choose from, and null odds (squad_predictions).
 _NO_SCORE = {False: 0.0, True: -2e6}

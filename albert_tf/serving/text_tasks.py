@@ -11,8 +11,8 @@ from typing import Any, Mapping, Optional, Sequence
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.records.sequences import NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE
 from albert_tf.serving import text_ops
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, NUM_SPECIAL_SINGLE
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 Tensors = Mapping[str, tf.Tensor]

@@ -8,7 +8,7 @@ from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization.cleaning import Located, PreparedText
 from albert_tf.tokenization.sentencepiece_tokenizer import SentencePieceMixin
 from albert_tf.tokenization.wordpiece_tokenizer import WordPieceMixin

@@ -23,7 +23,7 @@ from albert_tf.pretraining_data.plans import (
     MASK_KEY, ORDER_KEY, PLAN, PLAN_KEY, TARGET_KEY, WALK_KEY, SlicePosition, cuts,
     target_lengths)
 from albert_tf.pretraining_data.summary import InstanceCounts
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 from tests.pretraining_data.data_creation import documents_of
 
 UNMASKED = MaskingOptions(masked_lm_prob=0)

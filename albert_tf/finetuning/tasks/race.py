@@ -22,8 +22,8 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
 from albert_tf.finetuning.tasks.common import (
     ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
-from albert_tf.records.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.cleaning import PreparedText
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 LETTERS = "ABCD"

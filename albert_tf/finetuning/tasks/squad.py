@@ -19,7 +19,7 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.tasks.squad_predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.tasks.squad_scoring import Answers
-from albert_tf.records.sequences import (
+from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

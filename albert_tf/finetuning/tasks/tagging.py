@@ -22,7 +22,7 @@ from albert_tf.finetuning.tasks import (
 from albert_tf.finetuning.tasks.common import ExampleSet, Outputs, write_files
 from albert_tf.finetuning.tasks.tagging_files import Sentence
 from albert_tf.finetuning.tasks.tagging_readers import Reading
-from albert_tf.records.sequences import (
+from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 

@@ -12,7 +12,7 @@ from albert_tf.config import NAMED
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import classification, glue
 from albert_tf.finetuning.tasks.common import HIGHEST_RATES, RECIPES, recipe_for
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
 

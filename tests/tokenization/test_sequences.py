@@ -10,7 +10,7 @@ import random
 import numpy as np
 import pytest
 
-from albert_tf.records import sequences
+from albert_tf.tokenization import sequences
 from tests.helpers import FIXTURES
 
 RELEASE = json.loads(gzip.decompress(
