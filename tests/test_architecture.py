@@ -14,7 +14,8 @@ from tests.helpers import ROOT, run_python
 PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
-GROUND = {"config", "errors", "files", "locks", "parallel", "keyed_random", "progress"}
+GROUND = {"config", "errors", "files", "locks", "parallel", "keyed_random", "progress",
+          "work_folder", "beam_runner"}
 
 # Folder → folders that it may import, besides the ground and itself.
 MAY_IMPORT = {

@@ -8,23 +8,16 @@
        counts -> Rank -^
 
 What the steps do is in `beam_stages`. Elements are brought together by their keys
-alone, not as side inputs, which Beam's Dask runner computes again in every task. Beam
-is an optional dependency, imported when a run begins (requirements-beam.txt).
+alone, not as side inputs, which Beam's Dask runner computes again in every task.
 """
 
-import contextlib
 import dataclasses
-import importlib
 import json
-import os
-import pathlib
 import pickle
-import re
 import time
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
-from albert_tf import files
-from albert_tf.errors import InputError
+from albert_tf import beam_runner, files
 from albert_tf.pretraining_data import beam_stages as stages
 from albert_tf.pretraining_data.beam_stages import Job
 from albert_tf.pretraining_data.checks import check, check_number, check_text
@@ -35,16 +28,6 @@ from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, report, summary_files, summary_of)
 from albert_tf.tokenization.tokenizer import FullTokenizer
-
-# Beam knows the short names of its other runners.
-_RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
-# The others pass on options that only the engine's job server knows.
-_WITHOUT_JOB_SERVER = ("DirectRunner", "DaskRunner")
-# Dask's tasks grow with the square of the partitions; each is in memory as a whole.
-_DASK_PARTITIONS = 4
-# The message of an error, as it stands in what a worker reports of it.
-_INPUT_ERROR = re.compile(
-    r"\b(?:InputError|Interruption): (.+?)(?: \[while running '.*)?$", re.MULTILINE)
 
 
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
@@ -66,16 +49,17 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         full name of another runner's class.
       runner_options: flags of Beam and of the runner.
     """
-    beam = _beam()
+    beam = beam_runner.package()
     check(options, tokenizer)
     begin = time.monotonic()
     spans = plan_spans(options.input_files, sizes.span_bytes)
-    folder = files.unfinished_name(_absolute(options.output_files[0]))
+    folder = files.unfinished_name(beam_runner.absolute(options.output_files[0]))
     encoder = PieceEncoder(tokenizer, options.word_start)
     check_room(options, encoder, sum(span.num_bytes for span in spans))
     job = Job(
         dataclasses.replace(
-            options, input_files=tuple(map(_absolute, options.input_files))),
+            options,
+            input_files=tuple(map(beam_runner.absolute, options.input_files))),
         folder,
         stages.num_buckets(sum(span.num_bytes for span in spans), options.dupe_factor,
                            sizes.bucket_bytes),
@@ -84,73 +68,14 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
     try:
         # Once for all workers, as it is large.
         files.write(job.file("encoder"), pickle.dumps(encoder))
-        with _package_importable():
-            _run_pipeline(
-                beam, _pipeline(beam, runner, runner_options, len(spans)), spans, job)
+        with beam_runner.package_importable():
+            _run_pipeline(beam, beam_runner.pipeline(
+                beam, runner, runner_options, len(spans)), spans, job)
         summary = _publish(job, options, tokenizer, picture)
     finally:
         files.remove_folder(folder)
     report(options, summary, time.monotonic() - begin)
     return summary
-
-
-def _beam():
-    try:
-        import apache_beam
-    except ImportError as error:
-        raise InputError(
-            "--runner needs Apache Beam: pip install -r requirements-beam.txt, in an "
-            "environment of its own.") from error
-    return apache_beam
-
-
-def _absolute(path: str) -> str:
-    """Workers have working directories of their own."""
-    return path if files.is_remote(path) else os.path.abspath(path)
-
-
-@contextlib.contextmanager
-def _package_importable() -> Iterator[None]:
-    """Processes that a runner starts here find this package, wherever it lies."""
-    root = str(pathlib.Path(__file__).parents[2])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
-def _pipeline(beam, runner: str, runner_options: Sequence[str], num_spans: int):
-    flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
-    if runner == "DaskRunner":
-        try:
-            importlib.import_module("distributed")
-        except ImportError as error:
-            raise InputError(
-                "--runner=DaskRunner needs Dask: pip install -r "
-                "requirements-beam.txt.") from error
-        importlib.import_module("apache_beam.runners.dask.dask_runner")  # Its flags.
-        if not any(flag.startswith(("--dask_npartitions", "--dask_partition_size"))
-                   for flag in runner_options):
-            # By default 128 elements are one partition, that is no work for others.
-            flags.append(f"--dask_npartitions={min(num_spans, _DASK_PARTITIONS)}")
-    try:
-        options = beam.options.pipeline_options.PipelineOptions(flags)
-        pipeline = beam.Pipeline(options=options)
-    except ValueError as error:
-        raise InputError(f"--runner={runner}: {error}") from error
-    if runner in _WITHOUT_JOB_SERVER:
-        unknown = set(options.get_all_options(retain_unknown_options=True)).difference(
-            options.get_all_options())
-        if unknown:
-            raise InputError(
-                f"--{min(unknown)} is not an option of {runner} or of Beam; check its "
-                "name.")
-    return pipeline
 
 
 def build(beam, pipeline, spans: Sequence[Span], job: Job):
@@ -212,21 +137,7 @@ def _of_kind(beam, kind: str):
 
 def _run_pipeline(beam, pipeline, spans: Sequence[Span], job: Job) -> None:
     build(beam, pipeline, spans, job)
-    result = None
-    try:
-        result = pipeline.run()
-        state = result.wait_until_finish()
-    except Exception as error:
-        found = _INPUT_ERROR.search(f"{type(error).__name__}: {error}")
-        if found:
-            raise InputError(found.group(1)) from error
-        raise
-    finally:
-        client = getattr(result, "client", None)  # of Dask
-        if client is not None:
-            client.close()
-    if state != beam.runners.runner.PipelineState.DONE:
-        raise RuntimeError(f"The pipeline ended in the state {state}.")
+    beam_runner.finish(beam, pipeline)
 
 
 def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,

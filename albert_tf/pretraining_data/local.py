@@ -41,12 +41,12 @@ from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of,
     summary_paths)
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
-from albert_tf.pretraining_data.work_folder import WorkFolder
 from albert_tf.progress import Progress
 from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
+from albert_tf.work_folder import WorkFolder
 
 # Part of what an unfinished run is compared by: goes up when records change.
 _VERSION = 1

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+from albert_tf import beam_runner
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, beam_stages, local
@@ -95,8 +96,8 @@ class Beam:
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    monkeypatch.setattr(beam, "_beam", lambda: Beam)
-    monkeypatch.setattr(beam, "_pipeline", lambda *args: Collection([]))
+    monkeypatch.setattr(beam_runner, "package", lambda: Beam)
+    monkeypatch.setattr(beam_runner, "pipeline", lambda *args: Collection([]))
 
     def run_pipeline(package, pipeline, spans, job):
         beam.build(package, pipeline, spans, job)

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data.work_folder import WorkFolder
+from albert_tf.work_folder import WorkFolder
 from tests.helpers import run_python
 
 
@@ -95,7 +95,7 @@ def test_units_of_another_run_are_removed(settings, size, damaged, tmp_path):
 
 def test_two_runs_do_not_share_a_folder(folder):
     code = ("import sys\n"
-            "from albert_tf.pretraining_data.work_folder import WorkFolder\n"
+            "from albert_tf.work_folder import WorkFolder\n"
             "with WorkFolder(sys.argv[1]).claimed({'max_seq_length': 128}, []): pass")
     done = run_python("-c", code, folder.path)
     assert done.returncode and "another run is at work in this folder" in done.stderr
