@@ -75,8 +75,10 @@ def test_a_lock_that_another_run_took_over_is_left_to_it(tmp_path, caplog):
     path = tmp_path / locks.LOCK_FILE
     with locks._remote(str(path), str(tmp_path), "--output_dir", 0.01, 0.02):
         assert json.loads(path.read_text())["process"] == os.getpid()
-        path.write_text('{"id": "other"}')
         while "another run has taken this folder over" not in caplog.text:
+            # Again and again, as the other run renews it: this run may have looked
+            # right before, and be about to write its own.
+            path.write_text('{"id": "other"}')
             time.sleep(0.005)
     assert path.read_text() == '{"id": "other"}'
     path.unlink()

@@ -92,7 +92,9 @@ def test_ctrl_c_ends_the_trainer(tmp_path):
         said = ""
         while "training starts" not in said:
             said += done.stderr.readline()
+            assert done.poll() is None, said
         while not (found := children(done.pid)):
+            assert done.poll() is None, "it ended by itself"
             time.sleep(0.01)
         [child] = found
         done.send_signal(signal.SIGINT)
