@@ -22,7 +22,7 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import pictures
 from albert_tf.cli import script
 from albert_tf.pretraining_data.summary import summary_path
 from benchmarks import benchmark_flags
@@ -142,12 +142,8 @@ def print_results(results: list[dict]) -> None:
 
 def draw(results: list[dict], path: str) -> None:
     """Time and memory over the size of the text."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (time_axes, memory_axes) = pyplot.subplots(1, 2, figsize=(10, 4))
+    figure = pictures.figure(10, 4)
+    time_axes, memory_axes = figure.subplots(1, 2)
     for workers in sorted({row["workers"] for row in results}):
         rows = [row for row in results
                 if row["workers"] == workers and not row.get("reproduce_release")]
@@ -168,10 +164,7 @@ def draw(results: list[dict], path: str) -> None:
     memory_axes.set_ylim(0, 1100)
     memory_axes.axhline(1000, color="gray", linestyle="--", linewidth=1)
     memory_axes.set_title("Memory (limit 1 GB a process)")
-    figure.tight_layout()
-    with files.atomic_write(path) as stream:
-        figure.savefig(stream, format="png", dpi=100)
-    pyplot.close(figure)
+    pictures.save(figure, path)
 
 
 def main(_):

@@ -21,7 +21,7 @@ import os
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, pictures
 from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
@@ -134,13 +134,9 @@ def print_table(results: list[dict]) -> None:
 
 def draw(results: list[dict], path: str) -> None:
     """Held-out losses, and how far each run is from float32 with the first seed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     colours = {"float32": "black", "bfloat16": "tab:red", "float16": "tab:blue"}
-    figure, axes = pyplot.subplots(2, len(LOSSES), figsize=(12, 8))
+    figure = pictures.figure(12, 8)
+    axes = figure.subplots(2, len(LOSSES))
     first = results[0]["heldout"]
     for column, loss in enumerate(LOSSES):
         seeds = sorted({found["seed"] for found in results})
@@ -163,10 +159,7 @@ def draw(results: list[dict], path: str) -> None:
             axis.set_xlabel("step")
             axis.grid(alpha=0.3)
             axis.legend(fontsize=8)
-    figure.tight_layout()
-    with files.atomic_write(path) as stream:
-        figure.savefig(stream, format="png", dpi=100)
-    pyplot.close(figure)
+    pictures.save(figure, path)
 
 
 def chosen_runs() -> list[tuple[str, int]]:

@@ -24,7 +24,7 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, pictures
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -150,13 +150,9 @@ def print_results(rows: list[dict]) -> None:
 
 def draw(rows: list[dict], path: str) -> None:
     """A bar for each setting, in groups of one model, batch and type."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     colors = {"ours": "#9bb7d4", "ours, recomputing": "#4472a8", "hf": "#e8b98d",
               "hf, recomputing": "#d1803a"}
-    figure = Figure(figsize=(9, 1 + 0.3 * len(rows)))
-    FigureCanvasAgg(figure)
+    figure = pictures.figure(9, 1 + 0.3 * len(rows))
     axes = figure.subplots()
     names, places, place = [], [], 0.0
     for index, row in enumerate(rows):
@@ -179,9 +175,7 @@ def draw(rows: list[dict], path: str) -> None:
     axes.set_xlim(0, 1.1 * max(row.get("peak", row.get("more_than")) for row in rows))
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
-    figure.tight_layout()
-    with files.atomic_write(path) as stream:
-        figure.savefig(stream, format="png", dpi=100)
+    pictures.save(figure, path)
 
 
 def write(results: dict) -> None:

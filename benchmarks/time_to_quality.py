@@ -24,7 +24,7 @@ from typing import Any, Mapping, NamedTuple, Optional
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, pictures
 from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
@@ -279,14 +279,9 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 def draw(results: list[dict[str, Any]], path: str) -> None:
     """Held-out losses against operations."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     names = list(dict.fromkeys(result["recipe"] for result in results))
-    figure, axes = pyplot.subplots(1, 2, figsize=(12, 5))
-    for axis, metric in zip(axes, ("masked_lm_loss", "sentence_order_loss")):
+    figure = pictures.figure(12, 5)
+    for axis, metric in zip(figure.subplots(1, 2), ("masked_lm_loss", "sentence_order_loss")):
         for result in results:
             if metric in result:
                 first = result is next(
@@ -298,10 +293,7 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
         axis.set_xlabel("10¹² operations")
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    figure.tight_layout()
-    with files.atomic_write(path) as stream:
-        figure.savefig(stream, format="png", dpi=100)
-    pyplot.close(figure)
+    pictures.save(figure, path)
 
 
 def chosen_runs() -> list[tuple[str, int]]:

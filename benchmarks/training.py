@@ -35,7 +35,7 @@ import time
 import numpy as np
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import pictures
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
 from benchmarks.contestants import (
@@ -179,11 +179,7 @@ def write(path: str, found: dict) -> None:
 
 def draw(results: list[dict], path: str) -> None:
     """Medians of all contestants, setting by setting."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3 * len(results) + 1, 4))
-    FigureCanvasAgg(figure)
+    figure = pictures.figure(3 * len(results) + 1, 4)
     for axes, row in zip(figure.subplots(1, len(results), squeeze=False)[0], results):
         names = list(row["seconds"])
         medians = [row["seconds"][name]["median"] for name in names]
@@ -198,9 +194,7 @@ def draw(results: list[dict], path: str) -> None:
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
     figure.axes[0].set_ylabel("seconds a step, median")
-    figure.tight_layout()
-    with files.atomic_write(path) as stream:
-        figure.savefig(stream, format="png", dpi=100)
+    pictures.save(figure, path)
 
 
 def main(argv):

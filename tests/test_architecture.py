@@ -15,7 +15,7 @@ PACKAGE = ROOT / "albert_tf"
 
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "locks", "parallel", "keyed_random", "progress",
-          "work_folder", "beam_runner"}
+          "work_folder", "beam_runner", "pictures"}
 
 # Folder → folders that it may import, besides the ground and itself.
 MAY_IMPORT = {

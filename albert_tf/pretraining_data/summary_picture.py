@@ -1,8 +1,8 @@
 """A picture of a pretraining data set, for a person to see at a glance."""
 
-import io
 from typing import Any, Mapping, Sequence
 
+from albert_tf import pictures
 from albert_tf.pretraining_data.options import (
     FOLLOWING, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 
@@ -31,13 +31,9 @@ def draw_summary(made: Mapping[str, Any], figures: Mapping[str, str]) -> bytes:
     `made` is InstanceCounts.as_dict, `figures` the counts as text by name
     (summary.figures).
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     # Places by hand: to compute them takes as long as all the drawing.
-    figure = Figure(figsize=(12, 8))
+    figure = pictures.figure(12, 8)
     figure.subplots_adjust(0.07, 0.08, 0.97, 0.89, wspace=0.3, hspace=0.3)
-    FigureCanvasAgg(figure)  # without a display, and without pyplot's global state
     figure.suptitle(f"Pretraining data: {made['instances']:,} instances", fontsize=15)
     axes = figure.subplots(2, 3)
     _draw_lengths(axes[0, 0], made)
@@ -51,9 +47,7 @@ def draw_summary(made: Mapping[str, Any], figures: Mapping[str, str]) -> bytes:
     _draw_shares(axes[1, 2], "Masked n-grams",
                  {f"{n} {'word' if n == '1' else 'words'}": share
                   for n, share in made["ngram_words"].items()}, "share of n-grams")
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=100, pil_kwargs={"compress_level": 1})
-    return stream.getvalue()
+    return pictures.png(figure)
 
 
 def _draw_lengths(axis, made: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional
 
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, pictures
 from albert_tf.errors import InputError
 
 METRICS_FILE = "metrics.jsonl"
@@ -84,10 +84,6 @@ def draw_curves(metrics_path: str, image_path: str,
 
     `levels` are horizontal lines, such as baselines: metric → label → value.
     """
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(
         name for row in rows for name in row if name not in ("step", "split")))
@@ -95,8 +91,8 @@ def draw_curves(metrics_path: str, image_path: str,
         return
     columns = min(3, len(names))
     lines = -(-len(names) // columns)
-    figure, axes = pyplot.subplots(
-        lines, columns, figsize=(5 * columns, 3.2 * lines), squeeze=False)
+    figure = pictures.figure(5 * columns, 3.2 * lines)
+    axes = figure.subplots(lines, columns, squeeze=False)
     for axis, name in zip(axes.flat, names):
         for split, style in (("train", "-"), ("eval", "o-")):
             points = [(r["step"], r[name]) for r in rows
@@ -113,7 +109,4 @@ def draw_curves(metrics_path: str, image_path: str,
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(names):]:
         axis.axis("off")
-    figure.tight_layout()
-    with files.atomic_write(image_path) as stream:
-        figure.savefig(stream, format="png", dpi=100)
-    pyplot.close(figure)
+    pictures.save(figure, image_path)

@@ -65,11 +65,11 @@ def test_other_lines_that_are_no_rows_stop(line, tmp_path):
 
 
 def test_curves_are_an_image_of_all_metrics(tmp_path, monkeypatch):
-    from matplotlib import image, pyplot
+    from matplotlib import axes, image
 
     titles = []
     monkeypatch.setattr(
-        pyplot.Axes, "set_title", lambda axis, title: titles.append(title))
+        axes.Axes, "set_title", lambda axis, title: titles.append(title))
     log = MetricsLog(str(tmp_path))
     for step in (10, 20):
         log.write(step, "train", {"masked_lm_loss": 3 - step / 20, "rate": 0.1})
