@@ -2,12 +2,14 @@ r"""Converts an ALBERT from one format into another, with heads, labels and toke
 
     python convert_checkpoint.py --input=albert-base-v2 --output=albert --format=tf1
     python convert_checkpoint.py --input=runs/sst-2 --output=sst-2 --format=hf
+    python convert_checkpoint.py --input=runs/base --output=vectors \
+        --format=sentence_transformers
     python convert_checkpoint.py --input=albert_base/model.ckpt-best \
         --output=preset --format=keras_hub --encoder_only
 
 The input is whatever `albert_tf.load` takes: a checkpoint or folder of the release, of
-a run here, of Hugging Face, keras-hub or tf-models, a SavedModel, a module of TensorFlow
-Hub. The report names every tensor that was dropped, and why. Numbers are not changed;
+a run here, of Hugging Face, keras-hub, tf-models or sentence-transformers, a SavedModel,
+a module of TensorFlow Hub. The report names every tensor that was dropped, and why. Numbers are not changed;
 what a format cannot express is refused. TensorFlow is not loaded.
 """
 
@@ -38,6 +40,14 @@ flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
 flags.DEFINE_bool(
     "optimizer_state", False, "For tf1: write LAMB's moments and the step too, zeros "
     "where the input has none, so that training can go on from it.")
+flags.DEFINE_string(
+    "pooling", "", "For sentence_transformers: which of the pieces' vectors make the "
+    "text's: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several "
+    "separated by commas, or pooled, the release's pooler; default: the input's own, "
+    "else mean.")
+flags.DEFINE_integer(
+    "max_seq_length", 0, "For sentence_transformers: pieces of a text; default: as in "
+    "training, else all that the model has positions for.", lower_bound=0)
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 
@@ -51,7 +61,8 @@ def main(argv):
     report = convert(
         FLAGS.input, FLAGS.output, FLAGS.format, _config(), head=FLAGS.head,
         encoder_only=FLAGS.encoder_only, dtype=FLAGS.dtype,
-        optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan)
+        optimizer_state=FLAGS.optimizer_state, allow_nan=FLAGS.allow_nan,
+        pooling=FLAGS.pooling, max_seq_length=FLAGS.max_seq_length)
     for line in report.summary().splitlines():
         logging.info("%s", line)
     logging.info("Wrote %s.", FLAGS.output)

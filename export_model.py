@@ -136,7 +136,7 @@ def _export(loaded, task, head, tokenizer):
         export.export_order(model, **where, text=text(
             text_tasks.Texts, labels=text_tasks.ORDER_LABELS, pairs=True))
     else:
-        export.export_vectors(model, **where, text=text(
+        export.export_vectors(model, **where, sentence=loaded.sentence, text=text(
             text_tasks.Vectors, pairs=pairs))
 
 

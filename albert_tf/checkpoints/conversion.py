@@ -5,17 +5,19 @@ import os
 
 from albert_tf import files
 from albert_tf.checkpoints import (
-    formats, huggingface, keras_hub, model_card, neutral, release, tf_models)
+    formats, huggingface, keras_hub, model_card, neutral, release,
+    sentence_transformers, tf_models)
 from albert_tf.checkpoints.neutral import Report
 from albert_tf.errors import InputError
 
 FORMATS = {module.NAME: module for module in (
-    release, huggingface, keras_hub, tf_models)}
+    release, huggingface, keras_hub, tf_models, sentence_transformers)}
 
 
 def convert(input: str, output: str, format: str, config: formats.Config = None,
             head: str = "", encoder_only: bool = False, dtype: str = "float32",
-            optimizer_state: bool = False, allow_nan: bool = False) -> Report:
+            optimizer_state: bool = False, allow_nan: bool = False, pooling: str = "",
+            max_seq_length: int = 0) -> Report:
     """Writes the model that a path holds as a new folder of another format.
 
         report = convert("runs/sst-2", "sst-2-hf", "hf")
@@ -27,18 +29,22 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     Args:
       input: any path that `load` takes.
       output: a folder that is not there yet.
-      format: one of FORMATS: tf1, hf, keras_hub, tf_models.
+      format: one of FORMATS: tf1, hf, keras_hub, tf_models, sentence_transformers.
       config, head: as for `load`.
       encoder_only: leave the heads out.
       dtype: of the numbers in a file of "hf": float32, bfloat16 or float16.
       optimizer_state: for "tf1", the optimizer's moments and the step go along.
       allow_nan: accept weights that are NaN or infinite.
+      pooling, max_seq_length: for "sentence_transformers", as its `with_modules`.
     """
     if format not in FORMATS:
         raise InputError(f"format '{format}' is not known; give one of "
                          f"{', '.join(FORMATS)}.")
     for name, given, of in (("dtype", dtype != "float32", "hf"),
-                            ("optimizer_state", optimizer_state, "tf1")):
+                            ("optimizer_state", optimizer_state, "tf1"),
+                            ("pooling", pooling, sentence_transformers.NAME),
+                            ("max_seq_length", max_seq_length,
+                             sentence_transformers.NAME)):
         if given and format != of:
             raise InputError(f"{name} goes with the format {of} alone; leave it out.")
     if files.exists(output):
@@ -52,6 +58,11 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
             found, tensors=neutral.finite(found.tensors, found.source))
     target = FORMATS[format]
     try:
+        if target is sentence_transformers:
+            found = target.with_modules(found, pooling, max_seq_length)
+        elif "sentence" in found.facts:
+            found.report.notes.append(f"how a text's vector comes of its pieces' "
+                                      f"({found.facts['sentence']}) is not written")
         found = target.check(found)
     except InputError as error:
         raise InputError(f"{found.source}: {error}") from error

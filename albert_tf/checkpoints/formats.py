@@ -7,14 +7,15 @@ from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
 from albert_tf.checkpoints import (
-    hub, huggingface, keras_hub, release, tf_models, tokenizer_files)
+    hub, huggingface, keras_hub, release, sentence_transformers, tf_models,
+    tokenizer_files)
 from albert_tf.checkpoints.neutral import ROOT_HEADS, Checkpoint
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Asked in this order.
-_FORMATS = (huggingface, keras_hub, release, tf_models)
+_FORMATS = (sentence_transformers, huggingface, keras_hub, release, tf_models)
 # Files that are there in half a model → what is not.
 _HALVES = (
     (r"(model|pytorch_model|tf_model).*\.(safetensors|bin|index\.json|h5)", "its config.json"),
@@ -26,8 +27,8 @@ _HALVES = (
 _KNOWN = (
     "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
     "Face (config.json and model.safetensors, pytorch_model.bin or tf_model.h5), of "
-    "keras-hub (config.json and model.weights.h5), of tf-models (ckpt-*), a SavedModel or a "
-    "TensorFlow Hub module (saved_model.pb)")
+    "keras-hub (config.json and model.weights.h5), of sentence-transformers (modules.json), "
+    "of tf-models (ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
@@ -57,7 +58,7 @@ def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
         if known.recognise(path):
             found = known.read(path, config_of(config),
                                **({"head": head} if known is release else {}))
-            vocabulary = tokenizer_files.find(
+            vocabulary = found.vocabulary or tokenizer_files.find(
                 path if files.is_folder(path) else os.path.dirname(path))
             if vocabulary:
                 tokenizer_files.check(vocabulary, found.config.vocab_size)
@@ -77,7 +78,8 @@ def is_foreign(path: str) -> bool:
     path = _whole(os.fspath(path))
     if hub.is_hub(path):
         return True
-    if huggingface.recognise(path) or keras_hub.recognise(path):
+    if any(each.recognise(path) for each in (
+            sentence_transformers, huggingface, keras_hub)):
         return True
     try:
         return tf_models.recognise(path) or release.is_foreign(path)

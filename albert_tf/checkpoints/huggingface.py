@@ -80,8 +80,11 @@ def _rows(shapes: Mapping[str, neutral.Shape], prefix: str) -> list[Row]:
 
 
 def recognise(folder: str) -> bool:
-    return any(files.exists(os.path.join(folder, name)) for name in _WEIGHTS) and (
-        files.exists(os.path.join(folder, CONFIG)))
+    return has_weights(folder) and files.exists(os.path.join(folder, CONFIG))
+
+
+def has_weights(folder: str) -> bool:
+    return any(files.exists(os.path.join(folder, name)) for name in _WEIGHTS)
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:

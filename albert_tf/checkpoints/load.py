@@ -7,6 +7,7 @@ import tf_keras
 
 from albert_tf.checkpoints import formats, neutral, tokenizer_files
 from albert_tf.checkpoints.neutral import Checkpoint, Report
+from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.models import AlbertForConditionalSpans, AlbertWithHeads
@@ -24,6 +25,8 @@ class Loaded:
       report: every tensor: matched, dropped with the reason, missing.
       heads: the checkpoint's → the width of their outputs.
       settings: of a model that was fine-tuned here, its task.json; {} for others.
+      sentence: of a folder of sentence-transformers, how a text's vector comes of its
+        pieces'.
     """
 
     format: str
@@ -34,6 +37,7 @@ class Loaded:
     report: Report
     heads: Mapping[str, int] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    sentence: Optional[Sentence] = None
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
@@ -46,7 +50,7 @@ def load(path: str, config: formats.Config = None, head: str = "",
         checkpoint.vocabulary)
     return Loaded(checkpoint.format, checkpoint.config, model, tokenizer,
                   checkpoint.labels, checkpoint.report, checkpoint.heads,
-                  checkpoint.facts.get("task") or {})
+                  checkpoint.facts.get("task") or {}, checkpoint.facts.get("sentence"))
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:

@@ -12,7 +12,7 @@ from albert_tf.checkpoints.neutral import Checkpoint
 
 FILE = "README.md"
 _LIBRARY = {"hf": "transformers", "keras_hub": "keras-hub", "tf_models": "tf-keras",
-            "tf1": "tensorflow"}
+            "tf1": "tensorflow", "sentence_transformers": "sentence-transformers"}
 # Head → the hub's pipeline for it; multiple choice has none.
 _PIPELINES = {"classification": "text-classification",
               "token_classification": "token-classification",
@@ -34,7 +34,8 @@ def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
     task = checkpoint.facts.get("task") or {}
     pipeline = next((_PIPELINES[head] for head in (
         "classification", "token_classification", "spans", "masked_lm")
-        if head in checkpoint.heads), "feature-extraction")
+        if head in checkpoint.heads), "sentence-similarity" if (
+            format == "sentence_transformers") else "feature-extraction")
     found: dict[str, Any] = {
         "library_name": _LIBRARY[format], "pipeline_tag": pipeline, "tags": ["albert"]}
     for key in ("license", "language", "base_model", "datasets"):
@@ -78,7 +79,7 @@ def text(checkpoint: Checkpoint, format: str, name: str) -> str:
             lines += ["keras-hub's tokenizer neither lower-cases nor removes accents: "
                       "clean text before, for example with "
                       "`albert_tf.tokenization.cleaning.preprocess_text`.", ""]
-        elif format == "hf":
+        elif format in ("hf", "sentence_transformers"):
             lines += ["`tokenizer.json` cuts text as Google's release does, but where "
                       "a piece ends in a digit and a comma inside a number, which the "
                       "release cuts again.", ""]

@@ -19,11 +19,13 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints.load import Loaded
+from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
+from albert_tf.serving import vectors
 from albert_tf.serving.server import (
     IDS_SIGNATURE, LABELS_FILE, SIGNATURE, TOKENIZE_SIGNATURE)
 from albert_tf.serving.text_tasks import TextTask
@@ -98,19 +100,15 @@ def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
 
 
 def export_vectors(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
-                   text: Optional[TextTask] = None) -> None:
+                   text: Optional[TextTask] = None,
+                   sentence: Optional[Sentence] = None) -> None:
     """As export_classifier, for an AlbertModel: outputs are `mean` [B, H], over the
-    pieces of each sequence, and `pooled` [B, H] if there is a pooler."""
+    pieces of each sequence, and `pooled` [B, H] if there is a pooler; with `sentence`,
+    of a folder of sentence-transformers, `embedding` instead."""
     def outputs(features, computation):
-        given = model(features, padding_is_read=False, computation=computation)
-        mask = tf.cast(features["input_mask"], tf.bool)[..., tf.newaxis]
-        pieces = tf.where(mask, tf.cast(given["sequence_output"], tf.float32), 0.0)
-        found = {"mean": tf.math.divide_no_nan(
-            tf.reduce_sum(pieces, axis=1),
-            tf.reduce_sum(tf.cast(mask, tf.float32), axis=1))}
-        if "pooled_output" in given:
-            found["pooled"] = given["pooled_output"]
-        return found
+        return vectors.of(
+            model(features, padding_is_read=False, computation=computation),
+            features["input_mask"], sentence)
 
     _export(model, outputs, _INPUTS, export_dir, dtype, {}, text)
 

@@ -23,6 +23,7 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadExample
 from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
+from albert_tf.serving import vectors
 from albert_tf.serving.text_tasks import ORDER_LABELS
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -141,16 +142,16 @@ class Order(Head):
 
 
 class Vectors(Head):
-    """A text or pair as two vectors: the pooled output, and the mean over pieces."""
+    """A text or pair as vectors: the pooled output and the mean over pieces; of a
+    folder of sentence-transformers the one that it defines."""
+
+    def __init__(self, loaded):
+        super().__init__(loaded)
+        self.sentence = loaded.sentence
 
     def outputs(self, features):
-        found = self.encoded(features)
-        mask = tf.cast(features["input_mask"], tf.bool)[..., tf.newaxis]
-        pieces = tf.where(mask, tf.cast(found["sequence_output"], tf.float32), 0.0)
-        mean = tf.reduce_sum(pieces, axis=1) / tf.reduce_sum(
-            tf.cast(mask, tf.float32), axis=1)
-        return {"mean": mean} | ({"pooled": found["pooled_output"]}
-                                 if "pooled_output" in found else {})
+        return vectors.of(
+            self.encoded(features), features["input_mask"], self.sentence)
 
     def answer(self, outputs):
         return {name: outputs[name].tolist() for name in sorted(outputs, reverse=True)}

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 
+import albert_tf
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
@@ -16,10 +17,12 @@ from tests import peers
 from tests.checkpoints.test_convert import TINY, stored
 from tests.golden.interop import FIXTURE_FOLDERS, case, config
 from tests.helpers import FIXTURES, SHARED
+from tests.serving import tiny_models
 
 pytestmark = pytest.mark.peers
 FORMAT = {"transformers5": "hf", "transformers4": "hf", "keras_hub": "keras_hub",
           "tf_models": "tf_models"}
+TEXTS = ["It is.", "", "The first text of them is long. " * 8, "Größe, schön", "x"]
 
 
 def compare(peer, jobs, tmp_path):
@@ -42,7 +45,7 @@ def compare(peer, jobs, tmp_path):
                                        err_msg=f"{folder}: {name}")
 
 
-@pytest.mark.parametrize("peer", peers.PEERS)
+@pytest.mark.parametrize("peer", FORMAT)
 def test_models(peer, tmp_path):
     if not peers.python_of(peer).exists():
         pytest.skip("python -m tests.peers makes the environments")
@@ -92,3 +95,25 @@ def test_ids_of_wikipedia(peer, tmp_path):
     expected = load(path).tokenizer.encode_batch(lines)
     differing = [line for line, a, b in zip(lines, found, expected) if a != b]
     assert len(found) == len(lines) and len(differing) <= MAY_DIFFER, differing
+
+
+def test_vectors_of_sentence_transformers(tmp_path):
+    """Ours there, and theirs here."""
+    peer = "sentence_transformers"
+    if not peers.python_of(peer).exists():
+        pytest.skip("python -m tests.peers makes the environments")
+    source = tiny_models.write(tmp_path / "tf1", "pretrained")
+    written = {"mean": {}, "pooled": {"pooling": "pooled", "max_seq_length": 12},
+               "several": {"pooling": "lasttoken,cls,max"}}
+    for name, options in written.items():
+        convert(source, str(tmp_path / name), peer, **options)
+    convert(source, str(tmp_path / "hf"), "hf")
+    peers.run(peer, peers.PEERS[peer], "--save", tmp_path / "hf", tmp_path / "theirs")
+    convert(str(tmp_path / "theirs-all"), str(tmp_path / "back"), peer)
+    folders = [tmp_path / name for name in (*written, "theirs", "theirs-all", "back")]
+    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
+    peers.run(peer, peers.PEERS[peer], tmp_path / "texts.json", *folders)
+    for folder in folders:
+        found = [answer["embedding"] for answer in albert_tf.load(folder).predict(TEXTS)]
+        expected = json.loads((folder / "vectors.json").read_text())
+        np.testing.assert_allclose(found, expected, atol=1e-5, err_msg=folder.name)

@@ -17,7 +17,8 @@ HERE = pathlib.Path(__file__).parent
 ENVIRONMENTS = pathlib.Path(os.environ.get("ALBERT_TF_PEERS", ROOT / ".peers"))
 # Environment → the script that reads with it; its packages are in NAME.txt.
 PEERS = {"transformers5": "read_transformers.py", "transformers4": "read_transformers.py",
-         "keras_hub": "read_keras_hub.py", "tf_models": "read_tf_models.py"}
+         "keras_hub": "read_keras_hub.py", "tf_models": "read_tf_models.py",
+         "sentence_transformers": "read_sentence_transformers.py"}
 
 
 def python_of(peer: str) -> pathlib.Path:
