@@ -25,6 +25,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.serving import text_inputs
 
 FLAGS = flags.FLAGS
 
@@ -47,32 +48,11 @@ flags.DEFINE_integer("batch_size", 32, "Sequences that are computed together.",
 
 def _inputs(words: list[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Inputs, each with what its answer begins with."""
-    path = FLAGS.input_file
-    if path is None:
+    if FLAGS.input_file is None:
         yield words[0] if len(words) == 1 else words, {}
         return
-    is_json = path.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json"))
-    for number, line in _typed() if path == "-" else files.read_lines(path):
-        if not is_json and not (path == "-" and line.startswith("{")):
-            first, tab, second = line.partition("\t")
-            yield (first, second) if tab else line, {}
-        elif line.strip():
-            value = files.parse_json(line, path, "each line must hold one JSON object",
-                                     number)
-            if not isinstance(value, dict):
-                raise InputError(f"{path}, line {number}: holds no JSON object.")
-            kept = {"id": value.pop("id")} if "id" in value else {}
-            yield value, kept
-
-
-def _typed() -> Iterator[tuple[int, str]]:
-    """Lines of the standard input."""
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield number, line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise files.not_utf8("The standard input", number, error.start + 1,
-                                 error.reason) from error
+    for given, kept, _ in text_inputs.read(FLAGS.input_file):
+        yield given, kept
 
 
 def _readable(given: Any, answer: dict[str, Any]) -> str:
@@ -114,13 +94,13 @@ def main(argv):
         not path and sys.stdout.isatty())
     kept: list[tuple[Any, dict[str, Any]]] = []
 
-    def inputs():
+    def asked():
         for given, beside in _inputs(words):
             kept.append((given, beside))
             yield given
 
     answers = model.stream(
-        inputs(), task=FLAGS.task, top_k=FLAGS.top_k, batch_size=FLAGS.batch_size,
+        asked(), task=FLAGS.task, top_k=FLAGS.top_k, batch_size=FLAGS.batch_size,
         # Who types, or follows a log, waits for each answer.
         held=1 if FLAGS.input_file == "-" else 1024)
 

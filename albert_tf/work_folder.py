@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, BinaryIO, Iterator, Mapping
+from typing import Any, BinaryIO, Iterable, Iterator, Mapping
 
 import google_crc32c
 
@@ -37,6 +37,12 @@ def has_sum(path: str, expected: list[int]) -> bool:
     return total == expected
 
 
+def state_of(paths: Iterable[str]) -> list[list]:
+    """What shows that one of these files was changed, as `inputs` of a WorkFolder."""
+    return [[path, *((files.size(path), os.stat(path).st_mtime_ns)
+                     if not files.is_remote(path) else ())] for path in paths]
+
+
 @dataclasses.dataclass
 class FileSum:
     """A file while it is written; `sum` is [size, CRC-32C] of what it holds."""
@@ -60,6 +66,24 @@ class WorkFolder:
     """
 
     path: str
+
+    @classmethod
+    def beside(cls, output: str, work_dir: str | None, others: Iterable[str]
+               ) -> "WorkFolder":
+        """By default the output's name and ".unfinished"; refuses a `work_dir` in which
+        one of the `others`, or the output, lies."""
+        if not work_dir and files.is_remote(output):
+            raise InputError(
+                f"--work_dir is missing: {output} is not on this machine; give a local "
+                "folder for unfinished work, with room for all records.")
+        work_dir = work_dir or f"{output}.unfinished"
+        inside = os.path.join(os.path.realpath(work_dir), "")
+        for path in (output, *others):
+            if os.path.join(os.path.realpath(path), "").startswith(inside):
+                raise InputError(
+                    f"--work_dir: {work_dir} is removed in the end, but {path} lies in "
+                    "it; give a folder of its own.")
+        return cls(work_dir)
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)

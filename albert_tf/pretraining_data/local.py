@@ -46,7 +46,7 @@ from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
-from albert_tf.work_folder import WorkFolder
+from albert_tf.work_folder import WorkFolder, state_of
 
 # Part of what an unfinished run is compared by: goes up when records change.
 _VERSION = 1
@@ -190,11 +190,8 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     encoder = PieceEncoder(tokenizer, options.word_start)
     check_room(options, encoder, text_bytes, folder.path)
     worker = Worker(options, encoder, folder)
-    # What shows that an input file was changed.
-    state = [[path, *((files.size(path), os.stat(path).st_mtime_ns)
-                      if not files.is_remote(path) else ())]
-             for path in options.input_files]
-    with folder.claimed(_settings(options, tokenizer), state) as resumed:
+    with folder.claimed(_settings(options, tokenizer),
+                        state_of(options.input_files)) as resumed:
         if resumed:
             logging.info("Resuming the unfinished run in %s.", folder.path)
         try:
@@ -283,20 +280,10 @@ def _publish(options: DataOptions, folder: WorkFolder,
 
 
 def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
-    """Where unfinished work lies: beside the first output, unless a folder is given."""
-    first = options.output_files[0]
-    if not work_dir and files.is_remote(first):
-        raise InputError(
-            f"--work_dir is missing: {first} is not on this machine; give a local "
-            "folder for unfinished work, with room for all records.")
-    work_dir = work_dir or f"{first}.unfinished"
-    inside = os.path.join(os.path.realpath(work_dir), "")
-    for path in (*options.input_files, *options.output_files, *summary_paths(options)):
-        if os.path.realpath(path).startswith(inside):
-            raise InputError(
-                f"--work_dir: {work_dir} is removed in the end, but {path} lies in it; "
-                "give a folder of its own.")
-    return WorkFolder(work_dir)
+    """Where unfinished work lies."""
+    first, *others = options.output_files
+    return WorkFolder.beside(first, work_dir, (
+        *options.input_files, *others, *summary_paths(options)))
 
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:

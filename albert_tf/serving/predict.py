@@ -23,14 +23,14 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadExample
 from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
-from albert_tf.serving import vectors
+from albert_tf.serving import text_inputs, vectors
 from albert_tf.serving.text_tasks import ORDER_LABELS
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 MASK = "[MASK]"
 _STREAMED = 1024  # texts that are held at a time
-_COMPUTATION = Computation(skip_padding=True)
+COMPUTATION = Computation(skip_padding=True)
 Answer = dict[str, Any]
 
 
@@ -107,7 +107,7 @@ class Head:
         raise NotImplementedError
 
     def encoded(self, features, **options):
-        return self.bert(features, computation=_COMPUTATION, padding_is_read=False,
+        return self.bert(features, computation=COMPUTATION, padding_is_read=False,
                          **options)
 
     def pooled(self, features):
@@ -310,7 +310,7 @@ class UnanswerableQuestions(Questions):
     inputs = (*Head.inputs, "p_mask")
 
     def outputs(self, features):
-        return dict(self.model(features, computation=_COMPUTATION))
+        return dict(self.model(features, computation=COMPUTATION))
 
 
 class Tags(Head):
@@ -439,18 +439,8 @@ class Model(loading.Loaded):
         """An input, checked and tokenized."""
         if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
             raise InputError(f"top_k is {top_k!r}; give 1 to {self.config.vocab_size}.")
-        words = (given,) if isinstance(given, str) else given
         head = self.head(task or self._task_of(given))
-        if isinstance(words, (tuple, list)):
-            most = len(head.names)
-            # Options are the words behind passage and question.
-            if "options" in head.names and len(words) >= most:
-                words = [*words[:most - 1], words[most - 1:]]
-            if len(words) > most:
-                raise InputError(f"there are {len(words)} texts, but the model takes "
-                                 f"{' and '.join(head.names)}.")
-            given = dict(zip(head.names, words))
-        return head.request(_checked(given, head), top_k)
+        return head.request(text_inputs.named(given, head.names, head.optional), top_k)
 
     def _task_of(self, given: Any) -> str:
         tasks = self.tasks()
@@ -481,32 +471,6 @@ class Model(loading.Loaded):
         if task not in made:
             made[task] = tasks[task](self)
         return made[task]
-
-
-def _checked(given: Any, head: Head) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"it is {given!r:.40}, not a text, nor an object of "
-                         f"{', '.join(head.names)}.")
-    unknown = [name for name in given if name not in head.names]
-    if unknown:
-        raise InputError(f"there is no input '{unknown[0]}': the model takes "
-                         f"{', '.join(head.names)}.")
-    for name in head.names:
-        value = given.get(name)
-        if value is None and name in head.optional:
-            continue
-        if value is None:
-            raise InputError(f"'{name}' is missing: the model takes "
-                             f"{', '.join(head.names)}.")
-        if name == "options":
-            good = isinstance(value, (list, tuple)) and len(value) > 1 and all(
-                isinstance(option, str) for option in value)
-        else:
-            good = isinstance(value, str)
-        if not good:
-            raise InputError(f"'{name}' is {value!r:.40}, not " + (
-                "a list of two texts or more." if name == "options" else "a text."))
-    return given
 
 
 def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
