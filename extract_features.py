@@ -22,7 +22,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.serving import feature_job, text_inputs
+from albert_tf.serving import feature_job, feature_options, text_inputs
 
 FLAGS = flags.FLAGS
 
@@ -65,7 +65,7 @@ def main(argv):
         raise InputError(
             f"'{argv[1]}' is not a flag: flags are written --name=value, and a value "
             "with spaces in quotes. (Words after a -- are options of --runner.)")
-    options = feature_job.Options(
+    options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
         FLAGS.batch_size)
     typed = FLAGS.input_file == text_inputs.STANDARD_INPUT

@@ -8,20 +8,19 @@ parts are joined where the pipeline was started.
 
 import dataclasses
 import logging
-from typing import Callable, Iterator, Sequence
+from typing import Any, Callable, Iterator, Sequence
 
 from albert_tf import beam_runner
-from albert_tf.serving.feature_job import Job, Task, Unit
 from albert_tf.work_folder import WorkFolder
 
 
-def prepared(runner: str, runner_options: Sequence[str], tasks: Sequence[Task]
-             ) -> Callable[[Job], None]:
+def prepared(runner: str, runner_options: Sequence[str], tasks: Sequence[tuple]
+             ) -> Callable[[Any], None]:
     """What does a job's tasks on a runner, whose name and options are checked."""
     beam = beam_runner.package()
     pipeline = beam_runner.pipeline(beam, runner, runner_options, len(tasks))
 
-    def run(job: Job) -> None:
+    def run(job) -> None:
         build(beam, pipeline, tasks, dataclasses.replace(
             job, model=beam_runner.absolute(job.model),
             folder=WorkFolder(beam_runner.absolute(job.folder.path))))
@@ -31,7 +30,7 @@ def prepared(runner: str, runner_options: Sequence[str], tasks: Sequence[Task]
     return run
 
 
-def build(beam, pipeline, tasks: Sequence[Task], job: Job) -> None:
+def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
     """Joins the steps to a pipeline; `beam` is the package apache_beam."""
     from apache_beam.ml.inference import base
 
@@ -43,7 +42,7 @@ def build(beam, pipeline, tasks: Sequence[Task], job: Job) -> None:
 
             return features.load(job.model, job.options)
 
-        def run_inference(self, batch: Sequence[Unit], model, inference_args=None
+        def run_inference(self, batch, model, inference_args=None
                           ) -> Iterator[base.PredictionResult]:
             for unit in batch:
                 yield base.PredictionResult(

@@ -10,7 +10,7 @@ from albert_tf.checkpoints.load import Loaded
 from albert_tf.checkpoints.sentence_transformers import POOLED
 from albert_tf.serving import predict, vectors
 from albert_tf.serving.feature_files import Row
-from albert_tf.serving.feature_job import EMBEDDING, PIECES, Options
+from albert_tf.serving.feature_options import EMBEDDING, PIECES, Options
 from albert_tf.serving.text_inputs import Input
 
 _VECTORS = "piece_vectors"
