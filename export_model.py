@@ -27,7 +27,7 @@ flags.DEFINE_string("spm_model_file", None, "SentencePiece model, where the fold
 flags.DEFINE_bool("do_lower_case", True, "Whether that vocabulary is of lower case.")
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
                   "Of products and activations.")
-_TASKS = ("classify", "answer", "choose", "order", "embed")
+_TASKS = ("classify", "tag", "answer", "choose", "order", "embed")
 flags.DEFINE_enum("task", None, _TASKS, "What the SavedModel does; default: what the "
                   "model's head is for, else embed.")
 flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; default: "
@@ -35,7 +35,7 @@ flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; d
 _SIZES = {
     "max_seq_length": "Pieces of a sequence; default: as in training, else all that "
                       "the model has positions for.",
-    "doc_stride": "answer: pieces from one window's start to the next.",
+    "doc_stride": "answer, tag: pieces from one window's start to the next.",
     "max_query_length": "answer: pieces that are kept of a question.",
     "n_best_size": "answer: starts and ends of a window that are tried (SQuAD 1.1).",
     "max_answer_length": "answer: pieces of the longest answer.",
@@ -45,8 +45,9 @@ for _name, _help in _SIZES.items():
 finetuning_flags.define_export_flags()
 flags.mark_flag_as_required("export_dir")
 # Task → the heads that do it.
-_HEADS = {"classify": ("classification",), "choose": ("multiple_choice",),
-          "answer": ("conditional_spans", "spans"), "order": ("sentence_order",)}
+_HEADS = {"classify": ("classification",), "tag": ("token_classification",),
+          "choose": ("multiple_choice",), "answer": ("conditional_spans", "spans"),
+          "order": ("sentence_order",)}
 
 
 def main(argv):
@@ -88,11 +89,12 @@ def _tokenizer(loaded):
         raise InputError(
             f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
             "or --vocab_file.")
-    return made if made and finetuning_flags.takes_text(made) else None
+    return made if FLAGS.export_text else None
 
 
 def _export(loaded, task, head, tokenizer):
-    from albert_tf.serving import export, text_spans, text_tasks
+    from albert_tf.finetuning.tasks import tagging_scoring
+    from albert_tf.serving import export, text_spans, text_tags, text_tasks
 
     kept = loaded.settings.get("flags", {})
     sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
@@ -123,6 +125,12 @@ def _export(loaded, task, head, tokenizer):
         labels = labels or [str(i) for i in range(count)] * (count > 1)
         export.export_classifier(model, labels=labels, **where, text=text(
             text_tasks.Texts, labels=labels, pairs=pairs))
+    elif task == "tag":
+        labels = labels or [str(i) for i in range(loaded.heads[head])]
+        export.export_tagger(model, labels=labels, **where, text=text(
+            text_tags.Tags, labels=labels, split=kept.get("split_words"),
+            scheme=kept.get("scheme") or tagging_scoring.scheme_of_labels(labels),
+            **of("doc_stride")))
     elif task == "choose":
         labels = labels or list("ABCD")
         export.export_choices(model, labels=labels, **where, text=text(

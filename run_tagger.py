@@ -48,8 +48,7 @@ flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
-flags.DEFINE_string("export_dir", None,
-                    "Folder for a SavedModel of the best checkpoint.")
+finetuning_flags.define_export_flags()
 flags.DEFINE_enum(
     "data_format", "auto", ["auto", *tagging_readers.FORMATS], "Of the files; auto: by "
     "their names, .conllu, .jsonl or .json, else CoNLL's columns.")
@@ -192,10 +191,14 @@ class Tagging(FineTuningTask):
         logging.info("Wrote %s.", ", ".join(paths))
 
     def export(self, model, metrics):
-        from albert_tf.serving import export
+        from albert_tf.serving import export, text_tags
 
         export.export_tagger(
-            model, FLAGS.export_dir, self.task.labels, FLAGS.dtype)
+            model, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
+            text=finetuning_flags.of_text(
+                text_tags.Tags, self.settings.tokenizer, labels=self.task.labels,
+                scheme=self.task.scheme, split=self.task.reading.split,
+                doc_stride=FLAGS.doc_stride))
 
 
 def _words(examples) -> int:

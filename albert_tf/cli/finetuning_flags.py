@@ -105,15 +105,7 @@ def define_export_flags() -> None:
 
 def of_text(task: Callable[..., Any], made: FullTokenizer, **options: Any) -> Any:
     """A task of serving.text_tasks, None where the export takes ids alone."""
-    return task(made, FLAGS.max_seq_length, **options) if takes_text(made) else None
-
-
-def takes_text(made: FullTokenizer) -> bool:
-    """Whether an export with this tokenizer can and is to take text."""
-    if FLAGS.export_text and not made.strip_accents:
-        logging.warning("The SavedModel takes ids alone: text that keeps its accents "
-                        "(--nostrip_accents) cannot be cleaned in the graph yet.")
-    return FLAGS.export_text and made.strip_accents
+    return task(made, FLAGS.max_seq_length, **options) if FLAGS.export_text else None
 
 
 # Field of a recipe → its flag, where tasks agree.

@@ -66,10 +66,10 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
 
 
 def export_tagger(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
-                  dtype: str = "float32") -> None:
+                  dtype: str = "float32", text: Optional[TextTask] = None) -> None:
     """As export_classifier, for an AlbertForTokenClassification: `logits` and
     `probabilities` [B, S, K], of every piece. A word's are those of its first piece."""
-    export_classifier(model, export_dir, labels, dtype, head="token_classification")
+    export_classifier(model, export_dir, labels, dtype, "token_classification", text)
 
 
 def export_choices(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
@@ -131,6 +131,8 @@ def model_of(loaded: Loaded, head: str) -> tf_keras.Model:
         return loaded.model
     model = {
         "classification": lambda: models.AlbertForSequenceClassification(config, count),
+        "token_classification": lambda: models.AlbertForTokenClassification(
+            config, count),
         "multiple_choice": lambda: models.AlbertForMultipleChoice(config),
         "spans": lambda: models.AlbertForSpans(config),
         "": lambda: AlbertModel(config),

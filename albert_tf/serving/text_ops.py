@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import files
+from albert_tf.finetuning.tasks import squad_alignment
 from albert_tf.serving import unigram_ops
 from albert_tf.serving.server import TOKENIZER_FILE, tensorflow_text
 from albert_tf.tokenization import cleaning, tokenizer_json, wordpiece_tokenizer
@@ -116,7 +117,7 @@ _PAGES = [
             if code not in _SURROGATES) for first in range(0, _CODES, _PAGE)]
 
 
-def _of_characters(function: Callable[[str], int]) -> Table:
+def of_characters(function: Callable[[str], int]) -> Table:
     """A table of the code points."""
     values = np.zeros(_CODES, np.int32)
     for page in filter(None, _PAGES):
@@ -158,7 +159,7 @@ def _case_classes() -> Table:
             return _CASED
         return _IGNORED if f"A{char}Σ".lower()[-1] == "ς" else _OTHER
 
-    return _of_characters(of)
+    return of_characters(of)
 
 
 def _lower_sigmas(chars: Flat, context: tf.Tensor) -> tf.Tensor:
@@ -209,16 +210,17 @@ def rows_from(ragged: tf.RaggedTensor, first: tf.Tensor, counts: tf.Tensor
 @functools.lru_cache(maxsize=None)
 def is_space() -> Table:
     """Of the code points: what str.strip takes away."""
-    return _of_characters(str.isspace)
+    return of_characters(str.isspace)
 
 
 @functools.lru_cache(maxsize=None)
 def _comparable(lower: bool, strip_accents: bool) -> Table:
+    """squad_alignment.comparable; -2 for what is not one character."""
     def of(char):
-        made = cleaning.preprocess_text(char, lower=lower, remove_space=False)
+        made = squad_alignment.comparable(char, lower, strip_accents)
         return ord(made) if len(made) == 1 else -2
 
-    return _of_characters(of)
+    return of_characters(of)
 
 
 def _before(values: tf.Tensor, first) -> tf.Tensor:
@@ -290,12 +292,8 @@ def operations(tokenizer: FullTokenizer) -> TokenizerOps:
         tokenizer)
     made.assets[TOKENIZER_FILE] = json.dumps({
         "do_lower_case": tokenizer.do_lower_case,
-        "strip_accents": strips_accents(tokenizer)}).encode()
+        "strip_accents": tokenizer.strip_accents}).encode()
     return made
-
-
-def strips_accents(tokenizer: FullTokenizer) -> bool:
-    return getattr(tokenizer, "strip_accents", True)
 
 
 class SentencePieceOps(TokenizerOps):
@@ -311,13 +309,13 @@ class SentencePieceOps(TokenizerOps):
             path, model = "spiece.model", tokenizer_json.to_sentencepiece(path)
         self.assets = {os.path.basename(path): model}
         self.prepare = traced(_cleaning(
-            tokenizer.do_lower_case, strips_accents(tokenizer)))
+            tokenizer.do_lower_case, tokenizer.strip_accents))
         self.pieces, self.ids = traced(self._pieces), traced(
             lambda texts: self._tokens(texts)[0])
         self.tokens = traced(self._tokens)
         self._vocab = list(tokenizer.vocab)
         self._comparable = functools.partial(
-            _comparable, tokenizer.do_lower_case, strips_accents(tokenizer))
+            _comparable, tokenizer.do_lower_case, tokenizer.strip_accents)
         self._model = text.SentencepieceTokenizer(model, out_type=tf.string)
         self._unigram = unigram_ops.Unigram.of(model)
         self._unk_id = tokenizer.unk_id
@@ -409,16 +407,17 @@ class Splitting:
             return _CHINESE * any(
                 first <= ord(char) <= last for first, last in cleaning.CHINESE_RANGES)
 
-        self._kind = _of_characters(kind)
-        self._is_punctuation = _of_characters(cleaning.is_punctuation)
-        self._changed = None
+        self._kind = of_characters(kind)
+        self._is_punctuation = of_characters(cleaning.is_punctuation)
+        self._changed, self._strips = None, lower and strip_accents
         if lower:
             self._changed = _expansion(
                 lambda text: unicodedata.normalize("NFD", text) if strip_accents
                 else text, lower=True, first=True)
-            self._class = _of_characters(unicodedata.combining)
-            self._is_mark = _of_characters(
-                lambda char: strip_accents and unicodedata.category(char) == "Mn")
+        if self._strips:
+            self._class = of_characters(unicodedata.combining)
+            self._is_mark = of_characters(
+                lambda char: unicodedata.category(char) == "Mn")
 
     def __call__(self, texts: tf.Tensor) -> Words:
         chars = _decoded(texts)
@@ -433,11 +432,13 @@ class Splitting:
             given = tf.gather(chars.values, source)
             chars = chars.take(source, values)
             chars = chars._replace(values=_lower_sigmas(chars, given))
-            order = self._order(chars)
-            source = tf.gather(source, order)
+            if self._strips:
+                order = self._order(chars)
+                source = tf.gather(source, order)
+                chars = chars.take(order, tf.gather(chars.values, order))
             kinds, starts, ends = (
                 tf.gather(part, source) for part in (kinds, starts, ends))
-            chars = chars.take(order, tf.gather(chars.values, order))
+        if self._strips:
             is_mark = self._is_mark(chars.values) > 0
             ends = _joined(starts, ends, is_mark, chars.rows)
             chars = chars.where(~is_mark)
@@ -507,7 +508,7 @@ class WordPieceOps(TokenizerOps):
         text = tensorflow_text()
         self.assets = {"vocab.txt": "".join(
             f"{piece}\n" for piece in tokenizer.vocab).encode()}
-        self._words = _splitting(tokenizer.do_lower_case, strips_accents(tokenizer))
+        self._words = _splitting(tokenizer.do_lower_case, tokenizer.strip_accents)
         self._table = _lookup(tokenizer, tf.int64)
         self._unknown = tokenizer.convert_ids_to_tokens([tokenizer.unk_id])[0]
         self._model = text.WordpieceTokenizer(

@@ -11,8 +11,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.errors import InputError
-from albert_tf.serving import text_align, text_ops
+from albert_tf.finetuning.tasks import squad
+from albert_tf.serving import text_align, text_ops, text_tasks
 from albert_tf.serving.text_tasks import TextTask, as_many
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
@@ -45,12 +45,7 @@ class Spans(TextTask):
     threshold: Optional[float] = None
 
     def __post_init__(self):
-        least = self.max_query_length + NUM_SPECIAL_PAIR + 1
-        if self.max_seq_length < least:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for the passage "
-                f"beside a question of --max_query_length={self.max_query_length} "
-                f"pieces; give at least {least}.")
+        squad.check_room(self.max_seq_length, self.max_query_length)
 
     @property
     def inputs(self):
@@ -60,35 +55,20 @@ class Spans(TextTask):
         texts = as_many(inputs)
         question = self.ids(texts["question"])[:, :self.max_query_length]
         ids, starts, ends = text_align.located(self.ops, texts["passage"])
-        room = self.max_seq_length - NUM_SPECIAL_PAIR - question.row_lengths()
-        total = ids.row_lengths()
-        step = tf.minimum(room, self.doc_stride)
-        counts = tf.where(total > 0, 1 + tf.maximum(
-            -((room - total) // step), 0), tf.zeros_like(total))
-        of = tf.repeat(tf.range(ids.nrows()), counts)
-        number = tf.range(tf.size(of, tf.int64)) - tf.gather(
-            tf.cumsum(counts, exclusive=True), of)
-        begin = number * tf.gather(step, of)
-        end = tf.minimum(begin + tf.gather(room, of), tf.gather(total, of))
-        row = tf.gather(ids.row_starts(), of)
-        places = tf.ragged.range(row + begin, row + end)  # [W, (pieces)]
-
-        def of_windows(ragged):
-            return places.with_values(tf.gather(ragged.values, places.values))
-
-        question = tf.gather(question, of)
-        features = self.packed(question, of_windows(ids), optional=False)
-        first = question.row_lengths() + 2
+        windows = text_tasks.in_windows(
+            ids, self.max_seq_length - NUM_SPECIAL_PAIR - question.row_lengths(),
+            self.doc_stride)
+        question = tf.gather(question, windows.text)
+        features = self.packed(question, windows.of(ids), optional=False)
+        first, pieces = question.row_lengths() + 2, windows.places.row_lengths()
         position = tf.range(tf.shape(features["input_ids"], tf.int64)[1])
         behind = position - first[:, tf.newaxis]
-        of_passage = (behind >= 0) & (behind < (end - begin)[:, tf.newaxis])
+        of_passage = (behind >= 0) & (behind < pieces[:, tf.newaxis])
         features["p_mask"] = tf.cast(~(of_passage | tf.equal(position, 0)), tf.int32)
-        own = places.with_values(_is_own(
-            places, number, row + begin, row + end, tf.size(ids.values, tf.int64)))
         return features, _Windows(
-            of, tf.cast(first, tf.int32), tf.cast(end - begin, tf.int32),
-            own.to_tensor(False), of_windows(starts).to_tensor(0),
-            of_windows(ends).to_tensor(0))
+            windows.text, tf.cast(first, tf.int32), tf.cast(pieces, tf.int32),
+            windows.own.to_tensor(False), windows.of(starts).to_tensor(0),
+            windows.of(ends).to_tensor(0))
 
     def tokenized(self, inputs):
         features, windows = self.prepared(inputs)
@@ -167,20 +147,6 @@ class Spans(TextTask):
                              batch_dims=1)
 
         return chosen(score), chosen(starts), chosen(ends)
-
-
-def _is_own(places, number, begin, end, total) -> tf.Tensor:
-    """For each piece of each window whether it counts there: squad._max_context. All
-    but `number`, of the window in its passage, count pieces of all passages."""
-    rows, piece = places.value_rowids(), places.values
-    begin, end, number = (tf.gather(part, rows) for part in (begin, end, number))
-    score = (tf.cast(tf.minimum(piece - begin, end - 1 - piece), tf.float64)
-             + 0.01 * tf.cast(end - begin, tf.float64))
-    best = tf.math.unsorted_segment_max(score, piece, total)
-    is_best = tf.equal(score, tf.gather(best, piece))
-    first = tf.math.unsorted_segment_min(
-        tf.where(is_best, number, tf.int64.max), piece, total)
-    return tf.equal(number, tf.gather(first, piece)) & is_best
 
 
 def _cut(passages, first, counts, found):

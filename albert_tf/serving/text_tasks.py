@@ -6,7 +6,7 @@ Shapes: N examples of a request, C choices, S positions of the longest sequence.
 
 import dataclasses
 import functools
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow as tf
 
@@ -177,6 +177,46 @@ class Choices(TextTask):
 
     def answers(self, inputs, context, outputs):
         return chosen(outputs["probabilities"], self.labels)
+
+
+class Windows(NamedTuple):
+    """W windows of texts that are longer than a sequence, as training reads them."""
+
+    text: tf.Tensor  # int64 [W], the text of each, rising
+    places: tf.RaggedTensor  # int64 [W, (pieces)] in the pieces of all texts
+    own: tf.RaggedTensor  # bool [W, (pieces)]: no other window shows more around it
+
+    def of(self, ragged: tf.RaggedTensor) -> tf.RaggedTensor:
+        """What each window holds of values of the pieces."""
+        return self.places.with_values(tf.gather(ragged.values, self.places.values))
+
+
+def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows:
+    """sequences.window_spans and max_context of texts [N, (pieces)], with `room` [N]
+    for pieces in each window of a text; a text of none has no window."""
+    total, step = pieces.row_lengths(), tf.minimum(room, stride)
+    counts = tf.where(total > 0, 1 + tf.maximum(
+        -((room - total) // step), 0), tf.zeros_like(total))
+    text = tf.repeat(tf.range(pieces.nrows()), counts)
+    number = tf.range(tf.size(text, tf.int64)) - tf.gather(
+        tf.cumsum(counts, exclusive=True), text)
+    begin = number * tf.gather(step, text)
+    end = tf.minimum(begin + tf.gather(room, text), tf.gather(total, text))
+    row = tf.gather(pieces.row_starts(), text)
+    places = tf.ragged.range(row + begin, row + end)
+    # The context of each piece in each window; the first of equal ones counts.
+    windows, piece = places.value_rowids(), places.values
+    begin, end, number = (tf.gather(part, windows) for part in (
+        row + begin, row + end, number))
+    score = (tf.cast(tf.minimum(piece - begin, end - 1 - piece), tf.float64)
+             + 0.01 * tf.cast(end - begin, tf.float64))
+    size = tf.size(pieces.values, tf.int64)
+    is_best = tf.equal(score, tf.gather(
+        tf.math.unsorted_segment_max(score, piece, size), piece))
+    first = tf.math.unsorted_segment_min(
+        tf.where(is_best, number, tf.int64.max), piece, size)
+    return Windows(text, places, places.with_values(
+        is_best & tf.equal(number, tf.gather(first, piece))))
 
 
 def first_of(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:

@@ -53,15 +53,20 @@ def split_words(text: str, split: str = "punctuation") -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     inside = False
     for i, char in enumerate(text):
-        alone = split == "characters" or split == "punctuation" and (
-            is_punctuation(char) or any(first <= ord(char) <= last
-                                        for first, last in CHINESE_RANGES))
+        alone = stands_alone(char, split)
         if inside and not alone and not char.isspace():
             spans[-1] = (spans[-1][0], i + 1)
         elif not char.isspace():
             spans.append((i, i + 1))
         inside = not (alone or char.isspace())
     return spans
+
+
+def stands_alone(char: str, split: str) -> bool:
+    """Whether a character that is no white space is a word of its own."""
+    return split == "characters" or split == "punctuation" and (
+        is_punctuation(char) or any(first <= ord(char) <= last
+                                    for first, last in CHINESE_RANGES))
 
 
 class PreparedText(str):

@@ -15,7 +15,9 @@ from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.tasks import tagging_scoring
 from albert_tf.finetuning.tasks.tagging_readers import Reading
+from albert_tf.serving import server
 from tests.commands import run_commands
+from tests.helpers import HAS_TENSORFLOW_TEXT
 
 SCRIPT = "run_tagger"
 WORDS = [f"w{i}" for i in range(20)]
@@ -47,7 +49,8 @@ WRONG = {
 }
 WORKING = {
     "whole": dict(FLAGS, do_predict="true", test_file="{data}/test.conll",
-                  export_dir="{data}/export", scheme="iob2"),
+                  export_dir="{data}/export", scheme="iob2",
+                  export_text=HAS_TENSORFLOW_TEXT),
     "copy": ["copy", "{data}/whole", "{data}/alone"],
     # What a user gives who has only the folder of a model, and text.
     "alone": dict(do_predict="true", test_file="{data}/text.jsonl"),
@@ -211,10 +214,17 @@ def test_what_a_model_and_its_export_give(whole, data):
     assert logits.shape == (1, len(ids), 5)
     import tensorflow as tf
 
-    served = tf.saved_model.load(str(data / "export")).signatures["serving_default"](
+    signatures = server._load(str(data / "export")).signatures
+    served = signatures["ids" if HAS_TENSORFLOW_TEXT else "serving_default"](
         input_ids=tf.constant([ids]), input_mask=tf.ones([1, len(ids)], tf.int32),
         segment_ids=tf.zeros([1, len(ids)], tf.int32))
     np.testing.assert_allclose(served["logits"], logits, atol=1e-5)
+    if HAS_TENSORFLOW_TEXT:
+        wanted = loaded.predict(example.text)
+        found = signatures["serving_default"](text=tf.constant([example.text]))
+        assert [tag.decode() for tag in found["tags"].numpy()[0]] == wanted["tags"]
+        assert found["entity_start"].numpy()[0].tolist() == [
+            entity["start"] for entity in wanted["entities"]]
     assert (data / "export" / "assets" / "labels.txt").read_text().split() == [
         *loaded.labels]
     assert formats.read(str(data / "export")).heads == {"token_classification": 5}

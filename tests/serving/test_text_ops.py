@@ -4,12 +4,15 @@ The slow test takes every line of ../shared/data and every code point.
 """
 
 import functools
+import pathlib
 import random
+import tempfile
 
 import pytest
 import tensorflow as tf
 
 from albert_tf.serving import text_ops
+from albert_tf.tokenization import sentencepiece_tokenizer
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.wordpiece_tokenizer import basic_tokenize
 from tests.helpers import SHARED
@@ -24,12 +27,24 @@ TEXTS = [
     "", " ", "\u00a0a \u2003b\u3000", "Café  No. ½ ﬁne", "ΑΣ ΑΣ. ΣΣ ΑΣΑ Σ", "İstanbul",
     "1,999, 9,00,000 and 3,", "☃☃ ☃5, [CLS]", "`` quotes'' \u00a8", "好吗a\u0301b\0c",
     "\U0001d16d\u0301\U0001d165a", "a" * 300, "\u2581 \u2581a", "e" * 40, "zzz eee eeee"]
+FOLDER = tempfile.TemporaryDirectory()
 TOKENIZERS = {
     "sentencepiece": lambda: FullTokenizer(spm_model_file=MODEL),
     "sentencepiece, cased": lambda: FullTokenizer(
         spm_model_file=MODEL, do_lower_case=False),
+    "sentencepiece, accents": lambda: keeping_accents(True),
+    "sentencepiece, accents, cased": lambda: keeping_accents(False),
     "wordpiece": lambda: FullTokenizer(vocab_file=WP_VOCAB),
+    "wordpiece, accents": lambda: FullTokenizer(
+        vocab_file=WP_VOCAB, strip_accents=False),
     "wordpiece, cased": lambda: FullTokenizer(vocab_file=WP_VOCAB, do_lower_case=False)}
+
+
+def keeping_accents(lower):
+    """The vocabulary, as if it had been made of text with its accents."""
+    path = pathlib.Path(FOLDER.name, "accents.model")
+    path.write_bytes(sentencepiece_tokenizer.marked(pathlib.Path(MODEL).read_bytes()))
+    return FullTokenizer(spm_model_file=path, do_lower_case=lower)
 
 
 @functools.cache
@@ -64,14 +79,15 @@ def test_no_texts_and_bytes_that_are_no_text(name):
 
 
 @pytest.mark.parametrize("lower", [True, False])
-def test_words_are_those_of_python(lower):
-    splitting = text_ops._splitting(lower, True)
+@pytest.mark.parametrize("strip", [True, False])
+def test_words_are_those_of_python(lower, strip):
+    splitting = text_ops._splitting(lower, strip)
     texts = [*TEXTS, *(row["text"] for row in rows())]
     words = splitting(tf.constant(texts))
     found = [[] for _ in texts]
     for word, row in zip(words.chars.to_list(), words.rows.numpy()):
         found[row].append("".join(map(chr, word)))
-    assert found == [basic_tokenize(text, lower) for text in texts]
+    assert found == [basic_tokenize(text, lower, strip) for text in texts]
 
 
 @pytest.mark.slow

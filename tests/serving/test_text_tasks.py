@@ -8,16 +8,20 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks import race, squad
+from albert_tf.finetuning.tasks import race, squad, tagging
 from albert_tf.finetuning.tasks.classification import ClassificationTask, Example
 from albert_tf.finetuning.tasks.squad_alignment import align_paragraph
 from albert_tf.finetuning.tasks.squad_dataset import SquadExample
+from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling import models
-from albert_tf.serving import export, text_align, text_ops, text_spans, text_tasks
+from albert_tf.serving import (
+    export, text_align, text_ops, text_spans, text_tags, text_tasks)
 from albert_tf.serving.server import Server
+from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests import tiny_run
 from tests.helpers import run_python
+from tests.serving.test_text_ops import TOKENIZERS
 from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
 
 pytest.importorskip("tensorflow_text")
@@ -34,6 +38,8 @@ QUESTIONS = ["When did the café close, in which year?", "Who?", "", "What is it
 
 @functools.cache
 def tokenizer(kind):
+    if "accents" in kind:
+        return TOKENIZERS[kind]()
     return (FullTokenizer(spm_model_file=MODEL) if kind == "sentencepiece"
             else FullTokenizer(vocab_file=WP_VOCAB))
 
@@ -85,7 +91,8 @@ def test_choices_are_those_of_race(kind):
         assert not found["input_mask"][i, :, width:].numpy().any()
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [
+    "sentencepiece", "wordpiece", "sentencepiece, accents", "wordpiece, accents"])
 def test_pieces_have_the_characters_that_squad_gives_them(kind):
     passages = [*PASSAGES, *TEXTS, "a  b   c d", "x\u00a0y \u00a8 z", "tab\tand\nline "]
     found = [part.to_list() for part in text_align.located(
@@ -103,6 +110,78 @@ def make(head, vocab_size, **options):
     for weight in model.weights:
         weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
     return model
+
+
+@KINDS
+@pytest.mark.parametrize("split", cleaning.WORD_SPLITS)
+@pytest.mark.parametrize("length, stride", [(8, 2), (40, 64)])
+def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
+    labels = ("O", *(f"{prefix}-{type}" for type in "XY" for prefix in "BIES"))
+    task = tagging.TaggingTask(labels, "iobes", Reading(split=split),
+                               max_seq_length=length, doc_stride=stride)
+    made = text_tags.Tags(tokenizer(kind), length, labels, "iobes", split, stride)
+    texts = [*TEXTS, " \n", "İİ 's a\u0301. \0 ☃\u3000b", "好吗 " * 9, "x" * 300 + " y"]
+    inputs = {"text": tf.constant(texts)}
+    features, context = made.prepared(inputs)
+    found = {name: value.numpy() for name, value in made.tokenized(inputs).items()}
+    scores = np.random.default_rng(1).random(
+        [*features["input_ids"].shape, len(labels)], np.float32)
+    answers = {name: value.numpy() for name, value in made.answers(
+        inputs, context, {"probabilities": tf.constant(scores)}).items()}
+    assert not answers["words"][2].any() and not answers["entity_end"][2].any()
+    for i, text in enumerate(texts):
+        if not text.strip():
+            assert i not in found["text"]
+            continue
+        example, own = task.sentence(text), np.flatnonzero(found["text"] == i)
+        windows = task.featurize(example, tokenizer=tokenizer(kind))
+        check_rows({name: tf.constant(values[own]) for name, values in found.items()},
+                   windows)
+        for row, window in zip(own, windows):
+            word = np.full(len(found["word"][row]), -1)
+            word[window["word_place"]] = window["word_index"]
+            assert found["word"][row].tolist() == word.tolist()
+        [tagged] = task.tagged(
+            [example], {"tags": scores[own].argmax(-1),
+                        "probabilities": scores[own].max(-1)},
+            {"example_index": [0] * len(own), **{
+                name: [window[name] for window in windows]
+                for name in ("word_index", "word_place")}})
+        answer = task.answer(example, tagged)
+        for name in ("words", "tags"):
+            assert [value.decode() for value in answers[name][i] if value] == (
+                answer[name])
+        count = np.count_nonzero(answers["entity_end"][i])
+        assert count == len(answer["entities"])
+        for name in ("type", "text", "start", "end", "score"):
+            given = [value.decode() if isinstance(value, bytes) else value
+                     for value in answers[f"entity_{name}"][i][:count]]
+            assert given == pytest.approx(
+                [entity[name] for entity in answer["entities"]], abs=1e-5) if (
+                name == "score") else given == [
+                    entity[name] for entity in answer["entities"]]
+
+
+def test_an_export_tags_in_the_words_of_the_task(tmp_path):
+    made, labels = tokenizer("sentencepiece"), ["NOUN", "VERB", "X"]
+    model = make(models.AlbertForTokenClassification, made.vocab_size, num_labels=3)
+    folder = str(tmp_path / "model")
+    export.export_tagger(model, folder, labels, text=text_tags.Tags(
+        made, 16, labels, doc_stride=5))
+    signatures = Server(folder)._loaded.signatures
+    found = signatures["serving_default"](text=tf.constant(TEXTS))
+    assert set(found) == {"words", "tags"}  # Parts of speech name no entities.
+    asked = signatures["tokenize"](text=tf.constant(TEXTS))
+    scores = signatures["ids"](**{
+        name: value for name, value in asked.items() if "_" in name})["probabilities"]
+    of = [row[asked["text"] == i] for i in (0,) for row in (
+        scores.numpy().argmax(-1), asked["word"].numpy())]
+    first = dict(sorted(zip(of[1].ravel(), of[0].ravel())))
+    first.pop(-1)
+    assert [labels[tag] for tag in first.values()] == [
+        tag.decode() for tag in found["tags"].numpy()[0] if tag]
+    none = signatures["serving_default"](text=tf.constant([], tf.string))
+    assert none["words"].shape[0] == 0
 
 
 @pytest.mark.parametrize("version_2", [False, True])
@@ -174,5 +253,5 @@ def test_an_export_classifies_in_a_plain_process(tmp_path):
 def test_wrong_sizes():
     with pytest.raises(InputError, match="--max_seq_length=3 leaves no room for text"):
         text_tasks.Texts(tokenizer("wordpiece"), 3)
-    with pytest.raises(InputError, match="no room for the passage .* at least 68"):
+    with pytest.raises(InputError, match="no room for the paragraph .* at least 68"):
         text_spans.Spans(tokenizer("wordpiece"), 60)

@@ -40,6 +40,16 @@ class QuestionSet:
     last: Optional[tuple["SquadTask", Outputs, Answers]] = None
 
 
+def check_room(max_seq_length: int, max_query_length: int) -> None:
+    """Refuses lengths that leave no piece of a window for the paragraph."""
+    least = max_query_length + NUM_SPECIAL_PAIR + 1
+    if max_seq_length < least:
+        raise InputError(
+            f"--max_seq_length={max_seq_length} leaves no room for the paragraph "
+            f"beside a question of --max_query_length={max_query_length} pieces; give "
+            f"at least {least}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class SquadTask:
     """SQuAD, and the options of its windows and answers.
@@ -81,12 +91,7 @@ class SquadTask:
             if getattr(self, name) < 1:
                 raise InputError(f"--{name}={getattr(self, name)} is not positive; "
                                  "give at least 1.")
-        least = self.max_query_length + NUM_SPECIAL_PAIR + 1
-        if self.max_seq_length < least:
-            raise InputError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for the "
-                f"paragraph beside a question of --max_query_length="
-                f"{self.max_query_length} pieces; give at least {least}.")
+        check_room(self.max_seq_length, self.max_query_length)
         if self.threshold is not None and not self.version_2:
             raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it "
                              "out, or add --version_2_with_negative.")

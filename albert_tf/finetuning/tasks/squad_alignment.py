@@ -145,15 +145,16 @@ def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
 def comparable_characters(text: str, lower: bool, strip_accents: bool = True
                           ) -> list[str]:
-    """Each character as preprocess_text alone makes it, or where accents are kept as
-    SentencePiece composes it; it can be "" or several."""
+    """Each character of a text as `comparable` makes it."""
     if text.isascii():
         return list(text.lower() if lower else text)
-    return [_comparable(char, lower, strip_accents) for char in text]
+    return [comparable(char, lower, strip_accents) for char in text]
 
 
 @functools.lru_cache(maxsize=100_000)
-def _comparable(char: str, lower: bool, strip_accents: bool) -> str:
+def comparable(char: str, lower: bool, strip_accents: bool) -> str:
+    """A character as preprocess_text alone makes it, or where accents are kept as
+    SentencePiece composes it; it can be "" or several."""
     return preprocess_text(
         char if strip_accents else unicodedata.normalize("NFKC", char), lower,
         remove_space=False, strip_accents=strip_accents)

@@ -128,7 +128,7 @@ class TaggingTask:
         window with no such word is left out.
         """
         pieces, first = [], []
-        for found in tokenizer.encode_batch(tokenizer.prepare_batch(example.words)):
+        for found in tokenizer.encode_batch(example.words):
             first.append(len(pieces))
             pieces += found or [tokenizer.unk_id]
         ids = {label: i for i, label in enumerate(self.labels, 1)}

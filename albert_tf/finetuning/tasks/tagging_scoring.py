@@ -38,7 +38,7 @@ class Entity(NamedTuple):
 _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
 _ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
 _NONE = ("O", ".")
-_EDGE = ("O", "")
+EDGE = ("O", "")
 
 
 def parse(tag: str) -> tuple[str, str]:
@@ -47,12 +47,12 @@ def parse(tag: str) -> tuple[str, str]:
     return prefix, kind
 
 
-def _begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
+def begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
     return (here[0] in ("B", "S", "[", "]") or (before[0], here[0]) in _BEGINS
             or here[0] not in _NONE and before[1] != here[1])
 
 
-def _ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
+def ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
     """Whether an entity ends just before `here`."""
     return (before[0] in ("E", "S", "[", "]") or (before[0], here[0]) in _ENDS
             or before[0] not in _NONE and before[1] != here[1])
@@ -60,13 +60,13 @@ def _ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
 
 def entities(tags: Tags) -> list[Entity]:
     """The entities of a sentence, whatever its tags, as conlleval sees them."""
-    found, start, before = [], None, _EDGE
+    found, start, before = [], None, EDGE
     for place, tag in enumerate([*tags, OUTSIDE]):
         here = parse(tag)
-        if start is not None and _ends(before, here):
+        if start is not None and ends(before, here):
             found.append(Entity(start, place, before[1]))
             start = None
-        if _begins(before, here):
+        if begins(before, here):
             start = place
         before = here
     return found
@@ -75,18 +75,18 @@ def entities(tags: Tags) -> list[Entity]:
 def _conlleval(true: Tags, given: Tags, counts: "Counts") -> None:
     """Adds a sentence as conlleval counts it, word by word: in sequences with strange
     prefixes that is not the same as to compare `entities`."""
-    both, before = False, (_EDGE, _EDGE)
+    both, before = False, (EDGE, EDGE)
     for pair in zip(map(parse, [*true, OUTSIDE]), map(parse, [*given, OUTSIDE])):
-        ends = [*map(_ends, before, pair)]
-        if both and all(ends) and before[0][1] == before[1][1]:
+        ended = [*map(ends, before, pair)]
+        if both and all(ended) and before[0][1] == before[1][1]:
             counts.right[before[0][1]] += 1
             both = False
-        elif both and (any(ends) or pair[0][1] != pair[1][1]):
+        elif both and (any(ended) or pair[0][1] != pair[1][1]):
             both = False
-        begins = [*map(_begins, before, pair)]
-        both = both or all(begins) and pair[0][1] == pair[1][1]
-        for begun, counter, (_, kind) in zip(begins, (counts.true, counts.given), pair):
-            counter[kind] += begun
+        begun = [*map(begins, before, pair)]
+        both = both or all(begun) and pair[0][1] == pair[1][1]
+        for is_new, counter, (_, kind) in zip(begun, (counts.true, counts.given), pair):
+            counter[kind] += is_new
         before = pair
 
 
@@ -115,7 +115,7 @@ _STRICT = {
 def strict_entities(tags: Tags, scheme: str) -> list[Entity]:
     """The entities of a sentence that are written as the scheme says."""
     starts, inside, ends = _STRICT[scheme]
-    parsed = [_EDGE, *map(parse, tags), _EDGE]
+    parsed = [EDGE, *map(parse, tags), EDGE]
     pairs = [first[0] + second[0] + "!="[first[1] == second[1]]
              for first, second in itertools.pairwise(parsed)]
     found, place = [], 0
@@ -136,7 +136,7 @@ def strict_entities(tags: Tags, scheme: str) -> list[Entity]:
 def misplaced(tags: Tags, scheme: str) -> list[int]:
     """Words whose tag may not stand there by the scheme, such as I-PER behind O in
     iob2; the last word, where an entity of iobes is not ended."""
-    found, before = [], _EDGE
+    found, before = [], EDGE
     for place, tag in enumerate([*tags, OUTSIDE]):
         here = parse(tag)
         goes_on = before[0] in ("B", "I") and before[1] == here[1]
