@@ -89,6 +89,7 @@ class Classification(FineTuningTask):
     def __init__(self, task: classification.ClassificationTask):
         self.task = task
         self.main_metric = task.main_metric
+        self.head = ("classification", task.num_outputs)
 
     def read(self, split):
         return self.task.read(FLAGS.data_dir, split)

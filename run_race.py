@@ -78,6 +78,7 @@ class Race(FineTuningTask):
     """RACE, with what the flags say of it."""
 
     code = (race,)
+    head = ("multiple_choice", 1)
 
     def __init__(self, task: race.RaceTask):
         self.task = task

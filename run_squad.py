@@ -105,6 +105,7 @@ class Squad(FineTuningTask):
     def __init__(self, task: squad.SquadTask):
         self.task = task
         self.main_metric = task.main_metric
+        self.head = ("conditional_spans", 1) if task.version_2 else ("spans", 2)
         # Ends are scored for each start.
         self.vectors_of_piece = task.version_2 * task.start_n_top
 

@@ -96,6 +96,7 @@ class Tagging(FineTuningTask):
     def __init__(self, task: tagging.TaggingTask):
         self.task = task
         self.main_metric = task.main_metric
+        self.head = ("token_classification", len(task.labels))
 
     def read(self, split):
         data = self.task.read(FLAGS[f"{split}_file"].value, split,

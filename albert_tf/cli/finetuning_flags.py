@@ -76,6 +76,19 @@ def define_flags(**defaults: Any) -> None:
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
         "steps, warm-up and length; for xlarge, a rate of 5e-6, which it was reported "
         "to need. A flag that is given goes before.")
+    flags.DEFINE_string(
+        "teacher", None, "A model that was fine-tuned on the task, in any format that "
+        "--init_checkpoint takes: what it says of each example is learned besides the "
+        "labels (distillation). The same vocabulary, any shape; give fewer layers with "
+        "--config_overrides=num_hidden_layers=4 and the teacher itself as "
+        "--init_checkpoint for the same weights at fewer passes.")
+    flags.DEFINE(
+        cli_flags.Number(upper_bound=1), "teacher_weight", 0.5,
+        "The teacher's share of the loss; with 1 the labels do not count.")
+    flags.DEFINE(
+        cli_flags.Number(lower_bound=0.01, upper_bound=100), "temperature", 2.0, "What the scores of "
+        "--teacher and model are divided by for the teacher's loss: the higher, the "
+        "more unlikely classes count.")
     flags.DEFINE(
         cli_flags.Number(below=1), "albert_dropout_prob", None,
         "Both dropout rates inside ALBERT, in place of the config's.")
@@ -248,11 +261,13 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
         check_memory=functools.partial(cli_flags.check_memory, config, run),
+        teacher=FLAGS.teacher or "",
         kept={**task, "vocabulary_flag": flag, "vocabulary": made.keeps,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "max_seq_length", "predict_batch_size", "num_workers",
-                 "do_lower_case", "num_seeds", "restart_on_failure"))
+                 "do_lower_case", "num_seeds", "restart_on_failure", "teacher_weight",
+                 "temperature"))
 
 
 def model_config() -> AlbertConfig:

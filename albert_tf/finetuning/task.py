@@ -18,7 +18,9 @@ import numpy as np
 from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import files_of_run
+from albert_tf.checkpoints.neutral import ROOT_HEADS
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError
 from albert_tf.finetuning import features, model_folder, seeds
@@ -29,6 +31,7 @@ from albert_tf.tokenization import sequences
 from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, tokenizer, wordpiece_tokenizer)
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training import distillation
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions
 
@@ -54,6 +57,8 @@ class Settings:
       num_seeds: runs to train, each with another seed (finetuning.seeds).
       restart_on_failure: train what did not learn again, with another seed and a lower
         rate.
+      teacher: a model that training learns from too, "" for none (training.distillation,
+        as teacher_weight and temperature).
       check_memory: raises InputError where the machine has not got the memory of a
         batch: its size's flag → what it consists of.
     """
@@ -79,6 +84,9 @@ class Settings:
     kept: Mapping[str, Any]
     num_seeds: int = 1
     restart_on_failure: bool = False
+    teacher: str = ""
+    teacher_weight: float = 0.5
+    temperature: float = 2.0
     check_memory: Callable[..., None] = lambda **batches: None
 
     @property
@@ -99,6 +107,7 @@ class FineTuningTask(abc.ABC):
       code: modules that make the features, besides those that all tasks share.
       vectors_of_piece: of the encoder's width, that the head makes of each piece in
         evaluation.
+      head: of the model, its name in checkpoints.neutral and its width.
       settings: of the command; set by `fine_tune` before anything is asked for.
       step: of the weights that are exported.
     """
@@ -107,6 +116,7 @@ class FineTuningTask(abc.ABC):
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
     vectors_of_piece = 0
+    head = ("", 0)
     settings: Settings
     step = 0
 
@@ -199,8 +209,10 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
     task.settings = settings
     folder = settings.run.output_dir
     model_folder.check_use(folder, settings.kept, settings.do_train)
+    teaching = None
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
+        teaching = _teaching(task)
     sets = {split: task.read(split) for split in dict.fromkeys(
         split for split, wanted in (
             ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
@@ -238,13 +250,26 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
 
         def run() -> str:
             with strategy.scope():
-                return _run(task, sets, tables)
+                return _run(task, sets, tables, teaching)
 
         if settings.several:
             seeds.train_all(task, strategy, run)
             # By the best of them.
             task.settings = dataclasses.replace(settings, do_train=False)
         run()
+
+
+def _teaching(task: FineTuningTask) -> Optional[distillation.Teaching]:
+    """The teacher, checked; None without one."""
+    settings, (head, width) = task.settings, task.head
+    if not settings.teacher:
+        return None
+    teaching = distillation.Teaching(
+        formats.read(settings.teacher, head=head if head in ROOT_HEADS else ""),
+        settings.teacher_weight, settings.temperature)
+    teaching.check(head, width, settings.kept.get("labels", ()),
+                   settings.tokenizer.vocab, settings.max_seq_length)
+    return teaching
 
 
 def _check_memory(task: FineTuningTask, tables: Mapping[str, FeatureTable]) -> None:
@@ -297,7 +322,8 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
 
 
 def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
-         tables: Mapping[str, FeatureTable]) -> str:
+         tables: Mapping[str, FeatureTable],
+         teaching: Optional[distillation.Teaching] = None) -> str:
     """What runs in the strategy's scope; returns what is wrong with the model as it was
     evaluated last, "" for nothing."""
     import tf_keras
@@ -336,7 +362,9 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
             model, objective, task.main_metric, score,
             # Only the encoder must be in the checkpoint that is started from.
             may_be_new=lambda name: not name.startswith("bert/"),
-            on_report=watch.reported),
+            on_report=watch.reported,
+            training_objective=settings.do_train and teaching and teaching.around(
+                objective, options.step.dtype) or None),
         settings.config, options, FeatureBatches(
             padded["train"] if settings.do_train else None,
             padded[evaluated] if settings.do_eval else None,
@@ -344,7 +372,9 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
             eval_batch_size=options.eval_batch_size,
             num_steps=options.num_train_steps, seed=options.step.random_seed),
         optimizer,
-        {**task.kept_options(), "learning_rate": settings.learning_rate})
+        {**task.kept_options(), "learning_rate": settings.learning_rate,
+         **({"teacher_weight": teaching.weight, "temperature": teaching.temperature}
+            if teaching else {})})
     metrics: Mapping[str, float] = {}
     # The last evaluation is of the best checkpoint.
     run.sequences_after = sum(tables[split].num_rows for split in {

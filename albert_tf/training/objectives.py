@@ -16,7 +16,7 @@ Shapes: B batch, S sequence, P predictions, V pieces, C choices, K labels.
 
 import dataclasses
 import functools
-from typing import Callable, Mapping, Optional
+from typing import Callable, Mapping, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -28,9 +28,55 @@ WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
 # Name → one array for each example, in the order of their `example_index`.
 Predictions = dict[str, list[np.ndarray]]
 
+# Scores below that are those of what cannot be, such as answers in padding.
+_IMPOSSIBLE = -1e20
+
 # Added to the sum of the masked-LM weights; keeps a batch without predictions
 # finite, and is part of the release's numbers.
 MASKED_LM_EPSILON = 1e-5
+
+
+def _floats(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tensor, tf.float32)
+
+
+def divergence(own: tf.Tensor, teacher: tf.Tensor, temperature: float) -> tf.Tensor:
+    """T² · KL(softmax(teacher / T), softmax(own / T)): [..., N], [..., N] → [...]. What
+    is impossible here is so for the teacher."""
+    own, teacher = _floats(own), _floats(teacher)
+    teacher = tf.where(own < _IMPOSSIBLE, own, teacher)
+    own, teacher = (tf.nn.log_softmax(x / temperature) for x in (own, teacher))
+    return temperature ** 2 * tf.reduce_sum(tf.exp(teacher) * (teacher - own), axis=-1)
+
+
+def _squared_difference(own: tf.Tensor, teacher: tf.Tensor,
+                        temperature: float) -> tf.Tensor:
+    """[B, 1], [B, 1] → [B]."""
+    del temperature
+    return tf.reduce_sum(tf.square(_floats(own) - _floats(teacher)), axis=-1)
+
+
+def _binary_divergence(own: tf.Tensor, teacher: tf.Tensor,
+                       temperature: float) -> tf.Tensor:
+    """As `divergence`, of scores against 0: [B], [B] → [B]."""
+    return divergence(*(tf.stack([tf.zeros_like(x), x], axis=-1)
+                        for x in (own, teacher)), temperature)
+
+
+class Taught(NamedTuple):
+    """How a teacher's output is learned (training.distillation).
+
+    Attributes:
+      weights: of the values of `distance`; 0 leaves one out.
+      denominator: the name of what their sum is divided by.
+      share: of this output in the loss.
+      distance: (own, teacher's, temperature) → one value for each that is learned.
+    """
+
+    weights: tf.Tensor
+    denominator: str
+    share: float = 1.0
+    distance: Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor] = divergence
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +98,7 @@ class Objective:
     losses: Callable[[Tensors, Tensors, Tensors], Tensors]
     metrics: Callable[[Tensors, Tensors, Tensors], WeightedValues]
     predictions: Optional[Callable[[Tensors, Tensors], Tensors]] = None
+    taught: Callable[[Tensors], Mapping[str, Taught]] = lambda features: {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +111,7 @@ class Task:
       model: called as model(features, training=..., seed=..., computation=...), without
         AutoGraph.
       objective: what it learns.
+      training_objective: what it learns in training, where evaluation asks for less.
       best_metric: the evaluation metric, higher is better, by which the best checkpoint
         is chosen.
       score: predictions of all examples, as Evaluator.predict returns them → further
@@ -80,13 +128,11 @@ class Task:
     may_be_new: Callable[[str], bool] = lambda name: False
     on_report: Callable[[int, Mapping[str, float]], None] = (
         lambda step, metrics: None)
+    training_objective: Optional[Objective] = None
 
 
 # ---- parts -----------------------------------------------------------------
 
-
-def _floats(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tensor, tf.float32)
 
 
 def _integers(tensor: tf.Tensor) -> tf.Tensor:
@@ -194,11 +240,20 @@ def pretraining_metrics(heads: Tensors, features: Tensors,
     return metrics
 
 
+def _taught_pieces(features: Tensors) -> dict[str, Taught]:
+    return {"mlm_logits": Taught(
+        _floats(features["masked_lm_weights"]) * _weights(features)[:, tf.newaxis],
+        "masked_lm")}
+
+
 PRETRAINING = Objective(
-    pretraining_denominators, pretraining_losses, pretraining_metrics)
+    pretraining_denominators, pretraining_losses, pretraining_metrics,
+    taught=lambda features: {**_taught_pieces(features), "sentence_order_logits": (
+        Taught(_weights(features), "sentence_order"))})
 # "None" in Table 5 of the paper.
-MASKED_LM_ALONE = dataclasses.replace(PRETRAINING, losses=functools.partial(
-    pretraining_losses, sentence_loss=False))
+MASKED_LM_ALONE = dataclasses.replace(
+    PRETRAINING, taught=_taught_pieces,
+    losses=functools.partial(pretraining_losses, sentence_loss=False))
 
 
 # ---- fine-tuning: means over examples --------------------------------------
@@ -213,11 +268,12 @@ def _keep(*names: str):
     return lambda outputs, features: {name: outputs[name] for name in names}
 
 
-def _objective(example_loss, accuracies, predictions,
+def _objective(example_loss, accuracies, predictions, taught,
                training_output: str = "") -> Objective:
     """An Objective whose loss is the mean of `example_loss`, (outputs, features) → [B],
-    with accuracies, (outputs, features) → metric → [B] of 0 and 1. Where the model
-    gives `training_output` in training only, there is no loss and no metric without it.
+    with accuracies, (outputs, features) → metric → [B] of 0 and 1; `taught` are the
+    outputs that can be, name → share and distance. Where the model gives
+    `training_output` in training only, there is no loss and no metric without it.
     """
     def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
         if training_output and training_output not in outputs:
@@ -234,7 +290,11 @@ def _objective(example_loss, accuracies, predictions,
         values = {"loss": losses["example_loss"], **accuracies(outputs, features)}
         return {name: (value, _weights(features)) for name, value in values.items()}
 
-    return Objective(_denominators, losses, metrics, predictions)
+    def of_teacher(features: Tensors):
+        return {name: Taught(_weights(features), "examples", *how)
+                for name, how in taught.items()}
+
+    return Objective(_denominators, losses, metrics, predictions, of_teacher)
 
 
 # ---- one label per example -------------------------------------------------
@@ -341,20 +401,24 @@ def _conditional_span_accuracies(outputs: Tensors, features: Tensors):
 
 # Features `label_ids` int [B, 1]; outputs `logits` [B, K]. Release:
 # `classifier_utils.create_model`.
-CLASSIFICATION = _objective(_label_loss, _label_accuracy, _label_predictions)
+CLASSIFICATION = _objective(
+    _label_loss, _label_accuracy, _label_predictions, {"logits": ()})
 
 # Features `label_ids` float [B, 1]; outputs `logits` [B, 1].
 REGRESSION = _objective(
-    _squared_error, lambda outputs, features: {}, _keep("logits"))
+    _squared_error, lambda outputs, features: {}, _keep("logits"),
+    {"logits": (1.0, _squared_difference)})
 
 # Features `label_ids` int [B, 1]; outputs `logits` [B, C]. Release:
 # `race_utils.create_model`.
-CHOICE = _objective(_label_loss, _label_accuracy, _label_predictions)
+CHOICE = _objective(
+    _label_loss, _label_accuracy, _label_predictions, {"logits": ()})
 
 # Features `label_ids` int [B, S], a label and 1, 0 for pieces without; outputs `logits`
 # [B, S, K]. The loss is the mean over words; no counterpart in the release.
 TAGGING = Objective(lambda features: {"words": tf.reduce_sum(_tag_weights(features))},
-                    _tag_losses, _tag_metrics, _tag_predictions)
+                    _tag_losses, _tag_metrics, _tag_predictions,
+                    lambda features: {"logits": Taught(_tag_weights(features), "words")})
 
 # Losses and metrics of spans need the model's outputs of training, predictions those
 # of prediction. Evaluation asks for both and finds no loss: version 2.0 follows its own
@@ -365,11 +429,13 @@ TAGGING = Objective(lambda features: {"words": tf.reduce_sum(_tag_weights(featur
 # Release: `squad_utils.v1_model_fn_builder`.
 SPANS = _objective(
     _span_loss, _span_accuracies("logits"), _keep("start_log_probs", "end_log_probs"),
-    training_output="start_logits")
+    {"start_logits": (0.5,), "end_logits": (0.5,)}, training_output="start_logits")
 
 # Features as for SPANS, and `is_impossible` int [B, 1]; outputs of
 # AlbertForConditionalSpans. Release: `squad_utils.v2_model_fn_builder`.
 CONDITIONAL_SPANS = _objective(
     _conditional_span_loss, _conditional_span_accuracies,
     _keep("start_top_log_probs", "start_top_index", "end_top_log_probs",
-          "end_top_index", "cls_logits"), training_output="start_log_probs")
+          "end_top_index", "cls_logits"),
+    {"start_log_probs": (0.5,), "end_log_probs": (0.5,),
+     "cls_logits": (0.5, _binary_divergence)}, training_output="start_log_probs")

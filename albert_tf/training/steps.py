@@ -133,6 +133,7 @@ class Trainer(orbit.StandardTrainer):
         super().__init__(
             list(datasets), orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
         self.task, self.optimizer, self.options = task, optimizer, options
+        self._objective = task.training_objective or task.objective
         self.scaling, self.computation = scaling, computation
         self._on_step = on_step
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
@@ -162,7 +163,7 @@ class Trainer(orbit.StandardTrainer):
         self._compiles_step = jit and not self._compiles_gradients
         self.metrics = MeanMetrics([
             *_names_of(lambda features: self._forward(
-                computation, features, task.objective.denominators(features), None)[1],
+                computation, features, self._objective.denominators(features), None)[1],
                        self.train_dataset[0]),
             "gradient_norm", "learning_rate"])
 
@@ -228,8 +229,8 @@ class Trainer(orbit.StandardTrainer):
         """Loss of a part of a batch and the sums of its metrics."""
         outputs = self.task.model(
             features, training=True, seed=seed, computation=computation)
-        losses = self.task.objective.losses(outputs, features, denominators)
-        metrics = self.task.objective.metrics(outputs, features, losses)
+        losses = self._objective.losses(outputs, features, denominators)
+        metrics = self._objective.metrics(outputs, features, losses)
         return losses["total_loss"], metric_sums(metrics)
 
     def _part_gradients(self, computation, features, denominators, seed):
@@ -324,7 +325,7 @@ class Trainer(orbit.StandardTrainer):
         compute = functools.partial(self._compute_gradients, computation)
         if self._compiles_gradients:
             compute = own_function(compute, jit_compile=True)
-        denominators = self.task.objective.denominators(features)
+        denominators = self._objective.denominators(features)
         if (context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):
             denominators = context.all_reduce(

@@ -195,6 +195,12 @@ EARLY = {
     "length over the positions": (
         dict(COLA, max_seq_length=25),
         "--max_seq_length 25 is over the config's max_position_embeddings 24"),
+    "teacher of nothing": (
+        dict(COLA, teacher="{data}/pretrained"),
+        r"--teacher={data}/pretrained\S* has not a classification head \(heads: masked_lm, "
+        r"sentence_order\); give a model that was fine-tuned"),
+    "weight of a teacher": (
+        dict(COLA, teacher_weight=1.5), "teacher_weight=1.5"),
     "own data for another task": (
         dict(COLA, train_file="train.csv"),
         "--train_file is for your own data; cola has its own: leave it out, or give"),
@@ -247,6 +253,10 @@ WORKING = {
     "copy again": ["copy", "{data}/cola", "{data}/padded"],
     "one length": dict(USE, output_dir="{data}/padded", do_eval="true",
                        do_predict="true", num_length_buckets=1),
+    "taught": dict(
+        COLA, output_dir="{data}/taught", init_checkpoint="{data}/cola", train_step=3,
+        teacher="{data}/cola", teacher_weight=1.0, num_length_buckets=1,
+        config_overrides="num_hidden_layers=1", do_eval="true"),
     "sts-b": dict(
         COLA, output_dir="{data}/sts-b", task_name="sts-b", do_eval="true",
         do_predict="true", init_checkpoint="{data}/tf1/model.ckpt", train_step=3,
@@ -316,6 +326,17 @@ def lines(path):
 
 def evaluation(folder):
     return json.loads((folder / "eval_results.json").read_text())
+
+
+def test_a_student_learns_from_its_teacher_in_fewer_passes(worked, data):
+    folder = data / "taught"
+    assert json.loads((folder / "albert_config.json").read_text())[
+        "num_hidden_layers"] == 1
+    rows = [json.loads(line) for line in lines(folder / "metrics.jsonl")]
+    assert all(("teacher_loss_logits" in row) == (row["split"] == "train")
+               for row in rows) and rows
+    options = json.loads((folder / "options.json").read_text())
+    assert (options["teacher_weight"], options["temperature"]) == (1.0, 2.0)
 
 
 def test_training_evaluation_and_prediction_in_one_command(worked, data):

@@ -1,0 +1,214 @@
+"""What a teacher teaches, by hand; a student that learns from one alone; refusals."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.checkpoints import neutral
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.errors import InputError
+from albert_tf.modeling import models
+from albert_tf.training import objectives
+from albert_tf.training.distillation import Teaching
+from tests import tiny_run
+
+CONFIG = tiny_run.config(num_hidden_layers=2, hidden_dropout_prob=0.1,
+                         attention_probs_dropout_prob=0.1)
+B, S, P = 3, 6, 2
+
+
+def features():
+    draw = np.random.default_rng(1)
+    return {
+        "input_ids": tf.constant(draw.integers(5, tiny_run.VOCAB_SIZE, (B, S)), tf.int32),
+        "input_mask": tf.constant([[1] * S, [1] * S, [1] * 4 + [0] * 2]),
+        "segment_ids": tf.zeros([B, S], tf.int32)}
+
+
+# head → the student's class, its objective, labels, and what is taught with its share.
+KINDS = {
+    "classification": (
+        lambda config: models.AlbertForSequenceClassification(config, 3),
+        objectives.CLASSIFICATION, {"label_ids": [[0], [2], [1]]}, {"logits": 1.0}),
+    "regression": (
+        lambda config: models.AlbertForSequenceClassification(config, 1),
+        objectives.REGRESSION, {"label_ids": [[0.5], [2.0], [1.0]]}, {"logits": 1.0}),
+    "token_classification": (
+        lambda config: models.AlbertForTokenClassification(config, 4),
+        objectives.TAGGING,
+        {"label_ids": [[0, 1, 0, 4, 2, 0], [0, 3, 3, 1, 0, 0], [0, 2, 1, 0, 0, 0]]},
+        {"logits": 1.0}),
+    "spans": (
+        models.AlbertForSpans, objectives.SPANS,
+        {"start_positions": [[1], [2], [0]], "end_positions": [[3], [2], [1]]},
+        {"start_logits": 0.5, "end_logits": 0.5}),
+    "conditional_spans": (
+        lambda config: models.AlbertForConditionalSpans(config, 2, 2),
+        objectives.CONDITIONAL_SPANS,
+        {"start_positions": [[1], [2], [0]], "end_positions": [[3], [2], [1]],
+         "is_impossible": [[0], [0], [1]], "p_mask": [[0.0] * S] * B},
+        {"start_log_probs": 0.5, "end_log_probs": 0.5, "cls_logits": 0.5}),
+    "masked_lm": (
+        models.AlbertForPreTraining, objectives.PRETRAINING,
+        {"masked_lm_positions": [[1, 2], [3, 0], [2, 0]],
+         "masked_lm_ids": [[7, 8], [9, 0], [10, 0]],
+         "masked_lm_weights": [[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]],
+         "sentence_order_labels": [0, 1, 1]},
+        {"mlm_logits": 1.0, "sentence_order_logits": 1.0}),
+}
+
+
+def checkpoint_of(model, heads, config, labels=()):
+    """A model's weights in the neutral form, larger than a model's first."""
+    draw = np.random.default_rng(7)
+    tensors = {}
+    for variable in model.weights:
+        value = variable.numpy() + 0.3 * draw.standard_normal(variable.shape).astype("f")
+        tensors[variable.name.removesuffix(":0")] = Tensor.of(value)
+    return Checkpoint(
+        "release", config, tensors, heads, neutral.Report("teacher"), labels)
+
+
+@pytest.fixture(scope="module", name="taught")
+def _taught():
+    """kind → features, student's outputs, teacher's outputs, the Teaching."""
+    found = {}
+    for kind, (make, own, labels, _) in KINDS.items():
+        tf_keras.utils.set_random_seed(3)
+        student = make(CONFIG)
+        tf_keras.utils.set_random_seed(4)
+        plain = CONFIG.replace(num_hidden_layers=3, hidden_dropout_prob=0.0,
+                               attention_probs_dropout_prob=0.0)
+        teacher = make(plain)
+        head = {"regression": "classification"}.get(kind, kind)
+        heads = {head: {"classification": 3, "regression": 1, "token_classification": 4,
+                        "spans": 2}.get(kind, 1)}
+        if kind == "masked_lm":
+            heads["sentence_order"] = 2
+        checkpoint = checkpoint_of(teacher, heads, CONFIG.replace(num_hidden_layers=3))
+        for variable in teacher.weights:
+            variable.assign(checkpoint.tensors[variable.name.removesuffix(":0")].read())
+        batch = {**features(), **{name: tf.constant(value)
+                                  for name, value in labels.items()}}
+        outputs = student(batch, training=True, seed=tf.constant([1, 2, 0]))
+        if hasattr(teacher, "dropout_prob"):
+            teacher.dropout_prob = 0.0
+        if kind == "conditional_spans":
+            teacher.answerability_head.dropout_prob = 0.0
+        said = teacher(batch, training=True, seed=tf.constant([5, 6, 0]))
+        found[kind] = batch, outputs, said, checkpoint
+    return found
+
+
+def softened(logits, temperature):
+    logits = np.asarray(logits, np.float64) / temperature
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def by_hand(kind, own, teacher, temperature):
+    if kind == "regression":
+        return ((np.asarray(own) - np.asarray(teacher)) ** 2)[:, 0]
+    if np.ndim(own) == 1:
+        own, teacher = (np.stack([np.zeros(B), x], axis=-1) for x in (own, teacher))
+    own, teacher = softened(own, temperature), softened(teacher, temperature)
+    own = np.maximum(own, -1e6)  # what is impossible has no share
+    return temperature ** 2 * (np.exp(teacher) * (np.maximum(teacher, -1e6) - own)).sum(-1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_loss_by_hand(taught, kind):
+    batch, outputs, said, checkpoint = taught[kind]
+    own, shares = KINDS[kind][1], KINDS[kind][3]
+    objective = Teaching(checkpoint, 0.25, 3.0).around(own)
+    denominators = own.denominators(batch)
+    labels_alone = float(own.losses(outputs, batch, denominators)["total_loss"])
+    losses = objective.losses(outputs, batch, denominators)
+    expected = 0.75 * labels_alone
+    for name, share in shares.items():
+        values = by_hand(kind, outputs[name], said[name], 3.0)
+        weights = {"mlm_logits": batch.get("masked_lm_weights"),
+                   "logits": batch["label_ids"] > 0 if kind == "token_classification"
+                   else None}.get(name)
+        weights = np.ones(values.shape) if weights is None else np.asarray(weights)
+        expected += 0.25 * share * (values * weights).sum() / weights.sum()
+    assert float(losses["total_loss"]) == pytest.approx(expected, rel=2e-5)
+    metrics = objective.metrics(outputs, batch, losses)
+    assert {f"teacher_loss_{name}" for name in shares} < set(metrics)
+    # Evaluation's own numbers are as they were.
+    assert set(own.metrics(outputs, batch, losses)) < set(metrics)
+
+
+def test_nothing_is_to_be_learned_of_a_teacher_that_says_the_same(taught):
+    batch, _, said, checkpoint = taught["classification"]
+    objective = Teaching(checkpoint, 1.0, 2.0).around(objectives.CLASSIFICATION)
+    losses = objective.losses(said, batch, {"examples": tf.constant(3.0)})
+    assert float(losses["total_loss"]) == pytest.approx(0, abs=1e-6)
+
+
+def test_padding_teaches_nothing():
+    own = tf.constant([[1.0, -1e30, -1e30]])
+    teacher = tf.constant([[0.5, 9.0, 1.0]])  # of a model that does not mask it
+    assert float(objectives.divergence(own, teacher, 2.0)) == pytest.approx(0)
+
+
+def test_the_teacher_is_not_trained(taught):
+    batch, _, _, checkpoint = taught["classification"]
+    objective = Teaching(checkpoint).around(objectives.CLASSIFICATION)
+    student = KINDS["classification"][0](CONFIG)
+    with tf.GradientTape(persistent=True) as tape:
+        outputs = student(batch, training=True, seed=tf.constant([1, 2, 0]))
+        loss = objective.losses(
+            outputs, batch, {"examples": tf.constant(3.0)})["total_loss"]
+    own = {variable.ref() for variable in student.weights}
+    others = [v for v in tape.watched_variables() if v.ref() not in own]
+    assert len(others) > 10 and set(tape.gradient(loss, others)) == {None}
+    assert None not in tape.gradient(loss, student.trainable_variables)
+
+
+PIECES = {f"piece {i}": i for i in range(CONFIG.vocab_size)}
+
+
+@pytest.mark.parametrize("changes, wanted, message", [
+    ({"heads": {}}, {}, r"has not a classification head \(heads: none\)"),
+    ({"heads": {"spans": 2}}, {}, r"has not a classification head \(heads: spans\)"),
+    ({"heads": {"classification": 5}}, {}, "has 5 outputs, this task 3"),
+    ({"labels": ("b", "a", "c")}, {}, "has the labels in another order, b, a, c, this task has a, b, c"),
+    ({}, {"pieces": {"one": 0}}, r"has a vocabulary of \d+ pieces, the student one of 1;"),
+    ({}, {"longest": 10 ** 6}, r"knows \d+ positions, and --max_seq_length is 1000000"),
+])
+def test_what_cannot_teach_is_refused(taught, changes, wanted, message):
+    checkpoint = dataclasses.replace(taught["classification"][3], **changes)
+    with pytest.raises(InputError, match=f"^--teacher=teacher {message}"):
+        Teaching(checkpoint).check(**{
+            "head": "classification", "width": 3, "labels": ["a", "b", "c"],
+            "pieces": PIECES, "longest": 8, **wanted})
+
+
+def test_labels_that_say_nothing_and_other_names(taught, caplog):
+    for labels, said in ((("LABEL_0", "LABEL_1", "LABEL_2"), False),
+                         (("bad", "so", "good"), True)):
+        caplog.clear()
+        Teaching(dataclasses.replace(taught["classification"][3], labels=labels)).check(
+            "classification", 3, ["0", "1", "2"], PIECES, 8)
+        assert ("bad, so, good are taken for 0, 1, 2" in caplog.text) == said
+
+
+def test_another_vocabulary_is_refused(taught, tmp_path):
+    path = tmp_path / "vocab.txt"
+    marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*marks, *(f"word{i}" for i in range(CONFIG.vocab_size - 5))]
+    path.write_text("\n".join(pieces))
+    checkpoint = dataclasses.replace(
+        taught["classification"][3],
+        vocabulary=neutral.Vocabulary(str(path), word_piece=True))
+    own = {piece: i for i, piece in enumerate(pieces)}
+    Teaching(checkpoint).check("classification", 3, ["a", "b", "c"], own, 8)
+    own["word3"], own["word4"] = own["word4"], own["word3"]
+    with pytest.raises(InputError, match=(
+            "another vocabulary than the student: 'word[34]' is piece [89] there and "
+            "[89] here")):
+        Teaching(checkpoint).check("classification", 3, ["a", "b", "c"], own, 8)
