@@ -115,11 +115,11 @@ def _name(task: int, unit: int) -> str:
 def tasks_of(paths: Sequence[str]) -> list[Task]:
     """Files, of which small ones that follow each other go together."""
     found: list[list[str]] = []
-    held = _TASK_BYTES
+    held = 0
     for path in paths:
         size = _TASK_BYTES if path == text_inputs.STANDARD_INPUT or (
             files.is_remote(path)) else files.size(path)
-        if held + size > _TASK_BYTES:
+        if not found or held + size > _TASK_BYTES:
             found.append([])
             held = 0
         found[-1].append(path)
