@@ -12,19 +12,14 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import finetuning_flags, flags as cli_flags
+from albert_tf.cli import finetuning_flags, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import glue
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
-                    required=True)
-flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, where the folder has "
-                    "none.")
-flags.DEFINE_string("spm_model_file", None, "SentencePiece model, where the folder has "
-                    "none.")
-flags.DEFINE_bool("do_lower_case", True, "Whether that vocabulary is of lower case.")
+model_flags.define_flags()
+flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
                   "Of products and activations.")
 _TASKS = ("classify", "tag", "answer", "choose", "order", "embed")
@@ -56,11 +51,11 @@ def main(argv):
         raise InputError(
             f"--export_dir={FLAGS.export_dir} is there already; choose another.")
     finetuning_flags.check_tensorflow_text()
-    if not files.exists(FLAGS.model):
-        raise InputError(f"--model={FLAGS.model}: there is no such file or folder.")
-    import albert_tf
-
-    loaded = albert_tf.load(FLAGS.model)
+    loaded = model_flags.load()
+    if not loaded.tokenizer and FLAGS["export_text"].present and FLAGS.export_text:
+        raise InputError(
+            f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
+            "or --vocab_file.")
     heads = {task: head for task, names in _HEADS.items() for head in names
              if head in loaded.heads}
     task = FLAGS.task or next(
@@ -69,27 +64,8 @@ def main(argv):
         raise InputError(
             f"--task={task}: {FLAGS.model} has no head for it, but could "
             f"{', '.join([*heads, 'embed'])}.")
-    _export(loaded, task, heads.get(task, ""), _tokenizer(loaded))
-
-
-def _tokenizer(loaded):
-    """The model's tokenizer, None where it is not wanted or there is none."""
-    from albert_tf.tokenization.tokenizer import FullTokenizer
-
-    made = loaded.tokenizer
-    if FLAGS.vocab_file or FLAGS.spm_model_file:
-        made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case,
-                             FLAGS.spm_model_file)
-        if made.vocab_size != loaded.config.vocab_size:
-            raise InputError(
-                f"{made.vocabulary_path} has {made.vocab_size} pieces, but the model's "
-                f"vocab_size is {loaded.config.vocab_size}; give the vocabulary that "
-                "the model was made with.")
-    if made is None and FLAGS["export_text"].present and FLAGS.export_text:
-        raise InputError(
-            f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
-            "or --vocab_file.")
-    return made if FLAGS.export_text else None
+    _export(loaded, task, heads.get(task, ""),
+            loaded.tokenizer if FLAGS.export_text else None)
 
 
 def _export(loaded, task, head, tokenizer):

@@ -24,13 +24,14 @@ from typing import Any, Iterator
 from absl import flags
 
 from albert_tf import files
+from albert_tf.cli import model_flags
 from albert_tf.errors import InputError
 from albert_tf.serving import text_inputs
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
-                    required=True)
+model_flags.define_flags()
+flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("input_file", None, "Texts to answer, in place of those on the "
                     "command line: lines, or .jsonl; - is the standard input.")
 flags.DEFINE_string("output_file", None, "Answers as JSON lines; default: the standard "
@@ -87,9 +88,7 @@ def main(argv):
             "--input_file": [FLAGS.input_file] if FLAGS.input_file else []})
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
-    import albert_tf
-
-    model = albert_tf.load(FLAGS.model)
+    model = model_flags.load()
     table = FLAGS.format == "table" or FLAGS.format == "auto" and (
         not path and sys.stdout.isatty())
     kept: list[tuple[Any, dict[str, Any]]] = []

@@ -61,11 +61,7 @@ flags.DEFINE_string("id_column", None, "Custom task: column of the examples' own
                     "for files of predictions.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
 flags.DEFINE_bool("header", True, "Custom task: whether the first line names columns.")
-flags.DEFINE_string(
-    "prediction_file", None, "File for --do_predict in place of predictions.tsv in "
-    "--output_dir: .tsv, .csv or .jsonl; the last two keep the texts as they are.")
-flags.DEFINE_bool("all_probabilities", False,
-                  "Write the probability of each label among the predictions.")
+finetuning_flags.define_prediction_flags()
 flags.DEFINE_list("labels", None, "Custom task: the labels in the order of their ids; "
                   "default: those of the training file, sorted.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
@@ -185,21 +181,6 @@ def _check_flags() -> None:
                     f"give --{split}_file, the data to {_USE_OF_SPLIT[split]}.")
 
 
-def _check_prediction_file() -> None:
-    path = FLAGS.prediction_file
-    if not path:
-        return
-    if not FLAGS.do_predict:
-        raise InputError("--prediction_file is for --do_predict: give that, or leave it "
-                         "out.")
-    tables.format_of(path)
-    if path.endswith(".gz"):
-        raise InputError(f"--prediction_file={path}: is not compressed; leave .gz out.")
-    files.prepare_outputs({"--prediction_file": [path]}, {
-        f"--{name}_file": [FLAGS[f"{name}_file"].value] for name in _USE_OF_SPLIT
-        if FLAGS[f"{name}_file"].value})
-
-
 def _task() -> classification.ClassificationTask:
     name = (FLAGS.task_name or "").lower()
     if name != "custom":
@@ -227,7 +208,8 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     _check_flags()
-    _check_prediction_file()
+    finetuning_flags.check_prediction_file(
+        tables.format_of, *(f"{split}_file" for split in _USE_OF_SPLIT))
     task = _task()
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:

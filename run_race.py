@@ -33,7 +33,7 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import race
+from albert_tf.finetuning.tasks import race, tables
 from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
 from albert_tf.records.spec import choice_spec
 
@@ -56,6 +56,7 @@ flags.DEFINE_integer("train_step", 12000, "Step at which training ends.",
 flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
+finetuning_flags.define_prediction_flags()
 flags.DEFINE_integer(
     "max_qa_length", 128, "Pieces that are kept of question and option, the last ones.",
     lower_bound=1, upper_bound=cli_flags.MOST)
@@ -150,7 +151,9 @@ class Race(FineTuningTask):
         """Predictions and, of the test set, the accuracy where it is known."""
         examples, folder = data.examples, "eval_predictions" if split == "dev" else ""
         paths = self.task.write(
-            os.path.join(self.settings.run.output_dir, folder), examples, outputs)
+            os.path.join(self.settings.run.output_dir, folder), examples, outputs,
+            "" if split == "dev" else FLAGS.prediction_file or "",
+            FLAGS.all_probabilities)
         known = sum(example.label is not None for example in examples)
         if split == "test" and known:
             metrics = self.task.score(examples, outputs)
@@ -190,6 +193,7 @@ def main(argv):
     given = any(FLAGS[name].present for name in _LEVELS)
     finetuning_flags.use_kept_task(_KEPT if given else _KEPT + _LEVELS)
     finetuning_flags.check_work()
+    finetuning_flags.check_prediction_file(tables.format_of)
     if FLAGS.task_name.lower() != "race":
         raise InputError(
             f"--task_name={FLAGS.task_name}: this script knows race alone; "

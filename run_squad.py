@@ -25,7 +25,8 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import squad, squad_alignment, squad_dataset
+from albert_tf.finetuning.tasks import (
+    squad, squad_alignment, squad_dataset, tables)
 from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
 from albert_tf.records.spec import span_spec
 from albert_tf.training.log import METRICS_FILE, read_metrics
@@ -51,6 +52,7 @@ flags.DEFINE_string(
     "predict_feature_left_file", None, "As in the release; all is in "
     "--predict_feature_file now. (Kept for old command lines.)")
 finetuning_flags.define_export_flags()
+finetuning_flags.define_prediction_flags(all_probabilities=False)
 flags.DEFINE_bool("version_2_with_negative", False,
                   "SQuAD 2.0: some questions have no answer.")
 flags.DEFINE_integer("doc_stride", 128,
@@ -217,7 +219,8 @@ class Squad(FineTuningTask):
                 f"{name} {value:.6g}" for name, value in metrics.items()))
             write_files(self.settings.run.output_dir, {
                 _RESULTS_FILE: as_json({"step": step, **metrics})})
-        paths = task.write(self.settings.run.output_dir, data, outputs, table.columns)
+        paths = task.write(self.settings.run.output_dir, data, outputs, table.columns,
+                           FLAGS.prediction_file or "")
         logging.info("Wrote %s.", ", ".join(paths))
 
     def _known_threshold(self, step):
@@ -274,6 +277,8 @@ def main(argv):
     del argv
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
+    finetuning_flags.check_prediction_file(
+        tables.format_of, "train_file", "predict_file")
     if FLAGS.do_train and not FLAGS.train_file:
         raise InputError("give --train_file, the questions to train on.")
     if (FLAGS.do_eval or FLAGS.do_predict) and not FLAGS.predict_file:

@@ -16,12 +16,13 @@ import os
 
 from absl import flags, logging
 
+from albert_tf.cli import model_flags
 from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
-                    required=True)
+model_flags.define_flags()
+flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen at; 0.0.0.0 for all of this "
                     "machine, which has no password: only where others are kept out.")
 flags.DEFINE_integer("port", 8501, "Port; 0 for a free one.", lower_bound=0,
@@ -46,7 +47,6 @@ def main(argv):
     if importlib.util.find_spec("aiohttp") is None:
         raise InputError("aiohttp is not installed, which serves HTTP: pip install "
                          "aiohttp.")
-    import albert_tf
     from albert_tf.serving import http
 
     name = FLAGS.model_name or os.path.basename(os.path.abspath(FLAGS.model))
@@ -55,7 +55,7 @@ def main(argv):
     limits = http.Limits(
         FLAGS.batch_size, FLAGS.queue_size, FLAGS.max_instances, FLAGS.max_body_bytes,
         FLAGS.max_text_length, FLAGS.stop_seconds)
-    model = albert_tf.load(FLAGS.model)
+    model = model_flags.load()
     task = FLAGS.task or next(iter(model.tasks()))
     # The first answer takes as long as hundreds: its graph is made.
     model.head(task).warm_up()

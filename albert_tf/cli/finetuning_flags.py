@@ -116,6 +116,31 @@ def define_export_flags() -> None:
         "Whether the SavedModel takes text, by tensorflow_text; else ids alone.")
 
 
+def define_prediction_flags(all_probabilities: bool = True) -> None:
+    flags.DEFINE_string(
+        "prediction_file", None, "File for --do_predict in place of predictions.tsv in "
+        "--output_dir: .tsv, .csv or .jsonl; the last two keep the texts as they are.")
+    if all_probabilities:
+        flags.DEFINE_bool("all_probabilities", False, "Write the probability of each "
+                          "label among the predictions.")
+
+
+def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None:
+    """Refuses a --prediction_file that could not be written, or is one of the flags
+    `inputs`; `format_of` (tasks.tables) refuses names of other kinds."""
+    path = FLAGS.prediction_file
+    if not path:
+        return
+    if not FLAGS.do_predict:
+        raise InputError("--prediction_file is for --do_predict: give that, or leave it "
+                         "out.")
+    format_of(path)
+    if path.endswith(".gz"):
+        raise InputError(f"--prediction_file={path}: is not compressed; leave .gz out.")
+    files.prepare_outputs({"--prediction_file": [path]}, {
+        f"--{name}": [FLAGS[name].value] for name in inputs if FLAGS[name].value})
+
+
 def of_text(task: Callable[..., Any], made: FullTokenizer, **options: Any) -> Any:
     """A task of serving.text_tasks, None where the export takes ids alone."""
     return task(made, FLAGS.max_seq_length, **options) if FLAGS.export_text else None

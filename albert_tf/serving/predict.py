@@ -466,7 +466,8 @@ class Model(loading.Loaded):
         if self.tokenizer is None:
             raise InputError(
                 "the model's folder holds no vocabulary: copy it there (a file "
-                "NAME.model of SentencePiece, or vocab.txt).")
+                "NAME.model of SentencePiece, or vocab.txt), or give predict.py, "
+                "serve.py or export_model.py --spm_model_file or --vocab_file.")
         made = self.__dict__.setdefault("_heads", {})
         if task not in made:
             made[task] = tasks[task](self)

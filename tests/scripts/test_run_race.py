@@ -98,6 +98,11 @@ WRONG = {
         dict(recipe="true", high_only="true", middle_only="true",
              config_overrides="hidden_dropout_prob=0,attention_probs_dropout_prob=0"),
         "--high_only and --middle_only exclude each other"),
+    "prediction file": (
+        dict(do_predict="true", prediction_file="{data}/mine.txt"),
+        "{data}/mine.txt: unknown file extension"),
+    "prediction file without predictions": (
+        dict(prediction_file="{data}/mine.csv"), "--prediction_file is for --do_predict"),
     "max_qa_length": (
         dict(max_qa_length=10**20), f"--max_qa_length={10**20}: .* is not an? "),
 }
@@ -115,7 +120,8 @@ WORKING = {
     "large batches": dict(
         FROM_WHOLE, do_eval="true", eval_batch_size=5, predict_batch_size=7,
         cached_dir="{data}/new/a", predict_file="{data}/new/b/features"),
-    "no answers": dict(FROM_WHOLE, data_dir="{data}/no_answers"),
+    "no answers": dict(FROM_WHOLE, data_dir="{data}/no_answers",
+                       prediction_file="{data}/mine.jsonl", all_probabilities="true"),
     "middle": dict(FLAGS, recipe="true", learning_rate=None, train_step=1,
                    do_eval="false", warmup_step=1, middle_only="true"),
     "middle kept": dict(USE, output_dir="{data}/middle"),
@@ -248,7 +254,13 @@ def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
     folder = data / "no answers"
     assert "has no answers, so it is not scored" in worked["no answers"]["log"]
     assert answers(folder) == answers(data / "whole")
-    assert "answer" not in table(folder)[0]
+    assert not (folder / "predictions.tsv").exists()
+    rows = [*map(json.loads, (data / "mine.jsonl").read_text().splitlines())]
+    for row, known in zip(rows, table(data / "whole"), strict=True):
+        assert row["id"] == known["id"] and "answer" not in row and row["passage"]
+        chances = {letter: row[f"probability of {letter}"] for letter in "ABCD"}
+        assert max(chances, key=chances.get) == row["prediction"]
+        assert chances[row["prediction"]] == pytest.approx(row["probability"], abs=1e-4)
     assert not (folder / "predict_results.json").exists()
 
 

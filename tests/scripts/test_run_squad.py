@@ -100,6 +100,9 @@ def _data(tmp_path_factory):
 # script itself checks; what a file or a window may be is for tests/finetuning/tasks.
 WRONG = {
     "nothing to do": (dict(), "nothing to do: give .* --do_predict or --export_dir"),
+    "prediction file": (
+        dict(do_predict="true", prediction_file="{data}/predict.json"),
+        "--prediction_file: {data}/predict.json is also an input"),
     "no train file": (
         dict(do_train="true", train_file=None), "give --train_file, the questions to"),
     "no predict file": (
@@ -153,6 +156,7 @@ WORKING = {
     "v1 questions": dict(
         ALONE, cached_dir="{data}/v1", predict_file="{data}/partly.json",
         output_dir="{data}/v1 alone", export_dir="{data}/exported-v1",
+        prediction_file="{data}/mine.jsonl",
         export_text=HAS_TENSORFLOW_TEXT),
     "v2": dict(
         ALL, version_2_with_negative="true", train_file="{data}/train-v2.json",
@@ -278,12 +282,17 @@ def test_features_are_made_once_and_again_where_the_data_are_others(results):
             in results["v1 questions"]["log"])
 
 
-def test_questions_of_which_some_have_no_answer_are_predicted_without_metrics(results):
+def test_questions_of_which_some_have_no_answer_are_predicted_without_metrics(
+        results, data):
     found = files_after(results, "v1 questions")
     assert list(found["predictions.json"]) == ["q1", "q2", "q3"]
     assert re.search("There will be no metrics: .*partly.json, article 2, .*'q3' has",
                      results["v1 questions"]["log"])
     assert "Predictions at step" not in results["v1 questions"]["log"]
+    rows = [*map(json.loads, (data / "mine.jsonl").read_text().splitlines())]
+    assert {row["id"]: row["prediction"] for row in rows} == found["predictions.json"]
+    for row in rows:
+        assert row["passage"][row["start"]:row["end"]] == row["prediction"]
 
 
 def test_without_answers_the_threshold_found_before_is_applied(results):

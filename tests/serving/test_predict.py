@@ -15,6 +15,7 @@ from albert_tf.finetuning.tasks.classification import Example
 from albert_tf.finetuning.tasks.custom import build_task
 from tests.commands import run_commands
 from tests.serving import tiny_models
+from tests.tokenization.test_tokenizer import WP_VOCAB
 
 PASSAGE = "The first text of them was made in 1999,  and it is long. " * 9
 
@@ -149,6 +150,8 @@ def _results(folders, tmp_path_factory):
     (data / "in.txt").write_text("It is.\nOne\tGröße\n")
     (data / "bad.jsonl").write_text('{"text": "It is."}\n{"txt": "x"}\n')
     model = f"--model={folders['classes']}"
+    bare = tiny_models.write(data / "bare", "pretrained")
+    (data / "bare" / tiny_models.SPM.name).unlink()
     commands = {
         "file": [model, f"--input_file={data}/in.jsonl",
                  f"--output_file={data}/out.jsonl"],
@@ -156,6 +159,12 @@ def _results(folders, tmp_path_factory):
         "bad": [model, f"--input_file={data}/bad.jsonl",
                 f"--output_file={data}/bad_out.jsonl"],
         "nothing": [model],
+        "no vocabulary": [f"--model={bare}", f"--input_file={data}/in.txt"],
+        "vocabulary": [f"--model={bare}", f"--spm_model_file={tiny_models.SPM}",
+                       f"--input_file={data}/in.txt",
+                       f"--output_file={data}/of_bare.jsonl"],
+        "other vocabulary": [f"--model={bare}", f"--vocab_file={WP_VOCAB}",
+                             f"--input_file={data}/in.txt"],
         "itself": [model, f"--input_file={data}/in.txt",
                    f"--output_file={data}/in.txt"],
     }
@@ -179,5 +188,11 @@ def test_wrong_commands_end_in_a_sentence(results):
     results, data = results
     results.refused("bad", "input 2: there is no input 'txt'", loaded=True)
     assert not (data / "bad_out.jsonl").exists()
+    results.refused("no vocabulary", "no vocabulary: .* --spm_model_file or --vocab_file",
+                    loaded=True)
+    results.refused("other vocabulary", "wp_vocab.txt has .* pieces, but .* is 4000",
+                    loaded=True)
+    results.ok("vocabulary")
+    assert '"mean": [' in (data / "of_bare.jsonl").read_text()
     results.refused("nothing", "give texts on the command line")
     results.refused("itself", "in.txt")

@@ -23,24 +23,27 @@ KINDS = {
     "spans": models.AlbertForSpans,
     "spans2": models.AlbertForConditionalSpans,
     "choices": models.AlbertForMultipleChoice,
+    "tags": functools.partial(models.AlbertForTokenClassification, num_labels=5),
 }
-_LABELS = ["bad", "good", "好"]
+_LABELS = {"classes": ["bad", "good", "好"],
+           "tags": ["O", "B-X", "I-X", "B-Y", "I-Y"]}
 
 
-def write(folder, kind: str, **flags) -> str:
+def write(folder, kind: str, spm=SPM, config=TINY, **flags) -> str:
     """Writes a model of random weights as a run leaves it; `flags` are in task.json."""
     from albert_tf.checkpoints.tf1 import load_tf1_tensors
 
-    model = KINDS[kind](TINY)
+    model = KINDS[kind](config)
     load_tf1_tensors(model, tiny_run.weights_of(model))
     folder.mkdir(parents=True)
     export_tf1(model, str(folder / "model.ckpt-best"))
-    write_config(str(folder), TINY)
-    shutil.copy(SPM, folder)
+    write_config(str(folder), config)
+    shutil.copy(spm, folder)
     if kind not in ("encoder", "pretrained"):
         (folder / "task.json").write_text(json.dumps({
             "task": "race" if kind == "choices" else "custom",
-            "labels": _LABELS if kind == "classes" else [],
-            "vocabulary": {"file": SPM.name}, "vocabulary_flag": "spm_model_file",
+            "labels": _LABELS.get(kind, []),
+            **({"head": "token_classification"} if kind == "tags" else {}),
+            "vocabulary": {"file": spm.name}, "vocabulary_flag": "spm_model_file",
             "flags": flags}))
     return str(folder)

@@ -6,12 +6,11 @@ from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
 from albert_tf.finetuning.tasks import tables
 from albert_tf.finetuning.tasks.common import (
-    ExampleSet, Outputs, as_table, check_labelled, write_files)
+    ExampleSet, Outputs, as_table, check_labelled)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
@@ -201,9 +200,8 @@ class ClassificationTask:
                               line ends within a text are written as blanks
           CoLA.tsv and so on  for GLUE's board, under the name it expects
 
-        `prediction_file`, .tsv, .csv or .jsonl, takes the place of predictions.tsv; CSV
-        and JSON lines keep the texts as they are. `all_probabilities` adds that of each
-        label.
+        `prediction_file` takes the place of predictions.tsv (tables.write_predictions).
+        `all_probabilities` adds that of each label.
         """
         rows = self._rows(outputs)
         if len(rows) != len(examples):
@@ -220,20 +218,14 @@ class ClassificationTask:
             contents["submit_results.tsv"] = as_table(
                 [header, *zip(guids, names)], clean=False)
         readable = list(self._readable(examples, names, rows, all_probabilities))
-        if not prediction_file:
-            contents["predictions.tsv"] = as_table(readable)
         if self.submission_file:
             if self.submission_range:
                 names = [f"{value:.3f}" for value in np.clip(
                     rows[:, 0], *self.submission_range)]
             contents[self.submission_file] = as_table(
                 [header, *zip(guids, names)], clean=False)
-        paths = write_files(output_dir, contents)
-        if prediction_file:
-            files.write(prediction_file, tables.written(
-                readable, tables.format_of(prediction_file)))
-            paths.append(prediction_file)
-        return paths
+        return tables.write_predictions(
+            output_dir, contents, readable, prediction_file)
 
     def _readable(self, examples: Sequence[Example], names: Sequence[str],
                   rows: np.ndarray, all_probabilities: bool) -> Iterable[list[str]]:

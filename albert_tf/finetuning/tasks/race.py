@@ -20,8 +20,9 @@ import numpy as np
 from albert_tf import files
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics
+from albert_tf.finetuning.tasks import tables
 from albert_tf.finetuning.tasks.common import (
-    ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
+    ExampleSet, Outputs, as_json, check_labelled)
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -175,7 +176,8 @@ class RaceTask:
             np.array([example.label for example in examples]), LETTERS)
 
     def write(self, output_dir: str, examples: Sequence[RaceExample],
-              outputs: Outputs) -> list[str]:
+              outputs: Outputs, prediction_file: str = "",
+              all_probabilities: bool = False) -> list[str]:
         """Writes what the model chose, and returns the paths.
 
           predictions.json  id of the passage → letters of its questions, as RACE's
@@ -183,21 +185,28 @@ class RaceTask:
           predictions.tsv   for people: the question, the letter, its probability, the
                             option, the true letter where it is known; tabs and line
                             ends within a text are written as blanks
+
+        `prediction_file` takes the place of predictions.tsv (tables.write_predictions)
+        and has the passage, too. `all_probabilities` adds that of each letter.
         """
         known = any(example.label is not None for example in examples)
         answers: dict[str, list[str]] = {}
-        table = [["id", "question_number", "level", "question", "prediction",
-                  "probability", "option", *["answer"] * known]]
+        own, every = bool(prediction_file), all_probabilities
+        table = [["id", "question_number", "level", *["passage"] * own, "question",
+                  "prediction", "probability", "option",
+                  *[f"probability of {letter}" for letter in LETTERS] * every,
+                  *["answer"] * known]]
         for example, row in zip(examples, _probabilities(examples, outputs)):
             chosen = int(np.argmax(row))
             answers.setdefault(example.example_id, []).append(LETTERS[chosen])
             label = "" if example.label is None else LETTERS[example.label]
             table.append([
-                example.example_id, str(example.number + 1), example.level,
-                example.question, LETTERS[chosen], f"{row[chosen]:.4f}",
-                example.options[chosen], *[label] * known])
-        return write_files(output_dir, {"predictions.json": as_json(answers, indent=1),
-                                        "predictions.tsv": as_table(table)})
+                example.example_id, example.number + 1, example.level,
+                *[example.article] * own, example.question, LETTERS[chosen],
+                f"{row[chosen]:.4f}", example.options[chosen],
+                *map(str, row[:len(row) * every]), *[label] * known])
+        return tables.write_predictions(output_dir, {
+            "predictions.json": as_json(answers, indent=1)}, table, prediction_file)
 
 
 def _probabilities(examples: Sequence[RaceExample], outputs: Outputs) -> np.ndarray:

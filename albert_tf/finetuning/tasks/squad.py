@@ -225,11 +225,11 @@ class SquadTask:
         return float(places.mean()) + 0.5 * math.log(2) * self.version_2
 
     def write(self, output_dir: str, questions: QuestionSet, outputs: Outputs,
-              columns: Mapping[str, Sequence]) -> list[str]:
+              columns: Mapping[str, Sequence], prediction_file: str = "") -> list[str]:
         """Files of predictions, see squad_scoring; arguments as for `answers`."""
         return squad_scoring.write_prediction_files(
             output_dir, questions.examples, self.answers(questions, outputs, columns),
-            questions.dataset if questions.answered else None)
+            questions.dataset if questions.answered else None, prediction_file)
 
 
 # --- Windows ----------------------------------------------------------------------

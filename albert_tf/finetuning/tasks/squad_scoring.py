@@ -7,7 +7,8 @@ import math
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks.common import as_json, as_table, write_files
+from albert_tf.finetuning.tasks import tables
+from albert_tf.finetuning.tasks.common import as_json
 from albert_tf.finetuning.tasks.squad_dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.tasks.squad_predictions import Predictions
 
@@ -122,7 +123,7 @@ def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> 
 
 def write_prediction_files(
         output_dir: str, examples: Sequence[SquadExample], answers: Answers,
-        dataset: SquadDataset | None) -> list[str]:
+        dataset: SquadDataset | None, prediction_file: str = "") -> list[str]:
     """Writes the predictions, for the official scripts and for people; returns the
     paths.
 
@@ -133,18 +134,23 @@ def write_prediction_files(
                               among the n best, not against no answer; 1 without a
                               choice), the true answers and whether the prediction is
                               one of them (empty where `dataset` is None)
+
+    `prediction_file` takes the place of predictions.tsv (tables.write_predictions) and
+    has the passage, too, and the answer's first character in it and that behind the
+    last.
     """
     predictions = answers.predictions
     contents = {"predictions.json": as_json(answers.texts),
                 "nbest_predictions.json": as_json(predictions.nbest)}
     if predictions.null_odds is not None:
         contents["null_odds.json"] = as_json(predictions.null_odds)
-    contents["predictions.tsv"] = as_table(_readable(examples, answers, dataset))
-    return write_files(output_dir, contents)
+    return tables.write_predictions(output_dir, contents, [*_readable(
+        examples, answers, dataset, bool(prediction_file))], prediction_file)
 
 
 def _readable(examples: Sequence[SquadExample], answers: Answers,
-              dataset: SquadDataset | None) -> Iterator[tuple[str, ...]]:
+              dataset: SquadDataset | None, own: bool
+              ) -> Iterator[tuple[str | int, ...]]:
     truth, outcomes = {}, {}
     if dataset is not None:
         outcomes = question_outcomes(dataset, answers.texts,
@@ -152,12 +158,19 @@ def _readable(examples: Sequence[SquadExample], answers: Answers,
         truth = {q.content["id"]: dict.fromkeys(
             answer["text"] for answer in q.content["answers"])
             for q in dataset.questions}
-    yield "id", "question", "prediction", "probability", "answers", "exact_match"
+    yield ("id", *["passage"] * own, "question", "prediction", "probability",
+           *["start", "end"] * own, "answers", "exact_match")
     for example in examples:
         qas_id = example.qas_id
         # Where a threshold took the answer away, the row still has the probability
         # of the best one.
         best = answers.predictions.nbest[qas_id][0]
         exact = {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else ""
-        yield (qas_id, example.question_text, answers.texts[qas_id],
-               f"{best['probability']:.4f}", " | ".join(truth.get(qas_id, ())), exact)
+        text = answers.texts[qas_id]
+        passage, place = [], []
+        if own:
+            passage = [example.paragraph_text]
+            place = answers.predictions.best[qas_id][:2] if text else (0, 0)
+        yield (qas_id, *passage, example.question_text, text,
+               f"{best['probability']:.4f}", *place, " | ".join(truth.get(qas_id, ())),
+               exact)

@@ -5,10 +5,11 @@ import io
 import json
 import os
 import re
-from typing import Iterable, Iterator, NamedTuple
+from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.finetuning.tasks.common import write_files
 
 FORMATS = ("tsv", "csv", "jsonl")
 _SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
@@ -139,7 +140,20 @@ def _json_object(path: str, number: int, line: str) -> dict[str, object]:
     return value
 
 
-def written(rows: list[list[str]], file_format: str) -> bytes:
+def write_predictions(output_dir: str, contents: Mapping[str, str],
+                      rows: Sequence[Sequence[str | int]], prediction_file: str = ""
+                      ) -> list[str]:
+    """Writes files by name and, for people, a table, whose first row names the columns:
+    as predictions.tsv or, in its place, as `prediction_file`, .tsv, .csv or .jsonl; the
+    last two keep the texts as they are. Returns the paths."""
+    if not prediction_file:
+        return write_files(output_dir, {**contents, "predictions.tsv": written(
+            rows, "tsv").decode()})
+    files.write(prediction_file, written(rows, format_of(prediction_file)))
+    return [*write_files(output_dir, contents), prediction_file]
+
+
+def written(rows: Sequence[Sequence[str | int]], file_format: str) -> bytes:
     """A file's content; the first row names the columns. In TSV white space within a
     cell is written as one blank."""
     stream = io.StringIO()
@@ -151,7 +165,7 @@ def written(rows: list[list[str]], file_format: str) -> bytes:
                 name: float(cell) if name.startswith("probability") else cell
                 for name, cell in zip(rows[0], row)}, ensure_ascii=False)
                           if file_format == "jsonl" else
-                          "\t".join(" ".join(cell.split()) for cell in row)) + "\n")
+                          "\t".join(" ".join(str(cell).split()) for cell in row)) + "\n")
     return stream.getvalue().encode()
 
 
