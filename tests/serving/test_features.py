@@ -415,7 +415,7 @@ def test_a_cluster_goes_on_with_what_is_finished(model, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         extract(model, tmp_path, "out.jsonl", lines=LINES, unit_texts=7)
     monkeypatch.undo()
-    monkeypatch.setattr(features, "load", stopped)  # No model is needed any more.
+    monkeypatch.setattr(features.Features, "rows", stopped)  # Nothing is left to do.
     feature_job.extract(model, [str(tmp_path / "texts.txt")],
                         str(tmp_path / "out.jsonl"), unit_texts=7, runner="DirectRunner")
     assert len(rows_of(tmp_path / "out.jsonl")) == len(LINES)
