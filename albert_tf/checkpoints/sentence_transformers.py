@@ -13,10 +13,12 @@ import os
 import re
 from typing import Any, Mapping, Optional, Union
 
+from absl import logging
+
 from albert_tf import files
 from albert_tf.checkpoints import huggingface, neutral, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.neutral import Checkpoint, Vocabulary
+from albert_tf.checkpoints.neutral import Checkpoint, Report, Vocabulary
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
@@ -106,6 +108,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                              "give a whole number as max_seq_length.")
         longest = int(min(longest, found.config.max_position_embeddings))
         facts["task"] = {"flags": {"max_seq_length": longest}}
+    _note_symbols(where, found.report)
     return dataclasses.replace(
         found, format=NAME, facts=facts,
         vocabulary=_vocabulary(where, settings.get("do_lower_case") is True))
@@ -201,6 +204,21 @@ def _vocabulary(folder: str, lower: bool) -> Optional[Vocabulary]:
         return found
     return dataclasses.replace(found, do_lower_case=True,
                                strip_accents=False if found.word_piece else None)
+
+
+def _note_symbols(folder: str, report: Report) -> None:
+    """Says where their tokenizer cuts a vocabulary's own symbols out of the text before
+    it is divided into words, as transformers 5 does unless told otherwise."""
+    path = os.path.join(folder, "tokenizer.json")
+    symbols = [str(token.get("content")) for token in (
+        _object(path) if files.exists(path) else {}).get("added_tokens") or ()
+               if token.get("special") is False]
+    if symbols:
+        report.notes.append(
+            f"{path} cuts {' '.join(symbols[:8])} out of the text first, which neither "
+            "the release nor this project does: vectors of texts with these symbols "
+            "beside a blank or in a word differ")
+        logging.warning("%s.", report.notes[-1])
 
 
 # ---- writing ---------------------------------------------------------------

@@ -128,6 +128,16 @@ def test_an_export_gives_the_same(theirs, tmp_path):
                                vectors(theirs, ["It is.", "x"]), atol=1e-5)
 
 
+def test_a_tokenizer_that_cuts_otherwise_is_said(theirs, caplog):
+    path = theirs / "tokenizer.json"
+    value = json.loads(path.read_text("utf-8"))
+    assert not formats.read(str(theirs)).report.notes
+    value["added_tokens"].append({"id": 5, "content": "(", "special": False})
+    path.write_text(json.dumps(value))
+    [note] = formats.read(str(theirs)).report.notes
+    assert "cuts ( out of the text first" in note and note in caplog.text
+
+
 # ---- wrong inputs ----------------------------------------------------------
 
 
