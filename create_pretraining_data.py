@@ -22,6 +22,7 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
+from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
@@ -29,6 +30,7 @@ from albert_tf.pretraining_data.options import (
     DataOptions, InstanceOptions, SENTENCE_OBJECTIVES, SINGLE_SEGMENT_CHOICES,
     WORD_STARTS, shard_names)
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training.recipes import PRETRAINING_RECIPES
 
 FLAGS = flags.FLAGS
 
@@ -91,6 +93,11 @@ flags.DEFINE_enum(
     "change places (ALBERT, the default); next: whether the second one comes from "
     "another document (BERT); none: there are no segments, sequences are filled with "
     "whole sentences (RoBERTa).")
+flags.DEFINE_enum(
+    "recipe", None, list(PRETRAINING_RECIPES),
+    "Records for run_pretraining.py with the same flag. release: the defaults; roberta: "
+    "full sentences without pairs, to be masked while training, each text once; fast: "
+    "what benchmarks/time_to_quality.py found. A flag that is given goes before.")
 flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.")
 flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together.")
 flags.DEFINE_integer(
@@ -135,10 +142,14 @@ def options_from_flags() -> DataOptions:
     for name in ("input_file", "output_file"):
         if not FLAGS[name].value:
             raise InputError(f"--{name} is missing: give a path.")
+    if FLAGS.recipe:
+        recipe = PRETRAINING_RECIPES[FLAGS.recipe]
+        use_recipe(FLAGS.recipe, recipe.records, recipe.source)
     objective = FLAGS["sentence_objective"]
     instances = from_flags(
         InstanceOptions, masking=from_flags(MaskingOptions),
-        sentence_objective=objective.value if objective.present else None)
+        sentence_objective=objective.value if (
+            objective.present or objective.value != objective.default) else None)
     outputs = files.output_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(

@@ -14,7 +14,9 @@ command started again resumes from its last checkpoint. Records made with
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
-from typing import Any, NamedTuple, Optional, Sequence
+import dataclasses
+import math
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
 
@@ -22,10 +24,15 @@ from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.files import files_of_run
 from albert_tf.cli import flags as cli_flags
+from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.training.depth import depth_of
 from albert_tf.training.memory import Sequences
+from albert_tf.training.recipes import PRETRAINING_RECIPES
+from albert_tf.training.phases import (
+    PLACES, Stage, by_length, check_sizes, parse_budget, parts_of, patterns_by_length,
+    stages_of)
 
 FLAGS = flags.FLAGS
 
@@ -36,6 +43,12 @@ cli_flags.define_training_flags(
     learning_rate=0.00176, save_checkpoints_steps=5000)
 # --help lists them too.
 flags.adopt_module_key_flags(cli_flags)
+flags.DEFINE_enum(
+    "recipe", None, list(PRETRAINING_RECIPES),
+    "Many settings by one word, on records made with the same: release, the defaults; "
+    "roberta: no sentence loss, masks drawn anew, batches of 8192, 500,000 steps; fast: "
+    "what benchmarks/time_to_quality.py found, depth that grows from a quarter of the "
+    "layers. A flag that is given goes before.")
 flags.DEFINE_string("input_file", None,
                     "TFRecords to train on: comma-separated paths or globs.")
 flags.DEFINE_string(
@@ -70,6 +83,32 @@ flags.DEFINE_string(
     "random_depth", "",
     "LEAST-MOST, such as 4-12: each step draws its number of passes, so that one model "
     "serves at many depths.")
+flags.DEFINE_string(
+    "length_schedule", "",
+    "Lengths of the sequences, each with its share of the steps: 128:0.9,512:0.1 ends "
+    "at --max_seq_length=512. --input_file then gives the records of each length, "
+    "128:short*.tfrecord,512:long*.tfrecord; files without one are of the length "
+    "before. Evaluation is of the last length.")
+flags.DEFINE_string(
+    "max_predictions_by_length", "",
+    "Masked positions per record of lengths that do not have --max_predictions_per_seq: "
+    "128:20; with --length_schedule.")
+flags.DEFINE_string(
+    "train_batch_size_by_length", "",
+    "Batch sizes of lengths that do not have --train_batch_size, such as 128:1024 beside "
+    "512 with 256, as many pieces; with --length_schedule.")
+flags.DEFINE_string(
+    "batch_size_warmup", "",
+    "Sizes of the batch, each with its share of the steps: 64:0.1,128:0.1,256:0.8 ends "
+    "at --train_batch_size=256. The rate goes by steps as ever; of "
+    "--gradient_accumulation_steps smaller batches take fewer.")
+flags.DEFINE_string(
+    "time_budget", "",
+    "Time from the program's start to its end, such as 6h, 90min or 60s, in place of "
+    "--num_train_steps: the rate and --depth_schedule follow the clock, and the last "
+    "checkpoint and evaluation fall within the time. --num_warmup_steps of "
+    "--num_train_steps then says a share alone. What a resumed run used before, up to "
+    "its checkpoint, counts. No two such runs are the same.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -106,21 +145,92 @@ for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
 _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
 _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
+# What options.json has of them where they are given.
+_SCHEDULE_FLAGS = (
+    "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
+    "train_batch_size_by_length", "batch_size_warmup", "decay_share", "time_budget")
 
 
 class _Data(NamedTuple):
     """What there is to train and evaluate on."""
 
-    spec: Any  # what is read of the records
-    train: Optional[Sequence[Any]]  # checked files
+    specs: Mapping[int, Any]  # what is read of the records, by their length
+    train: Mapping[int, Sequence[Any]]  # checked files by length, none without training
     evaluation: Optional[Sequence[Any]]  # checked files
     vocabulary: Optional[dict[str, Any]]  # of the records, where it is known
     sentence_objective: str  # "order", "next" or "none"
     special_ids: Any  # where masks are made while training
 
 
-def _masking_options() -> Optional[MaskingOptions]:
-    """How masks are made while training, or None if they are not."""
+def _use_recipe(config) -> None:
+    recipe = PRETRAINING_RECIPES[FLAGS.recipe]
+    values = recipe.training_for(config)
+    if FLAGS.random_depth:
+        values.pop("depth_schedule", None)
+    use_recipe(FLAGS.recipe, values, recipe.source)
+
+
+@contextlib.contextmanager
+def _fitting_recipe():
+    """Names --recipe where the records do not fit what it sets."""
+    try:
+        yield
+    except InputError as error:
+        if not FLAGS.recipe:
+            raise
+        raise InputError(
+            f"--recipe={FLAGS.recipe}: {error} (create_pretraining_data.py "
+            f"--recipe={FLAGS.recipe} makes records for it.)") from error
+
+
+def _stages(options) -> list[Stage]:
+    """How batches change in the training; refused where the flags do not fit."""
+    stages = stages_of(
+        options.num_train_steps, FLAGS.max_seq_length, options.train_batch_size,
+        FLAGS.length_schedule, FLAGS.batch_size_warmup, FLAGS.train_batch_size_by_length)
+    check_sizes(stages, cli_flags.known_replicas())
+    return stages
+
+
+def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
+    """Masked positions by the length of the records."""
+    given = by_length(
+        FLAGS.max_predictions_by_length, "--max_predictions_by_length",
+        [stage.length for stage in stages] if FLAGS.length_schedule else [], "128:20")
+    return {stage.length: given.get(stage.length, FLAGS.max_predictions_per_seq)
+            for stage in stages}
+
+
+def _time_budget() -> float:
+    """Seconds of --time_budget, 0 without it."""
+    if not FLAGS.time_budget:
+        return 0.0
+    for name in ("length_schedule", "batch_size_warmup"):
+        if FLAGS[name].value:
+            raise InputError(
+                f"--time_budget does not go with --{name}, whose batches are counted "
+                "in steps; leave one of them out.")
+    return parse_budget(FLAGS.time_budget)
+
+
+def _check_memory(config, options, stages: Sequence[Stage],
+                  predictions: Mapping[int, int]) -> None:
+    def of_length(length):
+        return Sequences(length, predictions=predictions[length])
+
+    cli_flags.check_memory(config, options, **{
+        "eval_batch_size": of_length(FLAGS.max_seq_length)
+    } if FLAGS.do_eval or FLAGS.eval_input_file else {})
+    for stage in stages if FLAGS.do_train else []:
+        parts = parts_of(stage, stages, options.step.gradient_accumulation_steps)
+        cli_flags.check_memory(
+            config, options, rows=stage.batch_size // parts,
+            train_batch_size=of_length(stage.length))
+
+
+def _masking_options(predictions: Mapping[int, int]
+                     ) -> Optional[dict[int, MaskingOptions]]:
+    """How masks are made while training, by length, or None if they are not."""
     if not FLAGS.dynamic_masking:
         given = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
         if given:
@@ -131,77 +241,122 @@ def _masking_options() -> Optional[MaskingOptions]:
     if FLAGS.masked_lm_prob == 0:
         raise InputError(
             "--masked_lm_prob=0 masks nothing; give --dynamic_masking a share above 0.")
-    options = MaskingOptions(
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
+    options = {length: MaskingOptions(
+        max_predictions_per_seq=most,
         **{name: FLAGS[name].value for name in _MASKING_FLAGS})
-    logging.info(
-        "Masks are drawn anew each time: %d pieces of a sequence of %d, at most "
-        "--max_predictions_per_seq=%d.",
-        options.num_to_predict(FLAGS.max_seq_length), FLAGS.max_seq_length,
-        FLAGS.max_predictions_per_seq)
+        for length, most in predictions.items()}
+    for length, most in predictions.items():
+        logging.info(
+            "Masks are drawn anew each time: %d pieces of a sequence of %d, at most "
+            "--max_predictions_per_seq=%d.",
+            options[length].num_to_predict(length), length, most)
     return options
 
 
-def _data(config) -> _Data:
+def _spec(config, length: int, predictions: int):
+    """What is read of the records of a length."""
+    from albert_tf.records import checks
+    from albert_tf.records.spec import FeatureSpec, pretraining_spec
+
+    spec = pretraining_spec(
+        length, predictions, config.vocab_size, config.type_vocab_size)
+    if length != FLAGS.max_seq_length:
+        flag_of = {"max_seq_length": "the length in --input_file",
+                   "max_predictions_per_seq": "--max_predictions_by_length"}
+        spec = FeatureSpec(tuple(
+            dataclasses.replace(feature, set_by=flag_of.get(feature.set_by, ""))
+            for feature in spec.features))
+    return checks.unmasked_spec(spec) if FLAGS.dynamic_masking else spec
+
+
+def _data(config, predictions: Mapping[int, int]) -> _Data:
     """Checks all files."""
     from albert_tf.records import checks
-    from albert_tf.records.spec import pretraining_spec
 
-    if FLAGS.max_seq_length > config.max_position_embeddings:
+    longest = max(predictions)
+    if longest > config.max_position_embeddings:
+        flag = "length_schedule" if longest > FLAGS.max_seq_length else "max_seq_length"
         raise InputError(
-            f"--max_seq_length {FLAGS.max_seq_length} is over the config's "
+            f"--{flag} {FLAGS[flag].value} is over the config's "
             f"max_position_embeddings {config.max_position_embeddings}.")
-    spec = pretraining_spec(
-        FLAGS.max_seq_length, FLAGS.max_predictions_per_seq, config.vocab_size,
-        config.type_vocab_size)
-    if FLAGS.dynamic_masking:
-        spec = checks.unmasked_spec(spec)
-    flags_used = ["eval_input_file"] if FLAGS.eval_input_file else []
-    if FLAGS.do_train or not FLAGS.eval_input_file:
-        flags_used.append("input_file")
+    last = FLAGS.max_seq_length
+    specs = {length: _spec(config, length, most) for length, most in predictions.items()}
     # All names before any content, which takes longer to check.
-    paths = {name: files.expand_patterns(FLAGS[name].value or "", f"--{name}")
-             for name in flags_used}
-    all_paths = [path for found in paths.values() for path in found]
-    files.prepare_outputs({"--output_dir": files_of_run(FLAGS.output_dir)},
-                          {f"--{name}": found for name, found in paths.items()})
+    train, evaluation = {}, []
+    if FLAGS.do_train or not FLAGS.eval_input_file:
+        patterns = {last: FLAGS.input_file or ""} if not FLAGS.length_schedule else (
+            patterns_by_length(FLAGS.input_file or "", "--input_file", list(specs)))
+        train = {length: files.expand_patterns(found, "--input_file")
+                 for length, found in patterns.items()}
+    if FLAGS.eval_input_file:
+        evaluation = files.expand_patterns(FLAGS.eval_input_file, "--eval_input_file")
+    all_paths = [path for found in (*train.values(), evaluation) for path in found]
+    files.prepare_outputs({"--output_dir": files_of_run(FLAGS.output_dir)}, {
+        "--eval_input_file": evaluation,
+        "--input_file": [path for found in train.values() for path in found]})
     summaries = checks.summaries_of(all_paths)
     vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
         model_vocabulary.check_records(FLAGS.output_dir, vocabulary)
-    objective = checks.sentence_objective(summaries, FLAGS.sentence_objective)
-    checks.check_masks(all_paths, spec, FLAGS.dynamic_masking)
-    special_ids = SpecialIds(**checks.special_ids(
-        all_paths, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
-        {name: FLAGS[name].value for name in _ID_FLAGS}
-    )) if FLAGS.dynamic_masking else None
-    infos = {name: checks.check_files(found, spec) for name, found in paths.items()}
-    train, evaluation = infos.get("input_file"), infos.get("eval_input_file")
-    if FLAGS.do_eval and evaluation is None:
+    with _fitting_recipe():
+        objective = checks.sentence_objective(summaries, FLAGS.sentence_objective)
+    groups = [(specs[length], found) for length, found in (
+        (last, evaluation), *train.items()) if found]
+    with _fitting_recipe():
+        for spec, found in groups:
+            checks.check_masks(found, spec, FLAGS.dynamic_masking)
+    special_ids = None
+    if FLAGS.dynamic_masking:
+        for spec, found in groups:
+            special_ids = SpecialIds(**checks.special_ids(
+                found, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
+                {name: FLAGS[name].value for name in _ID_FLAGS}))
+    evaluated = checks.check_files(evaluation, specs[last]) or None
+    trained = {length: checks.check_files(found, specs[length])
+               for length, found in train.items()}
+    if FLAGS.do_eval and evaluated is None:
         logging.warning(
             "Evaluating on the files of --input_file, as the release did: the "
             "numbers say nothing of unseen text. Give --eval_input_file.")
-        evaluation = train
-    for what, found in (("Training", train), ("Evaluation", evaluation)):
+        evaluated = trained[last]
+    for what, found in (
+            *(("Training" + f" at length {length}" * bool(FLAGS.length_schedule), infos)
+              for length, infos in trained.items()), ("Evaluation", evaluated)):
         if found:
             logging.info("%s: %d records in %d files.", what,
                          sum(info.num_records for info in found), len(found))
-    return _Data(spec, train, evaluation, vocabulary, objective, special_ids)
+    return _Data(specs, trained, evaluated, vocabulary, objective, special_ids)
 
 
-def _batches(data: _Data, options, masking: Optional[MaskingOptions], config,
-             streams: Optional[int]):
+def _batches(data: _Data, options, masking: Optional[Mapping[int, MaskingOptions]],
+             config, stages: Sequence[Stage], streams: Optional[int]):
     """Batches of checked files, masked while training where `masking` says so."""
     from albert_tf.masking import in_training
     from albert_tf.training import input_pipeline
 
+    maps = {length: masking and in_training.DynamicMasking(
+        masking[length], data.special_ids, length, config.vocab_size)
+        for length in data.specs}
+    last = FLAGS.max_seq_length
     return input_pipeline.RecordBatches(
-        data.spec, data.train, data.evaluation,
+        data.specs[last], data.train.get(last), data.evaluation,
         train_batch_size=options.train_batch_size,
         eval_batch_size=options.eval_batch_size, seed=FLAGS.random_seed,
         max_eval_steps=FLAGS.max_eval_steps, streams=streams or 1,
-        random_map=masking and in_training.DynamicMasking(
-            masking, data.special_ids, FLAGS.max_seq_length, config.vocab_size))
+        random_map=maps[last], stages=stages,
+        sets={length: input_pipeline.RecordSet(data.specs[length], infos, maps[length])
+              for length, infos in data.train.items()})
+
+
+def _streams(data: _Data, options, stages: Sequence[Stage], strategy) -> Optional[int]:
+    """Into how many streams each set of records is cut, to train on."""
+    from albert_tf.training import distribution, run_folder
+
+    return run_folder.streams(
+        options.output_dir,
+        min(sum(info.num_records for info in infos) for infos in data.train.values()),
+        math.gcd(*(stage.batch_size for stage in stages)),
+        distribution.num_processes(strategy))
 
 
 def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
@@ -211,14 +366,15 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
              "max_eval_steps")
     options = {
         **{name: FLAGS[name].value for name in names},
-        "input_files": {info.path: info.num_records for info in data.train or []},
+        "input_files": {info.path: info.num_records for infos in data.train.values()
+                        for info in infos},
         "eval_input_files": {
             info.path: info.num_records for info in data.evaluation or []}}
     # Only what differs from a run of the release: folders of earlier versions have
     # no such entries.
     if streams:
         options["streams"] = streams
-    for name in ("depth_schedule", "random_depth", "decay_share"):
+    for name in _SCHEDULE_FLAGS:
         if FLAGS[name].value != FLAGS[name].default:
             options[name] = FLAGS[name].value
     if data.sentence_objective != "order":
@@ -230,7 +386,7 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     return options
 
 
-def _build(config, options, sentence_objective: str):
+def _build(config, options, sentence_objective: str, clock):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
@@ -249,7 +405,8 @@ def _build(config, options, sentence_objective: str):
     optimizer = optimization.create_optimizer(
         FLAGS.learning_rate, options.num_train_steps, FLAGS.num_warmup_steps,
         optimizer=FLAGS.optimizer, poly_power=FLAGS.poly_power,
-        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share)
+        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share,
+        clock=clock and clock.place)
     optimizer.build(model.trainable_variables)
     return task, optimizer
 
@@ -274,43 +431,44 @@ def main(argv):
     del argv
     config = cli_flags.model_config(
         list(filter(files.exists, cli_flags.kept_configs())))
+    if FLAGS.recipe:
+        _use_recipe(config)
     options = cli_flags.run_options()
     cli_flags.check_init_checkpoint()
-    sequences = Sequences(
-        FLAGS.max_seq_length, predictions=FLAGS.max_predictions_per_seq)
-    cli_flags.check_memory(config, options, **{
-        name: sequences for name, used in (
-            ("train_batch_size", FLAGS.do_train),
-            ("eval_batch_size", FLAGS.do_eval or FLAGS.eval_input_file)) if used})
+    stages = _stages(options)
+    predictions = _predictions(stages)
+    _check_memory(config, options, stages, predictions)
     if FLAGS.masked_lm_budget:
         raise InputError(
             "--masked_lm_budget: the release never published its masking while "
             "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,
-                     FLAGS.depth_schedule, FLAGS.random_depth)
-    masking = _masking_options()
-    data = _data(config)
+    budget = _time_budget()
+    depth = depth_of(config, PLACES if budget else options.num_train_steps,
+                     FLAGS.random_seed, FLAGS.depth_schedule, FLAGS.random_depth)
+    masking = _masking_options(predictions)
+    data = _data(config, predictions)
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = cli_flags.make_strategy()
-    from albert_tf.training import distribution, loop, optimization, run_folder
+    from albert_tf.training import loop, optimization, run_folder
+    from albert_tf.training.clock import Clock
 
-    streams = run_folder.streams(
-        options.output_dir, sum(info.num_records for info in data.train),
-        options.train_batch_size,
-        distribution.num_processes(strategy)) if FLAGS.do_train else None
+    streams = _streams(data, options, stages, strategy) if FLAGS.do_train else None
+    check_sizes(stages, strategy.num_replicas_in_sync)
     task_options = _task_options(data, streams)
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:
             stack.enter_context(run_folder.held(options.output_dir, strategy))
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
-        task, optimizer = _build(config, options, data.sentence_objective)
+        clock = Clock(budget, script.BEGIN) if budget else None
+        task, optimizer = _build(config, options, data.sentence_objective, clock)
         run = loop.Run(
-            task, config, options, _batches(data, options, masking, config, streams),
-            optimizer, task_options, depth)
+            task, config, options,
+            _batches(data, options, masking, config, stages, streams),
+            optimizer, task_options, depth, clock)
         if not FLAGS.do_train:
             run.evaluate()
             return

@@ -81,6 +81,20 @@ def write_records(path, count: int, seed: int = 0) -> str:
     return str(path)
 
 
+SHORT = pretraining_spec(5, 2, VOCAB_SIZE, 2)
+
+
+def write_short_records(path, count: int, seed: int = 0) -> str:
+    """Likewise, of SHORT: the beginnings of the others."""
+    with RecordWriter(str(path)) as writer:
+        for row in examples(count, seed, masked=1):
+            row["masked_lm_positions"] %= 5
+            writer.write(SHORT.serialize({
+                name: value[:{LENGTH: 5, PREDICTIONS: 2}.get(len(value))]
+                for name, value in row.items()}))
+    return str(path)
+
+
 def features(rows: list[dict]) -> dict:
     """Records as a batch of features, as they are parsed."""
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]

@@ -13,7 +13,7 @@ from absl import flags, logging
 from albert_tf import files, parallel
 from albert_tf.checkpoints import tokenizer_files, vocabulary
 from albert_tf.checkpoints.files import folder_of, holds_checkpoint
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import flags as cli_flags, recipes
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
@@ -160,11 +160,9 @@ def use_recipe(name: str, recipe_for: Callable[[str, str, int], Any],
     fields → their flags."""
     # The length that the config is checked against is a recipe's, or the flag's.
     recipe = recipe_for(name, *_size_and_version(model_config()))
-    logging.info("The settings are those of the recipe %s. Their source: %s.", name,
-                 recipe.source)
-    for field, name in {**_FLAG_OF_RECIPE, **flag_of}.items():
-        if not FLAGS[name].present:
-            FLAGS[name].value = getattr(recipe, field)
+    recipes.use_recipe(name, {
+        flag: getattr(recipe, field)
+        for field, flag in {**_FLAG_OF_RECIPE, **flag_of}.items()}, recipe.source)
 
 
 def _size_and_version(config: AlbertConfig) -> tuple[str, int]:

@@ -100,10 +100,11 @@ def _with_overrides(config: AlbertConfig) -> AlbertConfig:
 
 
 def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
-                 **batches: Sequences) -> None:
+                 rows: int = 0, **batches: Sequences) -> None:
     """Raises InputError where the machine has not got the memory that the model's
     weights need, and gradients and moments where they are trained here; with `options`
-    also what batches need: the flag of their size → what they consist of."""
+    also what batches need: the flag of their size → what they consist of. `rows` are
+    those of a part of a batch, if not by the flag."""
     here = not (FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
                 or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
     trained = here and FLAGS.do_train
@@ -118,11 +119,11 @@ def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
             "--albert_config_file, --config_overrides), or take a larger machine.")
     if options is None or not here:
         return
-    workers = max(1, _known_replicas() // (FLAGS.num_virtual_cpus or 1))
+    workers = max(1, known_replicas() // (FLAGS.num_virtual_cpus or 1))
     for name, sequences in batches.items():
         in_training = name == "train_batch_size"
         parts = options.step.gradient_accumulation_steps if in_training else 1
-        examples = FLAGS[name].value // (parts * workers)
+        examples = (rows or FLAGS[name].value // parts) // workers
         found = (training_memory if in_training else evaluation_memory)(
             config, options.step, examples, sequences)
         if needed + found > free:
@@ -337,7 +338,7 @@ def run_options(**task_options: Any) -> RunOptions:
     if options.resume_from:
         chosen_checkpoint(options.output_dir, options.resume_from)
     check_batch_sizes(
-        options, _known_replicas(), train=FLAGS.do_train,
+        options, known_replicas(), train=FLAGS.do_train,
         evaluate=any(name in FLAGS and FLAGS[name].value
                      for name in ("do_eval", "eval_input_file")))
     return options
@@ -376,7 +377,7 @@ def check_init_checkpoint() -> None:
         find_checkpoint(init)
 
 
-def _known_replicas() -> int:
+def known_replicas() -> int:
     """What the number of replicas is a multiple of, as far as TensorFlow need not say;
     checks the cluster."""
     if FLAGS.distribution_strategy == "multi_worker_mirrored":

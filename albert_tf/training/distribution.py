@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from albert_tf.errors import InputError
 from albert_tf.training import cluster
+from albert_tf.training.phases import Schedule
 
 
 # ---- devices ---------------------------------------------------------------
@@ -107,6 +108,8 @@ class Batches:
 
     num_shapes = 1
     num_evaluation_shapes = 0
+    # The pieces of each step's batch, where steps differ much, for estimates of time.
+    pieces: Optional[Schedule] = None
 
     def __init__(self, train_batch_size: int, eval_batch_size: int):
         self.train_batch_size = train_batch_size
@@ -131,6 +134,17 @@ class Batches:
         del step
         return 0
 
+    def batch_size(self, shape: int) -> int:
+        """Rows of a training batch of this shape, of all replicas together."""
+        del shape
+        return self.train_batch_size
+
+    def parts(self, shape: int, parts: int, replicas: int) -> int:
+        """Into how many parts each replica cuts a batch of this shape, if it is to
+        cut the largest into `parts`."""
+        del shape, replicas
+        return parts
+
     def explain_error(self, error: Exception) -> Optional[InputError]:
         """A sentence that names file and record, for an error of reading a batch."""
         del error
@@ -143,7 +157,7 @@ class Batches:
         strategy = tf.distribute.get_strategy()
         return [strategy.distribute_datasets_from_function(
             lambda context, shape=shape: self.training_dataset(
-                shape, start_step, _pipeline(context, self.train_batch_size)))
+                shape, start_step, _pipeline(context, self.batch_size(shape))))
                 for shape in range(self.num_shapes)]
 
     def evaluation(self) -> list[tuple[Any, int]]:

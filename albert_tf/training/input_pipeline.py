@@ -18,6 +18,7 @@ Both kinds of dataset are made for one of num_shards pipelines (one host), from 
 that records.check_files has checked, which every host gets in the same order.
 """
 
+import bisect
 import itertools
 import math
 from typing import Mapping, NamedTuple, Optional, Protocol, Sequence
@@ -31,6 +32,7 @@ from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.distribution import Batches, Pipeline, dataset_options
+from albert_tf.training.phases import Phases, Stage, parts_of
 
 # Files that all streams read at the same time. Part of the order of examples, hence a
 # constant and not a matter of the machine.
@@ -148,8 +150,8 @@ def _read_part(path, offset, skipped, num_records) -> tf.data.Dataset:
 def training_dataset(
         files: Sequence[FileInfo], spec: FeatureSpec, batch_size: int, seed: int, *,
         start_step: int = 0, replicas: int = 1, shard_index: int = 0,
-        num_shards: int = 1, streams: int = 1, shuffle_buffer: int = 10_000,
-        random_map: Optional[RandomMap] = None,
+        num_shards: int = 1, streams: int = 1, rows_before: int = 0,
+        shuffle_buffer: int = 10_000, random_map: Optional[RandomMap] = None,
 ) -> tf.data.Dataset:
     """Endless batches: dicts, name → int32 or float32 [batch_size, ...].
 
@@ -166,6 +168,8 @@ def training_dataset(
       start_step: steps to skip: whole epochs by arithmetic, the rest by reading records
         without parsing them.
       streams: of num_streams, for instance; a divisor of all rows of a step.
+      rows_before: examples used before step 0, in batches of other sizes; a multiple of
+        streams.
       shuffle_buffer: records to mix, of all streams together; 0 keeps the order of the
         files and of the records in them, in every epoch.
       random_map: changes each example, differently each time it comes.
@@ -173,11 +177,12 @@ def training_dataset(
     own_rows = batch_size * replicas
     step_rows = own_rows * num_shards
     if (batch_size < 1 or start_step < 0 or shuffle_buffer < 0 or not files
-            or not 0 <= shard_index < num_shards or streams < 1 or step_rows % streams):
+            or not 0 <= shard_index < num_shards or streams < 1 or step_rows % streams
+            or rows_before % streams):
         raise ValueError(
             f"{len(files)} files, batch_size {batch_size}, start_step {start_step}, "
             f"shard {shard_index} of {num_shards}, {streams} streams, shuffle_buffer "
-            f"{shuffle_buffer}: out of range.")
+            f"{shuffle_buffer}, rows_before {rows_before}: out of range.")
     first_row = shard_index * own_rows
     rows = step_rows // streams  # that a stream fills
     # Streams that this host reads, and which of their rows are its own.
@@ -185,8 +190,8 @@ def training_dataset(
     others = first_row - begin * rows
 
     serialized = _records_of_streams(
-        files, seed, range(begin, end), streams, start_step * rows, rows,
-        shuffle_buffer)
+        files, seed, range(begin, end), streams,
+        rows_before // streams + start_step * rows, rows, shuffle_buffer)
     if own_rows != (end - begin) * rows:
         serialized = serialized.batch((end - begin) * rows).map(_no_autograph(
             lambda step: step[others:others + own_rows])).unbatch()
@@ -198,7 +203,7 @@ def training_dataset(
             return features
         # Examples are counted over all steps.
         step, replica = number // replicas, number % replicas
-        first = step * step_rows + first_row + replica * batch_size
+        first = rows_before + step * step_rows + first_row + replica * batch_size
         return random_map(features, draw(
             (seed % 2**64, 0, _TRAINING), first, batch_size, random_map.num_draws))
 
@@ -343,6 +348,14 @@ def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
     return {name: pad(tensor) for name, tensor in batch.items()}
 
 
+class RecordSet(NamedTuple):
+    """Checked files of records of one length, and what changes them."""
+
+    spec: FeatureSpec
+    files: Sequence[FileInfo]
+    random_map: Optional[RandomMap] = None
+
+
 class RecordBatches(Batches):
     """Batches of TFRecords: endless for training, each example once in evaluation.
 
@@ -352,29 +365,61 @@ class RecordBatches(Batches):
 
     `train` and `evaluation` are checked files, or None. `max_eval_steps` are batches of
     each replica in an evaluation; 0 evaluates all. For the others see training_dataset.
+
+    Batches of a training in `stages` change with them. Those of one length go on in the
+    order of its records where an earlier stage left it; `sets` are lengths → records, in
+    place of `train`.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
                  evaluation: Optional[Sequence[FileInfo]], *, train_batch_size: int,
                  eval_batch_size: int, seed: int, max_eval_steps: int = 0,
                  shuffle_buffer: int = 10_000, streams: int = 1,
-                 random_map: Optional[RandomMap] = None):
+                 random_map: Optional[RandomMap] = None, stages: Sequence[Stage] = (),
+                 sets: Mapping[int, RecordSet] = {}):
         super().__init__(train_batch_size, eval_batch_size)
         self.num_evaluation_shapes = 1 if evaluation else 0
         self._spec = spec
-        self._train = train or []
         self._evaluation = evaluation or []
         self._seed = seed
         self._max_eval_steps = max_eval_steps
         self._shuffle_buffer = shuffle_buffer
         self._streams = streams
         self._random_map = random_map
+        self._stages = stages or [Stage(0, 0, train_batch_size)]
+        self._sets = sets or dict.fromkeys(
+            {stage.length for stage in self._stages},
+            RecordSet(spec, train or [], random_map))
+        self.num_shapes = len(self._stages)
+        if self.num_shapes > 1:
+            self.pieces = Phases(
+                tuple(stage.length * stage.batch_size for stage in stages),
+                (*(stage.begin for stage in stages[1:]), stages[-1].begin + 1))
+
+    def batch_size(self, shape):
+        return self._stages[shape].batch_size
+
+    def shape_of_step(self, step):
+        return bisect.bisect_right(
+            self._stages, step, key=lambda stage: stage.begin) - 1
+
+    def parts(self, shape, parts, replicas):
+        if self.num_shapes == 1:
+            return parts
+        return parts_of(self._stages[shape], self._stages, parts, replicas)
 
     def training_dataset(self, shape, start_step, pipeline: Pipeline):
+        stage = self._stages[shape]
+        records = self._sets[stage.length]
+        rows_before = sum(
+            one.batch_size * (after.begin - one.begin) for one, after in zip(
+                self._stages[:shape], self._stages[1:])
+            if self._sets[one.length] is records)
         return training_dataset(
-            self._train, self._spec, seed=self._seed, start_step=start_step,
-            **pipeline._asdict(), streams=self._streams,
-            shuffle_buffer=self._shuffle_buffer, random_map=self._random_map)
+            records.files, records.spec, seed=self._seed,
+            start_step=max(start_step - stage.begin, 0), **pipeline._asdict(),
+            streams=self._streams, rows_before=rows_before,
+            shuffle_buffer=self._shuffle_buffer, random_map=records.random_map)
 
     def evaluation_dataset(self, shape, pipeline: Pipeline):
         replicas = pipeline.replicas
@@ -390,5 +435,9 @@ class RecordBatches(Batches):
         return made.dataset, made.num_batches // replicas
 
     def explain_error(self, error):
-        paths = [info.path for info in (*self._train, *self._evaluation)]
-        return explain_read_error(paths, self._spec, error)
+        for spec, found in (*((each.spec, each.files) for each in self._sets.values()),
+                            (self._spec, self._evaluation)):
+            explained = explain_read_error([info.path for info in found], spec, error)
+            if explained:
+                return explained
+        return None

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -62,12 +62,12 @@ def step_of(path: str) -> int:
 
 
 def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
-            may_lack: str = "") -> None:
+            may_lack: Sequence[str] = ()) -> None:
     """Restores everything that `checkpoint` holds.
 
     With `resume` more checkpoints will follow and continue the file's count of them;
-    the best checkpoint has no such count. `may_lack` is a part of `checkpoint` that
-    stays as it is where the file has none of it.
+    the best checkpoint has no such count. `may_lack` are parts of `checkpoint` that stay
+    as they are where the file has none of them.
     """
     def advice():
         rest = (f"or remove {path}.*, whose place the latest takes"
@@ -75,21 +75,23 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
                 else "or move the folder away to start anew")
         return earlier_hint(path) + rest
 
-    left_out = getattr(checkpoint, may_lack, None)
+    left_out = {}
     try:
         with damage_explained(path, advice=advice):
-            if left_out is not None and not _holds(path, may_lack):
-                logging.info("%s holds no %s, which starts anew.", path, may_lack)
-                # Comes back below, where nothing is waiting for it.
-                delattr(checkpoint, may_lack)
+            for name in may_lack:
+                if hasattr(checkpoint, name) and not _holds(path, name):
+                    logging.info("%s holds no %s, which starts anew.", path, name)
+                    # Comes back below, where nothing is waiting for it.
+                    left_out[name] = getattr(checkpoint, name)
+                    delattr(checkpoint, name)
             status = checkpoint.restore(path) if resume else checkpoint.read(path)
             status.assert_existing_objects_matched()
             # Evaluation alone has no use for the optimizer's part, nor for a line on
             # each variable of it.
             status.expect_partial()
     finally:
-        if left_out is not None:
-            setattr(checkpoint, may_lack, left_out)
+        for name, part in left_out.items():
+            setattr(checkpoint, name, part)
     optimizer = getattr(checkpoint, "optimizer", None)
     check_finite(path, (
         (variable.name.removesuffix(":0"), variable.numpy()) for variable in (

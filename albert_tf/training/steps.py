@@ -109,9 +109,12 @@ class Trainer(orbit.StandardTrainer):
       optimizer: built; its `iterations` number the steps.
       datasets: distributed; one for each static shape of a batch. They yield each
         replica's batch of features.
-      on_step: called after every step where the loop runs on the host.
+      on_step: called after every step where the loop runs on the host; True ends the
+        loop.
       shape_of_step: step → which of the datasets its batch comes from.
       passes_of_step: step → layers that it runs, None for all.
+      parts_of_shape: shape → parts in which each replica computes its batch, if not
+        those of the options.
       scaling: for float16. A step whose loss or gradient is not finite then leaves
         weights and moments as they were, and does not count in the metrics; its number
         and its batch are used up like those of any other, so that the schedule and the
@@ -120,9 +123,10 @@ class Trainer(orbit.StandardTrainer):
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
                  datasets: Sequence[Any], options: StepOptions,
-                 on_step: Optional[Callable[[], None]] = None,
+                 on_step: Optional[Callable[[], Optional[bool]]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
                  passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
+                 parts_of_shape: Optional[Callable[[int], int]] = None,
                  scaling: Optional[LossScaling] = None,
                  computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
@@ -137,6 +141,8 @@ class Trainer(orbit.StandardTrainer):
         self.scaling, self.computation = scaling, computation
         self._on_step = on_step
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
+        self._parts_of_shape = parts_of_shape or (
+            lambda shape: options.gradient_accumulation_steps)
         self._begin = (0.0, 0)
         self._variables = task.model.trainable_variables
         # First step since the start whose loss or gradient is not finite, however
@@ -146,16 +152,16 @@ class Trainer(orbit.StandardTrainer):
             # Every replica finds the same and keeps it; nothing is exchanged.
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-        # Above 0 on every worker alike once one of them was asked to stop: workers can
-        # only save together, after the same step.
-        self.stop_asked = self.stop_agreed = None
+        # What workers tell each other, [stop, place of the clock], and the mean of it:
+        # they can only save together, after the same step.
+        self.told = self.agreed = None
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.stop_asked, self.stop_agreed = (
-                tf.Variable(0.0, trainable=False, name=name,
+            self.told, self.agreed = (
+                tf.Variable([0.0, 0.0], trainable=False, name=name,
                             synchronization=tf.VariableSynchronization.ON_READ,
                             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-                for name in ("stop_asked", "stop_agreed"))
+                for name in ("told", "agreed"))
         # XLA cannot compile the exchange between replicas that are not TPUs, so
         # with several of them only the computation before it is compiled.
         jit = options.jit_compile and not on_tpu
@@ -171,10 +177,10 @@ class Trainer(orbit.StandardTrainer):
         specs = [shape_key(dataset) for dataset in self.train_dataset]
 
         @functools.cache
-        def loop_of(spec, passes):
+        def loop_of(spec, parts, passes):
             del spec
             step = functools.partial(self.train_step, dataclasses.replace(
-                self.computation, passes=passes))
+                self.computation, passes=passes), parts)
             if self.runs_on_device:
                 return own_function(
                     orbit.utils.create_tf_while_loop_fn(step), autograph=True)
@@ -190,10 +196,12 @@ class Trainer(orbit.StandardTrainer):
                        and self.kind_of_step(step + count) == kind):
                     count += 1
                 shape, passes = kind
-                loop_of(specs[shape], passes)(iterators[shape], tf.constant(count))
+                loop_of(specs[shape], self._parts_of_shape(shape), passes)(
+                    iterators[shape], tf.constant(count))
                 step += count
-                if self._on_step is not None and not self.runs_on_device:
-                    self._on_step()
+                if (self._on_step is not None and not self.runs_on_device
+                        and self._on_step()):
+                    break
 
         return loop_by_shape
 
@@ -205,8 +213,8 @@ class Trainer(orbit.StandardTrainer):
         self.metrics.reset()
         self._begin = time.monotonic(), int(self.optimizer.iterations.numpy())
 
-    def train_step(self, computation, iterator):
-        step = functools.partial(self._replica_step, computation)
+    def train_step(self, computation, parts, iterator):
+        step = functools.partial(self._replica_step, computation, parts)
         if self._compiles_step:
             step = own_function(step, jit_compile=True)
         self.strategy.run(step, args=(next(iterator),))
@@ -243,16 +251,16 @@ class Trainer(orbit.StandardTrainer):
             gradients = [self.scaling.unscale(gradient) for gradient in gradients]
         return loss, gradients, sums
 
-    def _compute_gradients(self, computation, features, denominators, step, replica):
+    def _compute_gradients(
+            self, computation, parts, features, denominators, step, replica):
         """Of one replica: loss, gradients, squares that count for their norm in place
         of their own, metrics."""
         seed = tf.random.fold_in(
             tf.constant([self.options.random_seed, 0], tf.int32),
             tf.cast(step, tf.int32))
         first_row = replica * tf.shape(next(iter(features.values())))[0]
-        gradients_of = (
-            self._part_gradients if self.options.gradient_accumulation_steps == 1
-            else self._accumulate)
+        gradients_of = (self._part_gradients if parts == 1
+                        else functools.partial(self._accumulate, parts))
         loss, gradients, sums = gradients_of(
             computation, features, denominators,
             tf.concat([seed, [first_row]], axis=0))
@@ -271,22 +279,20 @@ class Trainer(orbit.StandardTrainer):
         if summed:
             gradients, norm = clip(gradients, squares=squares)
             squares = {}
-        asked = [] if self.stop_asked is None else [tf.identity(self.stop_asked)]
+        told = [] if self.told is None else [tf.identity(self.told)]
         # One exchange for everything; the mean loss is not finite if any is.
-        loss, norm, gradients, squares, asked = context.all_reduce(
-            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, asked])
-        if asked:
-            self.stop_agreed.assign(asked[0])
+        loss, norm, gradients, squares, told = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, told])
+        if told:
+            self.agreed.assign(told[0])
         if summed:
             return loss, [gradient * replicas for gradient in gradients], norm
         # A row's gradient is its replica's divided by their number.
         return loss, *clip(gradients, squares={
             index: value / replicas for index, value in squares.items()})
 
-    def _accumulate(self, computation, features, denominators, seed):
+    def _accumulate(self, parts, computation, features, denominators, seed):
         """Sums of loss, gradients and metrics over the parts of a batch."""
-        parts = self.options.gradient_accumulation_steps
-
         def split(tensor):
             return tf.reshape(
                 tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
@@ -318,11 +324,11 @@ class Trainer(orbit.StandardTrainer):
             parallel_iterations=1)
         return state
 
-    def _replica_step(self, computation, features):
+    def _replica_step(self, computation, parts, features):
         context = tf.distribute.get_replica_context()
         step = tf.identity(self.optimizer.iterations)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
-        compute = functools.partial(self._compute_gradients, computation)
+        compute = functools.partial(self._compute_gradients, computation, parts)
         if self._compiles_gradients:
             compute = own_function(compute, jit_compile=True)
         denominators = self._objective.denominators(features)

@@ -88,6 +88,7 @@ def _data(tmp_path_factory):
     rows = tiny_run.examples(50, 1)
     write(folder / "train.tfrecord", rows)
     write(folder / "dev.tfrecord", tiny_run.examples(13, 2))
+    tiny_run.write_short_records(folder / "short.tfrecord", 30, 3)
     good = (folder / "train.tfrecord").read_bytes()
     (folder / "truncated.tfrecord").write_bytes(good[:-100])
     rows[40]["input_ids"][1] = tiny_run.VOCAB_SIZE
@@ -251,6 +252,39 @@ EARLY = {
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
+    "batch warm-up": (
+        dict(batch_size_warmup="4:0.5,6:0.5"),
+        "--batch_size_warmup=4:0.5,6:0.5 ends at 6, but --train_batch_size is 8"),
+    "batches of replicas": (
+        dict(batch_size_warmup="3:0.5,8:0.5", num_virtual_cpus=2),
+        "a batch of 3, from step 0 on, does not divide over 2 replicas"),
+    "files without a length": (
+        dict(length_schedule="5:0.5,8:0.5"),
+        "--input_file: {data}/train.tfrecord does not say of which length it is"),
+    "files of another length": (
+        dict(length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
+             input_file="5:{data}/train.tfrecord,8:{data}/train.tfrecord"),
+        "train.tfrecord, record 1: .* have 8 values where the length in --input_file "
+        "says 5"),
+    "files of two vocabularies": (
+        dict(length_schedule="5:0.5,8:0.5", input_file="5:{data}/named/train.tfrecord,"
+             "8:{data}/renamed/train.tfrecord"),
+        "were made with vocabularies of different content"),
+    "positions of a length": (
+        dict(length_schedule="9:0.5,8:0.5",
+             input_file="9:{data}/train.tfrecord,8:{data}/train.tfrecord"),
+        "--length_schedule 9:0.5,8:0.5 is over the config's max_position_embeddings 8"),
+    "time budget": (dict(time_budget="6"), "--time_budget=6 cannot be read; give a "),
+    "time and batches": (
+        dict(time_budget="6h", batch_size_warmup="4:0.5,8:0.5"),
+        "--time_budget does not go with --batch_size_warmup"),
+    "recipe and objective": (
+        dict(recipe="roberta", input_file="{data}/records_next/train.tfrecord"),
+        "--recipe=roberta: .*train.tfrecord was made with the sentence objective next, "
+        r".*create_pretraining_data.py --recipe=roberta makes records for it"),
+    "recipe and masks": (
+        dict(recipe="roberta", input_file="{data}/masked.tfrecord"),
+        "--recipe=roberta: .*masked.tfrecord: the records are masked already"),
     "steps": (
         dict(save_checkpoints_steps=0), "--save_checkpoints_steps=0: .*in the range"),
     "seed": (dict(random_seed=-1), "--random_seed=-1"),
@@ -342,6 +376,11 @@ WORKING = {
     "pieces alone": dict(
         DYNAMIC, **NO_IDS, do_eval="true", num_train_steps=4, save_checkpoints_steps=2,
         input_file="{data}/records_none/train.tfrecord", eval_input_file=None),
+    "schedules": dict(
+        recipe="fast", length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
+        train_batch_size_by_length="5:12", num_train_steps=4, save_checkpoints_steps=2,
+        input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
+        config_overrides="num_hidden_layers=2", gradient_accumulation_steps=4),
     "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
 }
 
@@ -410,6 +449,15 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
         f"model in {data}/partial init (a.txt); choose another --output_dir")
 
 
+def test_lengths_batches_and_a_recipe(results):
+    result = results.ok("schedules")
+    assert "The recipe sets --depth_schedule=1:0.5,1:0.25,2:0.25." in result["log"]
+    assert "Training at length 5: 30 records in 1 files." in result["log"]
+    options = json.loads(result["files"]["options.json"])
+    assert options["depth_schedule"] == "1:0.5,1:0.25,2:0.25"
+    assert options["train_batch_size_by_length"] == "5:12"
+
+
 def test_start_that_fails_leaves_nothing(results, data):
     assert results["no checkpoint"]["status"] == 1
     assert not (data / "no checkpoint").exists()
@@ -428,12 +476,13 @@ def test_a_mistake_gives_no_traceback():
 
 @pytest.mark.slow
 def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_path):
-    """SIGKILL at a random moment, twice; depth grows meanwhile."""
+    """SIGKILL at a random moment, twice; depth and batches grow meanwhile."""
     for name in ("unbroken", "killed"):
         folder = tmp_path / name
         args = arguments(data, **DYNAMIC, output_dir=folder,
                          config_overrides="num_hidden_layers=3",
-                         depth_schedule="1:0.4,2:0.3,3:0.3")
+                         depth_schedule="1:0.4,2:0.3,3:0.3",
+                         batch_size_warmup="2:0.3,4:0.3,8:0.4")
         for _ in range(2 * (name == "killed")):
             process = start(args)
             stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))

@@ -7,6 +7,7 @@ import pytest
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training.depth import RandomDepth, depth_of
+from albert_tf.training.recipes import PRETRAINING_RECIPES
 from tests.training.tiny_trainer import Training, assert_close, column
 
 STEPS = 1000
@@ -75,6 +76,18 @@ def test_wrong_values(given, message):
 def test_layers_that_are_not_shared(changes, message):
     with pytest.raises(InputError, match=message):
         depth_of(config(**changes), STEPS, 1, "3:0.5,12:0.5")
+
+
+@pytest.mark.parametrize("layers, expected", [
+    (12, "3:0.5,6:0.25,12:0.25"), (24, "6:0.5,12:0.25,24:0.25"),
+    (2, "1:0.5,1:0.25,2:0.25"), (1, "1:0.5,1:0.25,1:0.25")])
+def test_recipe_that_grows(layers, expected):
+    shape = config(num_hidden_layers=layers)
+    values = PRETRAINING_RECIPES["fast"].training_for(shape)
+    assert values["depth_schedule"] == expected
+    assert depth_of(shape, STEPS, 1, expected).at(STEPS - 1) == layers
+    assert "depth_schedule" not in PRETRAINING_RECIPES["fast"].training_for(
+        config(parameter_sharing="attention"))
 
 
 # ---- steps -----------------------------------------------------------------

@@ -1,10 +1,12 @@
 """The loop: where a run starts, what it leaves behind, when it stops."""
 
+import itertools
 import json
 import pathlib
 import shutil
 import signal
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,8 +21,10 @@ from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
-from albert_tf.training.depth import DepthSchedule
+from albert_tf.training.clock import Clock
+from albert_tf.training.distribution import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
+from albert_tf.training.phases import PLACES, Phases, Stage
 from tests import tiny_run
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
@@ -48,7 +52,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             **options):
+             stages=(), sets={}, clock=None, **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -60,19 +64,20 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     batches = input_pipeline.RecordBatches(
         tiny_run.SPEC, train_infos, dev_infos, seed=3,
         train_batch_size=options.train_batch_size,
-        eval_batch_size=options.eval_batch_size)
+        eval_batch_size=options.eval_batch_size, stages=stages, sets=sets)
 
     # Also resets the state of Keras, which the tests before may have moved.
     tf_keras.utils.set_random_seed(1)
     model = models.AlbertForPreTraining(config)
     optimizer = None
     if train:
-        optimizer = optimization.create_optimizer(rate, STEPS, 0)
+        optimizer = optimization.create_optimizer(
+            rate, STEPS, 0, clock=clock and clock.place)
         optimizer.build(model.trainable_variables)
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        batches, optimizer, dict(learning_rate=rate), depth)
+        batches, optimizer, dict(learning_rate=rate), depth, clock)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -206,7 +211,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
 def test_depth_that_grows(data, tmp_path, caplog):
     """Killed in the first phase or in the second, a run ends as the unbroken one, which
     is saved and evaluated as one that was always deep."""
-    depth = DepthSchedule.parse("1:0.5,2:0.5", STEPS)
+    depth = Phases.parse("1:0.5,2:0.5", STEPS, "--depth_schedule")
     how = dict(config=dict(num_hidden_layers=2), depth=depth)
     make_run(tmp_path / "run", data, **how).train()
     for step in (3, 9):
@@ -223,6 +228,75 @@ def test_depth_that_grows(data, tmp_path, caplog):
         tmp_path / "run", data, train=False, config=how["config"]).evaluate()
     last = rows_of(tmp_path / "run", "eval")[-1]
     assert metrics == pytest.approx({name: last[name] for name in metrics})
+
+
+def test_batches_that_change(data, tmp_path, caplog):
+    """Killed in each stage of sizes and lengths, a run ends as the unbroken one; each
+    record is read once in an epoch, whatever the sizes of batches."""
+    short = tiny_run.write_short_records(tmp_path / "short", 40, 7)
+    how = dict(
+        stages=[Stage(0, 5, 4), Stage(4, 5, 8), Stage(6, 8, 8), Stage(10, 5, 12)],
+        sets={5: input_pipeline.RecordSet(
+            tiny_run.SHORT, check_files([short], tiny_run.SHORT)),
+              8: input_pipeline.RecordSet(tiny_run.SPEC, data[0])})
+    unbroken = make_run(tmp_path / "run", data, **how)
+    unbroken.train()
+    for step in (3, 6, 9):
+        broken = shutil.copytree(tmp_path / "run", tmp_path / str(step))
+        go_back_to(broken, step)
+        make_run(broken, data, **how).train()
+        assert f"Resuming at step {step} from" in caplog.text
+        assert_equal_tensors(
+            stored(broken, "model.ckpt-12"), stored(tmp_path / "run", "model.ckpt-12"))
+    # 40 short ones: 4 x 4, 2 x 8, and 8 of the first batch of 12.
+    rows = []
+    for shape, batches in ((0, 4), (1, 2), (3, 1)):
+        dataset = unbroken.batches.training_dataset(
+            shape, 0, Pipeline(unbroken.batches.batch_size(shape)))
+        rows += [row.tobytes() for batch in dataset.take(batches)
+                 for row in batch["input_ids"].numpy()]
+    assert len(rows) == 44 and len(set(rows[:40])) == 40
+
+
+def test_time_budget(data, tmp_path, caplog):
+    """A run by the clock, every look at which takes half a second: rate and depth follow
+    it; stopped, it goes on with the time that is left; with more time it trains on."""
+    depth = Phases.parse("1:0.5,2:0.5", PLACES, "--depth_schedule")
+
+    def go(budget, stop=None):
+        clock = Clock(budget, now=itertools.count(0, 0.5).__next__)
+        run = make_run(tmp_path / "run", data, config=dict(num_hidden_layers=2),
+                       depth=depth, clock=clock, iterations_per_loop=1,
+                       save_checkpoints_steps=20)
+        if stop:
+            run.signals = tiny_run.SignalAt(run, stop)
+        kinds, kind_of = [], loop.Trainer.kind_of_step
+        with mock.patch.object(
+                loop.Trainer, "kind_of_step", lambda self, step: (
+                    kinds.append(kind_of(self, step)[1]) or kind_of(self, step))):
+            if stop:
+                with pytest.raises(loop.Stopped):
+                    run.train()
+            else:
+                run.train()
+        return run, clock, kinds
+
+    run, clock, kinds = go(20.0, stop=8)
+    used, kept = clock.used, float(clock.state.seconds.numpy())
+    assert run.current_step == 8 and 2 < kept < used and not clock.over
+    run, clock, kinds = go(20.0)
+    assert clock.over and kept < 12 < clock.used < 20
+    assert kinds[0] == 1 and kinds[-1] == 2 and sorted(kinds) == kinds
+    last = run.current_step
+    rates = [row["learning_rate"] for row in rows_of(tmp_path / "run", "train")]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == pytest.approx(0.1) and rates[-1] < 0.02
+    assert [row["step"] for row in rows_of(tmp_path / "run", "eval")][-1] == last
+    caplog.clear()
+    run, _, _ = go(20.0)
+    assert run.current_step == last and f"The time is over: step {last}" in caplog.text
+    run, clock, _ = go(30.0)
+    assert run.current_step > last and 22 < clock.used < 30
 
 
 def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):
@@ -376,15 +450,16 @@ def test_time_left_counts_checkpoints_and_evaluations(
     training = types.SimpleNamespace(
         checkpoint_seconds=made, evaluation_seconds=evaluations,
         evaluator=types.SimpleNamespace(num_steps=5), run=types.SimpleNamespace(
-            current_step=step, sequences_after=after, depth=depth, options=RunOptions(
-                "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3)))
+            current_step=step, sequences_after=after, options=RunOptions(
+                "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3),
+            work=[depth] if depth else []))
     assert loop._Training._seconds_beside(training, of_step=24.0) == seconds
 
 
 def test_time_left_counts_deeper_steps():
     """Of 4 passes take four times as long as those of 1."""
     test_time_left_counts_checkpoints_and_evaluations(
-        3, [], [], 0, 7 * 3 * 24.0, DepthSchedule.parse("1:0.5,4:0.5", 14))
+        3, [], [], 0, 7 * 3 * 24.0, Phases.parse("1:0.5,4:0.5", 14, "--depth_schedule"))
 
 
 def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):

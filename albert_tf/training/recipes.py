@@ -1,0 +1,57 @@
+"""Recipes of pretraining: many flags by one word, for create_pretraining_data.py and
+run_pretraining.py. No TensorFlow."""
+
+import dataclasses
+from typing import Any, Mapping
+
+from absl import logging
+
+from albert_tf.config import AlbertConfig
+from albert_tf.training.depth import not_shared
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingRecipe:
+    """Flags' values where they are not given.
+
+    Attributes:
+      source: whose settings these are.
+      records: flags of create_pretraining_data.py.
+      training: flags of run_pretraining.py.
+      depth: the depth schedule, as (share of the layers, share of the steps).
+    """
+
+    source: str
+    records: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    depth: tuple[tuple[float, float], ...] = ()
+
+    def training_for(self, config: AlbertConfig) -> dict[str, Any]:
+        """`training`, with the depth schedule of a config."""
+        if not self.depth:
+            return dict(self.training)
+        if not_shared(config):
+            logging.info("The config's layers are not shared: all steps take them all.")
+            return dict(self.training)
+        layers = config.num_hidden_layers
+        return {**self.training, "depth_schedule": ",".join(
+            f"{max(1, round(part * layers))}:{share:g}" for part, share in self.depth)}
+
+
+# By the value of --recipe.
+PRETRAINING_RECIPES = {
+    "release": PretrainingRecipe(
+        "the release's defaults", training={"sentence_objective": "order"}),
+    # Section 4 and table 9, for base; the optimizer stays LAMB, at the rate that its
+    # paper has for such a batch, 5 / (2^1.5 * 1000).
+    "roberta": PretrainingRecipe(
+        "RoBERTa (Liu et al., 2019)",
+        records=dict(sentence_objective="none", masked_lm_prob=0.0, dupe_factor=1,
+                     short_seq_prob=0.0, max_predictions_per_seq=77),
+        training=dict(sentence_objective="none", dynamic_masking=True,
+                      train_batch_size=8192, num_train_steps=500_000,
+                      num_warmup_steps=24_000, max_predictions_per_seq=77)),
+    # What benchmarks/time_to_quality.py found to pay.
+    "fast": PretrainingRecipe(
+        "benchmarks/time_to_quality.py", depth=((0.25, 0.5), (0.5, 0.25), (1.0, 0.25))),
+}
