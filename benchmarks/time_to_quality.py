@@ -17,10 +17,11 @@ and the same command goes on where it was stopped. --runs takes some of them:
 release:1,growing:2. `python -m benchmarks.time_to_quality --help` lists the recipes.
 """
 
+import functools
 import json
 import math
 import os
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from absl import flags
 
@@ -31,11 +32,16 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training import log
 from albert_tf.training.depth import depth_of
+from albert_tf.training.phases import by_length, stages_of
+from albert_tf.training.recipes import PRETRAINING_RECIPES
 from benchmarks import benchmark_flags
 from benchmarks.contestants import step_flops
 from benchmarks.runs import cost, run_counted, run_script
 
 FLAGS = flags.FLAGS
+
+
+LENGTH, BATCH_SIZE = 64, 32
 
 
 class Records(NamedTuple):
@@ -44,6 +50,8 @@ class Records(NamedTuple):
     masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 10
     dupe_factor: int = 5
+    max_seq_length: int = LENGTH
+    sentence_objective: str = "order"
 
 
 # The name of a set of records → how it is made.
@@ -51,6 +59,9 @@ RECORDS = {
     "release": Records(),
     "masked25": Records(0.25, 16),
     "masked40": Records(0.4, 26),
+    "short": Records(max_predictions_per_seq=5, max_seq_length=LENGTH // 2),
+    # Masked while training.
+    "roberta": Records(0.0, sentence_objective="none"),
 }
 
 
@@ -58,13 +69,16 @@ class Recipe(NamedTuple):
     """A set of records, and flags of run_pretraining.py beside what all have; shares of
     the steps in place of numbers of them."""
 
-    records: str = "release"
+    records: str = "release"  # of the whole length; those of half of it are "short"
     flags: Mapping[str, Any] = {}
     warmup: float = 0.05
     steps: float = 1.0  # times those of the release
 
 
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
+_LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
+            "max_predictions_by_length": f"{LENGTH // 2}:5",
+            "train_batch_size_by_length": f"{LENGTH // 2}:{2 * BATCH_SIZE}"}
 RECIPES = {
     "release": Recipe(),
     # Depth as a schedule, in several splits.
@@ -82,6 +96,13 @@ RECIPES = {
     "stable": Recipe(flags={"decay_share": 0.3}),
     "adamw": Recipe(flags={"optimizer": "adamw", "learning_rate": 3e-4}),
     "growing_masked25": Recipe("masked25", _GROWING),
+    # Half the length first, in batches of as many pieces; small batches first.
+    "lengths": Recipe(flags=_LENGTHS),
+    "batches": Recipe(flags={"batch_size_warmup": "8:0.2,16:0.2,32:0.6"}),
+    "growing_lengths": Recipe(flags={**_GROWING, **_LENGTHS}),
+    # By the words of --recipe; size and number of batches are those of all.
+    "roberta": Recipe("roberta", {"recipe": "roberta"}),
+    "fast": Recipe(flags={"recipe": "fast"}),
 }
 
 _WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
@@ -106,7 +127,6 @@ flags.DEFINE_bool("train", True,
                   "Train what is missing; else runs are taken as far as they went.")
 benchmark_flags.define_output_flag()
 
-LENGTH, BATCH_SIZE = 64, 32
 EVALUATED = 2048  # held-out sequences
 METRICS = ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
            "sentence_order_accuracy")
@@ -123,19 +143,20 @@ def model_config() -> AlbertConfig:
 
 def make_records(name: str, heldout: bool = False) -> str:
     """A set of records, made unless it is there. Held-out ones are masked as the
-    release's, with room for as many predictions as the others have."""
+    release's, with room for as many predictions as the others have; those that are
+    masked while training get the same masks in each evaluation, if not the release's."""
     folder, made = FLAGS.work_dir, RECORDS[name]
     if not os.path.exists(f"{folder}/spm.model"):
         run_script("train_sentencepiece.py", input_file=FLAGS.text,
                    output_prefix=f"{folder}/spm", vocab_size=FLAGS.vocab_size,
                    input_sentence_size=100_000)
     if heldout:
-        made = RECORDS["release"]._replace(
-            dupe_factor=1, max_predictions_per_seq=made.max_predictions_per_seq)
+        made = made._replace(
+            dupe_factor=1, masked_lm_prob=made.masked_lm_prob and 0.15)
     path = f"{folder}/{'heldout_' * heldout}{name}.tfrecord"
     if not os.path.exists(path):
         run_script(
-            "create_pretraining_data.py", output_file=path, max_seq_length=LENGTH,
+            "create_pretraining_data.py", output_file=path,
             input_file=FLAGS.heldout_text if heldout else FLAGS.text,
             spm_model_file=f"{folder}/spm.model", **made._asdict())
     return path
@@ -161,8 +182,10 @@ def train(name: str, seed: int, config: AlbertConfig) -> None:
     config_file = os.path.join(FLAGS.work_dir, "albert_config.json")
     with files.atomic_write(config_file) as stream:
         stream.write(config.to_json().encode())
+    records = make_records(recipe.records)
     run_counted("run_pretraining.py", folder, **{
-        "input_file": make_records(recipe.records),
+        "input_file": f"{LENGTH // 2}:{make_records('short')},{LENGTH}:{records}"
+                      if "length_schedule" in recipe.flags else records,
         "eval_input_file": make_records(recipe.records, heldout=True),
         "albert_config_file": config_file, "max_seq_length": LENGTH,
         "max_predictions_per_seq": RECORDS[recipe.records].max_predictions_per_seq,
@@ -192,6 +215,34 @@ def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
     return files.read_object(found) if os.path.exists(found) else None
 
 
+def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
+                   ) -> Callable[[int], float]:
+    """The operations of a step's products, by its depth, length and batch."""
+    given = dict(recipe.flags)
+    if "recipe" in given:
+        given |= PRETRAINING_RECIPES[given["recipe"]].training_for(config)
+    depth = depth_of(config, steps, seed, given.get("depth_schedule", ""),
+                     given.get("random_depth", ""))
+    stages = stages_of(
+        steps, LENGTH, BATCH_SIZE, given.get("length_schedule", ""),
+        given.get("batch_size_warmup", ""), given.get("train_batch_size_by_length", ""))
+    masked = by_length(
+        given.get("max_predictions_by_length", ""), "--max_predictions_by_length",
+        [stage.length for stage in stages], "")
+
+    @functools.cache
+    def of_kind(passes, stage):
+        return step_flops(
+            config.replace(num_hidden_layers=passes), stage.batch_size, stage.length,
+            masked.get(stage.length, RECORDS[recipe.records].max_predictions_per_seq))
+
+    def of_step(step):
+        stage = next(stage for stage in reversed(stages) if stage.begin <= step)
+        return of_kind(depth.at(step) if depth else config.num_hidden_layers, stage)
+
+    return of_step
+
+
 def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:
     """The curve of a run, as far as it went; None where it has no evaluation."""
     recipe, folder = RECIPES[name], output_dir(name, seed)
@@ -201,15 +252,10 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, 
     if not rows:
         return None
     steps = num_steps(recipe)
-    depth = depth_of(config, steps, seed, recipe.flags.get("depth_schedule", ""),
-                     recipe.flags.get("random_depth", ""))
-    masked = RECORDS[recipe.records].max_predictions_per_seq
-    of_depth = {passes: step_flops(config.replace(num_hidden_layers=passes), BATCH_SIZE,
-                                   LENGTH, masked)
-                for passes in range(1, config.num_hidden_layers + 1)}
-    done, flops, ends = 0.0, [], {row["step"] for row in rows}
+    flops, done, ends = [], 0.0, {row["step"] for row in rows}
+    of_step = flops_of_steps(recipe, steps, seed, config)
     for step in range(rows[-1]["step"]):
-        done += of_depth[depth.at(step) if depth else config.num_hidden_layers]
+        done += of_step(step)
         if step + 1 in ends:
             flops.append(done)
     return {
