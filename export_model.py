@@ -1,6 +1,8 @@
-r"""Writes any ALBERT as a SavedModel that takes text.
+r"""Writes any ALBERT as a SavedModel that takes text, or small, for ONNX or TFLite.
 
     python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2
+    python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2_int8 \
+        --format=onnx --precision=int8
 
 The model is whatever `albert_tf.load` takes: a run here, a folder of Hugging Face, ...
 Lengths and the kind of input are those of its training, where the folder tells them.
@@ -8,6 +10,8 @@ What goes in and comes out: docs/SERVING.md.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
+import dataclasses
 
 from absl import flags
 
@@ -22,9 +26,18 @@ model_flags.define_flags()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
                   "Of products and activations.")
-_TASKS = ("classify", "tag", "answer", "choose", "order", "embed")
-flags.DEFINE_enum("task", None, _TASKS, "What the SavedModel does; default: what the "
-                  "model's head is for, else embed.")
+flags.DEFINE_enum("format", "saved_model", ["saved_model", "onnx", "tflite"],
+                  "onnx, tflite: the graph of one task in one file, for ids, each "
+                  "weight in it once; albert_tf.load, predict.py and serve.py take the "
+                  "folder.")
+flags.DEFINE_enum("precision", "float32", ["float32", "float16", "int8"],
+                  "onnx, tflite: of the weights in the file. int8: a scale for each "
+                  "column, products of integers.")
+_TASKS = ("classify", "tag", "answer", "choose", "order", "fill-mask", "embed")
+_ONLY_PORTABLE = ("fill-mask",)
+flags.DEFINE_enum("task", None, _TASKS, "What the export does (onnx and tflite alone: "
+                  f"{', '.join(_ONLY_PORTABLE)}); default: what the model's head is "
+                  "for, else embed.")
 flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; default: "
                   "as in training, else no.")
 _SIZES = {
@@ -50,8 +63,25 @@ def main(argv):
     if files.exists(FLAGS.export_dir):
         raise InputError(
             f"--export_dir={FLAGS.export_dir} is there already; choose another.")
-    finetuning_flags.check_tensorflow_text()
+    portably = FLAGS.format != "saved_model"
+    if portably:
+        _check_portable()
+    elif FLAGS.precision != "float32":
+        raise InputError(
+            f"--precision={FLAGS.precision} is for --format=onnx and tflite; a "
+            "SavedModel computes in another type by --dtype.")
+    elif FLAGS.task in _ONLY_PORTABLE:
+        raise InputError(f"--task={FLAGS.task}: no SavedModel does it; give "
+                         "--format=onnx or tflite.")
+    else:
+        finetuning_flags.check_tensorflow_text()
     loaded = model_flags.load()
+    if loaded.model is None:
+        raise InputError(f"--model={FLAGS.model} is an export already; give the model "
+                         "that it was made from.")
+    if portably:
+        _export_portable(loaded)
+        return
     if not loaded.tokenizer and FLAGS["export_text"].present and FLAGS.export_text:
         raise InputError(
             f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
@@ -68,17 +98,55 @@ def main(argv):
             loaded.tokenizer if FLAGS.export_text else None)
 
 
+def _check_portable():
+    """Refuses flags that say nothing here, and packages that are missing."""
+    from albert_tf.serving import portable
+
+    if FLAGS.dtype != "float32":
+        raise InputError(f"--dtype={FLAGS.dtype} is for --format=saved_model; give "
+                         "--precision for the weights of an export for "
+                         f"{FLAGS.format}.")
+    for name in ("export_text", "pairs"):
+        if FLAGS[name].present and FLAGS[name].value:
+            raise InputError(f"--{name} is for --format=saved_model: an export for "
+                             f"{FLAGS.format} takes ids; one text or two become ids in "
+                             "Python.")
+    portable.needed(FLAGS.format, writing=True)
+
+
+def _export_portable(loaded):
+    from albert_tf.serving import portable
+
+    if loaded.tokenizer is None:
+        raise InputError(
+            f"{FLAGS.model} holds no vocabulary, which is put beside the exported "
+            "model; give --spm_model_file or --vocab_file.")
+    given = {name: FLAGS[name].value for name in _SIZES
+             if FLAGS[name].value is not None}
+    settings = {**loaded.settings, "flags": {
+        **loaded.settings.get("flags", {}), **given}}
+    loaded = dataclasses.replace(loaded, settings=settings)
+    _check_length(given.get("max_seq_length", 0), loaded.config)
+    task = FLAGS.task or next(
+        task for task in loaded.tasks() if task not in ("fill-mask", "order"))
+    portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, FLAGS.precision)
+
+
+def _check_length(length, config):
+    longest = config.max_position_embeddings
+    if length > longest:
+        raise InputError(f"--max_seq_length={length} is over the {longest} positions "
+                         "that the model has.")
+
+
 def _export(loaded, task, head, tokenizer):
     from albert_tf.finetuning.tasks import tagging_scoring
     from albert_tf.serving import export, text_spans, text_tags, text_tasks
 
     kept = loaded.settings.get("flags", {})
     sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
-    longest = loaded.config.max_position_embeddings
-    length = sizes["max_seq_length"] or longest
-    if length > longest:
-        raise InputError(f"--max_seq_length={length} is over the {longest} positions "
-                         "that the model has.")
+    length = sizes["max_seq_length"] or loaded.config.max_position_embeddings
+    _check_length(length, loaded.config)
 
     def text(kind, **options):
         """The way of text, where there is a vocabulary; `options` that are None are

@@ -96,6 +96,11 @@ def unknown(path: str) -> InputError:
     if not files.exists(path):
         return InputError(f"{path}: there is no such file or folder.")
     names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
+    if "portable.json" in names:
+        return InputError(
+            f"{path}: an export for ONNX or TFLite, which answers (albert_tf.load, "
+            "predict.py, serve.py) and has no weights to go on with; give the model "
+            "that it was made from.")
     for has, lacks in _HALVES:
         if any(map(re.compile(has).fullmatch, names)):
             return InputError(f"{path}: half a model: {_first(names, has)} is there, "

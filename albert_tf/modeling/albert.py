@@ -139,7 +139,9 @@ class AlbertModel(ConfiguredModel):
                        else tf.cast(segment_ids, tf.int32))
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
-        unmasked = tf.cast(mask, embedding_output.dtype)[:, tf.newaxis, tf.newaxis, :]
+        # Two new axes in one slice do not convert to TFLite where sizes are unknown.
+        unmasked = tf.expand_dims(tf.expand_dims(
+            tf.cast(mask, embedding_output.dtype), 1), 1)
         attention_bias = (1.0 - unmasked) * MASKED_SCORE  # [B, 1, 1, S]
         if positions is not None:
             # Position 0 before them, for the pooler.

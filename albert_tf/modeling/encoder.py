@@ -73,6 +73,16 @@ class AttentionWeights(NamedTuple):
     gamma: tf.Tensor
     beta: tf.Tensor
 
+    def query_apart(self) -> "AttentionWeights":
+        """With the query's kernel and bias apart from those of key and value, each a
+        pair."""
+        if isinstance(self.qkv_kernel, tuple):
+            return self
+        size = self.qkv_kernel.shape[0]
+        return self._replace(**{
+            name: tuple(tf.split(getattr(self, name), [size, 2 * size], axis=-1))
+            for name in ("qkv_kernel", "qkv_bias")})
+
 
 class AttentionBlock(NamedLayer):
     """Self-attention, add, LayerNorm. Release: first half of `attention_ffn_block`."""
@@ -119,14 +129,13 @@ class AttentionBlock(NamedLayer):
         whichever the outputs are of.
         """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
-        kernel, bias = weights.qkv_kernel, weights.qkv_bias
-        if positions is None:
-            queries, of_queries = hidden, layout
-            query, key, value = self._heads(hidden, layout, kernel, bias)
+        queries, of_queries = (hidden, layout) if positions is None else (
+            layout.at(hidden, positions), PADDED)
+        if positions is None and not isinstance(weights.qkv_kernel, tuple):
+            query, key, value = self._heads(
+                hidden, layout, weights.qkv_kernel, weights.qkv_bias)
         else:
-            queries, of_queries = layout.at(hidden, positions), PADDED
-            sizes = [hidden.shape[-1], 2 * hidden.shape[-1]]
-            kernels, biases = tf.split(kernel, sizes, axis=1), tf.split(bias, sizes)
+            kernels, biases = weights.query_apart()[:2]
             query, = self._heads(queries, of_queries, kernels[0], biases[0])
             key, value = self._heads(hidden, layout, kernels[1], biases[1])
         parts = of_queries.parts(queries)
@@ -267,7 +276,7 @@ def _weights(block, constants, dtype, uses):
     if constants is None:
         return block.layer_weights(dtype, uses)
     found = constants[block.scope]
-    return [type(found)(*map(tf.convert_to_tensor, found))] * uses
+    return [tf.nest.map_structure(tf.convert_to_tensor, found)] * uses
 
 
 def _layer(attention, ffn, attention_bias, seeds, layout, positions):

@@ -436,10 +436,12 @@ def _possible(scores, p_mask):
 
 def _extend(hidden, p_mask, length: int):
     """Adds impossible positions up to `length`, so that the k best exist."""
-    missing = tf.maximum(length - tf.shape(hidden)[1], 0)
-    if hidden.shape[1] is not None:
-        missing = max(length - hidden.shape[1], 0)
-        if not missing:
-            return hidden, p_mask
-    return (tf.pad(hidden, [[0, 0], [0, missing], [0, 0]]),
-            tf.pad(p_mask, [[0, 0], [0, missing]], constant_values=1.0))
+    if hidden.shape[1] is not None and hidden.shape[1] >= length:
+        return hidden, p_mask
+    # Padded too far, then cut: tf2onnx makes one of the number `length` and the list of
+    # it that top_k takes, so it must not be a number here.
+    size = tf.concat([[-1], tf.maximum(tf.shape(hidden)[1:2], [length])], axis=0)
+    return (tf.slice(tf.pad(hidden, [[0, 0], [0, length], [0, 0]]), [0, 0, 0],
+                     tf.concat([size, [-1]], axis=0)),
+            tf.slice(tf.pad(p_mask, [[0, 0], [0, length]], constant_values=1.0),
+                     [0, 0], size))

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints.load import Loaded
 from albert_tf.checkpoints.sentence_transformers import POOLED
+from albert_tf.errors import InputError
 from albert_tf.serving import predict, vectors
 from albert_tf.serving.feature_files import Row
 from albert_tf.serving.feature_options import EMBEDDING, PIECES, Options
@@ -18,7 +19,11 @@ _VECTORS = "piece_vectors"
 
 def load(model: str, options: Options) -> "Features":
     """Of the model in a folder; `options` are filled in (Options.of)."""
-    return Features(predict.load(model), options)
+    loaded = predict.load(model)
+    if loaded.engine is not None:
+        raise InputError(f"{model}: is an export, which computes one task alone; give the "
+                         "model that it was made from.")
+    return Features(loaded, options)
 
 
 class Features(predict.Vectors):

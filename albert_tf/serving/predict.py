@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,7 @@ from albert_tf.finetuning.tasks.squad_dataset import SquadExample
 from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
-from albert_tf.serving import text_inputs, vectors
+from albert_tf.serving import portable, text_inputs, vectors
 from albert_tf.serving.text_tasks import ORDER_LABELS
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -58,11 +58,13 @@ class Head:
     names: tuple[str, ...] = ("text", "text_pair")
     optional: tuple[str, ...] = ("text_pair",)
     padding: Mapping[str, int] = {}
+    computation = COMPUTATION
 
     def __init__(self, loaded: "Model"):
         self.model, self.config = loaded.model, loaded.config
         self.tokenizer: FullTokenizer = loaded.tokenizer
         self.labels, self.settings = loaded.labels, loaded.settings
+        self.heads, self.engine = loaded.heads, loaded.engine
         self.bert = getattr(loaded.model, "bert", loaded.model)
         self.max_length = min(self.setting("max_seq_length", 512),
                               loaded.config.max_position_embeddings)
@@ -81,8 +83,9 @@ class Head:
 
     def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs for a padded batch."""
-        found = {name: value.numpy() for name, value in self._run(
-            {name: tf.constant(value) for name, value in batch.items()}).items()}
+        found = self.engine(batch) if self.engine else {
+            name: value.numpy() for name, value in self.function(
+                {name: tf.constant(value) for name, value in batch.items()}).items()}
         if not all(np.isfinite(value).all() for value in found.values()):
             raise InputError("the model gives numbers that are not finite: its weights "
                              "are damaged, or the training diverged.")
@@ -94,7 +97,8 @@ class Head:
         self.compute(_padded([row], self))
 
     @functools.cached_property
-    def _run(self):
+    def function(self):
+        """`outputs` as a graph."""
         # Sizes are unknown, so that no length is traced anew.
         return tf.function(self.outputs, autograph=False, reduce_retracing=True,
                            input_signature=[{
@@ -107,7 +111,7 @@ class Head:
         raise NotImplementedError
 
     def encoded(self, features, **options):
-        return self.bert(features, computation=COMPUTATION, padding_is_read=False,
+        return self.bert(features, computation=self.computation, padding_is_read=False,
                          **options)
 
     def pooled(self, features):
@@ -297,7 +301,7 @@ class Questions(Head):
         layer = self.model.output_layers["spans"]
         scores = tf.reshape(layer(tf.reshape(hidden, [-1, self.config.hidden_size])), [
             tf.shape(hidden)[0], tf.shape(hidden)[1], 2])
-        scores = tf.where(tf.cast(features["input_mask"], tf.bool)[..., tf.newaxis],
+        scores = tf.where(tf.expand_dims(tf.cast(features["input_mask"], tf.bool), -1),
                           scores, -IMPOSSIBLE_SCORE)
         return {f"{name}_log_probs": tf.nn.log_softmax(scores[..., i])
                 for i, name in enumerate(("start", "end"))}
@@ -310,7 +314,7 @@ class UnanswerableQuestions(Questions):
     inputs = (*Head.inputs, "p_mask")
 
     def outputs(self, features):
-        return dict(self.model(features, computation=COMPUTATION))
+        return dict(self.model(features, computation=self.computation))
 
 
 class Tags(Head):
@@ -322,7 +326,7 @@ class Tags(Head):
     def __init__(self, loaded):
         super().__init__(loaded)
         labels = self.labels or tuple(map(str, range(
-            self.model.output_layers["token_classification"].output_bias.shape[0])))
+            self.heads["token_classification"])))
         self.task = tagging.TaggingTask(
             labels, self.setting("scheme", tagging_scoring.scheme_of_labels(labels)),
             Reading(split=self.setting("split_words", Reading.split)),
@@ -386,11 +390,14 @@ class Model(loading.Loaded):
     """
 
     threshold: float = 0.0  # null odds from which on a question is left unanswered
+    # What computes in the model's place: that of an export for other engines.
+    engine: Optional[portable.Engine] = None
 
     def tasks(self) -> dict[str, type[Head]]:
         """What the model can do, by the task's name."""
         return {task: does for task, head, does in HEADS
-                if not head or head in self.heads}
+                if (not head or head in self.heads)
+                and (self.engine is None or task == self.engine.task)}
 
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
                 top_k: int = 5, batch_size: int = 32) -> Answer | list[Answer]:
@@ -520,11 +527,14 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
     Args:
       path: of the release, of a run here, of Hugging Face, keras-hub or tf-models, a
-        SavedModel or a module of TensorFlow Hub; the format is recognised.
+        SavedModel, an export for ONNX or TFLite, or a module of TensorFlow Hub; the
+        format is recognised.
       config: where the folder has none: an AlbertConfig, its file, or a published name.
       head: as for formats.read.
       allow_nan: accept weights that are NaN or infinite.
     """
+    if portable.recognise(path):
+        return Model(**portable.read(path))
     found = loading.load(path, config, head, allow_nan)
     return Model(**{field.name: getattr(found, field.name)
                     for field in dataclasses.fields(loading.Loaded)},

@@ -32,12 +32,12 @@ def pool(mode: str, hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     if mode == "cls":
         return hidden[:, 0]
     if mode == "max":
-        return tf.reduce_max(tf.where(is_piece[..., tf.newaxis], hidden,
+        return tf.reduce_max(tf.where(tf.expand_dims(is_piece, -1), hidden,
                                       hidden.dtype.min), axis=1)
     counts = tf.reduce_sum(tf.cast(mask, tf.int32), axis=1)
     if mode == "lasttoken":
         return tf.gather(hidden, tf.maximum(counts - 1, 0), batch_dims=1)
-    pieces = tf.where(is_piece[..., tf.newaxis], hidden, 0.0)
+    pieces = tf.where(tf.expand_dims(is_piece, -1), hidden, 0.0)
     if mode == "weightedmean":
         weights = tf.cumsum(tf.cast(is_piece, tf.float32), axis=1)
         weights = tf.where(is_piece, weights, 0.0)[..., tf.newaxis]

@@ -1,0 +1,172 @@
+"""The matrices of an ONNX graph: each stored once, in 32, 16 or 8 bits.
+
+Layers of ALBERT share their matrices, and the embeddings of the pieces are also the
+weights of the masked-LM head. What is stored is shared here; engines unpack it when
+they load.
+"""
+
+from typing import Any, Callable
+
+import numpy as np
+
+# A matrix with fewer rows or columns, such as a head's, stays as it is.
+_LEAST = 8
+
+
+def stored_as(model: Any, precision: str) -> Any:
+    """An onnx.ModelProto whose matrices are stored in a precision.
+
+    float16: read as float32. int8: a number is a whole number times the scale of its
+    column (of embeddings: of its row); products are of integers, their other factor
+    being quantized by its least and greatest number as it comes.
+    """
+    graph = _Graph(model.graph)
+    if precision == "int8":
+        graph.each_use({"MatMul": _integer_product, "Gather": _integer_rows})
+    if precision != "float32":
+        graph.each_use({}, _as_float16)
+    graph.share_transposed()
+    graph.write()
+    return model
+
+
+class _Graph:
+    """Nodes in their order, to be replaced one by one, and what is stored."""
+
+    def __init__(self, proto):
+        from onnx import numpy_helper
+
+        self.proto = proto
+        self.stored = {each.name: numpy_helper.to_array(each)
+                       for each in proto.initializer}
+        self.made: dict[Any, Any] = {}  # what nodes share
+
+    def matrix(self, name: str):
+        """A stored matrix of floats that is worth packing, else None."""
+        found = self.stored.get(name)
+        is_one = found is not None and found.dtype == np.float32 and (
+            found.ndim == 2 and min(found.shape) >= _LEAST)
+        return found if is_one else None
+
+    def each_use(self, ways: dict[str, Callable], otherwise: Callable = None) -> None:
+        """Replaces each node that reads a matrix by what a function of it gives."""
+        nodes = []
+        for node in self.proto.node:
+            reads = [name for name in node.input if self.matrix(name) is not None]
+            way = ways.get(node.op_type, otherwise) if reads else None
+            nodes += way(self, node) if way else [node]
+        del self.proto.node[:]
+        self.proto.node.extend(nodes)
+
+    def once(self, key: Any, nodes: Callable[[str], list]) -> tuple[str, list]:
+        """The name of a tensor, and the nodes that make it where none has yet."""
+        if key in self.made:
+            return self.made[key], []
+        self.made[key] = name = f"{'/'.join(map(str, key))}"
+        return name, nodes(name)
+
+    def store(self, name: str, value: np.ndarray) -> str:
+        self.stored.setdefault(name, value)
+        return name
+
+    def share_transposed(self) -> None:
+        """Of two matrices that are each other's transpose one is stored."""
+        self._drop_unread()
+        nodes, kept = [], {}
+        for name, value in list(self.stored.items()):
+            if value.ndim != 2 or min(value.shape) < _LEAST:
+                continue
+            for other in kept.get((value.dtype, *value.shape[::-1]), ()):
+                if np.array_equal(self.stored[other].T, value):
+                    nodes.append(_node("Transpose", [other], [name], perm=[1, 0]))
+                    del self.stored[name]
+                    break
+            else:
+                kept.setdefault((value.dtype, *value.shape), []).append(name)
+        nodes += self.proto.node
+        del self.proto.node[:]
+        self.proto.node.extend(nodes)
+
+    def _drop_unread(self) -> None:
+        read = {name for node in self.proto.node for name in node.input}
+        self.stored = {name: value for name, value in self.stored.items()
+                       if name in read}
+
+    def write(self) -> None:
+        from onnx import numpy_helper
+
+        del self.proto.initializer[:]
+        self.proto.initializer.extend(
+            numpy_helper.from_array(np.ascontiguousarray(value), name)
+            for name, value in self.stored.items())
+
+
+def _node(kind, inputs, outputs, **attributes):
+    from onnx import helper
+
+    return helper.make_node(kind, inputs, outputs, name=f"{outputs[0]}/{kind}",
+                            **attributes)
+
+
+def _as_float16(graph, node):
+    from onnx import TensorProto
+
+    added = []
+    for i, name in enumerate(node.input):
+        value = graph.matrix(name)
+        if value is not None:
+            half = graph.store(f"{name}/float16", value.astype(np.float16))
+            node.input[i], nodes = graph.once((name, "float32"), lambda made: [
+                _node("Cast", [half], [made], to=TensorProto.FLOAT)])
+            added += nodes
+    return [*added, node]
+
+
+def quantized(value: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers from -127 to 127, and the scales along an axis, over which the
+    largest of each is 127."""
+    scale = np.abs(value).max(axis=axis, keepdims=True) / np.float32(127)
+    scale = np.where(scale == 0, 1, scale).astype(np.float32)
+    return np.rint(value / scale).astype(np.int8), scale
+
+
+def _integer_product(graph, node):
+    """MatMul(x, w): x in 8 bits, a product of integers, times both scales. Engines know
+    these nodes, in this order, as one operation."""
+    from onnx import TensorProto
+
+    inputs, name = node.input
+    value = graph.matrix(name)
+    if value is None:
+        return _as_float16(graph, node)
+    whole, scale = quantized(value, 0)
+    graph.store(f"{name}/int8", whole)
+    graph.store(f"{name}/scale", scale[0])
+    packed, nodes = graph.once((inputs, "uint8"), lambda made: [_node(
+        "DynamicQuantizeLinear", [inputs], [made, f"{made}/scale", f"{made}/zero"])])
+    output, = node.output
+    own = {part: f"{output}/{part}" for part in ("integers", "floats", "scales")}
+    return [*nodes,
+            _node("MatMulInteger", [packed, f"{name}/int8", f"{packed}/zero"],
+                  [own["integers"]]),
+            _node("Cast", [own["integers"]], [own["floats"]], to=TensorProto.FLOAT),
+            _node("Mul", [f"{packed}/scale", f"{name}/scale"], [own["scales"]]),
+            _node("Mul", [own["floats"], own["scales"]], [output])]
+
+
+def _integer_rows(graph, node):
+    """Gather(w, i): rows of w, each times its scale."""
+    from onnx import TensorProto
+
+    name, rows = node.input
+    value, (output,) = graph.matrix(name), node.output
+    if value is None or any(each.name == "axis" and each.i for each in node.attribute):
+        return _as_float16(graph, node)
+    whole, scale = quantized(value, 1)
+    graph.store(f"{name}/rows", whole)
+    graph.store(f"{name}/scales", scale)
+    return [_node("Gather", [f"{name}/rows", rows], [f"{output}/integers"]),
+            _node("Cast", [f"{output}/integers"], [f"{output}/floats"],
+                  to=TensorProto.FLOAT),
+            _node("Gather", [f"{name}/scales", rows], [f"{output}/scales"]),
+            _node("Mul", [f"{output}/floats", f"{output}/scales"], [output])]

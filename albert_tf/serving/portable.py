@@ -1,0 +1,251 @@
+"""A task of a model as one small file that other engines compute: ONNX, TFLite.
+
+    Head.outputs ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
+                    weight once └► TensorFlow's converter ────────────► model.tflite
+
+Beside it lie config, labels, vocabulary and `portable.json`, which is all that
+`albert_tf.load` needs to answer with it: texts become ids in Python, ids become scores
+in the engine.
+"""
+
+import contextlib
+import importlib
+import os
+import threading
+import warnings
+from typing import Any, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.checkpoints import tokenizer_files
+from albert_tf.checkpoints.neutral import Report, Vocabulary
+from albert_tf.config import AlbertConfig, CONFIG_FILE
+from albert_tf.errors import InputError
+from albert_tf.modeling.encoder import Computation
+from albert_tf.serving import onnx_weights
+from albert_tf.serving.server import LABELS_FILE, TOKENIZER_FILE
+
+# Format → the file that holds the graph.
+FILES = {"onnx": "model.onnx", "tflite": "model.tflite"}
+PRECISIONS = ("float32", "float16", "int8")
+_SETTINGS = "portable.json"
+_OPSET = 18
+_Arrays = Mapping[str, np.ndarray]
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -> None:
+    """Writes what a serving.predict.Model does for one of its tasks.
+
+        export(albert_tf.load("runs/sst-2"), "classify", "sst-2_int8", "onnx", "int8")
+
+    Args:
+      form: one of FILES.
+      precision: of the weights; float16 is computed in float32 on most processors, int8
+        in integers, with activations quantized as they come.
+    """
+    if files.exists(export_dir):
+        raise InputError(f"--export_dir={export_dir} is there already; choose another.")
+    head = loaded.head(task)
+    if head.engine is not None:
+        raise InputError(f"{loaded.report.source}: is an export already; give the model "
+                         "that it was made from.")
+    needed(form, writing=True)
+    head = type(head)(loaded)  # One of its own, which computes otherwise.
+    head.computation = Computation(constants=_constants(head.bert))
+    content = {"onnx": _onnx, "tflite": _tflite}[form](head, precision)
+    tokenizer = loaded.tokenizer
+    with files.staged(export_dir) as (staged,):
+        files.make_directory(staged, export_dir)
+        files.write(os.path.join(staged, FILES[form]), content)
+        files.write_json(os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
+        if loaded.labels:
+            files.write(os.path.join(staged, LABELS_FILE), "".join(
+                f"{label}\n" for label in loaded.labels).encode())
+        tokenizer_files.write_plain(Vocabulary(
+            tokenizer.vocabulary_path, tokenizer.do_lower_case,
+            not tokenizer.uses_sentencepiece), staged)
+        files.write_json(os.path.join(staged, TOKENIZER_FILE), {
+            "do_lower_case": tokenizer.do_lower_case,
+            "strip_accents": tokenizer.strip_accents})
+        files.write_json(os.path.join(staged, _SETTINGS), {
+            "format": form, "precision": precision, "task": task,
+            "heads": dict(loaded.heads), "settings": dict(loaded.settings),
+            "threshold": loaded.threshold})
+
+
+def _constants(bert) -> dict[str, Any]:
+    """Computation.constants in which every layer uses the same tensors, also the last,
+    which asks for the query alone of the first position."""
+    found = {}
+    for block in bert.encoder.blocks:
+        weights, = block.layer_weights(tf.float32, 1)
+        if hasattr(weights, "query_apart"):
+            weights = weights.query_apart()
+        found[block.scope] = tf.nest.map_structure(
+            lambda weight: tf.Variable(weight, trainable=False), weights)
+    return found
+
+
+def _onnx(head, precision: str) -> bytes:
+    import tf2onnx
+
+    with _quiet():
+        model, _ = tf2onnx.convert.from_function(
+            head.function, head.function.input_signature, opset=_OPSET)
+    return onnx_weights.stored_as(model, precision).SerializeToString()
+
+
+def _tflite(head, precision: str) -> bytes:
+    function = head.function.get_concrete_function()
+    module = tf.Module()
+    module.weights = list(function.graph.variables)
+    with _quiet():
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function], module)
+        if precision != "float32":
+            converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        if precision == "float16":
+            converter.target_spec.supported_types = [tf.float16]
+        return converter.convert()
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Without what converters tell of their own work."""
+    import logging
+
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def recognise(path: str) -> bool:
+    """Whether a folder, or the graph in it, is an export of `export`."""
+    return files.exists(os.path.join(_folder(path), _SETTINGS))
+
+
+def _folder(path: str) -> str:
+    path = os.fspath(path)
+    return os.path.dirname(path) or "." if path.endswith((".onnx", ".tflite")) else path
+
+
+def read(path: str) -> dict[str, Any]:
+    """The values of a serving.predict.Model that answers by the engine."""
+    folder = _folder(path)
+    where = os.path.join(folder, _SETTINGS)
+    kept = files.read_object(where)
+    form = kept.get("format")
+    types = {"task": str, "precision": str, "heads": dict, "settings": dict,
+             "threshold": (int, float)}
+    if form not in FILES or not all(
+            isinstance(kept.get(name), kind) for name, kind in types.items()):
+        raise InputError(f"{where}: does not say what export_model.py writes there; "
+                         "export the model again.")
+    config = AlbertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
+    vocabulary = tokenizer_files.find(folder)
+    labels = os.path.join(folder, LABELS_FILE)
+    needed(form)
+    return {
+        "format": form, "config": config, "model": None,
+        "tokenizer": vocabulary and tokenizer_files.check(
+            vocabulary, config.vocab_size),
+        "labels": tuple(line for _, line in files.read_lines(labels)) if (
+            files.exists(labels)) else (),
+        "report": Report(folder), "heads": kept["heads"], "settings": kept["settings"],
+        "threshold": float(kept["threshold"]),
+        "engine": _ENGINES[form](os.path.join(folder, FILES[form]), kept["task"])}
+
+
+class Engine:
+    """A graph that is loaded once and asked often; threads may share one.
+
+    Attributes:
+      task: what the graph does.
+    """
+
+    def __init__(self, path: str, task: str):
+        self.task, self._path = task, path
+        if not files.exists(path):
+            raise InputError(f"{path}: is not there; export the model again.")
+        try:
+            with _quiet():
+                self._load(path)
+        except Exception as error:  # Each engine has its own.
+            raise InputError(f"{path}: cannot be loaded: {_first_line(error)}"
+                             ) from error
+
+    def __call__(self, batch: _Arrays) -> dict[str, np.ndarray]:
+        """The outputs for a batch, padded."""
+        try:
+            return self._run(batch)
+        except Exception as error:
+            raise InputError(
+                f"{self._path}: cannot take these inputs, such as an id that is not in "
+                f"the vocabulary: {_first_line(error)}") from error
+
+    def _load(self, path: str) -> None:
+        raise NotImplementedError
+
+    def _run(self, batch: _Arrays) -> dict[str, np.ndarray]:
+        raise NotImplementedError
+
+
+class _Onnx(Engine):
+    def _load(self, path):
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(
+            path, options, providers=["CPUExecutionProvider"])
+        self._inputs = [each.name for each in self._session.get_inputs()]
+        self._outputs = [each.name for each in self._session.get_outputs()]
+
+    def _run(self, batch):
+        found = self._session.run(
+            self._outputs, {name: batch[name] for name in self._inputs})
+        return dict(zip(self._outputs, found))
+
+
+class _TfLite(Engine):
+    def _load(self, path):
+        self._interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
+        self._signature = self._interpreter.get_signature_runner()
+        self._inputs = list(self._signature.get_input_details())
+        self._lock = threading.Lock()  # An interpreter holds one batch.
+
+    def _run(self, batch):
+        with self._lock:
+            found = self._signature(**{name: batch[name] for name in self._inputs})
+            return {name: np.array(value) for name, value in found.items()}
+
+
+_ENGINES = {"onnx": _Onnx, "tflite": _TfLite}
+
+
+def needed(form: str, writing: bool = False) -> None:
+    """Raises InputError where a package is missing that a format needs."""
+    modules = {"onnx": ("tf2onnx", "onnx") if writing else ("onnxruntime",),
+               "tflite": ()}
+    for name in modules[form]:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise InputError(f"{name} is not installed, which {form} needs: pip install "
+                             f"'albert_tf[{form}]'.") from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"

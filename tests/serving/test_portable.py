@@ -1,0 +1,254 @@
+"""Exports for ONNX Runtime and TFLite: equal to the Python path, small, asked alike.
+
+    python -m pytest tests/serving/test_portable.py
+"""
+
+import functools
+import importlib.util
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import albert_tf
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.serving import onnx_weights, portable
+from tests.commands import run_commands
+from tests.serving import tiny_models
+
+HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
+needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
+FORMS = ["tflite", pytest.param("onnx", marks=needs_onnx)]
+PASSAGE = "The first text of them was made in 1999,  and it is long. "
+ASKED = {
+    ("classes", "classify"): ["It is.", PASSAGE * 9, ("Größe", "one")],
+    ("number", "classify"): ["It is.", PASSAGE],
+    ("spans", "answer"): [("What was made?", PASSAGE * 9), ("Who?", "It")],
+    ("spans2", "answer"): [("What was made?", PASSAGE * 9), ("Who?", "It")],
+    ("tags", "tag"): ["The first text was made", PASSAGE * 3],
+    ("choices", "choose"): [(PASSAGE * 5, "What _ ?", "one", "two"),
+                            ("It", "Is it?", "one", "two", "three")],
+    ("pretrained", "order"): [("It is", "long"), (PASSAGE, PASSAGE)],
+    ("pretrained", "embed"): ["plain", PASSAGE],
+    ("pretrained", "fill-mask"): ["The [MASK] of[MASK].", "A [MASK]"],
+}
+LIKE_OTHERS = {("number", "classify"), ("spans", "answer"), ("pretrained", "order")}
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+
+    @functools.lru_cache(maxsize=None)
+    def load(kind):
+        return albert_tf.load(tiny_models.write(root / kind, kind))
+
+    return load
+
+
+@pytest.fixture(scope="module", name="exported")
+def _exported(model, tmp_path_factory):
+    root = tmp_path_factory.mktemp("exports")
+
+    def export(kind, task, form, precision="float32"):
+        folder = root / "-".join((kind, task, form, precision))
+        if not folder.exists():
+            portable.export(model(kind), task, str(folder), form, precision)
+        return str(folder)
+
+    return export
+
+
+def numbers(value):
+    """All numbers of an answer, and its other values."""
+    if isinstance(value, dict):
+        value = [value[name] for name in sorted(value)]
+    if isinstance(value, list):
+        parts = [numbers(each) for each in value]
+        return [n for part in parts for n in part[0]], [
+            other for part in parts for other in part[1]]
+    return ([value], []) if isinstance(value, float) else ([], [value])
+
+
+def scores(head, rows, length, seed):
+    """What a head gives for a batch of random ids with padding."""
+    random = np.random.default_rng(seed)
+    batch = {name: random.integers(0, 2, [rows, length], np.int32)
+             for name in head.inputs}
+    batch["input_ids"] = random.integers(0, 4000, [rows, length], np.int32)
+    batch["input_mask"] = (np.arange(length) < random.integers(
+        1, length + 1, [rows, 1])).astype(np.int32)
+    if "masked_lm_positions" in batch:
+        batch["masked_lm_positions"] = np.zeros([rows, 2], np.int32)
+    if "p_mask" in batch:
+        batch["p_mask"] = 1 - batch["input_mask"]
+    return batch["input_mask"], head.compute(batch)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind,task", [
+    pytest.param(*key, marks=pytest.mark.slow) if key in LIKE_OTHERS else key
+    for key in ASKED])
+def test_equal_to_the_python_path(kind, task, form, model, exported):
+    asked = albert_tf.load(exported(kind, task, form))
+    assert list(asked.tasks()) == [task]
+    found = asked.predict(ASKED[kind, task])
+    expected = model(kind).predict(ASKED[kind, task], task=task)
+    for one, other in zip(map(numbers, found), map(numbers, expected)):
+        np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+        assert one[1] == other[1]
+    heads = asked.head(task), model(kind).head(task)
+    for rows, length in ((1, 1), (1, 7), (5, 33), (2, 64), (4, 3)):
+        (mask, one), (_, other) = (scores(head, rows, length, 7) for head in heads)
+        assert one.keys() == other.keys()
+        if "start_top_index" in one:  # Of starts in padding all ends say nothing.
+            possible = np.repeat(other["start_top_log_probs"] > -1e29, 5, axis=1)
+            for found in (one, other):
+                found["end_top_log_probs"] = found["end_top_log_probs"] * possible
+        for name, values in one.items():
+            expected = other[name]
+            if values.shape[1:] == mask.shape[1:]:  # Of positions; padding says nothing.
+                values, expected = values * mask, expected * mask
+            if "index" not in name:  # Those of impossible positions are any.
+                np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("precision,bound", [("float16", 2e-3), ("int8", 0.06)])
+def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported):
+    small, large = (exported("classes", "classify", form, kind)
+                    for kind in (precision, "float32"))
+    expected = [answer["probabilities"] for answer in model("classes").predict(
+        ASKED["classes", "classify"])]
+    found = [answer["probabilities"] for answer in albert_tf.load(small).predict(
+        ASKED["classes", "classify"])]
+    assert 0 < np.abs(np.subtract(found, expected)).max() < bound
+    sizes = [os.path.getsize(os.path.join(folder, portable.FILES[form]))
+             for folder in (small, large)]
+    # The matrices are 36,000 numbers, of two or one byte in place of four; scales, and
+    # nodes that use them, take some of it back.
+    saved = 36_000 * (2 if precision == "float16" else 3)
+    assert sizes[1] - sizes[0] > saved * 0.6
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_shared_weights_are_stored_once(form, tmp_path):
+    """More passes through the shared layer add nodes, and no weights."""
+    sizes = []
+    for layers in (2, 4):
+        config = AlbertConfig(**{**tiny_models.TINY.to_dict(), "hidden_size": 128,
+                                 "intermediate_size": 256, "num_hidden_layers": layers})
+        made = tiny_models.write(tmp_path / str(layers), "classes", config=config)
+        portable.export(albert_tf.load(made), "classify", f"{made}_out", form, "float32")
+        sizes.append(os.path.getsize(os.path.join(f"{made}_out", portable.FILES[form])))
+    layer = 4 * (128 * 128 * 4 + 128 * 256 * 2)  # bytes of its weights
+    assert sizes[1] - sizes[0] < layer / 4
+
+
+@needs_onnx
+def test_the_table_of_pieces_is_stored_once(exported):
+    """It is the embeddings and the weights of the masked-LM head."""
+    for precision, width in (("float32", 4), ("float16", 2), ("int8", 1)):
+        folder = exported("pretrained", "fill-mask", "onnx", precision)
+        import onnx
+
+        stored = [each for each in onnx.load(os.path.join(
+            folder, "model.onnx")).graph.initializer if 4000 in each.dims
+            and min(each.dims) == 8]
+        assert [len(each.raw_data) for each in stored] == [4000 * 8 * width]
+
+
+def test_whole_numbers_and_scales():
+    value = np.random.default_rng(1).normal(size=(16, 9)).astype(np.float32)
+    value[:, 3] = 0
+    whole, scale = onnx_weights.quantized(value, 0)
+    assert whole.dtype == np.int8 and np.abs(whole).max(axis=0).tolist() == [
+        0 if i == 3 else 127 for i in range(9)]
+    assert np.abs(whole * scale - value).max() <= scale.max() / 2 * 1.001
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
+    folder = tmp_path / "moved"
+    shutil.copytree(exported("classes", "classify", form), folder)
+    asked = albert_tf.load(folder / portable.FILES[form])
+    assert asked.labels == ("bad", "good", "好")
+    with pytest.raises(InputError, match="cannot embed"):
+        asked.predict("It", task="embed")
+    with pytest.raises(InputError, match="an export for ONNX or TFLite, which answers"):
+        albert_tf.checkpoint.formats.read(str(folder))
+    with pytest.raises(InputError, match="is an export already"):
+        portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
+    (folder / portable.FILES[form]).write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        albert_tf.load(folder)
+    (folder / portable.FILES[form]).unlink()
+    with pytest.raises(InputError, match="is not there; export"):
+        albert_tf.load(folder)
+    (folder / "portable.json").write_text(json.dumps({"format": "other"}))
+    with pytest.raises(InputError, match="portable.json: does not say"):
+        albert_tf.load(folder)
+
+
+def test_a_folder_without_vocabulary_asks_for_one(exported, tmp_path):
+    shutil.copytree(exported("classes", "classify", "tflite"), tmp_path / "bare")
+    (tmp_path / "bare" / tiny_models.SPM.name).unlink()
+    with pytest.raises(InputError, match="holds no vocabulary"):
+        albert_tf.load(tmp_path / "bare").predict("It")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(portable.importlib, "import_module", missing)
+    with pytest.raises(InputError, match=r"tf2onnx is not installed.*albert_tf\[onnx\]"):
+        portable.needed("onnx", writing=True)
+    with pytest.raises(InputError, match="onnxruntime is not installed"):
+        portable.needed("onnx")
+
+
+@pytest.fixture(scope="module", name="commands")
+def _commands(tmp_path_factory):
+    root = tmp_path_factory.mktemp("commands")
+    model = f"--model={tiny_models.write(root / 'model', 'classes')}"
+    shutil.copytree(root / "model", root / "bare")
+    (root / "bare" / tiny_models.SPM.name).unlink()
+    small, other = ["--format=tflite", "--precision=int8"], f"--export_dir={root}/other"
+    with run_commands("export_model", {
+        "small": [model, *small, f"--export_dir={root}/small"],
+        "again": [f"--model={root}/small", *small, other],
+        "precision": [model, "--precision=int8", other],
+        "dtype": [model, *small, "--dtype=bfloat16", other],
+        "task": [model, *small, "--task=tag", other],
+        "task of text": [model, "--task=fill-mask", other],
+        "length": [model, *small, "--max_seq_length=65", other],
+        "pairs": [model, *small, "--pairs", other],
+        "vocabulary": [f"--model={root}/bare", *small, other],
+    }) as results:
+        yield results, root
+
+
+def test_the_command(commands):
+    results, root = commands
+    results.ok("small")
+    assert albert_tf.load(root / "small").predict("It is.")["label"] in (
+        "bad", "good", "好")
+
+
+@pytest.mark.parametrize("name,says", [
+    ("again", "small is an export already; give the model"),
+    ("precision", "--precision=int8 is for --format=onnx and tflite"),
+    ("dtype", "--dtype=bfloat16 is for --format=saved_model"),
+    ("task", "this model cannot tag: it has no head"),
+    ("task of text", "--task=fill-mask: no SavedModel does it"),
+    ("length", "--max_seq_length=65 is over the 64 positions"),
+    ("pairs", "--pairs is for --format=saved_model"),
+    ("vocabulary", "bare holds no vocabulary")])
+def test_wrong_flags_get_a_sentence(name, says, commands):
+    results, root = commands
+    results.refused(name, says, loaded=True)
+    assert not (root / "other").exists()
