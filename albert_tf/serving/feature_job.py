@@ -189,6 +189,8 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
             return files.remove_folder(folder.path)
         raise InputError(f"--output_file={output_file} is there already; give a new "
                          "name, or remove it.")
+    if not files.is_remote(output_file):
+        files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
     checkpoint = formats.read(model)
     job = _job(model, options, folder, kind.end, checkpoint)
     job = dataclasses.replace(job, unit_texts=unit_texts)

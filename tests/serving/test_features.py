@@ -289,6 +289,11 @@ def test_what_the_user_has_stays(model, tmp_path):
     assert (tmp_path / "own" / "file").read_text() == "mine"
     with pytest.raises(InputError, match="removed in the end, but .*model.* lies in it"):
         extract(model, tmp_path, "o.jsonl", work_dir=str(pathlib.Path(model).parent))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="--output_file: the folder .*file cannot be wri"):
+        feature_job.extract(model, [texts_in(tmp_path, TEXTS)],
+                            str(tmp_path / "file" / "o.jsonl"),
+                            work_dir=str(tmp_path / "work"))
     with pytest.raises(InputError, match="there is no text in it"):
         extract(model, tmp_path, "o.jsonl", lines=[])
 
