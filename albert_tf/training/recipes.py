@@ -51,7 +51,8 @@ PRETRAINING_RECIPES = {
         training=dict(sentence_objective="none", dynamic_masking=True,
                       train_batch_size=8192, num_train_steps=500_000,
                       num_warmup_steps=24_000, max_predictions_per_seq=77)),
-    # What benchmarks/time_to_quality.py found to pay.
+    # Half of the release's operations. What else pays, benchmarks/time_to_quality.py is
+    # to show.
     "fast": PretrainingRecipe(
         "benchmarks/time_to_quality.py", depth=((0.25, 0.5), (0.5, 0.25), (1.0, 0.25))),
 }
