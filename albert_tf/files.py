@@ -457,8 +457,8 @@ def _is_alive(mark: re.Match, path: str) -> bool:
         os.kill(int(process), 0)
     except (ProcessLookupError, FileNotFoundError):
         return False
-    except OSError:
-        pass  # It is another user's.
+    except OSError:  # Another user's process, or a file that cannot be looked at: it
+        return True  # stays.
     return True
 
 

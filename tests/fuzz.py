@@ -137,6 +137,20 @@ COMMANDS = {
         "columns": (dict(TAGGER, output_dir="tagger", test_file="tags.conllu",
                          do_predict="true"),
                     ["tags.conll", "tags.jsonl", "tags.conllu", "tagger/task.json"])},
+    # What serve.py answers comes by the same way; it ends only when it is stopped.
+    "predict": {
+        "lines": (dict(model="sentiment", input_file="ask.txt", output_file="out/a.jsonl"),
+                  ["ask.txt", "sentiment/task.json", "sentiment/spm.model",
+                   "sentiment/albert_config.json", "sentiment/model.ckpt-best.index",
+                   "sentiment/model.ckpt-best.data-00000-of-00001"]),
+        "questions": (dict(model="squad2", input_file="ask.jsonl",
+                           output_file="out/a.jsonl"),
+                      ["ask.jsonl", "squad2/task.json", "squad2/eval_results.json"]),
+        "tags": (dict(model="tagger", input_file="ask.txt", output_file="out/a.jsonl"),
+                 ["ask.txt", "tagger/task.json"])},
+    "export_model": {
+        "tags": (dict(model="tagger", export_dir="out/a"),
+                 ["tagger/task.json", "tagger/spm.model", "tagger/albert_config.json"])},
 }
 # Those that train take long: a half of the others' tries.
 TRAINING = ("train", "start", "resume")
@@ -225,6 +239,10 @@ def write_material(folder):
             zip(*pair), 1)) for pair in tags))
     write("tags.jsonl", "".join(json.dumps({"text": text, "entities": [
         {"start": 0, "end": text.index(" "), "type": "X"}]}) + "\n" for text, _ in rows))
+    write("ask.txt", "".join(f"{lines[0]}\n" for lines in documents[:5]))
+    write("ask.jsonl", "".join(json.dumps({
+        "id": n, "question": "What was it?", "passage": " ".join(lines)}) + "\n"
+                               for n, lines in enumerate(documents[:5])))
     with open(folder / "wiki.txt", "rb") as source:
         import gzip
 

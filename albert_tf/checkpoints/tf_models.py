@@ -191,7 +191,7 @@ def _count_layers(prefix: str) -> int:
                     return sum(number == 2 for number, _ in bundle.fields(
                         signature[2])) - 3
     except (IndexError, KeyError, TypeError, ValueError):
-        pass
+        return 0  # Not laid out so: as without such a signature, nothing is known.
     return 0
 
 

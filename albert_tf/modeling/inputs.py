@@ -71,7 +71,7 @@ def _numbers(name: str, value: Any, limit: int, limited_by: str) -> Any:
             raise InputError(
                 f"{name} holds sequences of different lengths; pad them to one, as "
                 "tokenizer(texts) does.") from None
-        except NotImplementedError:  # Symbolic tensors.
+        except NotImplementedError:  # A list of tensors whose values come later.
             return value
     elif isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
         array = value.numpy()

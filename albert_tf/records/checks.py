@@ -179,7 +179,7 @@ def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
             found = files.expand_patterns(
                 [os.path.join(plain, _SUMMARIES)], "summaries")
         except InputError:
-            continue  # there is none
+            continue  # There is none: data of the release, or without a summary.
         for path in found:
             try:
                 content = files.read_json(path)

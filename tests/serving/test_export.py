@@ -1,13 +1,22 @@
 """SavedModels: what serves gives the numbers of the model."""
 
+import importlib.util
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
+from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.modeling.models import AlbertForSequenceClassification
+from albert_tf.serving import server
 from albert_tf.serving.export import export_classifier
 from tests import tiny_run
+from tests.commands import run_commands
+from tests.helpers import HAS_TENSORFLOW_TEXT
+from tests.serving import tiny_models
 
 
 def make(num_labels):
@@ -83,3 +92,51 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
             r"--export_dir=.*model: cannot be written: no room left\.")):
         export_classifier(make(2), str(tmp_path / "model"), ["a", "b"])
     assert not list(tmp_path.iterdir())
+
+
+# ---- text, export_model.py -------------------------------------------------
+
+
+def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    with pytest.raises(InputError, match="tensorflow_text is not installed.*pip install"):
+        server.tensorflow_text()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    given = type("Flags", (dict,), {"export_text": True})(export_text=True)
+    monkeypatch.setattr(finetuning_flags, "FLAGS", given)
+    with pytest.raises(InputError, match="tensorflow_text, which is not installed.*or "
+                                         "give --noexport_text"):
+        finetuning_flags.check_tensorflow_text()
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW_TEXT, reason="needs tensorflow_text")
+def test_the_command_exports_what_a_model_can_do(tmp_path):
+    folders = {kind: tiny_models.write(tmp_path / kind, kind)
+               for kind in ("pretrained", "choices")}
+    bare = tiny_models.write(tmp_path / "bare", "pretrained")
+    (tmp_path / "bare" / tiny_models.SPM.name).unlink()
+    commands = {
+        "order": [f"--model={folders['pretrained']}", "--task=order",
+                  f"--export_dir={tmp_path}/order"],
+        "choices": [f"--model={folders['choices']}", f"--export_dir={tmp_path}/chosen"],
+        "no vocabulary": [f"--model={bare}", "--export_text",
+                          f"--export_dir={tmp_path}/none"],
+        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={tmp_path}/none"]}
+    given = {"order": [{"text": "It is.", "text_pair": "The text of them."}],
+             "choices": [{"passage": "The text of them. " * 9, "question": "Which _?",
+                          "options": ["it", "the first", "a"]}]}
+    with run_commands("export_model", commands) as results:
+        for name, folder in (("order", "order"), ("choices", "chosen")):
+            results.ok(name)
+            kind = "pretrained" if name == "order" else name
+            [wanted] = albert_tf.load(folders[kind]).predict(given[name])
+            found = server._load(str(tmp_path / folder)).signatures["serving_default"](**{
+                key: tf.constant([value]) for key, value in given[name][0].items()})
+            assert found["label"].numpy()[0].decode() == wanted["label"]
+            np.testing.assert_allclose(
+                found["probabilities"][0], wanted["probabilities"], atol=1e-5)
+        results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary; give "
+                        "--spm_model_file or --vocab_file", loaded=True)
+        results.refused("no head", "--task=tag: .* has no head for it, but could order, "
+                        "embed", loaded=True)
+    assert not (tmp_path / "none").exists()
