@@ -5,13 +5,13 @@ accuracy, in one table.
         --data=glue/SST-2/dev.tsv --output=forms.json
 
 The model itself (its folder, TensorFlow) and ONNX Runtime and TFLite in each precision
-answer through albert_tf.load(...).predict. Requests of one text go to the forms in turns,
-so that all see the same machine; load and first answer are a new process's, imports not
-counted. The machine should be idle. Forms whose packages are missing are left out.
+answer through albert_tf.load(...).predict. Requests of one text go to the forms in
+turns, so that all see the same machine; load and first answer are a new process's,
+imports not counted. The machine should be idle. Forms whose packages are missing are
+left out.
 """
 
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -30,7 +30,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("model", None, "Folder of a model of classes.", required=True)
 flags.DEFINE_string("data", os.path.join(
     benchmark_flags.DATA, "glue", "SST-2", "dev.tsv"),
-                    "Texts and labels, with a tab between; the first line is a heading.")
+                    "Texts and labels, a tab between; the first line is a heading.")
 flags.DEFINE_integer("num_requests", 64, "Texts that are timed one by one.",
                      lower_bound=1)
 flags.DEFINE_integer("num_rounds", 3, "Processes for each form's first answer, and "
@@ -81,6 +81,10 @@ def _first_answer(form, folder):
     return tuple(map(float, done.stdout.split()[-2:]))
 
 
+def _probabilities(answers):
+    return [value for answer in answers for value in answer["probabilities"]]
+
+
 def main(argv):
     del argv
     import albert_tf
@@ -111,19 +115,20 @@ def main(argv):
         "accuracy": statistics.fmean(
             answer["label"] == label for answer, label in zip(answers[name], labels)),
         "farthest_probability": max(
-            abs(one - other) for answer, expected in zip(answers[name], answers["model"])
-            for one, other in zip(answer["probabilities"], expected["probabilities"])),
+            abs(one - other) for one, other in zip(
+                _probabilities(answers[name]), _probabilities(answers["model"]))),
     } for name, (_, _, size) in forms.items()}
     print(f"{len(texts)} texts; {_processor()}, {os.cpu_count()} cores\n")
     print("| form | MB | load, s | first answer, s | a request, ms | accuracy | "
           "farthest probability |\n|" + " --- |" * 7)
     for name, row in found.items():
         print(f"| {name} | {row['megabytes']:.1f} | {row['load_seconds']:.2f} | "
-              f"{row['first_answer_seconds']:.2f} | {row['request_milliseconds']:.1f} | "
-              f"{row['accuracy']:.2%} | {row['farthest_probability']:.1e} |")
-    benchmark_flags.write_output(json.loads(json.dumps({
+              f"{row['first_answer_seconds']:.2f} | "
+              f"{row['request_milliseconds']:.1f} | {row['accuracy']:.2%} | "
+              f"{row['farthest_probability']:.1e} |")
+    benchmark_flags.write_output({
         **benchmark_flags.machine(), "processor": _processor(), "data": FLAGS.data,
-        "texts": len(texts), "forms": found, "seconds": times})))
+        "texts": len(texts), "forms": found, "seconds": times})
 
 
 if __name__ == "__main__":

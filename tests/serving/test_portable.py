@@ -161,6 +161,18 @@ def test_the_table_of_pieces_is_stored_once(exported):
         assert [len(each.raw_data) for each in stored] == [4000 * 8 * width]
 
 
+@needs_onnx
+def test_no_number_is_stored_twice(exported, model):
+    import onnx
+
+    stored = onnx.load(os.path.join(
+        exported("classes", "classify", "onnx"), "model.onnx")).graph.initializer
+    numbers_of_model = sum(weight.numpy().size for weight in [
+        *model("classes").model.bert.weights,
+        *model("classes").model.output_layers["classification"].weights])
+    assert sum(len(each.raw_data) for each in stored) < 4 * numbers_of_model + 1000
+
+
 def test_whole_numbers_and_scales():
     value = np.random.default_rng(1).normal(size=(16, 9)).astype(np.float32)
     value[:, 3] = 0
