@@ -67,8 +67,9 @@ RECOMPUTE = dict(recompute=True)
     (CLIPPED, {**PARTS, **XLA}),
     (DROPOUT, {**PARTS, **XLA, **RECOMPUTE, "fast": True}),
     (DROPOUT, {**PARTS, "fast": True, "skip_padding": True}),
-    *(({**DROPOUT, "layers": 2, "passes": (1, 2)}, how)
-      for how in (TWO, {**PARTS, **XLA, **RECOMPUTE})),
+    *(pytest.param({**DROPOUT, "layers": 2, "passes": (1, 2)}, how, marks=marks)
+      for how, marks in ((TWO, ()), ({**PARTS, **RECOMPUTE}, ()),
+                         ({**PARTS, **XLA, **RECOMPUTE}, SLOW))),
     pytest.param(DROPOUT, {**TWO, **XLA}, marks=SLOW),
     (DROPOUT, dict(fast=True)),
     (DROPOUT, {**RECOMPUTE, "fast": True}),
