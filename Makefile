@@ -24,9 +24,13 @@ test: $(VENV)/.installed
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=7200
 
+SUITS := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
+
+# An environment that is there keeps its interpreter, unless PYTHON names one.
 $(VENV)/.installed: requirements.txt
-	@set -e; for python in $(PYTHON) python3.12 python3.11 python3.13 python3.10 python3 python; do \
-	  if $$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then \
+	@set -e; if [ -z '$(PYTHON)' ] && $(BIN)/python -c '$(SUITS)' 2>/dev/null; then exit 0; fi; \
+	for python in $(or $(PYTHON),python3.12 python3.11 python3.13 python3.10 python3 python); do \
+	  if $$python -c '$(SUITS)' 2>/dev/null; then \
 	    found=$$python; break; fi; done; \
 	if [ -z "$$found" ]; then \
 	  echo 'make: no Python 3.10 to 3.13 with its venv module was found; install one (on Debian: python3-venv), or name it: make PYTHON=/path/to/python3.11' >&2; exit 1; fi; \

@@ -127,7 +127,8 @@ def main(argv):
               f"{row['request_milliseconds']:.1f} | {row['accuracy']:.2%} | "
               f"{row['farthest_probability']:.1e} |")
     benchmark_flags.write_output({
-        **benchmark_flags.machine(), "processor": _processor(), "data": os.path.basename(FLAGS.data),
+        **benchmark_flags.machine(), "processor": _processor(),
+        "data": os.path.basename(FLAGS.data),
         "texts": len(texts), "forms": found, "seconds": times})
 
 
