@@ -129,9 +129,10 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
     sizes = [os.path.getsize(os.path.join(folder, portable.FILES[form]))
              for folder in (small, large)]
     # The matrices are 36,000 numbers, of two or one byte in place of four; scales, and
-    # nodes that use them, take some of it back.
+    # nodes that use them, take some of it back, as do names, which are the longer the
+    # more was converted before.
     saved = 36_000 * (2 if precision == "float16" else 3)
-    assert sizes[1] - sizes[0] > saved * 0.6
+    assert sizes[1] - sizes[0] > saved * 0.5
 
 
 @pytest.mark.parametrize("form", FORMS)
