@@ -95,10 +95,32 @@ class _Graph:
     def write(self) -> None:
         from onnx import numpy_helper
 
+        self._number()
         del self.proto.initializer[:]
         self.proto.initializer.extend(
             numpy_helper.from_array(np.ascontiguousarray(value), name)
             for name, value in self.stored.items())
+
+
+    def _number(self) -> None:
+        """Names by number, but for inputs and outputs: the converter's depend on what
+        it converted before, and a model would not be the same file each time."""
+        names = {each.name: each.name for each in (
+            *self.proto.input, *self.proto.output)}
+        for each in (*self.proto.input, *self.proto.output):
+            for axis, size in enumerate(each.type.tensor_type.shape.dim):
+                if size.dim_param:
+                    size.dim_param = f"{each.name}_{axis}"
+        self.proto.doc_string = ""
+        names[""] = ""  # an input that is left out
+        for number, node in enumerate(self.proto.node):
+            node.name = f"{node.op_type}{number}"
+            for side in (node.input, node.output):
+                for place, name in enumerate(side):
+                    side[place] = names.setdefault(name, f"t{len(names)}")
+        self.stored = {names[name]: self.stored[name]
+                       for name in names if name in self.stored}
+        del self.proto.value_info[:]  # shapes by their old names
 
 
 def _node(kind, inputs, outputs, **attributes):
