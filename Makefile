@@ -1,7 +1,7 @@
 # make quickstart   from text to a pretrained ALBERT, in about ten minutes
-# make test         the tests
+# make test         the tests; test-long and test-slow have what takes longer
 #
-# Both first make a virtual environment in .venv from requirements.txt, once.
+# All first make a virtual environment in .venv from requirements.txt, once.
 # PYTHON=... chooses the interpreter (3.10 to 3.13), TEXT=... the text.
 
 SHELL := /bin/bash
@@ -11,15 +11,22 @@ TEXT ?=
 OUTPUT ?= quickstart_output
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: quickstart test test-slow clean
+.PHONY: quickstart test test-long test-slow clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python quickstart.py --text='$(TEXT)' --output_dir='$(OUTPUT)'
 
 # A file's tests share what they set up, so each file goes to one process; the order
-# of the files is that of tests/conftest.py.
+# of the files is that of tests/conftest.py. A process that a hanging test has ended is
+# replaced once: its file would hang there again, and in the next.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
+    --max-worker-restart=1
+
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+test-long: $(VENV)/.installed
+	$(PYTEST) -m 'long and not slow and not gpu and not peers'
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=7200

@@ -16,7 +16,8 @@ import pickle
 import signal
 import sys
 import threading
-from concurrent.futures import Future, ProcessPoolExecutor, process
+import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from absl import logging
@@ -101,12 +102,21 @@ class WorkerPool(contextlib.AbstractContextManager):
 
     `function` can be pickled; each process receives it once, with what it holds. With
     one worker, this process does the work.
+
+    A thread for each worker hands it one item and waits for the result, through a pipe
+    that no other process holds: a worker that is killed, even while it sends a result,
+    is at once known by the end of its pipe. (concurrent.futures' processes share one
+    pipe: half a result in it is waited for without end.)
     """
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function = function
         self._num_workers = num_workers
-        self._pool: Optional[ProcessPoolExecutor] = None
+        self._threads: Optional[ThreadPoolExecutor] = None
+        self._workers: dict[int, _Worker] = {}  # by their threads
+        self._lock = threading.Lock()  # of what follows
+        self._ended = False
+        self._kills = 0
 
     def __exit__(self, *exception_info) -> None:
         self._stop(kill=exception_info[0] is not None)
@@ -120,40 +130,17 @@ class WorkerPool(contextlib.AbstractContextManager):
         if self._num_workers == 1:
             yield from map(self._function, items)
             return
-        todo = iter(items)
-        # Handed out and not yet yielded, in order; the future is None where the pool
-        # broke before it took the item.
-        pending: collections.deque[tuple[Any, Optional[Future]]] = collections.deque()
-        for restart in itertools.count():
-            try:
-                yield from self._results(todo, pending)
-                return
-            except process.BrokenProcessPool as error:
-                if restart == _MOST_RESTARTS:
-                    raise Interruption(
-                        f"{what}: worker processes were killed {restart + 1} times, "
-                        "perhaps for want of memory; start again with a smaller "
-                        f"--num_workers than {self._num_workers}.") from error
-                logging.warning(
-                    "%s: a worker process was killed, perhaps for want of memory; what "
-                    "it was doing is done again.", what)
-                self._stop()
-
-    def _results(self, todo: Iterator, pending: collections.deque) -> Iterator[Any]:
-        """Yields results until all is done; a BrokenProcessPool leaves work pending."""
         self._start()
+        todo = iter(items)
+        pending: collections.deque[Future] = collections.deque()
         try:
-            for index, (item, future) in enumerate(pending):
-                if not _is_done(future):
-                    pending[index] = item, self._submit(item)
             while True:
                 room = _AHEAD * self._num_workers - len(pending)
                 for item in itertools.islice(todo, room):
-                    pending.append((item, None))
-                    pending[-1] = item, self._submit(item)
+                    pending.append(self._threads.submit(self._apply, item, what))
                 if not pending:
                     return
-                result = pending[0][1].result()
+                result = pending[0].result()
                 pending.popleft()
                 yield result
         finally:
@@ -161,32 +148,103 @@ class WorkerPool(contextlib.AbstractContextManager):
             if pending:
                 self._stop(kill=True)
 
-    def _submit(self, item: Any) -> Future:
-        """May start a process, which must be known before a signal ends this one."""
-        with _signals_wait():
-            return self._pool.submit(_apply, item)
+    def _apply(self, item: Any, what: str) -> Any:
+        """The result for an item, in a thread of this process; a worker that is killed
+        is replaced, and does it again."""
+        while True:
+            try:
+                return self._worker().ask(item)
+            except _Killed:
+                with self._lock:
+                    if worker := self._workers.pop(threading.get_ident(), None):
+                        worker.end()
+                    if self._ended:
+                        raise
+                    self._kills += 1
+                    if self._kills > _MOST_RESTARTS:
+                        raise Interruption(
+                            f"{what}: worker processes were killed {self._kills} times, "
+                            "perhaps for want of memory; start again with a smaller "
+                            f"--num_workers than {self._num_workers}.") from None
+                logging.warning(
+                    "%s: a worker process was killed, perhaps for want of memory; what "
+                    "it was doing is done again.", what)
+
+    def _worker(self) -> "_Worker":
+        """This thread's."""
+        # A process must be known before another thread ends them all.
+        with self._lock:
+            if self._ended:
+                raise _Killed
+            own = threading.get_ident()
+            if own not in self._workers:
+                self._workers[own] = _Worker(self._context, self._pickled)
+            return self._workers[own]
 
     def _start(self) -> None:
-        if self._pool is not None:
+        if self._threads is not None:
             return
+        self._pickled = pickle.dumps(self._function)
         # Not fork: a copy of a process with TensorFlow's threads may hang for ever.
         methods = multiprocessing.get_all_start_methods()
-        context = multiprocessing.get_context(
+        self._context = multiprocessing.get_context(
             "forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
             # Imported once, for all workers.
-            context.set_forkserver_preload([type(self._function).__module__])
+            self._context.set_forkserver_preload([type(self._function).__module__])
             _start_helpers()
-        self._pool = ProcessPoolExecutor(
-            self._num_workers, context, _start_worker, (pickle.dumps(self._function),))
+        self._ended, self._kills = False, 0
+        self._threads = ThreadPoolExecutor(self._num_workers)
 
     def _stop(self, kill: bool = False) -> None:
         """Ends the processes; with `kill` at once, in the middle of what they do."""
-        if self._pool is not None:
-            for worker in list((self._pool._processes or {}).values()) * kill:
-                worker.kill()
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        if self._threads is None:
+            return
+        threads, self._threads = self._threads, None
+        if kill:
+            with self._lock:
+                self._ended = True
+                for worker in self._workers.values():
+                    worker.process.kill()
+        threads.shutdown(wait=True, cancel_futures=True)
+        for worker in self._workers.values():
+            worker.end()
+        self._workers.clear()
+
+
+class _Killed(Exception):
+    """A worker ended before it gave its result."""
+
+
+class _Worker:
+    """A process that applies a function, and this process's end of its pipe."""
+
+    def __init__(self, context, pickled: bytes):
+        self._pipe, other = context.Pipe()
+        with other:
+            self.process = context.Process(
+                target=_work, args=(other, pickled), daemon=True)
+            self.process.start()
+
+    def ask(self, item: Any) -> Any:
+        """The function's result, or its error; _Killed if the process has ended."""
+        pickled = pickle.dumps(item)
+        try:
+            self._pipe.send_bytes(pickled)
+            answer = self._pipe.recv_bytes()
+        except (EOFError, OSError):
+            raise _Killed from None
+        done, result = pickle.loads(answer)
+        if done:
+            return result
+        error, where = result
+        raise error from RuntimeError(f"in a worker process:\n{where}")
+
+    def end(self) -> None:
+        """Waits for its end, which comes with that of its pipe."""
+        self._pipe.close()
+        self.process.join()
+        self.process.close()
 
 
 def _start_helpers() -> None:
@@ -218,34 +276,32 @@ def _signals_wait(*numbers: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _is_done(future: Optional[Future]) -> bool:
-    """Whether there is a result, or an error of the function's own."""
-    return (future is not None and future.done() and not future.cancelled()
-            and not isinstance(future.exception(), process.BrokenProcessPool))
-
-
 # --- in a worker
 
-_pickled: bytes = b""
-_function: list[Callable] = []
-
-
-def _start_worker(pickled: bytes) -> None:
-    global _pickled
-    _pickled = pickled
+def _work(pipe: multiprocessing.connection.Connection, pickled: bytes) -> None:
+    """Answers each item with (True, result) or (False, (error, where it was raised))."""
     # Ctrl-C is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    function = None
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            item = pipe.recv_bytes()
+            try:
+                if function is None:
+                    # Here and not at the start, so that an error reaches the parent.
+                    function = pickle.loads(pickled)
+                answer = pickle.dumps((True, function(pickle.loads(item))))
+            except BaseException as error:  # the parent's, whatever it is
+                where = traceback.format_exc()
+                try:
+                    answer = pickle.dumps((False, (error, where)))
+                except Exception:
+                    answer = pickle.dumps((False, (RuntimeError(str(error)), where)))
+            pipe.send_bytes(answer)
 
 
 def _end_with_parent() -> None:
-    """Without this, a worker whose parent was killed would wait for work for ever."""
+    """Without this, a worker whose parent was killed would finish its item first."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
-
-
-def _apply(item: Any) -> Any:
-    if not _function:
-        # Here and not at the start, so that an error reaches the parent.
-        _function.append(pickle.loads(_pickled))
-    return _function[0](item)
