@@ -8,10 +8,11 @@ document, some documents held out for evaluation.
 
 Input may be plain text (UTF-8; one document per file, or with
 --document_separator=blank_line one per block of lines), the output of
-wikiextractor (--input_file='extracted/*/wiki_*'), or JSON lines (.jsonl); each
-also compressed (.gz, .bz2, .xz, .zst). --input_format=python takes the English
-prose that comes with the running Python instead of files. Counts of what was
-read, written and dropped are printed, and written as JSON beside the output.
+wikiextractor (--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or the
+passages of SQuAD's JSON and RACE's files; each also compressed (.gz, .bz2, .xz,
+.zst). --input_format=python takes the English prose that comes with the running
+Python instead of files. Counts of what was read, written and dropped are printed,
+and written as JSON beside the output.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -34,10 +35,11 @@ _WITHOUT_MARKS = ("en", "zh", "id", "ms", "sw", "la")
 flags.DEFINE_string("input_file", "", "Input files: comma-separated paths or globs.")
 flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
-    "auto goes by the name and first line of each file; python needs no "
-    "--input_file: it takes the documentation of the running Python and of the "
-    "packages installed in it, and drops repeated sentences "
-    "(--deduplicate=sentences).")
+    "auto goes by the name and beginning of each file; squad: an article's paragraphs "
+    "are a document, in their order; race: a passage is one, and --input_file may name "
+    "folders, such as RACE/dev; python needs no --input_file: it takes the "
+    "documentation of the running Python and of the packages installed in it, and "
+    "drops repeated sentences (--deduplicate=sentences).")
 flags.DEFINE_string("json_field", "text", "JSON lines: the field with the text.")
 flags.DEFINE_enum(
     "document_separator", "file", readers.DOCUMENT_SEPARATORS,
@@ -123,7 +125,9 @@ def input_paths() -> list[str]:
             raise InputError(
                 "--input_format=python reads no files: leave --input_file out.")
         return []
-    return files.expand_patterns(FLAGS.input_file, "--input_file")
+    return files.expand_patterns(
+        FLAGS.input_file, "--input_file",
+        inside="**/*.txt" if FLAGS.input_format == "race" else "")
 
 
 def summary_path() -> str:

@@ -1,10 +1,11 @@
-"""Reading documents: plain text, wikiextractor output, JSON lines.
+"""Reading documents: plain text, wikiextractor output, JSON lines, and the passages of
+SQuAD's and RACE's files.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
         document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
 
 Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst); memory holds one
-document at a time.
+document at a time, of SQuAD one file.
 """
 
 import collections
@@ -12,16 +13,18 @@ import html
 import itertools
 import json
 import re
-from typing import Callable, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from albert_tf import files
 from albert_tf.errors import InputError
 
-FORMATS = ("auto", "text", "wikiextractor", "jsonl")
+FORMATS = ("auto", "text", "wikiextractor", "jsonl", "squad", "race")
 DOCUMENT_SEPARATORS = ("file", "blank_line")
 LINE_BREAKS = ("auto", "join", "keep")
 # A document is held in memory; more than this is a corpus read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
+# Characters by which a file is recognised, line by line: RACE's passage may come last.
+_HEAD = 20_000
 
 Line = tuple[int, str]
 
@@ -36,7 +39,7 @@ class Document(NamedTuple):
 class Layout(NamedTuple):
     """How files are laid out."""
 
-    input_format: str = "auto"  # one of FORMATS; auto goes by a file's first line
+    input_format: str = "auto"  # one of FORMATS; auto: _recognise
     json_field: str = "text"  # of a JSON line, that holds the text
     document_separator: str = "file"  # what ends a document of plain text
     line_breaks: str = "auto"  # what a line end in text and JSON means: paragraphs_of
@@ -48,32 +51,57 @@ def read_documents(
         on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Document]:
     """Documents of the files, in order; one without text is yielded too.
 
-    `counts` receives the "title lines" removed; for on_bytes see files.read_lines.
+    `counts` receives what was removed: "title lines", "repeated paragraphs"; for
+    on_bytes see files.read_lines.
     """
     for path in paths:
         lines, kind = files.read_lines(path, on_bytes, True), layout.input_format
         if kind == "auto":
-            kind, lines = _recognise(path, lines)
+            kind, lines = _recognise(path, lines, layout.json_field)
         if kind == "wikiextractor":
             yield from _wikiextractor(path, lines, layout, counts)
         elif kind == "jsonl":
-            yield from _json_lines(path, lines, layout)
+            yield from _json_lines(
+                path, lines, layout, "each line holds one JSON object",
+                "choose one with --json_field")
+        elif kind == "squad":
+            yield from _squad(path, lines, layout, counts)
+        elif kind == "race":
+            yield from _json_lines(
+                path, _objects(lines), layout._replace(json_field="article"),
+                "RACE has one object for each passage", _OTHER_FORMAT)
         else:
             yield from _plain_text(path, lines, layout)
 
 
-def _recognise(path: str, lines: Iterator[Line]) -> tuple[str, Iterator[Line]]:
-    """The format of a file by its name or first line that is not blank."""
-    head, first = [], ""
+# How SQuAD's files begin; before their lists there may be strings or numbers.
+_VALUES = r'(?:"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[\d.]+)\s*,\s*)*'
+_SQUAD = re.compile(
+    rf'\{{\s*{_VALUES}"data"\s*:\s*\[\s*\{{\s*{_VALUES}"paragraphs"\s*:')
+# A quotation mark within a JSON text has a backslash before it: these are keys.
+_KEYS = re.compile(r'(?<!\\)"(\w+)"\s*:')
+_OTHER_FORMAT = "give another file, or another --input_format"
+
+
+def _recognise(path: str, lines: Iterator[Line], json_field: str
+               ) -> tuple[str, Iterator[Line]]:
+    """The format of a file by its name or how it begins, blank lines aside."""
+    head, size = [], 0
     for line in lines:
         head.append(line)
-        first = line[1].strip()
-        if first:
+        size += len(line[1].strip())
+        if size > _HEAD:
             break
-    if first.startswith("<doc "):
+    text = "".join(line for _, line in head).lstrip()
+    keys = set(_KEYS.findall(text, 0, _HEAD)) if text.startswith("{") else set()
+    if text.startswith("<doc "):
         kind = "wikiextractor"
+    elif _SQUAD.match(text, 0, _HEAD):
+        kind = "squad"
+    elif {"article", "options"} <= keys and json_field not in keys:
+        kind = "race"
     elif re.search(r"\.(jsonl?|ndjson)(\.(gz|bz2|xz|zst))?$", path) or re.match(
-            r'\{\s*"', first):
+            r'\{\s*"', text.partition("\n")[0]):
         kind = "jsonl"
     else:
         kind = "text"
@@ -106,29 +134,71 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
         yield Document(name, paragraphs_of(held, layout.line_breaks))
 
 
-def _json_lines(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Document]:
+def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
+                otherwise: str) -> Iterator[Document]:
+    """`form` says what lines hold, `otherwise` what to do where the field is missing. A
+    line 0 is a whole file."""
     field = layout.json_field
     for number, line in lines:
-        if not line.strip():
+        if number and not line.strip():
             continue
-        where = f"{path}, line {number}"
-        value = files.parse_json(
-            line, path, "each line holds one JSON object", number, cleaned=True)
+        where = f"{path}, line {number}" if number else path
+        value = files.parse_json(line, path, form, number, cleaned=True)
         if not isinstance(value, dict):
             raise InputError(
-                f"{where}: holds a JSON {type(value).__name__}, but each line must "
-                f"hold one object with the text in its field '{field}'.")
+                f"{where}: holds a JSON {type(value).__name__}, but {form}, with the "
+                f"text in its field '{field}'.")
         if field not in value:
             raise InputError(
                 f"{where}: the object has no field '{field}'; its fields are "
-                f"{', '.join(map(repr, value)) or 'none'}: choose one with "
-                "--json_field.")
+                f"{', '.join(map(repr, value)) or 'none'}: {otherwise}.")
         text = value[field]
         if not isinstance(text, str):
             raise InputError(
                 f"{where}: the field '{field}' holds {json.dumps(text)[:40]}, not "
-                "a text; choose another with --json_field.")
+                f"a text; {otherwise}.")
         yield Document(where, paragraphs_of(text.split("\n"), layout.line_breaks))
+
+
+def _objects(lines: Iterator[Line]) -> Iterable[Line]:
+    """Lines that hold a JSON object each, or a line 0, the whole file, that is one."""
+    head = []
+    for line in lines:
+        head.append(line)
+        if line[1].strip():
+            break
+    if head and head[-1][1].rstrip().endswith("}"):
+        return itertools.chain(head, lines)
+    return [(0, "".join(line for _, line in itertools.chain(head, lines)))]
+
+
+def _squad(path: str, lines: Iterable[Line], layout: Layout,
+           counts: collections.Counter) -> Iterator[Document]:
+    """An article is a document, as it was in Wikipedia: its paragraphs follow each
+    other in the file as there."""
+    content = files.parse_json(
+        "".join(line for _, line in lines), path,
+        f"SQuAD's file holds one object: {_OTHER_FORMAT}", cleaned=True)
+    for number, article in enumerate(_of_squad(content, "data", list, path), 1):
+        where = f"{path}, article {number}"
+        contexts = [
+            _of_squad(paragraph, "context", str, f"{where}, paragraph {place}")
+            for place, paragraph in enumerate(
+                _of_squad(article, "paragraphs", list, where), 1)]
+        once = dict.fromkeys(contexts)
+        if len(once) < len(contexts):
+            counts["repeated paragraphs"] += len(contexts) - len(once)
+        yield Document(where, paragraphs_of(
+            "\n\n".join(once).split("\n"), layout.line_breaks))
+
+
+def _of_squad(holder: Any, key: str, kind: type, where: str) -> Any:
+    value = holder.get(key) if isinstance(holder, dict) else None
+    if not isinstance(value, kind):
+        raise InputError(
+            f"{where}: has no {'text' if kind is str else 'list'} '{key}', so this is "
+            f"not SQuAD's JSON; {_OTHER_FORMAT}.")
+    return value
 
 
 # Marks of wiki and HTML markup that wikiextractor leaves in the text, escaped.

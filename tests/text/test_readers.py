@@ -182,6 +182,51 @@ def test_json_lines_and_compression(tmp_path, name, compress):
     assert [d.paragraphs for d in found] == [["One. Two.", "Three."], []]
 
 
+SQUAD = {"version": "1.1", "data": [
+    {"title": "The \"mill\"", "paragraphs": [
+        {"context": "One. Two.", "qas": [{"id": "a", "answers": [{"text": "One"}]}]},
+        {"context": "Three.\nFour is a long sentence.", "qas": []},
+        {"context": "One. Two.", "qas": []}]},
+    {"paragraphs": [{"context": "Five."}], "title": "River"}]}
+PASSAGE = {"answers": ["A"], "options": [["a", "b", "c", "d"]],
+           "questions": ["Who is in \"article\": no, _ ?"],
+           "article": "One.\nTwo is _ in the end.", "id": "high1.txt"}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("input_format", ["auto", "squad"])
+def test_squad(tmp_path, indent, input_format):
+    path, counts = tmp_path / "a.json", collections.Counter()
+    path.write_text(json.dumps(SQUAD, indent=indent))
+    assert read(path, counts, input_format=input_format) == [
+        readers.Document(f"{path}, article 1", [
+            "One. Two.", "Three.", "Four is a long sentence."]),
+        readers.Document(f"{path}, article 2", ["Five."])]
+    assert counts == {"repeated paragraphs": 1}
+
+
+@pytest.mark.parametrize("input_format", ["auto", "race"])
+def test_race(tmp_path, input_format):
+    path, paragraphs = tmp_path / "1.txt", ["One.", "Two is _ in the end."]
+    path.write_text(json.dumps(PASSAGE))
+    assert read(path, input_format=input_format) == [
+        readers.Document(f"{path}, line 1", paragraphs)]
+    path.write_text(f"\n{json.dumps(PASSAGE, indent=1)}\n")
+    assert read(path, input_format=input_format) == [
+        readers.Document(str(path), paragraphs)]
+    path.write_text(f"{json.dumps(PASSAGE)}\n\n" * 2)
+    assert [document.name for document in read(path, input_format=input_format)] == [
+        f"{path}, line 1", f"{path}, line 3"]
+
+
+def test_json_lines_are_not_taken_for_race(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({**PASSAGE, "text": "The text."}))
+    assert read(path)[0].paragraphs == ["The text."]
+    path.write_text(json.dumps({"text": json.dumps(PASSAGE), "data": [SQUAD]}))
+    assert read(path)[0].paragraphs[0].startswith('{"answers"')
+
+
 def test_progress_counts_every_byte(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("A line of text.\n" * 1000)
@@ -197,6 +242,20 @@ def test_progress_counts_every_byte(tmp_path):
     ("a.jsonl", b'{"body": "a"}\n', r"line 1: .* no field 'text'; .* 'body'"),
     ("a.jsonl", b'{"text": 5}\n', r"line 1: the field 'text' holds 5, not a text"),
     ("a.json", b'[1, 2]\n', r"line 1: holds a JSON list"),
+    ("squad.json", b'{"version": "1"}', r"squad\.json: has no list 'data', so"),
+    ("squad.json", b'[{"data": []}]', "json: has no list 'data', so"),
+    ("squad.json", b'{"data": [{"title": "A"}]}',
+     "article 1: has no list 'paragraphs'"),
+    ("squad.json", b'{"data": [{"paragraphs": [{"context": 5}]}]}',
+     "article 1, paragraph 1: has no text 'context'.* --input_format"),
+    ("squad.json", b'\n{"data": [\n', r"squad\.json, line 3: not JSON"),
+    ("squad.json", b"", r"squad\.json, line 1: not JSON \(it is empty\); SQuAD's"),
+    ("race.txt", b'{"answers": ["A"]}', r"1: .* no field 'article'; .* --input_format"),
+    ("race.txt", b'{"article": 5}', r"the field 'article' holds 5, not a text"),
+    ("race.txt", b'["a"]', r"race\.txt: holds a JSON list, but RACE has one object"),
+    ("race.txt", b'{"article":\n"a', r"race\.txt, line 2: not JSON"),
+    ("race.txt", b"Some text.\n", r"race\.txt, line 1: not JSON .*; RACE has one"),
+    ("race.txt", b"\n", r"race\.txt, line \d: not JSON \(it is empty\); RACE has"),
     ("wiki_00", b'<doc id="1" title="A">\nA\n', r"wiki_00, line 1: this <doc> has no"),
     ("wiki_00", b'<doc title="A">\n<doc title="B">\n', r"line 2: a new <doc> starts"),
     ("wiki_00", b'<doc title="A">\n</doc>\nxyz\n', r"line 3: text outside <doc>"),
@@ -204,8 +263,9 @@ def test_progress_counts_every_byte(tmp_path):
 def test_damaged_input(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
+    kind = name.partition(".")[0]
     with pytest.raises(InputError, match=message):
-        read(path)
+        read(path, input_format=kind if kind in ("squad", "race") else "auto")
 
 
 def test_a_corpus_read_as_one_document(tmp_path, monkeypatch):
@@ -310,6 +370,17 @@ def test_script(tmp_path):
     assert summary["dropped"] == {}
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
         "heldout", "train", "train.summary.json"]
+
+
+def test_script_takes_a_folder_of_race(tmp_path):
+    for level, text in (("high", "One. Two."), ("middle", "Three.")):
+        (tmp_path / "RACE, all/dev" / level).mkdir(parents=True)
+        (tmp_path / "RACE, all/dev" / level / "1.txt").write_text(
+            json.dumps({**PASSAGE, "article": text}))
+    done = run("--input_format=race", f"--input_file={tmp_path}/RACE, all/dev",
+               f"--output_file={tmp_path}/o")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o").read_text() == "One.\nTwo.\n\nThree.\n\n"
 
 
 def test_script_warns_of_a_single_document(tmp_path):
@@ -456,3 +527,20 @@ def test_real_chinese_text(tmp_path):
     sentences = document_sentences(
         documents[0], Options(language="zh"), collections.Counter())
     assert len(sentences) >= 60 and sum(s.endswith("。") for s in sentences) > 40
+
+
+@pytest.mark.shared
+def test_real_passages(tmp_path):
+    path = SHARED / "data/squad/dev-v1.1.json"
+    squad, contexts = read(path), [
+        paragraph["context"] for article in json.loads(path.read_text())["data"]
+        for paragraph in article["paragraphs"]]
+    assert len(squad) == 48 and len(contexts) == 2067
+    assert "".join("".join(text.split()) for document in squad
+                   for text in document.paragraphs) == "".join(
+                       "".join(context.split()) for context in contexts)
+    paths = sorted(map(str, SHARED.glob("data/race/dev/*/*.txt")))
+    race = list(readers.read_documents(
+        paths, readers.Layout(), collections.Counter()))
+    assert [document.name for document in race] == [f"{path}, line 1" for path in paths]
+    assert min(len(" ".join(document.paragraphs)) for document in race) > 200

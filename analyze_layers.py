@@ -1,0 +1,106 @@
+r"""Measures how far each layer moves its input, as the paper's picture does for
+BERT-large and ALBERT-large (section 3.1): L2 distance and cosine similarity.
+
+    python analyze_layers.py --model=runs/bert,runs/albert --titles=BERT,ALBERT \
+        --input_file=heldout.txt --spm_model_file=spm.model \
+        --output=layers.json --picture=layers.png
+
+A model is whatever `albert_tf.load` takes, of any sharing. A file holds a text a line,
+a tab before a second one, or JSON lines, as for extract_features.py; blank lines are
+left out. The first layer's input is the embeddings, after their projection. Means and
+standard deviations are over all pieces, [CLS] and [SEP] among them, and no padding.
+"""
+
+from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+
+import itertools
+import os
+from typing import Any, Iterator, Mapping, Sequence
+
+from absl import flags
+
+from albert_tf import files
+from albert_tf.checkpoints import formats
+from albert_tf.cli import flags as cli_flags, model_flags
+from albert_tf.errors import InputError
+from albert_tf.progress import Progress
+from albert_tf.serving import text_inputs
+from albert_tf.serving.feature_job import NAMES
+from albert_tf.serving.feature_options import Options
+
+FLAGS = flags.FLAGS
+
+model_flags.define_flags()
+model_flags.define_batch_size()
+flags.adopt_module_key_flags(model_flags)
+flags.DEFINE_list("titles", [], "What to call the models; default: their paths.")
+flags.DEFINE_string("albert_config_file", None, "The config, for folders without one.")
+flags.DEFINE_string("input_file", None, "Text files: paths or globs, separated by "
+                    "commas.", required=True)
+flags.DEFINE_integer("max_seq_length", 0, "Pieces of a text, [CLS] and [SEP] among "
+                     "them; default: as in training.", lower_bound=0,
+                     upper_bound=cli_flags.MOST)
+flags.DEFINE_string("output", None, "The numbers as JSON.")
+flags.DEFINE_string("picture", None, "The curves as PNG.")
+
+
+def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """The inputs of files, in order, without blank ones."""
+    for given, _, where in itertools.chain.from_iterable(map(text_inputs.read, paths)):
+        try:
+            named = text_inputs.named(given, NAMES, NAMES[1:])
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        if any(map(str.strip, filter(None, named.values()))):
+            yield named
+
+
+def main(argv):
+    del argv
+    models = files.split_names(FLAGS.model, os.path.exists) or [FLAGS.model]
+    titles = FLAGS.titles or models
+    if len({*titles}) != len(models):
+        raise InputError(f"--titles={','.join(titles)}: there are {len(models)} "
+                         "models; give each a title of its own.")
+    paths = files.expand_patterns(FLAGS.input_file, "--input_file")
+    outputs = {f"--{name}": [path] for name in ("output", "picture")
+               if (path := FLAGS[name].value)}
+    files.prepare_outputs(outputs, {"--input_file": paths, "--model": list(
+        map(formats.folder_of_model, models))})
+    vocabulary = model_flags.vocabulary()
+    lengths = []
+    for model in models:
+        checkpoint = formats.read(
+            model, FLAGS.albert_config_file, vocabulary=vocabulary)
+        if checkpoint.vocabulary is None:
+            raise InputError(f"--model={model}: its folder holds no vocabulary; give "
+                             "--spm_model_file or --vocab_file.")
+        lengths.append(Options(
+            max_seq_length=FLAGS.max_seq_length).of(checkpoint).max_seq_length)
+        model_flags.check_batch_size(
+            checkpoint.config, {"flags": {"max_seq_length": lengths[-1]}})
+    count = sum(1 for _ in texts(paths))
+    if not count:
+        raise InputError("--input_file: there is no text in it.")
+
+    import albert_tf
+    from albert_tf.serving import layer_distances
+
+    found = {}
+    for model, title, length in zip(models, titles, lengths):
+        progress = Progress(f"measuring {title}", "texts", count)
+        found[title] = {"model": model, "max_seq_length": length,
+                        **layer_distances.measure(
+                            albert_tf.load(model, FLAGS.albert_config_file,
+                                           vocabulary=vocabulary),
+                            texts(paths), length, FLAGS.batch_size,
+                            on_texts=progress.add).as_dict()}
+    print(layer_distances.table(found))
+    if FLAGS.output:
+        files.write_json(FLAGS.output, {"input_file": paths, "models": found})
+    if FLAGS.picture:
+        layer_distances.draw(found, FLAGS.picture)
+
+
+if __name__ == "__main__":
+    script.run(main)

@@ -1,0 +1,1 @@
+"""The paper's tables and figures again: one file each, its command at its head."""

@@ -1,0 +1,88 @@
+"""L2 distance and cosine similarity between the input and output of each layer, of
+BERT-large and ALBERT-large (section 3.1).
+
+    python -m experiments.layer_distances --scale=small
+
+On the beginnings of held-out articles, as long as sequences of training, by
+analyze_layers.py. How uneven the distances are is their standard deviation over the
+layers in percent of their mean; the first layer's input is not of a layer's making, so
+that it is left out once.
+"""
+
+import itertools
+import json
+import os
+import statistics
+from typing import Any, Mapping
+
+from albert_tf import files
+from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.cli import script
+from benchmarks import runs
+from experiments import rows
+from experiments.rows import FLAGS
+from experiments.scales import Row, config_of
+from experiments.tables import Experiment
+
+_ALL, _LATER = "L2, unevenness", "L2, unevenness from layer 2 on"
+_ARTICLES = 1000
+_CHARACTERS = 16  # of a piece, more than any text has on average
+
+
+def _texts() -> str:
+    """The beginnings of held-out articles, as JSON lines."""
+    path = os.path.join(FLAGS.work_dir, "articles.jsonl")
+    most = _CHARACTERS * rows.scale().records["max_seq_length"]
+    if not os.path.exists(path):
+        with files.atomic_write(path) as stream:
+            for article in itertools.islice(rows.articles("heldout_text"), _ARTICLES):
+                text = " ".join(article)[:most]
+                stream.write(json.dumps({"text": text}).encode() + b"\n")
+    return path
+
+
+def measure(row: Row, seed: int, *_) -> dict[str, Any]:
+    folder = rows.train(row, seed)
+    path = os.path.join(folder, "layers.json")
+    if not os.path.exists(path):
+        runs.run_script(
+            "analyze_layers.py", model=checkpoint_of(folder, best=False), output=path,
+            input_file=_texts(), spm_model_file=rows.vocabulary(),
+            max_seq_length=rows.scale().records["max_seq_length"])
+    [layers] = files.read_object(path)["models"].values()
+    distances = layers["l2_distance"]["mean"]
+    return {"steps": rows.steps_of(row, seed), **runs.cost(folder), "scores": {
+        "parameters": rows.parameters(config_of(row, rows.scale())),
+        **{name: 100 * statistics.pstdev(part) / statistics.fmean(part)
+           for name, part in ((_ALL, distances), (_LATER, distances[1:]))},
+        "L2, mean": statistics.fmean(distances),
+        "degrees, mean": statistics.fmean(layers["degrees"]["mean"])}, "layers": layers}
+
+
+def draw(found: Mapping[str, Any], path: str) -> None:
+    """The layers of each row's first seed."""
+    from albert_tf.serving import layer_distances  # With TensorFlow.
+
+    layer_distances.draw({each["row"]: each["layers"] for each in found["rows"]
+                          if each["seed"] == 1}, path)
+
+
+def _evener(score: str):
+    return lambda means: means["ALBERT-large"][score] < means["BERT-large"][score]
+
+
+EXPERIMENT = Experiment(
+    "layer_distances", "How far each layer moves its input (figure 2 of version 1)", [
+        Row("BERT-large", "bert-large", paper={"parameters": 334}),
+        Row("ALBERT-large", "large", paper={"parameters": 18})],
+    {"ALBERT's layers change their input more evenly than BERT's": _evener(_ALL),
+     "So they do from layer 2 on": _evener(_LATER)},
+    seeds=2, measure=measure, draw=draw)
+
+
+def main(_):
+    EXPERIMENT.run()
+
+
+if __name__ == "__main__":
+    script.run(main)

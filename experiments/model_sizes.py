@@ -1,0 +1,85 @@
+"""BERT and ALBERT of all sizes: scores and speed (table 2; 3 in the first version).
+
+    python -m experiments.model_sizes --scale=small
+
+Speed is that of a whole training step of the published sizes, on random pieces, in
+sequences a second relative to BERT-large: measured on this machine in seconds of its
+cores, by the operations of the step, by benchmarks/cost_model.py for 64 chips of TPU
+v3, and what the paper measured on TPUs. On one machine nothing is sent between chips,
+which is what sharing saves there.
+"""
+
+import os
+from typing import Any
+
+from albert_tf import files
+from albert_tf.cli import script
+from albert_tf.config import AlbertConfig
+from benchmarks import cost_model, runs
+from experiments import rows
+from experiments.rows import FLAGS
+from experiments.scales import Row
+from experiments.tables import Experiment
+
+# Size → name and average.
+_PAPER = {
+    "bert-base": ("BERT-base", 82.3), "bert-large": ("BERT-large", 85.2),
+    "base": ("ALBERT-base", 80.1), "large": ("ALBERT-large", 82.4),
+    "xlarge": ("ALBERT-xlarge", 85.5), "xxlarge": ("ALBERT-xxlarge", 88.7)}
+_REFERENCE = "bert-large"
+
+
+def step_seconds(size: str) -> float:
+    """Of this machine's cores, for a step of a published size."""
+    path = os.path.join(FLAGS.work_dir, f"step_{size}.json")
+    if not files.exists(path):
+        runs.run_script("benchmarks.training", model=size, contestants="ours",
+                        output=path, **rows.scale().step)
+    return files.read_object(path)["results"][0]["seconds"]["ours"]["cores"]
+
+
+def _predicted(size: str) -> float:
+    return cost_model.step_cost(
+        AlbertConfig.named(size), cost_model.Batch(64, 512, 77), cost_model.CHIPS[0],
+        64).seconds
+
+
+def _operations(size: str) -> float:
+    return rows.operations(AlbertConfig.named(size))
+
+
+def measure(row: Row, *given) -> dict[str, Any]:
+    found = rows.measure(row, *given)
+    for name, cost in (("speed", step_seconds), ("speed, operations", _operations),
+                       ("speed, cost model", _predicted)):
+        found["scores"][name] = cost(_REFERENCE) / cost(row.size)
+    return found
+
+
+def _falls(key: str, *sizes: str):
+    """Whether a score falls from each size to the next."""
+    names = [_PAPER[size][0] for size in sizes]
+    return lambda means: all(means[more][key] > means[less][key]
+                             for more, less in zip(names, names[1:]))
+
+
+EXPERIMENT = Experiment(
+    "model_sizes", "BERT and ALBERT of all sizes (table 2)", [
+        Row(name, size, paper={"average": average,
+                               "speed": cost_model.PAPER_SPEED[size]})
+        for size, (name, average) in _PAPER.items()],
+    {"ALBERT gets better with its size": _falls(
+        "MLM, SQuAD+RACE", "xxlarge", "xlarge", "large", "base"),
+     "ALBERT-xxlarge is better than BERT-large": _falls(
+         "average", "xxlarge", "bert-large"),
+     "Speeds are in the paper's order": _falls(
+         "speed", "base", "bert-base", "large", "bert-large", "xlarge", "xxlarge")},
+    squad=True, measure=measure)
+
+
+def main(_):
+    EXPERIMENT.run()
+
+
+if __name__ == "__main__":
+    script.run(main)

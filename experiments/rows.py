@@ -1,0 +1,244 @@
+r"""A row of a table: trained, evaluated and fine-tuned by the project's own scripts.
+
+Each is done once for each seed, in a folder of --work_dir whose name says what the row
+is: a row that two tables have is trained once, and the same command goes on where it
+was stopped. At the paper's scale accelerators come by --run_flags:
+
+    python -m experiments.sentence_objectives --scale=paper --work_dir=paper_runs \
+        --text='corpus/train-*.txt' --heldout_text=corpus/heldout.txt \
+        --data_dir=tasks --run_flags=tpu=my-tpu,gradient_accumulation_steps=8
+
+Intrinsic scores are accuracies on masked pieces (MLM) and on sentences (SOP, NSP), of
+records of the row's own objective, made of held-out articles and, as in section 4.2.1,
+of the passages of SQuAD's and RACE's dev sets.
+"""
+
+import itertools
+import math
+import os
+from typing import Any, Callable, Iterator, Sequence
+
+from absl import flags
+
+from albert_tf import files
+from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.config import AlbertConfig
+from albert_tf.modeling.parameter_count import count_parameters
+from benchmarks import benchmark_flags, runs
+from experiments.scales import Row, SCALES, Scale, config_of, run_name
+
+FLAGS = flags.FLAGS
+
+_WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
+flags.DEFINE_enum("scale", "small", list(SCALES),
+                  "small: for two cores; paper: section 4.1; tiny: for tests.")
+flags.DEFINE_string("work_dir", os.path.join("output", "paper"),
+                    "Folder of records and runs, which experiments share.")
+flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
+flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
+                    "Text to evaluate on.")
+flags.DEFINE_string("data_dir", benchmark_flags.DATA,
+                    "Folder with glue, squad and race.")
+flags.DEFINE_integer("num_train_steps", None, "Steps, in place of the scale's.",
+                     lower_bound=1)
+flags.DEFINE_integer("num_seeds", None, "Seeds, in place of the experiment's.",
+                     lower_bound=1)
+flags.DEFINE_list("finetune", None, "Tasks, in place of the experiment's; '' for none.")
+flags.DEFINE_list("run_flags", [], "Further flags of run_pretraining.py and of "
+                  "fine-tuning, such as tpu=NAME,dtype=bfloat16.")
+
+OBJECTIVES = {"order": "SOP", "next": "NSP"}
+EVALUATIONS = 16  # of a run
+
+
+def scale() -> Scale:
+    chosen = SCALES[FLAGS.scale]
+    return chosen._replace(steps=FLAGS.num_train_steps or chosen.steps)
+
+
+# ---- text and records -------------------------------------------------------
+
+
+def articles(flag: str) -> Iterator[list[str]]:
+    """The articles of a flag's text, each its lines."""
+    lines = itertools.chain.from_iterable(
+        [*(line for _, line in files.read_lines(name)), ""]
+        for name in files.expand_patterns(FLAGS[flag].value, f"--{flag}"))
+    return (list(article) for blank, article in itertools.groupby(
+        lines, lambda line: not line.strip()) if not blank)
+
+
+def _text(share: float) -> str:
+    """The text to train on: all of it, or every so many-th article."""
+    path = os.path.join(FLAGS.work_dir, f"text{share:g}.txt")
+    if share == 1:
+        return FLAGS.text
+    if not os.path.exists(path):
+        with files.atomic_write(path) as stream:
+            for article in itertools.islice(articles("text"), 0, None, round(1 / share)):
+                stream.write(("\n".join(article) + "\n\n").encode())
+    return path
+
+
+def _passages() -> str:
+    """The passages of SQuAD's and RACE's dev sets, as text."""
+    inputs = {"squad": "squad/dev-v1.1.json", "race": "race/dev/*/*.txt"}
+    paths = {kind: os.path.join(FLAGS.work_dir, f"{kind}.txt") for kind in inputs}
+    for kind, path in paths.items():
+        if not os.path.exists(path):
+            runs.run_script("prepare_corpus.py", input_format=kind, output_file=path,
+                            input_file=os.path.join(FLAGS.data_dir, inputs[kind]))
+    return ",".join(paths.values())
+
+
+# Held-out text: name → where it is.
+HELDOUT: dict[str, Callable[[], str]] = {
+    "articles": lambda: FLAGS.heldout_text, "SQuAD+RACE": _passages}
+
+
+def records(objective: str, share: float = 1.0, heldout: str = "") -> str:
+    """Records of an objective: of a share of the text, or held-out ones."""
+    made, own = scale(), {"dupe_factor": 1} if heldout else {}
+    name = f"{heldout or f'text{share:g}'}_{objective}.tfrecord"
+    return runs.records(
+        os.path.join(FLAGS.work_dir, name.replace("+", "_")),
+        input_file=HELDOUT[heldout]() if heldout else _text(share),
+        spm_model_file=vocabulary(), sentence_objective=objective,
+        **{**made.records, **own})
+
+
+def vocabulary() -> str:
+    return runs.vocabulary(FLAGS.work_dir, FLAGS.text, AlbertConfig(
+        **scale().config).vocab_size)
+
+
+def split_squad() -> None:
+    """SQuAD 1.1's dev set in two: its last sixth of articles is to test."""
+    paths = [os.path.join(FLAGS.work_dir, f"squad_{part}.json")
+             for part in ("train", "test")]
+    if not all(map(os.path.exists, paths)):
+        found = files.read_object(os.path.join(FLAGS.data_dir, "squad/dev-v1.1.json"))
+        cut = len(found["data"]) - max(len(found["data"]) // 6, 1)
+        for path, part in zip(paths, (slice(cut), slice(cut, None))):
+            files.write_json(path, {**found, "data": found["data"][part]})
+
+
+# ---- one row ---------------------------------------------------------------
+
+
+def _lengths() -> dict[str, int]:
+    made = scale().records
+    return {name: made[name] for name in ("max_seq_length", "max_predictions_per_seq")}
+
+
+def _run_flags() -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in FLAGS.run_flags)
+
+
+def steps_of(row: Row, seed: int) -> int:
+    """Steps of a row's training; where it is to be as long as another's, by what both
+    took for as many steps, or where that is not known, broken off, by operations."""
+    steps = scale().steps
+    if not row.as_long_as:
+        return steps
+    both = [row._replace(as_long_as="", size=size)
+            for size in (row.size, row.as_long_as)]
+    own, other = (runs.cost(train(each, seed)).get(scale().clock) for each in both)
+    if not (own and other):
+        own, other = (operations(config_of(each, scale())) for each in both)
+    return max(round(steps * other / own), 1)
+
+
+def operations(config: AlbertConfig) -> float:
+    """Of a training step's products."""
+    from benchmarks.contestants import step_flops
+
+    return step_flops(config, 1, *_lengths().values())
+
+
+def train(row: Row, seed: int) -> str:
+    """The folder of a row's run, which is trained unless it is done."""
+    made, steps = scale(), steps_of(row, seed)
+    folder = os.path.join(FLAGS.work_dir, run_name(row, seed, made, steps))
+    runs.pretrain(
+        folder, config_of(row, made), steps,
+        input_file=records(row.sentence_objective, row.text),
+        eval_input_file=records(row.sentence_objective, heldout="articles"),
+        eval_batch_size=64, max_eval_steps=made.evaluated,
+        num_warmup_steps=round(made.warmup * steps),
+        save_checkpoints_steps=max(steps // EVALUATIONS, 1),
+        iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
+        random_seed=seed, **{**_lengths(), **made.batches, **_run_flags()})
+    return folder
+
+
+def evaluate(folder: str, heldout: str, objective: str) -> dict[str, float]:
+    """A run's accuracies in percent on held-out records, whatever it was trained on."""
+    found = runs.scores(
+        "run_pretraining.py", os.path.join(
+            folder, f"{heldout}_{objective}".replace("+", "_")),
+        do_train="false", do_eval="true",
+        init_checkpoint=checkpoint_of(folder, best=False),
+        albert_config_file=f"{folder}.config.json",
+        eval_input_file=records(objective, heldout=heldout), eval_batch_size=64,
+        max_eval_steps=scale().evaluated, **_lengths(), **_run_flags())
+    return {name: 100 * found[key] for name, key in (
+        ("MLM", "masked_lm_accuracy"),
+        (OBJECTIVES.get(objective), "sentence_order_accuracy")) if key in found}
+
+
+def finetune(folder: str, task: str, seed: int) -> float:
+    """A run's score on a task in percent; SQuAD's is the mean of F1 and exact match."""
+    script, given = scale().tasks[task]
+    if task == "squad":
+        split_squad()
+    found = runs.scores(
+        script, os.path.join(folder, task), do_train="true", do_eval="true",
+        init_checkpoint=checkpoint_of(folder, best=False), random_seed=seed,
+        spm_model_file=vocabulary(), **{
+            name: filled(value) for name, value in given.items()}, **_run_flags())
+    if "accuracy" in found:
+        return 100 * found["accuracy"]
+    return mean([found["f1"], found.get("exact_match", found.get("exact"))])
+
+
+def filled(value: Any) -> Any:
+    """The value of a task's flag, with the folders in it."""
+    return value.format(data=FLAGS.data_dir, work=FLAGS.work_dir) if isinstance(
+        value, str) else value
+
+
+def parameters(config: AlbertConfig) -> float:
+    """In millions, as the paper's tables."""
+    return count_parameters(config).with_pooler / 1e6
+
+
+def mean(values) -> float:
+    values = list(values)
+    return math.fsum(values) / len(values)
+
+
+def measure(row: Row, seed: int, objectives: Sequence[str],
+            tasks: Sequence[str]) -> dict[str, Any]:
+    """Trains a row and measures it, on sentences of further objectives too; what the
+    results have of it."""
+    folder = train(row, seed)
+    scores = {"parameters": parameters(config_of(row, scale()))}
+    for heldout in HELDOUT:
+        for objective in dict.fromkeys([row.sentence_objective, *objectives]):
+            found = evaluate(folder, heldout, objective)
+            if objective != row.sentence_objective:
+                found.pop("MLM")  # Of other records than it knows.
+            scores |= {f"{name}, {heldout}": value for name, value in found.items()}
+    finetuned = {task: finetune(folder, task, seed) for task in tasks}
+    if len(finetuned) > 1:
+        finetuned["average"] = mean(finetuned.values())
+    curve, training = (runs.rows_of(folder, split) for split in ("eval", "train"))
+    return {"steps": curve[-1]["step"], **runs.cost(folder),
+            "finetuning_core_seconds": math.fsum(runs.cost(os.path.join(
+                folder, task)).get("core_seconds", 0) for task in tasks),
+            "scores": {**scores, **finetuned},
+            "curve": {name: [each[name] for each in curve] for name in (
+                "step", "masked_lm_loss", "masked_lm_accuracy")},
+            "training": {name: [each[name] for each in training] for name in (
+                "step", "masked_lm_loss")}}

@@ -1,0 +1,235 @@
+"""A table or figure of the paper: its rows, what must come out, and how it is written.
+
+After each run the results so far are written to --results_dir: JSON, a Markdown table
+beside the paper's, and a picture; `python -m experiments.page` makes docs/PAPER.md.
+"""
+
+import functools
+import itertools
+import json
+import math
+import os
+import subprocess
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
+
+from absl import flags
+
+from albert_tf import files, pictures
+from albert_tf.errors import InputError
+from benchmarks import benchmark_flags
+from experiments.rows import filled, mean, measure, scale
+from experiments.scales import Row
+
+FLAGS = flags.FLAGS
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+flags.DEFINE_string("results_dir", os.path.join(_HERE, "results"),
+                    "Folder of the results.")
+
+
+def draw_curves(found: Mapping[str, Any], path: str) -> None:
+    """Losses of training, and accuracy on held-out masked pieces, over the steps."""
+    figure = pictures.figure(12, 4.5)
+    names = list(dict.fromkeys(each["row"] for each in found["rows"]))
+    for axis, part, metric in zip(figure.subplots(1, 2), ("training", "curve"),
+                                  ("masked_lm_loss", "masked_lm_accuracy")):
+        for each in found["rows"]:
+            first = each is next(r for r in found["rows"] if r["row"] == each["row"])
+            axis.plot(each[part]["step"], each[part][metric],
+                      color=f"C{names.index(each['row']) % 10}",
+                      label=each["row"] if first else None)
+        axis.set_title(f"{'training' if part == 'training' else 'held-out articles'}: "
+                       f"{metric.replace('_', ' ')}")
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    pictures.save(figure, path)
+
+
+Means = Mapping[str, Mapping[str, float]]  # row → score → mean over its seeds
+
+
+class Experiment(NamedTuple):
+    """A table or figure.
+
+    Attributes:
+      name: of its module and its results.
+      title: for docs/PAPER.md.
+      rows: of the table.
+      claims: what the paper says, and how it is seen in the means of the scores.
+      seeds: how many.
+      objectives: sentences that every row is measured on, beside its own.
+      squad: whether SQuAD is fine-tuned at the small scale.
+      trains: whether there is anything to train.
+      measure: (row, seed, objectives, tasks) → what the results have of it, with
+        "scores".
+      draw: (results, path of a PNG); None draws nothing.
+      notes: what a reader must know, and why an order does not come out.
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Row]
+    claims: Mapping[str, Callable[[Means], bool]] = {}
+    seeds: int = 1
+    objectives: Sequence[str] = ()
+    squad: bool = False
+    trains: bool = True
+    measure: Callable[..., dict[str, Any]] = measure
+    draw: Optional[Callable[[Mapping[str, Any], str], None]] = draw_curves
+    notes: str = ""
+
+    def chosen_tasks(self) -> list[str]:
+        if FLAGS.finetune is not None:
+            return [task for task in FLAGS.finetune if task]
+        return [task for task in scale().tasks if task != "squad" or self.squad]
+
+    def run(self) -> None:
+        """Trains and measures what is missing, and writes results as they come."""
+        if self.trains:
+            check(self)
+        files.make_directory(FLAGS.results_dir, "--results_dir")
+        found: dict[str, Any] = {**told(self.name), "rows": []}
+        for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1):
+            for row in self.rows:
+                found["rows"].append({"row": row.name, "seed": seed, **self.measure(
+                    row, seed, self.objectives, self.chosen_tasks())})
+                self.write(found)
+
+    def write(self, found: Mapping[str, Any]) -> None:
+        path = results_path(self.name, FLAGS.scale)
+        # A line for each run.
+        head = json.dumps({**found, "rows": ["ROWS"]}, indent=1)
+        files.write(path, head.replace('"ROWS"', ",\n  ".join(
+            map(json.dumps, found["rows"]))).encode() + b"\n")
+        prefix = path.removesuffix(".json")
+        files.write(f"{prefix}.md", self.markdown(found).encode())
+        if self.draw:
+            self.draw(found, f"{prefix}.png")
+        print(f"Wrote {path}.\n\n{self.markdown(found)}", flush=True)
+
+    def markdown(self, found: Mapping[str, Any]) -> str:
+        """The table beside the paper's, what comes out of its claims, what it took."""
+        rows = {row.name: row for row in self.rows}
+        scores = {name: {} for name in rows if any(
+            each["row"] == name for each in found["rows"])}
+        for each in found["rows"]:
+            for metric, value in each["scores"].items():
+                scores[each["row"]].setdefault(metric, []).append(value)
+        ours = list(dict.fromkeys(itertools.chain.from_iterable(scores.values())))
+        papers = list(dict.fromkeys(itertools.chain.from_iterable(
+            row.paper for row in self.rows)))
+        lines = [_line(["", *ours, *(f"paper: {name}" for name in papers)]),
+                 _line(["---"] * (1 + len(ours) + len(papers)))]
+        for name, own in scores.items():
+            paper = rows[name].paper
+            lines.append(_line([name, *(shown(own.get(metric, [])) for metric in ours),
+                                *(str(paper.get(key, "")) for key in papers)]))
+        means = {name: {metric: mean(values) for metric, values in own.items()}
+                 for name, own in scores.items()}
+        return "\n".join([
+            *lines, "", *_orders(means, rows),
+            *(f"- {text}: {_verdict(claim, means)}." for text, claim in
+              self.claims.items()), "", _took(found, len(rows) - len(scores)), ""])
+
+
+def check(experiment: Experiment) -> None:
+    """Refuses what would fail after hours."""
+    made = scale()
+    unknown = set(experiment.chosen_tasks()) - made.tasks.keys()
+    if unknown:
+        raise InputError(f"--finetune: '{min(unknown)}' is not among the tasks of "
+                         f"--scale={FLAGS.scale}: {', '.join(made.tasks)}.")
+    for pair in FLAGS.run_flags:
+        if "=" not in pair:
+            raise InputError(f"--run_flags: '{pair}' is not of the form NAME=VALUE.")
+    texts = {name: {os.path.basename(path): files.size(path)
+                    for path in files.expand_patterns(FLAGS[name].value, f"--{name}")}
+             for name in ("text", "heldout_text")}
+    needed = ["{data}/squad/dev-v1.1.json", "{data}/race/dev", *(
+        value for task in experiment.chosen_tasks()
+        for value in made.tasks[task][1].values() if str(value).startswith("{data}"))]
+    for path in needed:
+        if not files.exists(filled(path)):
+            raise InputError(f"--data_dir={FLAGS.data_dir}: {filled(path)} is missing.")
+    files.make_directory(FLAGS.work_dir, "--work_dir")
+    kept = os.path.join(FLAGS.work_dir, "made_of.json")
+    made_of = {"scale": FLAGS.scale, **texts}
+    if files.exists(kept) and files.read_object(kept) != made_of:
+        raise InputError(f"--work_dir={FLAGS.work_dir}: its runs are of another "
+                         "--scale, --text or --heldout_text; give another folder.")
+    files.write_json(kept, made_of)
+
+
+def told(name: str) -> dict[str, Any]:
+    """What results are told with: command, commit, machine. Folders are left out of the
+    command."""
+    given = [f"--{flag}={FLAGS[flag].value}"
+             for flag in ("num_train_steps", "num_seeds") if FLAGS[flag].present]
+    return {"command": " ".join([
+                f"python -m experiments.{name} --scale={FLAGS.scale}", *given]),
+            "commit": commit(), "scale": FLAGS.scale, **benchmark_flags.machine()}
+
+
+@functools.cache
+def commit() -> str:
+    """Of the code, "+" where files of it are changed; "" outside of git."""
+    def git(*words):
+        return subprocess.run(["git", "-C", _HERE, *words], capture_output=True,
+                              text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short=12", "HEAD") + "+" * bool(
+        git("status", "--porcelain", "--untracked-files=no", "--", ":/*.py"))
+
+
+def results_path(name: str, of: str) -> str:
+    return os.path.join(FLAGS.results_dir,
+                        f"{name}{'' if of == 'small' else f'_{of}'}.json")
+
+
+def shown(values: Sequence[float]) -> str:
+    """A mean and, of several seeds, half their range."""
+    if not values:
+        return ""
+    text = f"{mean(values):.1f}"
+    spread = (max(values) - min(values)) / 2
+    return text if len(values) == 1 or not spread else f"{text} ± {spread:.1f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _verdict(claim: Callable[[Means], bool], means: Means) -> str:
+    try:
+        return "comes out" if claim(means) else "does not come out"
+    except KeyError:
+        return "not measured yet"
+
+
+def _orders(means: Means, rows: Mapping[str, Row]) -> list[str]:
+    """The rows from best to worst: the paper's by its average, ours by theirs and by
+    masked pieces."""
+    lines = []
+    for whose, key, values in (
+            ("paper", "average", {name: rows[name].paper for name in means}),
+            ("ours", "average", means), ("ours", "MLM, SQuAD+RACE", means)):
+        if len(means) > 1 and all(key in own for own in values.values()):
+            best = sorted(values, key=lambda name: -values[name][key])
+            lines.append(f"- Order by {key}, {whose}: {' > '.join(best)}.")
+    return lines
+
+
+def _took(found: Mapping[str, Any], missing: int) -> str:
+    seeds = sorted({each["seed"] for each in found["rows"]})
+    hours = {what: math.fsum(each.get(key, 0) for each in found["rows"]) / 3600
+             for what, key in (("pretraining", "core_seconds"),
+                               ("fine-tuning", "finetuning_core_seconds"))}
+    steps = sorted({each["steps"] for each in found["rows"] if "steps" in each})
+    return " ".join([
+        f"`{found['command']}`", f"(commit {found['commit']})" + (
+            f", seeds {', '.join(map(str, seeds))}; "
+            f"{', '.join(f'{n:,}' for n in steps)} steps" if steps else "") + (
+            "".join(f"; {what} took {value:.1f} core-hours"
+                    for what, value in hours.items() if value))
+        + (f"; {missing} rows have not run yet" if missing else "") + "."])

@@ -1,0 +1,140 @@
+"""The tables' arithmetic, names of runs, and wrong inputs; nothing is trained.
+
+    python -m pytest tests/experiments/test_tables.py
+"""
+
+import pytest
+from absl import flags
+from absl.testing import flagsaver
+
+from albert_tf.errors import InputError
+from benchmarks import runs
+from experiments import (
+    embedding_size, page, parameter_counts, parameter_sharing, rows,
+    sentence_objectives, tables)
+from experiments.scales import PAPER, SMALL, Row, config_of, run_name
+from experiments.tables import Experiment
+from tests.helpers import ROOT
+
+FLAGS = flags.FLAGS
+
+
+@pytest.fixture(autouse=True)
+def _flags(tmp_path):
+    with flagsaver.flagsaver():
+        FLAGS(["test", f"--work_dir={tmp_path}/work",
+               f"--results_dir={tmp_path}/results"])
+        yield
+
+
+def results(**scores):
+    """Those of two rows: name → scores of its seeds."""
+    return {"command": "python -m x", "commit": "abc", "rows": [
+        {"row": row, "seed": seed, "steps": 4000, "core_seconds": 1800.0,
+         "scores": {"average": value}}
+        for row, values in scores.items() for seed, value in enumerate(values, 1)]}
+
+
+TABLE = Experiment("x", "X", [Row("a", paper={"average": 79.0}),
+                              Row("b", paper={"average": 80.1}), Row("c")],
+                   {"b is better": lambda means: (
+                       means["b"]["average"] > means["a"]["average"]),
+                    "c is best": lambda means: means["c"]["average"] > 90})
+
+
+def test_a_table_has_means_half_ranges_and_the_papers_numbers():
+    text = TABLE.markdown(results(a=[50.0, 52.0], b=[49.0]))
+    assert "|  | average | paper: average |\n| --- | --- | --- |\n" in text
+    assert "| a | 51.0 ± 1.0 | 79.0 |\n| b | 49.0 | 80.1 |" in text
+    assert "Order by average, paper: b > a." in text
+    assert "Order by average, ours: a > b." in text
+    assert "- b is better: does not come out." in text
+    assert "- c is best: not measured yet." in text
+    assert "seeds 1, 2; 4,000 steps; pretraining took 1.5 core-hours" in text
+    assert "1 rows have not run yet" in text
+
+
+def test_the_paper_scale_has_the_papers_models_and_settings():
+    for row in sentence_objectives.EXPERIMENT.rows:
+        assert config_of(row, PAPER).hidden_size == 768
+    assert (PAPER.batches["train_batch_size"], PAPER.batches["learning_rate"],
+            PAPER.steps, round(PAPER.warmup * PAPER.steps)) == (
+                4096, 0.00176, 125_000, 3125)
+
+
+def test_the_small_scale_has_the_papers_proportions():
+    rows_of = embedding_size.EXPERIMENT.rows
+    assert [config_of(row, SMALL).embedding_size for row in rows_of] == 2 * [
+        16, 32, 64, 128]
+    bert = config_of(Row("", "bert-xlarge"), SMALL)
+    assert bert.embedding_size == bert.hidden_size and bert.parameter_sharing == "none"
+    assert config_of(Row("", "xxlarge"), SMALL).embedding_size == 32
+
+
+def test_the_same_row_has_the_same_run_whatever_a_table_calls_it():
+    def names(experiment):
+        return {run_name(row, 1, SMALL, 4000) for row in experiment.rows}
+
+    sharing = names(parameter_sharing.EXPERIMENT)
+    assert len(sharing) == 8 and len(sharing & names(embedding_size.EXPERIMENT)) == 4
+    assert run_name(Row("BERT-base", "bert-base"), 1, SMALL, 4000) in sharing
+    assert names(sentence_objectives.EXPERIMENT) & names(embedding_size.EXPERIMENT)
+    kinds = [Row(""), Row("", sentence_objective="next"), Row("", text=0.25),
+             Row("", config={"hidden_dropout_prob": 0.1})]
+    assert len({run_name(row, seed, SMALL, steps) for row in kinds
+                for seed in (1, 2) for steps in (10, 20)}) == 16
+
+
+def test_as_long_is_by_what_both_took(monkeypatch):
+    monkeypatch.setattr(rows, "train", lambda row, seed: row.size)
+    costs = {"bert-large": 300.0, "xxlarge": 960.0}
+    monkeypatch.setattr(runs, "cost", lambda folder: {"core_seconds": costs[folder]})
+    row = Row("", "bert-large", as_long_as="xxlarge")
+    assert rows.steps_of(row, 1) == 12_800
+    monkeypatch.setattr(runs, "cost", lambda folder: {})  # Broken off.
+    assert 4000 < rows.steps_of(row, 1) < 12_000
+    assert rows.steps_of(Row(""), 1) == 4000
+
+
+def test_a_quarter_of_the_text_is_every_fourth_article(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"First {n}.\nSecond {n}.\n\n" for n in range(10)))
+    (tmp_path / "work").mkdir()
+    with flagsaver.flagsaver(text=str(text)):
+        with open(rows._text(0.25), encoding="utf-8") as stream:
+            assert stream.read() == "".join(
+                f"First {n}.\nSecond {n}.\n\n" for n in (0, 4, 8))
+        assert rows._text(1.0) == str(text)
+
+
+def test_counts_are_the_papers():
+    parameter_counts.EXPERIMENT.run()
+    with open(tables.results_path("parameter_counts", "small")) as stream:
+        found = stream.read()
+    assert '"with pooler": 11.683584' in found
+    assert "comes out" in open(f"{FLAGS.results_dir}/parameter_counts.md").read()
+
+
+@pytest.mark.parametrize("given, message", [
+    (["--finetune=cola"], "--finetune: 'cola' is not among the tasks of --scale=small"),
+    (["--run_flags=tpu"], "--run_flags: 'tpu' is not of the form NAME=VALUE"),
+    (["--text=none.txt"], "--text.*none.txt"),
+    (["--data_dir=nowhere"], "--data_dir=nowhere: nowhere/squad/.* is missing")])
+def test_wrong_inputs_are_refused_before_anything_runs(
+        tmp_path, monkeypatch, given, message):
+    monkeypatch.setattr(runs, "run_script", lambda *_, **__: pytest.fail("ran"))
+    text = tmp_path / "text.txt"
+    text.write_text("A sentence.\n")
+    FLAGS(["test", f"--text={text}", f"--heldout_text={text}",
+           f"--work_dir={tmp_path}/work", f"--results_dir={tmp_path}/results", *given])
+    with pytest.raises(InputError, match=message):
+        sentence_objectives.main(["test"])
+
+
+def test_the_page_is_made_of_the_results_there_are():
+    FLAGS.results_dir = FLAGS["results_dir"].default
+    text = (ROOT / "docs" / "PAPER.md").read_text(encoding="utf-8")
+    assert text == page.page(), "python -m experiments.page mends it"
+    assert set(page.NAMES) >= {
+        path.stem for path in (ROOT / "experiments").glob("*.py")
+        if "EXPERIMENT" in path.read_text(encoding="utf-8")} - {"page"}
