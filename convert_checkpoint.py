@@ -35,7 +35,7 @@ flags.DEFINE_enum(
     "head", "", ["", *neutral.ROOT_HEADS], "What `output_weights` of a checkpoint of "
     "the release are, where nothing beside it says so; classification by default.")
 flags.DEFINE_bool("encoder_only", False, "Leave the heads out.")
-flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
+flags.DEFINE_enum("dtype", "float32", list(neutral.TYPES),
                   "For hf: the type of the numbers in the file.")
 flags.DEFINE_bool(
     "optimizer_state", False, "For tf1: write LAMB's moments and the step too, zeros "
@@ -47,7 +47,8 @@ flags.DEFINE_string(
     "else mean.")
 flags.DEFINE_integer(
     "max_seq_length", 0, "For sentence_transformers: pieces of a text; default: as in "
-    "training, else all that the model has positions for.", lower_bound=0)
+    "training, else all that the model has positions for.", lower_bound=0,
+    upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 

@@ -1,4 +1,4 @@
-r"""Writes any ALBERT as a SavedModel that takes text, or small, for ONNX or TFLite.
+r"""Writes any ALBERT as a SavedModel that takes text, or small, for other engines.
 
     python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2
     python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2_int8 \
@@ -26,16 +26,18 @@ model_flags.define_flags()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
                   "Of products and activations.")
-flags.DEFINE_enum("format", "saved_model", ["saved_model", "onnx", "tflite"],
-                  "onnx, tflite: the graph of one task in one file, for ids, each "
-                  "weight in it once; albert_tf.load, predict.py and serve.py take the "
-                  "folder.")
-flags.DEFINE_enum("precision", "float32", ["float32", "float16", "int8"],
-                  "onnx, tflite: of the weights in the file. int8: a scale for each "
-                  "column, products of integers.")
+_PORTABLE = ("onnx", "openvino", "tflite")
+flags.DEFINE_enum("format", "saved_model", ["saved_model", *_PORTABLE],
+                  f"{', '.join(_PORTABLE)}: the graph of one task in one file, for ids, "
+                  "each weight in it once; albert_tf.load, predict.py and serve.py take "
+                  "the folder.")
+flags.DEFINE_enum("precision", "float32", ["float32", "float16", "bfloat16", "int8"],
+                  "Of what is no SavedModel: of the weights in the file. bfloat16 "
+                  "(openvino): 16 bits, computed in bfloat16. int8 (onnx, tflite): a "
+                  "scale for each column, products of integers.")
 _TASKS = ("classify", "tag", "answer", "choose", "order", "fill-mask", "embed")
 _ONLY_PORTABLE = ("fill-mask",)
-flags.DEFINE_enum("task", None, _TASKS, "What the export does (onnx and tflite alone: "
+flags.DEFINE_enum("task", None, _TASKS, "What the export does (no SavedModel: "
                   f"{', '.join(_ONLY_PORTABLE)}); default: what the model's head is "
                   "for, else embed.")
 flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; default: "
@@ -68,11 +70,11 @@ def main(argv):
         _check_portable()
     elif FLAGS.precision != "float32":
         raise InputError(
-            f"--precision={FLAGS.precision} is for --format=onnx and tflite; a "
+            f"--precision={FLAGS.precision} is for --format={', '.join(_PORTABLE)}; a "
             "SavedModel computes in another type by --dtype.")
     elif FLAGS.task in _ONLY_PORTABLE:
         raise InputError(f"--task={FLAGS.task}: no SavedModel does it; give "
-                         "--format=onnx or tflite.")
+                         f"--format={' or '.join(_PORTABLE)}.")
     else:
         finetuning_flags.check_tensorflow_text()
     loaded = model_flags.load()
@@ -111,7 +113,7 @@ def _check_portable():
             raise InputError(f"--{name} is for --format=saved_model: an export for "
                              f"{FLAGS.format} takes ids; one text or two become ids in "
                              "Python.")
-    portable.needed(FLAGS.format, writing=True)
+    portable.check(FLAGS.format, FLAGS.precision)
 
 
 def _export_portable(loaded):

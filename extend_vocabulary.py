@@ -23,6 +23,7 @@ from albert_tf import files
 from albert_tf.checkpoints import formats, vocabulary
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
+from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.progress import Progress
@@ -41,12 +42,12 @@ flags.DEFINE_string("albert_config_file", None,
                     "Its config; default: albert_config.json beside the checkpoint.")
 flags.DEFINE_string("output_dir", None, "A new folder for both.", required=True)
 flags.DEFINE_integer("num_pieces", _DEFAULTS.num_pieces, "Pieces to add at most.",
-                     lower_bound=1)
+                     lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("do_lower_case", _DEFAULTS.do_lower_case,
                   "Lower-case the text first, as the model was trained.")
 flags.DEFINE_integer("input_sentence_size", _DEFAULTS.input_sentence_size,
                      "Look at this many sentences drawn at random, if there are more.",
-                     lower_bound=101)
+                     lower_bound=101, upper_bound=cli_flags.MOST)
 
 
 def main(argv):

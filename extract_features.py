@@ -21,13 +21,14 @@ import sys
 from absl import flags
 
 from albert_tf import files
+from albert_tf.checkpoints import formats
+from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.serving import feature_job, feature_options, text_inputs
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of the model, or a checkpoint in it.",
-                    required=True)
+model_flags.define_flags()
 flags.DEFINE_string("input_file", None, "Text files: paths or globs, separated by "
                     "commas; - is the standard input.", required=True)
 flags.DEFINE_string("output_file", None, "A new file, .jsonl, .npz or .parquet; default: "
@@ -40,9 +41,10 @@ flags.DEFINE_list(
 flags.DEFINE_list("layers", ["-1"], "After which passes: 1 is the first, -1 the last. Of "
                   "several, vectors have an axis more.")
 flags.DEFINE_integer("max_seq_length", 0, "Pieces of a text, [CLS] and [SEP] among them; "
-                     "default: as in training.", lower_bound=0)
-flags.DEFINE_integer("batch_size", 32, "Sequences that are computed together.",
-                     lower_bound=1)
+                     "default: as in training.", lower_bound=0,
+                     upper_bound=cli_flags.MOST)
+model_flags.define_batch_size()
+flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string(
     "work_dir", None, "Folder for unfinished work, removed at the end; by default "
     "<output_file>.unfinished. Give one on this machine where the output is remote.")
@@ -71,17 +73,22 @@ def main(argv):
     typed = FLAGS.input_file == text_inputs.STANDARD_INPUT
     paths = [FLAGS.input_file] if typed else files.expand_patterns(
         FLAGS.input_file, "--input_file")
+    vocabulary = model_flags.vocabulary()
+    if FLAGS["batch_size"].present:
+        found = formats.read(FLAGS.model, vocabulary=vocabulary)
+        model_flags.check_batch_size(found.config, found.facts.get("task") or {})
     if FLAGS.output_file:
         feature_job.extract(
             FLAGS.model, paths, FLAGS.output_file, options, work_dir=FLAGS.work_dir,
-            runner=FLAGS.runner or "", runner_options=argv[1:])
+            runner=FLAGS.runner or "", runner_options=argv[1:], vocabulary=vocabulary)
     elif FLAGS.runner:
         raise InputError("--runner needs an --output_file, as workers do not write to "
                          "the standard output.")
     else:
         # Who types waits for each answer.
         feature_job.show(feature_job.stream(
-            FLAGS.model, paths, options, held=1 if sys.stdin.isatty() and typed else 1024))
+            FLAGS.model, paths, options,
+            held=1 if sys.stdin.isatty() and typed else 1024, vocabulary=vocabulary))
 
 
 if __name__ == "__main__":

@@ -24,13 +24,15 @@ from typing import Any, Iterator
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli import model_flags
+from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
 from albert_tf.serving import text_inputs
 
 FLAGS = flags.FLAGS
 
 model_flags.define_flags()
+model_flags.define_exit_flags()
+model_flags.define_batch_size()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_string("input_file", None, "Texts to answer, in place of those on the "
                     "command line: lines, or .jsonl; - is the standard input.")
@@ -42,9 +44,8 @@ flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order
                     "vectors.")
 flags.DEFINE_enum("format", "auto", ["auto", "json", "table"],
                   "Of the standard output; auto: a table on a terminal.")
-flags.DEFINE_integer("top_k", 5, "Pieces for a [MASK].", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Sequences that are computed together.",
-                     lower_bound=1)
+flags.DEFINE_integer("top_k", 5, "Pieces for a [MASK].", lower_bound=1,
+                     upper_bound=cli_flags.MOST)
 
 
 def _inputs(words: list[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -86,9 +87,11 @@ def main(argv):
     if path:
         files.prepare_outputs({"--output_file": [path]}, {
             "--input_file": [FLAGS.input_file] if FLAGS.input_file else []})
+        model_flags.check_output("--output_file", path)
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
     model = model_flags.load()
+    model_flags.check_batch_size(model.config, model.settings)
     table = FLAGS.format == "table" or FLAGS.format == "auto" and (
         not path and sys.stdout.isatty())
     kept: list[tuple[Any, dict[str, Any]]] = []
@@ -101,7 +104,8 @@ def main(argv):
     answers = model.stream(
         asked(), task=FLAGS.task, top_k=FLAGS.top_k, batch_size=FLAGS.batch_size,
         # Who types, or follows a log, waits for each answer.
-        held=1 if FLAGS.input_file == "-" else 1024)
+        held=1 if FLAGS.input_file == "-" else 1024,
+        exit_threshold=FLAGS.exit_threshold)
 
     def line_of(answer):
         given, beside = kept.pop(0)

@@ -24,10 +24,13 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning import early_exit
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tasks import classification, custom, glue, tables
-from albert_tf.finetuning.tasks.common import RECIPES, recipe_for, write_files
+from albert_tf.finetuning.tasks.common import (
+    RECIPES, as_json, recipe_for, write_files)
 from albert_tf.records.spec import classification_spec
+from albert_tf.serving import text_inputs
 
 FLAGS = flags.FLAGS
 
@@ -47,6 +50,10 @@ flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
+flags.DEFINE_string(
+    "unlabeled_file", None, "Texts without labels, of which --teacher alone says "
+    "something, to train on besides: a text a line (of pairs, a tab between), or JSON "
+    "lines with text and text_pair; comma-separated paths or globs.")
 finetuning_flags.define_export_flags()
 flags.DEFINE_float("threshold_to_export", math.nan,
                    "Export only if the main metric reaches it; nan: in any case.")
@@ -74,7 +81,7 @@ _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "dropout_prob", "text_column", "text_b_column", "label_column", "header",
-         "labels", "regression", "delimiter")
+         "labels", "regression", "delimiter", "early_exit")
 
 
 class Classification(FineTuningTask):
@@ -88,17 +95,40 @@ class Classification(FineTuningTask):
         self.head = ("classification", task.num_outputs)
 
     def read(self, split):
-        return self.task.read(FLAGS.data_dir, split)
+        found = self.task.read(FLAGS.data_dir, split)
+        if split == "train" and FLAGS.unlabeled_file:
+            paths = files.expand_patterns(FLAGS.unlabeled_file, "--unlabeled_file")
+            texts = [text for path in paths for text in self._unlabeled(path)]
+            if not texts:
+                raise InputError("--unlabeled_file: there is no text in it.")
+            found = found._replace(
+                examples=[*found.examples, *texts], paths=(*found.paths, *paths),
+                notes=(*found.notes, f"{len(texts):,} texts without labels are learned "
+                       "from --teacher alone."))
+        return found
+
+    def _unlabeled(self, path):
+        pairs = self.task.pairs or FLAGS.text_b_column is not None
+        names = ("text", "text_pair") if pairs else ("text",)
+        for number, each in enumerate(text_inputs.read(path)):
+            try:
+                given = text_inputs.named(each.given, names)
+            except InputError as error:
+                raise InputError(f"{each.where}: {error}") from error
+            yield classification.Example(
+                f"unlabeled-{number}", *(given[name] for name in names),
+                where=each.where)
 
     def spec(self):
         config = self.settings.config
         return classification_spec(
-            self.task.num_outputs, config.vocab_size, config.type_vocab_size)
+            self.task.num_outputs, config.vocab_size, config.type_vocab_size,
+            bool(FLAGS.unlabeled_file))
 
     def featurizer(self, split):
         return functools.partial(
             self.task.featurize, tokenizer=self.settings.tokenizer,
-            max_seq_length=FLAGS.max_seq_length)
+            max_seq_length=FLAGS.max_seq_length, marked=bool(FLAGS.unlabeled_file))
 
     def sources(self, split, data):
         return {f"{split} data {i}": files.sha256(path)
@@ -107,30 +137,44 @@ class Classification(FineTuningTask):
     def feature_settings(self, split):
         return {**finetuning_flags.values("text_column", "text_b_column",
                                           "label_column", "header", "delimiter"),
-                "task": self.task.name, "labels": self.task.labels}
+                "task": self.task.name, "labels": self.task.labels,
+                **({"marked": True} if FLAGS.unlabeled_file else {})}
 
     def model(self):
         from albert_tf.modeling import models
         from albert_tf.training import objectives
 
+        objective = (objectives.REGRESSION if self.task.is_regression
+                     else objectives.CLASSIFICATION)
         return models.AlbertForSequenceClassification(
-            self.settings.config, self.task.num_outputs, FLAGS.dropout_prob), (
-                objectives.REGRESSION if self.task.is_regression
-                else objectives.CLASSIFICATION)
+            self.settings.config, self.task.num_outputs, FLAGS.dropout_prob,
+            FLAGS.exit_weight if FLAGS.early_exit else None), (
+                objectives.with_exits(objective) if FLAGS.early_exit else objective)
 
     def kept_options(self):
         return finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets")
+            "dropout_prob", "num_length_buckets",
+            *["early_exit", "exit_weight"] * FLAGS.early_exit)
 
     def failure(self, data, outputs, table):
         return self.task.failure(data.examples, outputs)
 
     def chance_loss(self, data, table):
-        return self.task.chance_loss(data.examples)
+        return self.task.chance_loss(
+            [example for example in data.examples if example.label is not None])
 
     def score(self, data, outputs, table):
-        return self.task.score(data.examples, outputs)
+        found = self.task.score(data.examples, outputs)
+        if FLAGS.early_exit:
+            found["exit_passes"] = early_exit.cheapest(
+                self._curves(data, outputs), self.main_metric)["passes"]
+        return found
+
+    def _curves(self, data, outputs):
+        labels = self.task.label_ids(data.examples)
+        return early_exit.curves(
+            outputs, lambda found: self.task.metrics_of(found, labels))
 
     def write(self, split, data, outputs, table, step):
         folder = "eval_predictions" if split == "dev" else ""
@@ -139,9 +183,17 @@ class Classification(FineTuningTask):
             "" if split == "dev" else FLAGS.prediction_file or "",
             FLAGS.all_probabilities)
         if split == "dev":
-            report = self.task.report(data.examples, outputs)
+            report, written = self.task.report(data.examples, outputs), {}
+            if FLAGS.early_exit:
+                curves = self._curves(data, outputs)
+                report += f"\n{early_exit.table(curves)}"
+                written["early_exit.json"] = as_json(
+                    {"metric": self.main_metric, "curves": curves})
+                paths.append(os.path.join(
+                    self.settings.run.output_dir, "early_exit.png"))
+                early_exit.draw({self.task.name: (curves, self.main_metric)}, paths[-1])
             paths += write_files(
-                self.settings.run.output_dir, {"eval_report.txt": report})
+                self.settings.run.output_dir, {"eval_report.txt": report, **written})
             for line in report.splitlines():
                 logging.info("%s", line)
         logging.info("Wrote %s.", ", ".join(paths))
@@ -163,7 +215,10 @@ class Classification(FineTuningTask):
 
 
 def _check_flags() -> None:
-    finetuning_flags.check_work()
+    finetuning_flags.check_work(exits=True)
+    if FLAGS.unlabeled_file and not FLAGS.teacher:
+        raise InputError("--unlabeled_file: only a teacher says something of texts "
+                         "without labels; give --teacher, or leave it out.")
     if math.isinf(FLAGS.threshold_to_export):
         raise InputError(f"--threshold_to_export={FLAGS.threshold_to_export} is no "
                          "score; give a finite number, or leave it out.")
@@ -209,7 +264,8 @@ def main(argv):
     finetuning_flags.use_kept_task(_KEPT)
     _check_flags()
     finetuning_flags.check_prediction_file(
-        tables.format_of, *(f"{split}_file" for split in _USE_OF_SPLIT))
+        tables.format_of, *(f"{split}_file" for split in _USE_OF_SPLIT),
+        *([] if FLAGS.task_name == "custom" else ["data_dir"]))
     task = _task()
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:

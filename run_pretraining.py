@@ -23,7 +23,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.files import files_of_run
-from albert_tf.cli import flags as cli_flags
+from albert_tf.cli import flags as cli_flags, teacher_flags
 from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions, SpecialIds
@@ -41,8 +41,10 @@ cli_flags.define_device_flags()
 cli_flags.define_training_flags(
     train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
     learning_rate=0.00176, save_checkpoints_steps=5000)
+teacher_flags.define_flags("A pretrained model", "masked pieces and the sentences")
 # --help lists them too.
-flags.adopt_module_key_flags(cli_flags)
+for _module in (cli_flags, teacher_flags):
+    flags.adopt_module_key_flags(_module)
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
     "Many settings by one word, on records made with the same: release, the defaults; "
@@ -386,7 +388,7 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     return options
 
 
-def _build(config, options, sentence_objective: str, clock):
+def _build(config, options, sentence_objective: str, clock, teaching):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
@@ -399,7 +401,9 @@ def _build(config, options, sentence_objective: str, clock):
     if sentence_objective == "none":
         model.freeze_sentence_layers()
         objective = objectives.MASKED_LM_ALONE
-    task = objectives.Task(model, objective, best_metric="masked_lm_accuracy")
+    task = objectives.Task(
+        model, objective, best_metric="masked_lm_accuracy",
+        training_objective=teaching and teaching.around(objective, options.step.dtype))
     if not FLAGS.do_train:
         return task, None
     optimizer = optimization.create_optimizer(
@@ -409,6 +413,23 @@ def _build(config, options, sentence_objective: str, clock):
         clock=clock and clock.place)
     optimizer.build(model.trainable_variables)
     return task, optimizer
+
+
+def _teaching(config, data: _Data):
+    """The training.distillation.Teaching of --teacher, checked; None without one."""
+    if not FLAGS.teacher:
+        return None
+    from albert_tf.checkpoints import formats
+    from albert_tf.training.distillation import Teaching
+
+    teaching = Teaching(formats.read(FLAGS.teacher),
+                        *(FLAGS[name].value for name in teacher_flags.NUMBERS))
+    heads = {"masked_lm": 1, "sentence_order": 2}
+    if data.sentence_objective == "none":
+        del heads["sentence_order"]
+    teaching.check(heads, config, max(data.specs))
+    teaching.check_records(data.vocabulary)
+    return teaching
 
 
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
@@ -434,6 +455,7 @@ def main(argv):
     if FLAGS.recipe:
         _use_recipe(config)
     options = cli_flags.run_options()
+    teacher_flags.check()
     cli_flags.check_init_checkpoint()
     stages = _stages(options)
     predictions = _predictions(stages)
@@ -449,6 +471,7 @@ def main(argv):
                      FLAGS.random_seed, FLAGS.depth_schedule, FLAGS.random_depth)
     masking = _masking_options(predictions)
     data = _data(config, predictions)
+    teaching = _teaching(config, data)
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = cli_flags.make_strategy()
@@ -457,14 +480,15 @@ def main(argv):
 
     streams = _streams(data, options, stages, strategy) if FLAGS.do_train else None
     check_sizes(stages, strategy.num_replicas_in_sync)
-    task_options = _task_options(data, streams)
+    task_options = _task_options(data, streams) | (teaching.settings if teaching else {})
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:
             stack.enter_context(run_folder.held(options.output_dir, strategy))
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
         clock = Clock(budget, script.BEGIN) if budget else None
-        task, optimizer = _build(config, options, data.sentence_objective, clock)
+        task, optimizer = _build(
+            config, options, data.sentence_objective, clock, teaching)
         run = loop.Run(
             task, config, options,
             _batches(data, options, masking, config, stages, streams),

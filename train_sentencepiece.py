@@ -26,13 +26,15 @@ from albert_tf.tokenization import train_sentencepiece
 FLAGS = flags.FLAGS
 
 _DEFAULTS = train_sentencepiece.Options()
+_MOST = 2 ** 31 - 1  # The trainer's integers.
 flags.DEFINE_string(
     "input_file", None, "Text, a sentence to a line: comma-separated paths or globs.",
     required=True)
 flags.DEFINE_string(
     "output_prefix", None, "PREFIX.model and PREFIX.vocab are written.",
     required=True)
-flags.DEFINE_integer("vocab_size", _DEFAULTS.vocab_size, "Number of pieces.")
+flags.DEFINE_integer("vocab_size", _DEFAULTS.vocab_size, "Number of pieces.",
+                     upper_bound=_MOST)
 flags.DEFINE_bool(
     "do_lower_case", _DEFAULTS.do_lower_case,
     "Lower-case the text first.")
@@ -47,11 +49,13 @@ flags.DEFINE_float(
 flags.DEFINE_integer(
     "input_sentence_size", _DEFAULTS.input_sentence_size,
     "Train on this many sentences drawn at random, if there are more, always the same "
-    "ones. They are held in memory; by default fewer are drawn where it is too small.")
+    "ones. They are held in memory; by default fewer are drawn where it is too small.",
+    upper_bound=_MOST)
 flags.DEFINE_integer(
     "num_threads", _DEFAULTS.num_threads,
     "Threads of the trainer. The result depends on their number (sums round "
-    "differently), so the default is the same on every machine.")
+    "differently), so the default is the same on every machine.",
+    upper_bound=_MOST)
 flags.DEFINE_bool("verbose", False, "Show the trainer's own log.")
 
 

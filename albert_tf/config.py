@@ -292,6 +292,9 @@ def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
                          f"{shown(values['position_embedding_type'])}; positions that "
                          "are not absolute cannot be computed.")
     classes = values.get("architectures") or ["AlbertModel"]
+    if not isinstance(classes, list):
+        raise InputError(f"config: architectures is {shown(classes)}; it must be a list "
+                         "of names, such as [\"AlbertModel\"].")
     kept = {name: values[name] for name in _HUGGINGFACE_KEPT if name in values}
     return {**own, "layer_grouping": "huggingface", "project_embeddings": True,
             "use_pooler": classes[0] in _WITH_POOLER,
@@ -326,6 +329,9 @@ NAMED: dict[str, dict[str, Any]] = {
     "bert-base": _bert(12, 768, 12),
     "bert-large": _bert(24, 1024, 16),
     "bert-xlarge": _bert(24, 2048, 16),
+    # Of one language or a student's (training.distillation); shapes of albert_zh.
+    "tiny": _size(4, 312, 12),
+    "small": _size(6, 384, 12),
     # Of albert_zh, in the release's layout.
     "albert-tiny-zh": _size(4, 312, 12, **_CHINESE),
     "albert-small-zh": _size(6, 384, 12, **_CHINESE),

@@ -273,9 +273,11 @@ def output_names(text: str) -> list[str]:
     return split_names(text, _has_folder)
 
 
-def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
+def expand_patterns(
+        patterns: str | Iterable[str], flag: str, inside: str = "") -> list[str]:
     """Files that match globs, given as one comma-separated string (split_names) or
-    several; `flag` is where they came from, for the error message.
+    several; `flag` is where they came from, for the error message. A folder stands for
+    the files that match `inside` in it, if given.
 
     The paths come in the order of the patterns, sorted within each, each path once.
     """
@@ -288,6 +290,8 @@ def expand_patterns(patterns: str | Iterable[str], flag: str) -> list[str]:
         raise InputError(f"{flag} names no file: give one or more paths or globs.")
     paths: dict[str, None] = {}
     for pattern in patterns:
+        if inside and not is_remote(pattern) and os.path.isdir(pattern):
+            pattern = os.path.join(glob.escape(pattern), inside)
         if is_remote(pattern):
             with _remote_errors(f"{flag}: {pattern}"):
                 matches = _gfile().glob(pattern)
@@ -346,9 +350,10 @@ def parse_json(text: str, path: str, advice: str = "", line: int = 0,
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {line or error.lineno}: not JSON ({error.msg}, character "
-            f"{error.colno}){advice and '; '}{advice}.") from error
+        wrong = (f"{error.msg}, character {error.colno}" if text.strip()
+                 else "it is empty")
+        raise InputError(f"{path}, line {line or error.lineno}: not JSON ({wrong})"
+                         f"{advice and '; '}{advice}.") from error
     except (RecursionError, ValueError) as error:
         wrong = ("lists or objects nested thousands deep"
                  if isinstance(error, RecursionError)
@@ -470,7 +475,8 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
 
         prepare_outputs({"--output_file": ["train.txt"]}, {"--input_file": paths})
 
-    Both are flag → the paths that it stands for, also those derived from it.
+    Both are flag → the paths that it stands for, also those derived from it; an input
+    that is a folder stands for all files in it.
     """
     known: dict[Any, tuple[str, str]] = {}
     folders: dict[str, list[str]] = {}
@@ -486,11 +492,10 @@ def prepare_outputs(outputs: Mapping[str, Iterable[str]],
                 os.path.basename(path))
     for flag, paths in inputs.items():
         for path in paths:
-            for key in _identities(path):
-                if key in known:
-                    raise InputError(
-                        "{}: {} is also an input ({} {}) and would be written over; "
-                        "write somewhere else.".format(*known[key], flag, path))
+            for key in _written_over(known, path):
+                raise InputError(
+                    "{}: {} is also an input ({} {}) and would be written over; "
+                    "write somewhere else.".format(*known[key], flag, path))
     for folder, names in folders.items():
         remove_leftovers(folder, names)
 
@@ -504,6 +509,15 @@ def _check_file_name(path: str, flag: str) -> None:
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{flag}: {path} is not a file but a device or a pipe, which "
                          "cannot be renamed when it is whole; give a file.")
+
+
+def _written_over(outputs: Iterable[Any], path: str) -> Iterator[Any]:
+    """Of the identities of outputs those of an input, or of files in it."""
+    if os.path.isdir(path):
+        folder = os.path.join(os.path.realpath(path), "")
+        return (key for key in outputs
+                if str(key).startswith(folder) and os.path.isfile(key))
+    return (key for key in _identities(path) if key in outputs)
 
 
 def _identities(path: str) -> Iterator[Any]:

@@ -9,9 +9,10 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import Any, BinaryIO, Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
 
 import google_crc32c
+from absl import logging
 
 from albert_tf import files, locks
 from albert_tf.errors import InputError
@@ -60,9 +61,10 @@ class WorkFolder:
     """Units of work in a local folder; can be pickled.
 
         folder = WorkFolder("data.unfinished")
-        with folder.claimed({"seed": 1}, ["a.txt"]), folder.write("rows") as stream:
-            stream.write(b"...")
-        folder.finish("unit-0", {"count": 1}, {"rows": stream.sum})
+        with folder.used({"seed": 1}, ["a.txt"]):
+            with folder.write("rows") as stream:
+                stream.write(b"...")
+            folder.finish("unit-0", {"count": 1}, {"rows": stream.sum})
     """
 
     path: str
@@ -87,6 +89,27 @@ class WorkFolder:
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
+
+    @contextlib.contextmanager
+    def used(self, settings: Mapping[str, Any], inputs: Any,
+             keeps: Callable[[BaseException], bool] = lambda error: True
+             ) -> Iterator[None]:
+        """Claims the folder for a run and removes it at the end. After an error it
+        stays, so that the run can be resumed, if a unit is finished and
+        `keeps(error)`."""
+        with self.claimed(settings, inputs) as resumed:
+            if resumed:
+                logging.info("Resuming the unfinished run in %s.", self.path)
+            try:
+                yield
+            except BaseException as error:
+                if keeps(error) and not self.is_empty():
+                    logging.info("What is finished stays in %s; the same command "
+                                 "resumes it.", self.path)
+                else:
+                    files.remove_folder(self.path)
+                raise
+            files.remove_folder(self.path)
 
     @contextlib.contextmanager
     def claimed(self, settings: Mapping[str, Any], inputs: Any) -> Iterator[bool]:

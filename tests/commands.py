@@ -116,6 +116,10 @@ class Commands:
         assert re.search(pattern, line), line
         assert result["loaded"] == loaded, "TensorFlow"
 
+    def run(self, arguments):
+        """What a command gives that has no name."""
+        return self._asked(False, list(map(str, arguments)))
+
     def run_all(self):
         for name in self:
             self[name]

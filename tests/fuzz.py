@@ -65,6 +65,24 @@ RACE = dict(TASK, data_dir="RACE", train_step=2, warmup_step=1, max_qa_length=8,
             do_train="true", do_eval="true")
 TAGGER = dict(TASK, train_file="tags.conll", dev_file="tags.jsonl", train_step=2,
               warmup_step=1, doc_stride=8, do_train="true", do_eval="true")
+SENTIMENT = [f"sentiment/{name}" for name in (
+    "task.json", "spm.model", "albert_config.json", "model.ckpt-best.index",
+    "model.ckpt-best.data-00000-of-00001")]
+# Formats of models, each a folder → its files that are read.
+FOREIGN = {
+    "hf": ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"],
+    "keras_hub": ["config.json", "model.weights.h5", "task.weights.h5", "task.json",
+                  "tokenizer.json", "assets/tokenizer/vocabulary.spm"],
+    "tf_models": ["albert_config.json", "ckpt-1.index", "spm.model", "checkpoint",
+                  "ckpt-1.data-00000-of-00001"],
+    "sentence": ["config.json", "model.safetensors", "modules.json", "tokenizer.json",
+                 "1_Pooling/config.json", "sentence_bert_config.json"]}
+EXPORTED = {
+    **{name: [f"model.{name}", "portable.json", "albert_config.json", "spm.model",
+              "labels.txt", "tokenizer_config.json"] for name in ("onnx", "tflite")},
+    "saved": ["saved_model.pb", "variables/variables.index", "assets/spm.model",
+              "variables/variables.data-00000-of-00001", "assets/albert_config.json",
+              "assets/labels.txt", "assets/tokenizer_config.json"]}
 # script → name → (flags, files that are damaged).
 COMMANDS = {
     "prepare_corpus": {
@@ -74,7 +92,11 @@ COMMANDS = {
         "jsonl": (dict(input_file="text.jsonl", output_file="out/a.txt"),
                   ["text.jsonl"]),
         "gz": (dict(input_file="wiki.txt.gz", output_file="out/a.txt"),
-               ["wiki.txt.gz"])},
+               ["wiki.txt.gz"]),
+        "squad": (dict(input_file="squad.json", input_format="squad",
+                       output_file="out/a.txt"), ["squad.json"]),
+        "race": (dict(input_file="RACE/dev", input_format="race",
+                      output_file="out/a.txt"), ["RACE/dev/high/0.txt"])},
     "train_sentencepiece": {
         "plain": (dict(input_file="text.txt", output_prefix="out/spm", vocab_size=120,
                        num_threads=1), ["text.txt"])},
@@ -140,17 +162,44 @@ COMMANDS = {
     # What serve.py answers comes by the same way; it ends only when it is stopped.
     "predict": {
         "lines": (dict(model="sentiment", input_file="ask.txt", output_file="out/a.jsonl"),
-                  ["ask.txt", "sentiment/task.json", "sentiment/spm.model",
-                   "sentiment/albert_config.json", "sentiment/model.ckpt-best.index",
-                   "sentiment/model.ckpt-best.data-00000-of-00001"]),
+                  ["ask.txt", *SENTIMENT]),
         "questions": (dict(model="squad2", input_file="ask.jsonl",
                            output_file="out/a.jsonl"),
                       ["ask.jsonl", "squad2/task.json", "squad2/eval_results.json"]),
         "tags": (dict(model="tagger", input_file="ask.txt", output_file="out/a.jsonl"),
-                 ["ask.txt", "tagger/task.json"])},
+                 ["ask.txt", "tagger/task.json"]),
+        **{name: (dict(model=name, input_file="ask.txt", output_file="out/a.jsonl"),
+                  [f"{name}/{file}" for file in found])
+           for name, found in {**FOREIGN, **EXPORTED}.items()}},
+    "extract_features": {
+        "pieces": (dict(model="tagger", input_file="ask.txt", output_file="out/a.jsonl",
+                        pooling="pieces,mean"),
+                   ["ask.txt", "tagger/albert_config.json", "tagger/task.json"]),
+        "npz": (dict(model="sentiment", input_file="texts.jsonl",
+                     output_file="out/a.npz"), ["texts.jsonl", *SENTIMENT]),
+        "sentence": (dict(model="sentence", input_file="ask.txt",
+                          output_file="out/a.npz"),
+                     [f"sentence/{file}" for file in FOREIGN["sentence"]])},
+    "analyze_layers": {
+        "plain": (dict(model="sentiment,tagger", input_file="ask.txt",
+                       output="out/a.json", picture="out/a.png"),
+                  ["ask.txt", "tagger/albert_config.json", *SENTIMENT])},
+    "convert_checkpoint": {
+        **{name: (dict(input=name, output="out/a", format=to),
+                  [f"{name}/{file}" for file in FOREIGN[name]])
+           for name, to in (("hf", "tf1"), ("keras_hub", "hf"), ("tf_models", "tf1"),
+                            ("sentence", "keras_hub"))},
+        "run": (dict(input="sentiment", output="out/a", format="hf"), SENTIMENT),
+        "saved": (dict(input="saved", output="out/a", format="hf"),
+                  [f"saved/{file}" for file in EXPORTED["saved"]])},
     "export_model": {
         "tags": (dict(model="tagger", export_dir="out/a"),
-                 ["tagger/task.json", "tagger/spm.model", "tagger/albert_config.json"])},
+                 ["tagger/task.json", "tagger/spm.model", "tagger/albert_config.json"]),
+        "ids": (dict(model="hf", export_dir="out/a", export_text="false"),
+                [f"hf/{file}" for file in FOREIGN["hf"]]),
+        **{name: (dict(model="sentiment", export_dir="out/a", format=name,
+                       precision="int8"), SENTIMENT)
+           for name in ("onnx", "tflite")}},
 }
 # Those that train take long: a half of the others' tries.
 TRAINING = ("train", "start", "resume")
@@ -240,6 +289,8 @@ def write_material(folder):
     write("tags.jsonl", "".join(json.dumps({"text": text, "entities": [
         {"start": 0, "end": text.index(" "), "type": "X"}]}) + "\n" for text, _ in rows))
     write("ask.txt", "".join(f"{lines[0]}\n" for lines in documents[:5]))
+    write("texts.jsonl", "".join(json.dumps({"id": n, "text": text}) + "\n"
+                                 for n, (text, _) in enumerate(rows)))
     write("ask.jsonl", "".join(json.dumps({
         "id": n, "question": "What was it?", "passage": " ".join(lines)}) + "\n"
                                for n, lines in enumerate(documents[:5])))
@@ -259,6 +310,13 @@ def write_material(folder):
                          ("run_squad", "v1"), ("run_squad", "v2"), ("run_race", "race"),
                          ("run_tagger", "columns")):
         run(script, **COMMANDS[script][name][0])
+    for name, more in (("hf", {}), ("keras_hub", {}), ("tf_models", {"encoder_only": "true"}),
+                       ("sentence", {"format": "sentence_transformers"})):
+        run("convert_checkpoint", **{
+            "input": "sentiment", "output": name, "format": name, **more})
+    for name in EXPORTED:
+        run("export_model", model="sentiment", export_dir=name,
+            format="saved_model" if name == "saved" else name)
 
 
 # ---- damage ----------------------------------------------------------------
@@ -458,12 +516,12 @@ def digest(folder):
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_file() and path.suffix not in (".png", ".jsonl", ".summary") and (
+        if path.is_file() and path.suffix not in (".png", ".summary") and (
                 "tensorboard" not in name and "fingerprint" not in name
-                and "checkpoint" != path.name):
+                and path.name not in ("checkpoint", "metrics.jsonl")):
             data = path.read_bytes()
             if path.suffix == ".json":
-                data = re.sub(rb'.*(seconds|_per_).*', b"", data)
+                data = re.sub(rb"(?m)^.*(seconds|_per_).*$", b"", data)
             found[name] = hashlib.sha256(data).hexdigest()
     return found
 
@@ -566,6 +624,7 @@ def main():
     parser.add_argument("--scripts", default=",".join(COMMANDS))
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--output", help="JSON lines, one for each try")
+    parser.add_argument("--material", help="folder that keeps the undamaged files")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -587,7 +646,9 @@ def main():
         output = stack.enter_context(open(options.output or os.devnull, "a",
                                           encoding="utf-8", buffering=1))
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        write_material(work / "material")
+        material = pathlib.Path(options.material or work / "material")
+        if not material.exists():
+            write_material(material)
         local, servers, begin = threading.local(), [], time.monotonic()
         stack.callback(lambda: [server.close() for server in servers])
 
@@ -597,7 +658,7 @@ def main():
                 local.script, local.server = script, Server(script)
                 servers.append(local.server)
             return one_try(number, options.seed, local.server, script, name,
-                           work / "material", work, options.only is not None)
+                           material, work, options.only is not None)
 
         pool = stack.enter_context(
             concurrent.futures.ThreadPoolExecutor(options.workers))

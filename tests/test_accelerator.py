@@ -19,6 +19,7 @@ def test_the_difference_is_relative_to_the_update():
     assert step_check.difference(expected, expected) == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("eager")
 def test_a_step_with_another_weight_or_type_shows():
     import tensorflow as tf

@@ -144,6 +144,12 @@ def test_flags_are_known_to_scripts_and_cli_alone():
         assert not named or folder_of(module) == "cli", f"{module} imports {named}"
 
 
+def test_nothing_imports_the_experiments():
+    for path in [*PACKAGE.rglob("*.py"), *SCRIPTS, *(ROOT / "benchmarks").glob("*.py")]:
+        assert not any(name.startswith("experiments")
+                       for name, _ in imports(parse(path))), path
+
+
 def test_keras_is_tf_keras():
     for path in SOURCES:
         tree = parse(path)

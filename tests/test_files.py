@@ -174,6 +174,16 @@ def test_an_output_is_no_input_by_any_name(inputs, output, message, tmp_path):
                           {"--input_file": [*inputs, "gs://bucket/b.txt"]})
 
 
+def test_an_output_replaces_nothing_in_a_folder_that_is_read(inputs):
+    os.makedirs("model/assets")
+    os.rename("a.txt", "model/assets/a.txt")
+    for name in ("model/assets/a.txt", "folder/model/assets/a.txt"):
+        with pytest.raises(InputError, match=r"also an input \(--model model\)"):
+            files.prepare_outputs({"--output": [name]}, {"--model": ["model"]})
+    for name in ("model/b.txt", "model.txt", "b.txt"):
+        files.prepare_outputs({"--output": [name]}, {"--model": ["model"]})
+
+
 def test_leftovers_of_killed_runs_go_and_those_of_live_ones_stay(tmp_path):
     code = ("import os, sys; from albert_tf import files\n"
             "name = files.unfinished_name(sys.argv[1])\n"

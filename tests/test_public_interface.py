@@ -82,6 +82,7 @@ def test_the_examples_of_docstrings(module):
     assert done.attempted and not done.failed
 
 
+@pytest.mark.long
 def test_importing_prints_nothing(monkeypatch):
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL")
     result = run_python("-c", "import albert_tf; albert_tf.AlbertModel")

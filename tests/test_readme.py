@@ -18,7 +18,9 @@ from tests.helpers import ROOT, run_python
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
 SCRIPTS = sorted(ROOT.glob("*.py"))
-BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
+BENCHMARKS, EXPERIMENTS = (
+    [path for path in sorted((ROOT / name).glob("*.py")) if path.stem != "__init__"]
+    for name in ("benchmarks", "experiments"))
 
 # In a process of its own, and each script in a fork of it, since scripts define flags
 # of the same names. What all import is imported before.
@@ -34,7 +36,8 @@ for name, commands in json.load(sys.stdin).items():
     if not child:
         try:
             module = importlib.import_module(name)
-            defined = sorted(flags.FLAGS) if hasattr(module, "FLAGS") else None
+            defined = sorted(flags.FLAGS) if (
+                hasattr(module, "FLAGS") or hasattr(module, "main")) else None
             print(json.dumps([name, "", defined]), flush=True)
         except BaseException as error:
             print(json.dumps([name, f"{type(error).__name__}: {error}", []]),
@@ -53,11 +56,13 @@ for name, commands in json.load(sys.stdin).items():
 
 
 def commands_in(text):
-    """(module, words) of each `python script.py ...` or `python -m benchmarks...`."""
+    """(module, words) of each `python script.py ...` or `python -m benchmarks...`,
+    `experiments...`."""
     text = re.sub(r"(?<!`)`[^`]+`(?!`)", lambda code: code[0].replace("\n", " "), text)
     text = re.sub(r"\\+\n *", "", text)
     for name, words in re.findall(
-            r"python (?:-m )?(benchmarks\.\w+|\w+\.py\b)([^\n`]*)", text):
+            r"python (?:-m )?((?:benchmarks|experiments)\.\w+|\w+\.py\b)([^\n`]*)",
+            text):
         # What follows three spaces explains the command.
         words = re.sub(r"[\[\]]", "", words.split("   ")[0])
         words = [word for word in shlex.split(words, comments=True)
@@ -70,9 +75,10 @@ def commands_in(text):
 def _parsed():
     """(module or command, error, flags of the module)."""
     texts = [path.read_text(encoding="utf-8")
-             for path in (*PAGES, *SCRIPTS, *BENCHMARKS)]
+             for path in (*PAGES, *SCRIPTS, *BENCHMARKS, *EXPERIMENTS)]
     commands = {**{path.stem: [] for path in SCRIPTS},
-                **{f"benchmarks.{path.stem}": [] for path in BENCHMARKS}}
+                **{f"{path.parent.name}.{path.stem}": []
+                   for path in (*BENCHMARKS, *EXPERIMENTS)}}
     for text in texts:
         for name, words in commands_in(text):
             commands[name].append(words)
@@ -160,7 +166,7 @@ def test_files_that_are_mentioned_exist():
         for link in re.findall(r"\]\(([^):#]+)(?:#[\w-]+)?\)", text):
             assert (page.parent / link).exists(), f"{page}: {link}"
         for file in re.findall(
-                r"`((?:albert_tf|tests|benchmarks|docs)/[\w/.]+)`", text):
+                r"`((?:albert_tf|tests|benchmarks|experiments|docs)/[\w/.]+)`", text):
             assert (ROOT / file).exists(), f"{page}: {file}"
 
 
@@ -197,6 +203,8 @@ def tree():
         *lines,
         "benchmarks/", "      measurements, against peers or paddings",
         *_wrapped([path.name for path in BENCHMARKS]),
+        "experiments/", "      the paper's tables and figures again, a file each",
+        *_wrapped([path.name for path in EXPERIMENTS]),
         "docs/", *_wrapped([page.name for page in PAGES[1:-1]]),
         "tests/", "      the same folders; golden/: what the release computed; "
         "scripts/: whole commands"])

@@ -40,13 +40,16 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     if format not in FORMATS:
         raise InputError(f"format '{format}' is not known; give one of "
                          f"{', '.join(FORMATS)}.")
+    if dtype not in neutral.TYPES:
+        raise InputError(f"dtype '{dtype}' is not known; give one of "
+                         f"{', '.join(neutral.TYPES)}.")
     for name, given, of in (("dtype", dtype != "float32", "hf"),
                             ("optimizer_state", optimizer_state, "tf1"),
                             ("pooling", pooling, sentence_transformers.NAME),
                             ("max_seq_length", max_seq_length,
                              sentence_transformers.NAME)):
         if given and format != of:
-            raise InputError(f"{name} goes with the format {of} alone; leave it out.")
+            raise InputError(f"--{name} goes with --format={of} alone; leave it out.")
     if files.exists(output):
         raise InputError(f"{output} is there already; give a new folder.")
     found = formats.read(input, config, head)
@@ -57,6 +60,9 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
         found = dataclasses.replace(
             found, tensors=neutral.finite(found.tensors, found.source))
     target = FORMATS[format]
+    if "early_exit" in found.heads and target is not release:
+        found = neutral.without_heads(
+            found, {"early_exit": f"{format} has no exits from a pass before the last"})
     try:
         if target is sentence_transformers:
             found = target.with_modules(found, pooling, max_seq_length)
@@ -72,5 +78,5 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
         target.write(found, staged, **options.get(format, {}))
         files.write(os.path.join(staged, model_card.FILE),
                     model_card.text(found, format, os.path.basename(
-                        os.path.normpath(output))).encode())
+                        os.path.normpath(output)), os.fspath(input)).encode())
     return found.report

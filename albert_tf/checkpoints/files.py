@@ -25,10 +25,10 @@ CHECKPOINT_NAME = "model.ckpt"  # and behind it "-" and the step
 
 # Files of a run in its folder, by name: what it writes there, over and over.
 _OF_A_RUN = re.compile(
-    r"checkpoint|model\.ckpt-(\d+|best)\..*|metrics\.jsonl|curves\.png|[A-Z][\w-]*\.tsv"
-    r"|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
+    r"checkpoint|model\.ckpt-(\d+|best)\..*|metrics\.jsonl|(curves|early_exit)\.png"
+    r"|[A-Z][\w-]*\.tsv|(test_results|submit_results|predictions)\.tsv|eval_report\.txt"
     r"|dropped_questions\.txt|(albert_config|options|task|vocabulary|best_metric"
-    r"|eval_results|predict_results|(nbest_)?predictions|null_odds)\.json")
+    r"|eval_results|early_exit|predict_results|(nbest_)?predictions|null_odds)\.json")
 
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _INDEX = re.compile(re.escape(CHECKPOINT_NAME) + r"-(\d+)\.index")
@@ -53,7 +53,12 @@ class StoredTensors:
 def files_of_run(folder: str) -> list[str]:
     """What lies in a run's folder, and the run writes over."""
     return [os.path.join(folder, name) for name in files.names_in(folder)
-            if _OF_A_RUN.fullmatch(name)]
+            if is_of_run(name)]
+
+
+def is_of_run(name: str) -> bool:
+    """Whether a run writes a file of this name into its folder."""
+    return bool(_OF_A_RUN.fullmatch(name))
 
 
 def holds_checkpoint(folder: str) -> bool:
@@ -77,13 +82,13 @@ def checkpoint_of(folder: str, best: bool = True) -> Optional[str]:
     state = _state(folder)
     if state is None:
         raise InputError(
-            f"{state_file}: damaged, it names no checkpoint; {earlier_hint(prefix)}or "
+            f"{state_file}: damaged, it names no checkpoint; {earlier_hint(prefix)}"
             "move the folder away to start anew.")
     prefix = state.model_checkpoint_path
     if not files.exists(f"{prefix}.index"):
         raise InputError(
             f"{state_file} names {prefix}, which is not there; restore that file, "
-            f"{earlier_hint(prefix)}or move the folder away to start anew.")
+            f"{earlier_hint(prefix) or 'or '}move the folder away to start anew.")
     return prefix
 
 
@@ -106,13 +111,18 @@ def _state(folder: str):
 
 
 def earlier_hint(prefix: str) -> str:
-    """How to use another checkpoint of the folder than `prefix`, if there is one."""
+    """How to use another checkpoint of the folder than `prefix`, if there is one, and
+    an "or" for what follows."""
     folder, name = os.path.split(prefix)
     # By the files: the list of them may be what is damaged.
     others = [int(found[1]) for each in files.names_in(folder or ".")
               if (found := _INDEX.fullmatch(each)) and found[0] != f"{name}.index"]
-    return (f"give --resume_from={max(others)} to go on from the checkpoint of that "
-            "step, " if others else "")
+    if others:
+        return (f"give --resume_from={max(others)} to go on from the checkpoint of that "
+                "step, or ")
+    best = os.path.join(folder, BEST_CHECKPOINT)
+    return (f"give --resume_from={best} to go on from there, or "
+            if name != BEST_CHECKPOINT and files.exists(f"{best}.index") else "")
 
 
 def chosen_checkpoint(folder: str, resume_from: str) -> str:

@@ -9,21 +9,27 @@ from albert_tf import files
 from albert_tf.checkpoints import (
     hub, huggingface, keras_hub, release, sentence_transformers, tf_models,
     tokenizer_files)
-from albert_tf.checkpoints.neutral import ROOT_HEADS, Checkpoint
+from albert_tf.checkpoints.files import folder_of
+from albert_tf.checkpoints.neutral import ROOT_HEADS, Checkpoint, Vocabulary
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
 # Asked in this order.
 _FORMATS = (sentence_transformers, huggingface, keras_hub, release, tf_models)
-# Files that are there in half a model → what is not.
+# Files of half a model: what is there, what is not, and how that is called.
 _HALVES = (
-    (r"(model|pytorch_model|tf_model).*\.(safetensors|bin|index\.json|h5)", "its config.json"),
-    (r"config\.json", "the weights (model.safetensors, pytorch_model.bin, "
-                      "tf_model.h5 or model.weights.h5)"),
-    (r".*\.data-\d{5}-of-\d{5}", "the checkpoint's .index file"),
-    (r"saved_model\.pb", "variables/variables.index"),
-    (r"albert_config\.json", "a checkpoint (model.ckpt-*.index and its data files)"))
+    (r".*-\d{5}-of-\d{5}\.(safetensors|bin)", r".*\.index\.json",
+     "the index of the shards (model.safetensors.index.json)"),
+    (r"(model|pytorch_model|tf_model).*\.(safetensors|bin|index\.json|h5)",
+     r"config\.json", "its config.json"),
+    (r"config\.json", r"(tf_)?model.*\.h5",
+     "the weights (model.safetensors, pytorch_model.bin, tf_model.h5 or "
+     "model.weights.h5)"),
+    (r".*\.data-\d{5}-of-\d{5}", r".*\.index", "the checkpoint's .index file"),
+    (r"saved_model\.pb", r"variables/variables\.index", "variables/variables.index"),
+    (r"albert_config\.json", r".*\.index",
+     "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
     "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
     "Face (config.json and model.safetensors, pytorch_model.bin or tf_model.h5), of "
@@ -38,19 +44,21 @@ def config_of(given: Config) -> Optional[AlbertConfig]:
     if isinstance(given, Mapping):
         return AlbertConfig.from_dict(given)
     name = str(given)
-    return (AlbertConfig.named(name) if name in NAMED
+    return (AlbertConfig.named(name) if name in NAMED or not files.exists(name)
             else AlbertConfig.from_json_file(name))
 
 
-def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
+def read(path: str, config: Config = None, head: str = "",
+         vocabulary: Optional[Vocabulary] = None) -> Checkpoint:
     """The model that a path holds, whatever its format.
 
         read("albert-base-v2").tensors["bert/pooler/dense/bias"].read()
 
     `head`, one of neutral.ROOT_HEADS, says what `output_weights` of a checkpoint of
-    the release are, where nothing else does: classification by default.
+    the release are, where nothing else does: classification by default. `vocabulary`
+    is for a folder without one.
     """
-    path = _whole(hub.local(path))
+    path = located(path)
     if head and head not in ROOT_HEADS:
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
@@ -58,18 +66,31 @@ def read(path: str, config: Config = None, head: str = "") -> Checkpoint:
         if known.recognise(path):
             found = known.read(path, config_of(config),
                                **({"head": head} if known is release else {}))
-            vocabulary = found.vocabulary or tokenizer_files.find(
-                path if files.is_folder(path) else os.path.dirname(path))
+            if vocabulary:
+                tokenizer_files.check_given(vocabulary, path)
+            else:
+                vocabulary = found.vocabulary or tokenizer_files.find(
+                    path if files.is_folder(path) else os.path.dirname(path))
             if vocabulary:
                 tokenizer_files.check(vocabulary, found.config.vocab_size)
             return dataclasses.replace(found, vocabulary=vocabulary)
     raise unknown(path)
 
 
+def located(path: str) -> str:
+    """The folder or checkpoint on this machine that a path stands for."""
+    return _whole(hub.local(path))
+
+
 def _whole(path: str) -> str:
     """The folder of a file that is one of several which make up a model."""
     is_part = path.endswith((".safetensors", ".bin", ".h5", ".json", ".pb"))
     return os.path.dirname(path) or "." if is_part and files.exists(path) else path
+
+
+def folder_of_model(path: str) -> str:
+    """The folder of what `read` takes."""
+    return folder_of(_whole(path)) or "."
 
 
 def is_foreign(path: str) -> bool:
@@ -87,8 +108,8 @@ def is_foreign(path: str) -> bool:
         return False
 
 
-def _first(names: list[str], pattern: str) -> str:
-    return next(filter(re.compile(pattern).fullmatch, names))
+def _first(names: list[str], pattern: str) -> Optional[str]:
+    return next(filter(re.compile(pattern).fullmatch, names), None)
 
 
 def unknown(path: str) -> InputError:
@@ -101,10 +122,17 @@ def unknown(path: str) -> InputError:
             f"{path}: an export for ONNX or TFLite, which answers (albert_tf.load, "
             "predict.py, serve.py) and has no weights to go on with; give the model "
             "that it was made from.")
-    for has, lacks in _HALVES:
-        if any(map(re.compile(has).fullmatch, names)):
-            return InputError(f"{path}: half a model: {_first(names, has)} is there, "
-                              f"but not {lacks}; copy or download the rest.")
+    for name in names:
+        if not files.exists(os.path.join(path, name)) and files.is_folder(path):
+            return InputError(f"{os.path.join(path, name)}: a link to a file that is not "
+                              "there; copy the folder with the files themselves.")
+    inside = [f"variables/{name}" for name in files.names_in(
+        os.path.join(path, "variables"))] if "variables" in names else []
+    for has, lacks, what in _HALVES:
+        first = _first(names, has)
+        if first and not _first(names + inside, lacks):
+            return InputError(f"{path}: half a model: {first} is there, but not {what}; "
+                              "copy or download the rest.")
     found = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a format that is known: found "
                       f"{found or 'nothing'}; known are folders {_KNOWN}.")

@@ -46,11 +46,13 @@ def read(path: str) -> dict[str, Tensor]:
                 array = np.asarray(stream[name])
             return widened(array.view("<u2")) if is_bfloat16 else array
 
-        return Tensor(tuple(item.shape), read_tensor,
+        return Tensor(tuple(item.shape or ()), read_tensor,
                       "bfloat16" if is_bfloat16 else item.dtype.name)
 
     def visit(name, item):
         if isinstance(item, package().Dataset):
+            if item.external or item.is_virtual:
+                raise OSError(f"the numbers of {name} lie in another file")
             # Early versions of Keras 3 named the first part otherwise.
             known = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
             found[known] = tensor(name, item)

@@ -102,6 +102,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         config = AlbertConfig.from_json_file(path)
     config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
     heads = _heads(values, stored, config, source)
+    config = neutral.with_needed_pooler(config, heads)
     shapes = neutral.shapes_of(config, heads)
     report = Report(source)
     tensors = neutral.matched(
@@ -229,18 +230,18 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
             isinstance(shard, str) for shard in index.values()):
         raise InputError(f"{path}: has no weight_map, which says in which file each "
                          "tensor lies; copy or download it again.")
-    found: dict[str, Tensor] = {}
+    shards: dict[str, dict[str, Tensor]] = {}
     for shard in sorted(set(index.values())):
-        where = os.path.join(folder, shard)
-        if os.path.basename(shard) != shard or not files.exists(where):
-            raise InputError(f"{path} names the file {shard}, which is not in the "
-                             "folder; copy or download it.")
-        found |= _read_file(where)
-    lacking = sorted(name for name in index if name not in found)
+        if shard not in files.names_in(folder):
+            raise InputError(f"{path} names the file {shard or repr(shard)}, which is not "
+                             "in the folder; copy or download it.")
+        shards[shard] = _read_file(os.path.join(folder, shard))
+    lacking = sorted(name for name, shard in index.items() if name not in shards[shard])
     if lacking:
         raise InputError(f"{path} names tensors that its files lack "
                          f"({neutral.some(lacking)}); copy or download them again.")
-    return path, found
+    every = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
+    return path, every | {name: shards[shard][name] for name, shard in index.items()}
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
@@ -332,7 +333,7 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                          "Hugging Face, whose start and end are independent; train "
                          "without --version_2_with_negative, or leave it out "
                          "(--encoder_only).")
-    neutral.refuse_unless(checkpoint.config, NAME, masked_lm_layer_norm_eps=0.0)
+    neutral.refuse_other_epsilon(checkpoint.config, NAME)
     return neutral.as_format(checkpoint, projects=True, grouping="huggingface")
 
 

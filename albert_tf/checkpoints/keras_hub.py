@@ -99,11 +99,14 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         except (KeyError, TypeError) as error:
             raise InputError(f"{path}: not the config of an AlbertBackbone (no "
                              f"{error}); copy or download it again.") from error
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
     stored = h5_files.read(os.path.join(folder, WEIGHTS))
     heads, task = {}, os.path.join(folder, TASK)
     of_task: dict[str, Tensor] = {}
+    report = Report(os.path.join(folder, WEIGHTS))
     if files.exists(task):
-        kind, _ = _kind(files.read_object(task), task)
+        kind, described = _kind(files.read_object(task), task)
         if kind not in _TASKS:
             raise InputError(f"{task}: a {kind}; of keras-hub's tasks "
                              f"{', '.join(_TASKS)} can be read.")
@@ -113,7 +116,12 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         if "masked_lm" in heads:
             config = config.replace(
                 masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
-    report = Report(os.path.join(folder, WEIGHTS))
+        activation = described.get("activation") or "linear"
+        if activation != "linear":
+            report.notes.append(f"outputs are those before the task's {activation}")
+    elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
+        raise InputError(f"{task}: is not there, but {TASK_WEIGHTS} is; copy or download "
+                         "the whole folder, or remove that file for the encoder alone.")
     shapes = neutral.encoder_shapes(config)
     tensors = neutral.matched(report, shapes, _rows(shapes, config), stored,
                               _why_dropped, lambda name: True)

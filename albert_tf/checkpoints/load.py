@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional
 import tf_keras
 
 from albert_tf.checkpoints import formats, neutral, tokenizer_files
-from albert_tf.checkpoints.neutral import Checkpoint, Report
+from albert_tf.checkpoints.neutral import Checkpoint, Report, Vocabulary
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
@@ -41,10 +41,10 @@ class Loaded:
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
-         allow_nan: bool = False) -> Loaded:
+         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Loaded:
     """The model in a folder, with its heads, tokenizer and labels; arguments as for
     serving.predict.load, which gives one that answers besides."""
-    checkpoint = formats.read(path, config, head)
+    checkpoint = formats.read(path, config, head, vocabulary)
     model = build(checkpoint, allow_nan)
     tokenizer = checkpoint.vocabulary and tokenizer_files.tokenizer_of(
         checkpoint.vocabulary)

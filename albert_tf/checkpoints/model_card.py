@@ -4,13 +4,19 @@ Only what the folder says goes in: nothing is made up.
 """
 
 import json
+import math
 import os
+import re
 from typing import Any
 
 from albert_tf import files
+from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.neutral import Checkpoint
 
 FILE = "README.md"
+# What the card of the source says, and holds for what is made of it.
+_CARRIED = re.compile(r"^(?:license|license_name|license_link|language|base_model|"
+                      r"datasets):.*\n(?:[ -].*\n)*", re.MULTILINE)
 _LIBRARY = {"hf": "transformers", "keras_hub": "keras-hub", "tf_models": "tf-keras",
             "tf1": "tensorflow", "sentence_transformers": "sentence-transformers"}
 # Head → the hub's pipeline for it; multiple choice has none.
@@ -26,11 +32,22 @@ def _metrics(checkpoint: Checkpoint) -> dict[str, float]:
         return {}
     return {name: value for name, value in files.read_object(path).items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
-            and name not in ("step", "global_step", "loss")}
+            and math.isfinite(value) and name not in ("step", "global_step", "loss")}
+
+
+def _carried(checkpoint: Checkpoint) -> str:
+    """Lines of the YAML head of a card beside the source."""
+    path = os.path.join(os.path.dirname(checkpoint.source), FILE)
+    if not files.exists(path):
+        return ""
+    with files.open_binary(path) as stream:
+        content = stream.read().decode("utf-8", "replace").replace("\r\n", "\n")
+    found = re.match(r"---\n(.*?\n)---\n", content, re.DOTALL)
+    return "".join(_CARRIED.findall(found[1])) if found else ""
 
 
 def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
-    """The values of the YAML head."""
+    """The values of the YAML head that are not carried over."""
     task = checkpoint.facts.get("task") or {}
     pipeline = next((_PIPELINES[head] for head in (
         "classification", "token_classification", "spans", "masked_lm")
@@ -38,9 +55,6 @@ def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
             format == "sentence_transformers") else "feature-extraction")
     found: dict[str, Any] = {
         "library_name": _LIBRARY[format], "pipeline_tag": pipeline, "tags": ["albert"]}
-    for key in ("license", "language", "base_model", "datasets"):
-        if key in checkpoint.facts:
-            found[key] = checkpoint.facts[key]
     metrics = _metrics(checkpoint)
     if metrics and task.get("task"):
         found["metrics"] = sorted(metrics)
@@ -58,22 +72,31 @@ def _yaml(value: Any, indent: int = 0) -> str:
     if isinstance(value, dict):
         return "".join(
             f"{pad}{key}:" + (f"\n{_yaml(item, indent + 2)}" if isinstance(
-                item, (dict, list)) else f" {json.dumps(item, ensure_ascii=False)}\n")
+                item, (dict, list)) else f" {_scalar(item)}\n")
             for key, item in value.items())
     return "".join(f"{pad}- " + (_yaml(item, indent + 2).lstrip() if isinstance(
-        item, dict) else f"{json.dumps(item, ensure_ascii=False)}\n") for item in value)
+        item, dict) else f"{_scalar(item)}\n") for item in value)
 
 
-def text(checkpoint: Checkpoint, format: str, name: str) -> str:
-    """The whole file."""
+def _scalar(value: Any) -> str:
+    # YAML takes 1e-05 for a string.
+    return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value, ensure_ascii=False))
+
+
+def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
+    """The whole file; `source` as the user named it."""
     config, report = checkpoint.config, checkpoint.report
+    values, carried = head(checkpoint, format, name), _carried(checkpoint)
+    if source.startswith(hub.HUGGING_FACE) and "base_model:" not in carried:
+        values["base_model"] = source.removeprefix(hub.HUGGING_FACE).partition("@")[0]
     lines = [
         f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
         f"{config.hidden_size}, {config.vocab_size} pieces, converted by albert_tf "
         f"from {checkpoint.format} to {format}.", ""]
     if checkpoint.labels:
-        lines += ["Labels: " + ", ".join(checkpoint.labels), ""]
+        lines += ["Labels: " + ", ".join(
+            " ".join(label.split()) for label in checkpoint.labels), ""]
     if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
         if format == "keras_hub":
             lines += ["keras-hub's tokenizer neither lower-cases nor removes accents: "
@@ -91,4 +114,4 @@ def text(checkpoint: Checkpoint, format: str, name: str) -> str:
         lines += [f"- `{name}`: missing in the source" for name in report.missing]
         lines += [f"- {note}" for note in report.notes]
         lines.append("")
-    return f"---\n{_yaml(head(checkpoint, format, name))}---\n\n" + "\n".join(lines)
+    return f"---\n{carried}{_yaml(values)}---\n\n" + "\n".join(lines)

@@ -30,7 +30,7 @@ ROOT_HEADS = ("classification", "multiple_choice", "token_classification")
 POOLED_HEADS = ("sentence_order", "classification", "multiple_choice")
 _SHOWN = 3
 # Types whose numbers float32 holds as they are.
-_TYPES = ("float32", "float16", "bfloat16")
+TYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass
@@ -162,6 +162,9 @@ def head_shapes(config: AlbertConfig, head: str, outputs: int) -> dict[str, Shap
                 **_dense("end_logits/dense_1", size, 1),
                 **_dense("answer_class/dense_0", 2 * size, size),
                 "answer_class/dense_1/kernel": (size, 1)}
+    if head == "early_exit":
+        return {**_dense("exit/pooler/dense", size, size),
+                **_output("exit/", outputs, size)}
     return _output({"sentence_order": "cls/seq_relationship/", "spans": "cls/squad/"}
                    .get(head, ""), outputs, size)
 
@@ -182,12 +185,19 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]
         "sentence_order": "cls/seq_relationship/output_weights",
         root_head or "classification": "output_weights",
         "spans": "cls/squad/output_weights",
+        "early_exit": "exit/output_weights",
         "conditional_spans": "start_logits/dense/kernel"}.items() if name in shapes}
     if "masked_lm" in found:
         found["masked_lm"] = 1
     if "conditional_spans" in found:
         found["conditional_spans"] = 1
     return found
+
+
+def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> AlbertConfig:
+    """The config of a checkpoint, which must have the pooler that its heads see."""
+    return dataclasses.replace(
+        config, use_pooler=config.use_pooler or not {*POOLED_HEADS}.isdisjoint(heads))
 
 
 # ---- tables ----------------------------------------------------------------
@@ -254,17 +264,17 @@ def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
         elif tensor.shape != row.shape:
             wrong.append(f"{row.theirs} is {list(tensor.shape)}, but the config makes "
                          f"it {list(row.shape)}")
-        elif tensor.dtype not in _TYPES:
+        elif tensor.dtype not in TYPES:
             raise InputError(
                 f"{report.source}: {row.theirs} is of the type {tensor.dtype}, whose "
-                f"numbers cannot be taken over as they are ({', '.join(_TYPES)} can); "
+                f"numbers cannot be taken over as they are ({', '.join(TYPES)} can); "
                 "give the model before it was quantized or cast.")
         else:
             found[row.ours] = to_ours(row, tensor, shapes[row.ours])
             report.matched[row.ours] = row.theirs
     if not found:
         raise InputError(f"{report.source}: none of its {len(theirs)} tensors is of an "
-                         f"ALBERT: it holds {some(sorted(theirs))}.")
+                         f"ALBERT: it holds {some(sorted(theirs)) or 'nothing'}.")
     if wrong:
         raise InputError(f"{report.source}: {some(wrong)}; give the config that these "
                          "weights were made with.")
@@ -302,7 +312,8 @@ def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
                 raise InputError(
                     f"{source}: {name} holds numbers that are NaN or infinite, so "
                     "nothing can be learnt or predicted with it; give another, or "
-                    "allow them (--allow_nan).")
+                    "allow them (--allow_nan of convert_checkpoint.py, "
+                    "allow_nan=True of albert_tf.load).")
             return array
         return dataclasses.replace(tensor, read=read)
 
@@ -394,3 +405,12 @@ def refuse_unless(wanted: Any, format_name: str, **fields: Any) -> None:
             raise InputError(
                 f"{name}={value} cannot be written as {format_name}, which has only "
                 f"{' or '.join(map(str, known))}.")
+
+
+def refuse_other_epsilon(config: AlbertConfig, format_name: str) -> None:
+    if config.masked_lm_layer_norm_eps:
+        raise InputError(
+            f"the masked-LM head's LayerNorm has the epsilon "
+            f"{config.masked_lm_layer_norm_eps:g} and the others "
+            f"{config.layer_norm_eps:g}, but {format_name} has one for all; leave the "
+            "heads out (--encoder_only).")

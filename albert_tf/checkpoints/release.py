@@ -17,7 +17,7 @@ from albert_tf import files
 from albert_tf.checkpoints import bundle, neutral, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.neutral import Checkpoint, Report
-from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED
+from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
 
 NAME = "tf1"
@@ -84,6 +84,7 @@ def read(path: str, config: Optional[AlbertConfig] = None, head: str = ""
     config = dataclasses.replace(
         config, use_pooler=f"{neutral.POOLER}/kernel" in stored)
     heads = neutral.heads_in(shapes, head or _root_head(task, values))
+    config = neutral.with_needed_pooler(config, heads)
     wanted = neutral.shapes_of(config, heads)
     tensors = neutral.matched(
         report, wanted, neutral.rows_of(wanted, lambda name: name), stored,
@@ -171,7 +172,11 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
     path = os.path.join(folder, "assets", "labels.txt")
     if not labels and files.exists(path):
         labels = [line for _, line in files.read_lines(path)]
-    return tuple(map(str, labels)) if len(labels) == count else ()
+    if not isinstance(labels, (list, tuple)) or count and labels and (
+            len(labels) != count):
+        raise InputError(f"{folder}: its labels are {shown(labels)}, but the head has "
+                         f"{count} outputs; give each of them a label, or none.")
+    return tuple(map(str, labels)) if count else ()
 
 
 def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
@@ -217,6 +222,7 @@ def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
         config, use_pooler=f"{neutral.POOLER}/kernel" in stored)
     report = Report(source)
     heads = neutral.heads_in({name: tensor.shape for name, tensor in stored.items()})
+    config = neutral.with_needed_pooler(config, heads)
     shapes = neutral.shapes_of(config, heads)
     tensors = neutral.matched(
         report, shapes, neutral.rows_of(shapes, lambda name: name), stored,
@@ -264,7 +270,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint as it can be written; refuses what the release cannot compute."""
     neutral.refuse_unless(
         checkpoint.config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
-        layer_norm_eps=1e-12, masked_lm_layer_norm_eps=0.0)
+        layer_norm_eps=1e-12)
+    neutral.refuse_other_epsilon(checkpoint.config, NAME)
     if not checkpoint.config.use_pooler:
         checkpoint.report.notes.append(
             "the checkpoint has no pooler: whoever needs one must train it")

@@ -124,6 +124,10 @@ def _modules(folder: str) -> list[dict[str, Any]]:
                          "copy or download it again.")
     found = [{**each, "kind": each["type"].rpartition(".")[2]} for each in listed]
     kinds = [each["kind"] for each in found]
+    for each in found:
+        if os.path.basename(each["path"]) != each["path"]:
+            raise InputError(f"{path}: the path {each['path']} leads out of the folder; "
+                             "give the name of a folder in it.")
     for kind in kinds:
         if kind not in _KINDS:
             raise InputError(f"{path}: the module {kind} is not supported; "
@@ -154,7 +158,8 @@ def _check_prompts(folder: str) -> None:
 
 
 def _pooling(folder: str, width: int) -> tuple[str, ...]:
-    values, path = _config(folder), os.path.join(folder, huggingface.CONFIG)
+    path = os.path.join(folder, huggingface.CONFIG)
+    values = _object(path)
     given = values.get("pooling_mode") or [
         mode for mode, name in _MODES.items() if values.get(name)] or "mean"
     modes = (given,) if isinstance(given, str) else tuple(given)
@@ -247,7 +252,7 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
     longest = checkpoint.config.max_position_embeddings
     length = max_seq_length or task.get("flags", {}).get("max_seq_length") or longest
     if not 3 < length <= longest:
-        raise InputError(f"max_seq_length={length}: give 4 to {longest}, the positions "
+        raise InputError(f"--max_seq_length={length}: give 4 to {longest}, the positions "
                          "that the model has.")
     return dataclasses.replace(checkpoint, facts={
         **checkpoint.facts, "sentence": found,

@@ -208,7 +208,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                              "checkpoints; leave it out (--encoder_only).")
     neutral.refuse_unless(
         config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
-        layer_norm_eps=1e-12, masked_lm_layer_norm_eps=0.0)
+        layer_norm_eps=1e-12)
+    neutral.refuse_other_epsilon(config, NAME)
     if "sentence_order" in checkpoint.heads:
         checkpoint = neutral.without_heads(checkpoint, {
             "sentence_order": "BertPretrainerV2 has no sentence-order head"})

@@ -49,7 +49,7 @@ def find(folder: str) -> Optional[Vocabulary]:
     if "tokenizer.json" in names:
         path = os.path.join(folder, "tokenizer.json")
         # keras-hub has a file of the same name, which describes an object of Keras.
-        if "model" in (value := files.read_object(path)):
+        if "class_name" not in (value := files.read_object(path)):
             kind = tokenizer_json.read(path)["model"]["type"]
             lower = config.get("do_lower_case", tokenizer_json.lower_cases(value))
             return Vocabulary(path, lower, kind == "WordPiece")
@@ -71,14 +71,24 @@ def tokenizer_of(found: Vocabulary) -> FullTokenizer:
                          strip_accents=found.strip_accents, **{flag: found.path})
 
 
+def check_given(given: Vocabulary, path: str) -> None:
+    """Raises InputError where the folder of a model says that it was made with another
+    vocabulary than what is given for it."""
+    kept = vocabulary.kept_beside(path)
+    if kept:
+        vocabulary.check(
+            {name: kept[name] for name in ("file", "sha256") if name in kept},
+            {"file": given.path, "sha256": files.sha256(given.path)}, path)
+
+
 def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
     """The tokenizer; InputError where it has not one piece for each embedding."""
     made = tokenizer_of(found)
     if made.vocab_size != vocab_size:
         raise InputError(
             f"{found.path} has {made.vocab_size} pieces, but there are {vocab_size} "
-            "word embeddings (vocab_size); put the vocabulary that the model was made with "
-            "there, or remove the file.")
+            "word embeddings (vocab_size): the model was made with another vocabulary; "
+            "put that one in its folder, or give it.")
     return made
 
 

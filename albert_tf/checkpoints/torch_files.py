@@ -124,6 +124,7 @@ def read(path: str) -> dict[str, Tensor]:
         stream.seek(0)
         try:
             found = _archive(path, stream) if is_archive else _legacy(path, stream)
+            found = found.get("state_dict", found) if isinstance(found, dict) else found
             if not isinstance(found, dict):
                 raise TypeError("what is stored is no dictionary")
         except InputError:
@@ -133,7 +134,6 @@ def read(path: str) -> dict[str, Tensor]:
                 f"{path}: not a file of PyTorch's weights, damaged or cut short "
                 f"({str(error) or type(error).__name__}); copy or download it again."
             ) from error
-    found = found.get("state_dict", found)
     return {name: _explained(path, name, tensor) for name, tensor in found.items()
             if isinstance(name, str) and isinstance(tensor, Tensor)}
 

@@ -17,6 +17,10 @@ from albert_tf.errors import InputError
 VOCABULARY_FILE = "vocabulary.json"
 # Of a fine-tuned model: its settings, `vocabulary` (file and sha256) among them.
 TASK_FILE = "task.json"
+# Flags in it that say how a model answers: sizes, and one of several words.
+_SIZES = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
+          "max_answer_length", "max_qa_length", "start_n_top", "end_n_top")
+_WORDS = ("scheme", "split_words")
 _ADVICE = "restore the file, or remove it and give all flags"
 
 
@@ -48,7 +52,28 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
         raise InputError(
             f"{path}: does not say which flags and vocabulary the model was made with, "
             f"as the {TASK_FILE} of a fine-tuned model does; {_ADVICE}.")
+    check_settings(task or {}, path)
     return task
+
+
+def check_settings(task: Mapping[str, Any], path: str) -> None:
+    """Raises InputError where settings that answers depend on cannot be meant; `path`
+    is the file that holds them."""
+    given = task.get("flags", {})
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: flags is no JSON object; {_ADVICE}.")
+    for name in _SIZES:
+        value = given.get(name, 1)
+        if not (type(value) is int and 0 < value < 2 ** 31):
+            raise InputError(f"{path}: {name} is {value!r}, not a number of 1 or more; "
+                             f"{_ADVICE}.")
+    for name, values in (("labels", task.get("labels") or []), *(
+            (name, [given[name]]) for name in _WORDS if given.get(name) is not None)):
+        wrong = [each for each in values if not isinstance(each, str)] if isinstance(
+            values, list) else [values]
+        if wrong:
+            raise InputError(f"{path}: {name} holds {wrong[0]!r}, which is no text; "
+                             f"{_ADVICE}.")
 
 
 def settings_in(path: str) -> Optional[dict[str, Any]]:

@@ -11,9 +11,9 @@ from typing import Any, Callable, Sequence
 from absl import flags, logging
 
 from albert_tf import files, parallel
-from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.files import folder_of, holds_checkpoint
-from albert_tf.cli import flags as cli_flags, recipes
+from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
+from albert_tf.checkpoints.files import folder_of, holds_checkpoint, is_of_run
+from albert_tf.cli import flags as cli_flags, recipes, teacher_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
@@ -76,19 +76,17 @@ def define_flags(**defaults: Any) -> None:
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
         "steps, warm-up and length; for xlarge, a rate of 5e-6, which it was reported "
         "to need. A flag that is given goes before.")
-    flags.DEFINE_string(
-        "teacher", None, "A model that was fine-tuned on the task, in any format that "
-        "--init_checkpoint takes: what it says of each example is learned besides the "
-        "labels (distillation). The same vocabulary, any shape; give fewer layers with "
-        "--config_overrides=num_hidden_layers=4 and the teacher itself as "
-        "--init_checkpoint for the same weights at fewer passes.")
+    teacher_flags.define_flags("A model that was fine-tuned on the task", "labels")
+    flags.adopt_module_key_flags(teacher_flags)
+    flags.DEFINE_bool(
+        "early_exit", False, "run_classifier.py: train a second head, which answers "
+        "after any pass before the last (docs/EARLY_EXIT.md). A sequence can so stop "
+        "once its answer is sure; heads that answer for each piece, or compare "
+        "sequences, cannot stop one by one.")
     flags.DEFINE(
-        cli_flags.Number(upper_bound=1), "teacher_weight", 0.5,
-        "The teacher's share of the loss; with 1 the labels do not count.")
-    flags.DEFINE(
-        cli_flags.Number(lower_bound=0.01, upper_bound=100), "temperature", 2.0, "What the scores of "
-        "--teacher and model are divided by for the teacher's loss: the higher, the "
-        "more unlikely classes count.")
+        cli_flags.Number(upper_bound=1), "exit_weight", 1.0,
+        "What the exits' loss counts in what the encoder learns, beside the last pass' "
+        "1; with 0 the encoder learns as without --early_exit.")
     flags.DEFINE(
         cli_flags.Number(below=1), "albert_dropout_prob", None,
         "Both dropout rates inside ALBERT, in place of the config's.")
@@ -137,8 +135,17 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
     format_of(path)
     if path.endswith(".gz"):
         raise InputError(f"--prediction_file={path}: is not compressed; leave .gz out.")
+    given = {name: FLAGS[name].value for name in (
+        *inputs, "spm_model_file", "vocab_file", "albert_config_file") if FLAGS[name].value}
+    given.update((name, formats.folder_of_model(FLAGS[name].value)) for name in (
+        "init_checkpoint", "teacher") if FLAGS[name].value)
     files.prepare_outputs({"--prediction_file": [path]}, {
-        f"--{name}": [FLAGS[name].value] for name in inputs if FLAGS[name].value})
+        f"--{name}": [found] for name, found in given.items()})
+    folder, name = os.path.split(os.path.realpath(path))
+    if name != "predictions.tsv" and is_of_run(name) and (
+            folder == os.path.realpath(FLAGS.output_dir or "")):
+        raise InputError(f"--prediction_file={path}: a run keeps something else under "
+                         "that name in --output_dir; give another.")
 
 
 def of_text(task: Callable[..., Any], made: FullTokenizer, **options: Any) -> Any:
@@ -206,14 +213,36 @@ def values(*names: str) -> dict[str, Any]:
     return {name: FLAGS[name].value for name in names}
 
 
-def check_work() -> None:
-    """Raises InputError where there is nothing to do."""
+def check_work(exits: bool = False) -> None:
+    """Raises InputError where there is nothing to do, or --early_exit cannot be done;
+    `exits` says whether the task's head could."""
+    _check_early_exit(exits)
     can_export = "export_dir" in FLAGS
     if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict
             or can_export and FLAGS.export_dir):
         raise InputError("nothing to do: give --do_train, --do_eval"
                          + (", --do_predict or --export_dir." if can_export
                             else " or --do_predict."))
+
+
+def _check_early_exit(exits: bool) -> None:
+    if FLAGS.early_exit and not exits:
+        raise InputError(
+            "--early_exit is for run_classifier.py, whose head gives a sequence one "
+            "answer: this task's head answers for each piece or compares sequences, "
+            "none of which can stop by itself; leave it out.")
+    if FLAGS["exit_weight"].present and not FLAGS.early_exit:
+        raise InputError("--exit_weight is for --early_exit: give that, or leave it "
+                         "out.")
+    folder = FLAGS.output_dir or ""
+    kept = model_folder.read(folder) if holds_checkpoint(folder) else None
+    if kept is None or FLAGS.early_exit == kept.get("flags", {}).get("early_exit", False):
+        return
+    raise InputError(
+        f"--early_exit: the model in {folder} has no exit head; train one in another "
+        "--output_dir." if FLAGS.early_exit else
+        f"--noearly_exit: the model in {folder} has an exit head, and answers without "
+        "exits all the same; leave the flag out.")
 
 
 def _check_export_dir() -> None:
@@ -270,12 +299,16 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
     """
     run = cli_flags.run_options(num_train_steps=num_train_steps)
     config = model_config()
+    if FLAGS.early_exit and config.num_hidden_layers < 2:
+        raise InputError("--early_exit needs two passes or more, but the config has "
+                         "num_hidden_layers=1; leave it out.")
     # The shortest sequence there is: of the others' lengths more is known later.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if FLAGS.do_train else {}
     cli_flags.check_memory(config, run, **shortest)
     made = tokenizer(config)
     check_start()
     _check_several_runs()
+    teacher_flags.check()
     _check_export_dir()
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
@@ -289,8 +322,8 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "max_seq_length", "predict_batch_size", "num_workers",
-                 "do_lower_case", "num_seeds", "restart_on_failure", "teacher_weight",
-                 "temperature"))
+                 "do_lower_case", "num_seeds", "restart_on_failure",
+                 *teacher_flags.NUMBERS))
 
 
 def model_config() -> AlbertConfig:

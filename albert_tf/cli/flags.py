@@ -10,7 +10,7 @@ from typing import Any, Optional, Sequence
 from absl import flags, logging
 
 from albert_tf import files, parallel
-from albert_tf.checkpoints import formats, hub
+from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.neutral import Checkpoint
@@ -74,7 +74,7 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
       kept: files to take the first of that is there, where no flag is given.
     """
     if FLAGS.albert_config_file and FLAGS.model or not (
-            FLAGS.albert_config_file or FLAGS.model or kept):
+            FLAGS.albert_config_file or FLAGS.model or kept or initial_model()):
         raise InputError(
             "give either --albert_config_file=FILE or --model=NAME, one of "
             f"{', '.join(NAMED)}.")
@@ -319,6 +319,7 @@ def run_options(**task_options: Any) -> RunOptions:
     if not FLAGS.output_dir:
         raise InputError("--output_dir=FOLDER is needed.")
     use_old_flags()
+    _check_folders()
     if not FLAGS.clip_norm:
         raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be over 0.")
     if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:
@@ -344,12 +345,26 @@ def run_options(**task_options: Any) -> RunOptions:
     return options
 
 
+def _check_folders() -> None:
+    """Refuses to train in the folder of a model that is read: a run writes over what it
+    finds there."""
+    for name, path in (("init_checkpoint", init_checkpoint()),
+                       ("teacher", FLAGS["teacher"].value if "teacher" in FLAGS else "")):
+        if path and FLAGS.do_train and os.path.realpath(
+                formats.folder_of_model(path)) == os.path.realpath(FLAGS.output_dir):
+            raise InputError(
+                f"--output_dir={FLAGS.output_dir} is the folder of --{name}, whose files "
+                "a run would write over; give a new folder"
+                + (", or leave --init_checkpoint out to go on with the run that is "
+                   "there." if name == "init_checkpoint" else "."))
+
+
 def init_checkpoint() -> str:
     """--init_checkpoint, or what stands for it in old command lines; models of a hub
     are fetched once. "" for none."""
     for name in ("init_checkpoint", "albert_hub_module_handle"):
         if name in FLAGS and FLAGS[name].value:
-            FLAGS.init_checkpoint = hub.local(FLAGS[name].value)
+            FLAGS.init_checkpoint = formats.located(FLAGS[name].value)
             return FLAGS.init_checkpoint
     return ""
 

@@ -35,7 +35,11 @@ def check_keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str
                                     **settings.get("vocabulary", {})}}))
     before = read(folder)
     # A run that came to nothing does not tie the folder.
-    if before is not None and holds_checkpoint(folder):
+    if holds_checkpoint(folder):
+        if before is None:
+            raise InputError(
+                f"{folder} holds a model that was not fine-tuned there: give another "
+                f"--output_dir, and --init_checkpoint={folder} to start from it.")
         check_same(folder, before, settings)
     return settings
 

@@ -58,7 +58,7 @@ class Settings:
       restart_on_failure: train what did not learn again, with another seed and a lower
         rate.
       teacher: a model that training learns from too, "" for none (training.distillation,
-        as teacher_weight and temperature).
+        as teacher_weight, temperature and teacher_hidden_weight).
       check_memory: raises InputError where the machine has not got the memory of a
         batch: its size's flag → what it consists of.
     """
@@ -87,6 +87,7 @@ class Settings:
     teacher: str = ""
     teacher_weight: float = 0.5
     temperature: float = 2.0
+    teacher_hidden_weight: float = 0.0
     check_memory: Callable[..., None] = lambda **batches: None
 
     @property
@@ -266,9 +267,10 @@ def _teaching(task: FineTuningTask) -> Optional[distillation.Teaching]:
         return None
     teaching = distillation.Teaching(
         formats.read(settings.teacher, head=head if head in ROOT_HEADS else ""),
-        settings.teacher_weight, settings.temperature)
-    teaching.check(head, width, settings.kept.get("labels", ()),
-                   settings.tokenizer.vocab, settings.max_seq_length)
+        settings.teacher_weight, settings.temperature, settings.teacher_hidden_weight)
+    teaching.check({head: width}, settings.config, settings.max_seq_length,
+                   settings.kept.get("labels", ()))
+    teaching.check_pieces(settings.tokenizer.vocab)
     return teaching
 
 
@@ -373,8 +375,7 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
             num_steps=options.num_train_steps, seed=options.step.random_seed),
         optimizer,
         {**task.kept_options(), "learning_rate": settings.learning_rate,
-         **({"teacher_weight": teaching.weight, "temperature": teaching.temperature}
-            if teaching else {})})
+         **(teaching.settings if teaching else {})})
     metrics: Mapping[str, float] = {}
     # The last evaluation is of the best checkpoint.
     run.sequences_after = sum(tables[split].num_rows for split in {

@@ -53,6 +53,13 @@ class Embeddings(NamedLayer):
         return seeds.dropout(self.layer_norm(output), self.dropout_prob)
 
 
+def attention_bias(mask: tf.Tensor) -> tf.Tensor:
+    """[B, S] → what is added to the scores of attention, float32 [B, 1, 1, S]."""
+    # Two new axes in one slice do not convert to TFLite where sizes are unknown.
+    unmasked = tf.expand_dims(tf.expand_dims(tf.cast(mask, tf.float32), 1), 1)
+    return (1.0 - unmasked) * MASKED_SCORE
+
+
 class ConfiguredModel(tf_keras.Model):
     """A Keras model of a config, which Keras can store and make again; `options` are
     the constructor's further arguments.
@@ -139,17 +146,14 @@ class AlbertModel(ConfiguredModel):
                        else tf.cast(segment_ids, tf.int32))
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
-        # Two new axes in one slice do not convert to TFLite where sizes are unknown.
-        unmasked = tf.expand_dims(tf.expand_dims(
-            tf.cast(mask, embedding_output.dtype), 1), 1)
-        attention_bias = (1.0 - unmasked) * MASKED_SCORE  # [B, 1, 1, S]
         if positions is not None:
             # Position 0 before them, for the pooler.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
         layout = layout_of(mask, computation.skip_padding and not padding_is_read,
                            served=computation.constants is not None)
         outputs = self.encoder(tf.cast(embedding_output, computation.dtype),
-                               attention_bias, seeds, computation, layout, positions)
+                               attention_bias(mask), seeds, computation, layout,
+                               positions)
         first = outputs[-1][:, 0]
         if positions is not None:
             outputs[-1] = outputs[-1][:, 1:]

@@ -245,17 +245,13 @@ class Encoder(NamedLayer):
         """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H], or
         of computation.passes · inner_group_num; the last of them [B, Q, H] with
         positions int [B, Q]."""
-        hidden = layout.unpad(embedding_output)
-        if self.projection is not None:
-            hidden = self.projection(hidden)
+        hidden = self.enter(embedding_output, layout)
         depth, most = computation.passes, self.config.num_hidden_layers
         if depth is not None and not 1 <= depth <= most:
             raise InputError(
                 f"passes is {depth}; the config has {most} layers, so give 1 to that.")
-        layers = [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
-                   self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
-                  for layer in range(most if depth is None else depth)
-                  for inner in range(self.config.inner_group_num)]
+        layers = [pair for layer in range(most if depth is None else depth)
+                  for pair in self._blocks_of(layer)]
         uses = collections.Counter(block.scope for pair in layers for block in pair)
         weights = {
             block.scope: iter(_weights(
@@ -270,6 +266,28 @@ class Encoder(NamedLayer):
                       if computation.recompute else layer(hidden, *own))
             outputs.append(layout.pad(hidden) if read is None else hidden)
         return outputs
+
+    def enter(self, embedding_output, layout: Padded = PADDED):
+        """What the first layer takes: [B, S, E] → [..., H]."""
+        hidden = layout.unpad(embedding_output)
+        return hidden if self.projection is None else self.projection(hidden)
+
+    def one_pass(self, layer: int, hidden, attention_bias, computation: Computation,
+                 layout: Padded = PADDED, positions=None):
+        """A single layer, which drops nothing, by weights computed ahead
+        (computation.constants): [..., H] → [..., H], or [B, Q, H] with positions."""
+        pairs = self._blocks_of(layer)
+        for number, (attention, ffn) in enumerate(pairs, start=1):
+            own = (weight for block in (attention, ffn) for weight in _weights(
+                block, computation.constants, hidden.dtype, 1)[0])
+            hidden = _layer(attention, ffn, attention_bias, DropoutSeeds(None), layout,
+                            positions if number == len(pairs) else None)(hidden, *own)
+        return hidden
+
+    def _blocks_of(self, layer: int) -> list[tuple[AttentionBlock, FeedForwardBlock]]:
+        return [(self.attention[f"{self.config.attention_index(layer)}_{inner}"],
+                 self.ffn[f"{self.config.ffn_index(layer)}_{inner}"])
+                for inner in range(self.config.inner_group_num)]
 
 
 def _weights(block, constants, dtype, uses):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
+from albert_tf.modeling.early_exit import ExitHead
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import (
     AnswerabilityHead, EndHead, MaskedLanguageModelHead, OutputLayer)
@@ -54,11 +55,10 @@ class _EncoderWithHead(ConfiguredModel):
         hidden = tf.cast(outputs["sequence_output"], tf.float32)
         return {**outputs, "sequence_output": hidden}, DropoutSeeds(seed, _HEAD_SEED)
 
-    def _pooled(self, features: Features, *how):
-        """The pooled output alone, and the seeds of the head's dropout."""
+    def _encode_first(self, features: Features, *how):
+        """`_encode` for heads that read of the last layer the pooled output alone."""
         no_positions = tf.convert_to_tensor(features["input_ids"])[:, :0]
-        outputs, seeds = self._encode(features, *how, positions=no_positions)
-        return outputs["pooled_output"], seeds
+        return self._encode(features, *how, positions=no_positions)
 
     def _freeze_pooler(self):
         """For heads that do not see the pooled output: the pooler has no gradient then,
@@ -94,7 +94,8 @@ class AlbertForPreTraining(_EncoderWithHead):
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
         """Features with `masked_lm_positions` int [B, P], as parsed from the records →
-        `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]."""
+        `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]; in training also
+        `sequence_output` [B, P, H], what the first is made of."""
         outputs = self.bert(
             features, training=training, seed=seed, padding_is_read=False,
             positions=features["masked_lm_positions"], computation=computation)
@@ -102,6 +103,7 @@ class AlbertForPreTraining(_EncoderWithHead):
             "mlm_logits": self.predictions(
                 outputs["sequence_output"], self.bert.embeddings.word_embeddings),
             "sentence_order_logits": self.seq_relationship(outputs["pooled_output"]),
+            **_read_by_heads(training, sequence_output=outputs["sequence_output"]),
         }
 
     def freeze_sentence_layers(self) -> None:
@@ -120,23 +122,33 @@ class AlbertForSequenceClassification(_EncoderWithHead):
     >>> model({"input_ids": tf.constant([[2, 45, 7, 3]])})["logits"].shape
     TensorShape([1, 3])
 
-    For regression `num_labels` is 1. `dropout_prob` is that of the pooled output.
+    For regression `num_labels` is 1. `dropout_prob` is that of the pooled output. With
+    `exit_weight` there is an ExitHead of that weight, too.
     """
 
     def __init__(self, config: AlbertConfig, num_labels: int,
-                 dropout_prob: float = 0.1):
+                 dropout_prob: float = 0.1, exit_weight: Optional[float] = None):
         super().__init__(config, "classifier", num_labels=num_labels,
-                         dropout_prob=dropout_prob)
+                         dropout_prob=dropout_prob, exit_weight=exit_weight)
         self.dropout_prob = dropout_prob
         self.output_layer = OutputLayer("", config.hidden_size, num_labels)
+        self.exit_head = None if exit_weight is None else ExitHead(
+            config, num_labels, exit_weight)
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Features → `logits` [B, K]."""
-        pooled, seeds = self._pooled(features, training, seed, computation)
-        pooled = seeds.dropout(pooled, self.dropout_prob)
-        return {"logits": self.output_layer(pooled)}
+        """Features → `logits` [B, K], in training what they are made of,
+        `pooled_output` [B, H], and `exit_logits` [B, passes - 1, K] if there is an exit
+        head."""
+        outputs, seeds = self._encode_first(features, training, seed, computation)
+        pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
+        found = {"logits": self.output_layer(pooled), **_read_by_heads(
+            training, pooled_output=outputs["pooled_output"])}
+        if self.exit_head is not None:
+            found["exit_logits"] = self.exit_head.of_passes(
+                outputs["encoder_outputs"], seeds, self.dropout_prob)
+        return found
 
 
 class AlbertForMultipleChoice(_EncoderWithHead):
@@ -159,7 +171,8 @@ class AlbertForMultipleChoice(_EncoderWithHead):
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Features, all [B, C, S] → `logits` [B, C]."""
+        """Features, all [B, C, S] → `logits` [B, C], and in training `pooled_output`
+        [B, C, H]."""
         ids = features["input_ids"]
         choices, length = tf.unstack(tf.shape(ids))[1:]
         flat = {}
@@ -174,11 +187,13 @@ class AlbertForMultipleChoice(_EncoderWithHead):
             seed = given_or_drawn(seed)
             # The number of a part's first row counts sequences here.
             seed = seed * tf.stack([1, 1, choices])[:seed.shape[0]]
-        pooled, seeds = self._pooled(flat, training, seed, computation)
-        pooled = seeds.dropout(pooled, self.dropout_prob)
+        outputs, seeds = self._encode_first(flat, training, seed, computation)
+        pooled = seeds.dropout(outputs["pooled_output"], self.dropout_prob)
         logits = tf.reshape(self.output_layer(pooled), [-1, choices])
         logits.set_shape(ids.shape[:2])
-        return {"logits": logits}
+        hidden = outputs["pooled_output"]
+        return {"logits": logits, **_read_by_heads(training, pooled_output=tf.reshape(
+            hidden, [-1, choices, hidden.shape[-1]]))}
 
 
 class AlbertForTokenClassification(_EncoderWithHead):
@@ -203,12 +218,14 @@ class AlbertForTokenClassification(_EncoderWithHead):
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Features → `logits` [B, S, K]; those of padding mean nothing."""
+        """Features → `logits` [B, S, K], and in training `sequence_output` [B, S, H];
+        those of padding mean nothing."""
         outputs, seeds = self._encode(features, training, seed, computation)
         hidden = seeds.dropout(outputs["sequence_output"], self.dropout_prob)
         logits = _of_positions(self.output_layer, hidden)
         logits.set_shape([*hidden.shape[:2], self.num_labels])
-        return {"logits": logits}
+        return {"logits": logits, **_read_by_heads(
+            training, sequence_output=outputs["sequence_output"])}
 
 
 class AlbertForSpans(_EncoderWithHead):
@@ -234,8 +251,9 @@ class AlbertForSpans(_EncoderWithHead):
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """In training `start_logits`, `end_logits` [B, S], not normalized; else
-        `start_log_probs`, `end_log_probs` [B, S]. Masked padding is at -1e30."""
+        """In training `start_logits`, `end_logits` [B, S], not normalized, and
+        `sequence_output`; else `start_log_probs`, `end_log_probs` [B, S]. Masked padding
+        is at -1e30."""
         hidden = self._encode(
             features, training, seed, computation,
             padding_is_read=not self.mask_padding)[0]["sequence_output"]
@@ -249,7 +267,8 @@ class AlbertForSpans(_EncoderWithHead):
             logits = tf.where(there, logits, -IMPOSSIBLE_SCORE)
         start, end = tf.unstack(logits, axis=-1)
         if training:
-            return {"start_logits": start, "end_logits": end}
+            return {"start_logits": start, "end_logits": end,
+                    **_read_by_heads(training, sequence_output=hidden)}
         return {"start_log_probs": tf.nn.log_softmax(start),
                 "end_log_probs": tf.nn.log_softmax(end)}
 
@@ -295,7 +314,7 @@ class AlbertForConditionalSpans(_EncoderWithHead):
 
         Returns:
           `cls_logits` [B], higher where the question has no answer, and in training
-          `start_log_probs`, `end_log_probs` [B, S]; else `start_top_log_probs`,
+          `start_log_probs`, `end_log_probs` [B, S], `sequence_output` [B, S, H]; else `start_top_log_probs`,
           `start_top_index` [B, k] with the likeliest start first, and
           `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends of the first
           start first. Where fewer than k or m positions are possible, impossible ones
@@ -315,6 +334,7 @@ class AlbertForConditionalSpans(_EncoderWithHead):
         if training:
             starts = tf.reshape(features["start_positions"], [-1, 1])
             return {"start_log_probs": start_log_probs, "cls_logits": cls_logits,
+                    **_read_by_heads(training, sequence_output=hidden),
                     "end_log_probs": self._end_log_probs(hidden, p_mask, starts)[:, 0]}
         start_top, start_index = tf.math.top_k(start_log_probs, self.start_n_top)
         end_top, end_index = tf.math.top_k(
@@ -343,7 +363,7 @@ class AlbertWithHeads(_EncoderWithHead):
 
     Args:
       heads: masked_lm, sentence_order, classification, multiple_choice,
-        token_classification, spans → the width of their outputs.
+        token_classification, spans, early_exit → the width of their outputs.
       mask_padding: as for AlbertForSpans.
       dropout_prob: of what the heads of tasks get, in training.
     """
@@ -357,10 +377,12 @@ class AlbertWithHeads(_EncoderWithHead):
         self.mask_padding, self.dropout_prob = mask_padding, dropout_prob
         self.predictions = (
             MaskedLanguageModelHead(config) if "masked_lm" in heads else None)
+        self.exit_head = (ExitHead(config, heads["early_exit"])
+                          if "early_exit" in heads else None)
         scopes = {"sentence_order": "cls/seq_relationship", "spans": "cls/squad"}
         self.output_layers = {
             head: OutputLayer(scopes.get(head, ""), config.hidden_size, width)
-            for head, width in heads.items() if head != "masked_lm"}
+            for head, width in heads.items() if head not in ("masked_lm", "early_exit")}
 
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
@@ -373,7 +395,7 @@ class AlbertWithHeads(_EncoderWithHead):
           multiple choice [B, C, S, H] and [B, C, H]; and of the heads `mlm_logits`
           [B, P, V], `sentence_order_logits` [B, 2], `logits` [B, K], [B, C] or
           [B, S, K], `start_logits`, `end_logits`, `start_log_probs`, `end_log_probs`
-          [B, S].
+          [B, S]; with an exit head `exit_logits` [B, passes - 1, K].
         """
         ids = tf.convert_to_tensor(features["input_ids"])
         features = {**features, "input_ids": ids}
@@ -395,6 +417,9 @@ class AlbertWithHeads(_EncoderWithHead):
             found["mlm_logits"] = self.predictions(
                 hidden if positions is None else at_positions(hidden, positions),
                 self.bert.embeddings.word_embeddings)
+        if self.exit_head is not None:
+            found["exit_logits"] = self.exit_head.of_passes(
+                outputs["encoder_outputs"], seeds, self.dropout_prob)
         for head, layer in self.output_layers.items():
             if head == "sentence_order":
                 found["sentence_order_logits"] = layer(outputs["pooled_output"])
@@ -432,6 +457,12 @@ def _of_positions(layer, hidden):
 def _possible(scores, p_mask):
     """Scores with those of impossible positions sunk."""
     return scores * (1.0 - p_mask) - IMPOSSIBLE_SCORE * p_mask
+
+
+def _read_by_heads(training: bool, **hidden: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Hidden states that a student may learn of its teacher."""
+    return {name: tf.cast(value, tf.float32) for name, value in hidden.items()
+            if training}
 
 
 def _extend(hidden, p_mask, length: int):

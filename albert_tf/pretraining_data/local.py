@@ -22,7 +22,6 @@ import time
 from typing import Any, Sequence
 
 import numpy as np
-from absl import logging
 
 from albert_tf import files, parallel
 from albert_tf.errors import InputError, Interruption
@@ -190,25 +189,13 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     encoder = PieceEncoder(tokenizer, options.word_start)
     check_room(options, encoder, text_bytes, folder.path)
     worker = Worker(options, encoder, folder)
-    with folder.claimed(_settings(options, tokenizer),
-                        state_of(options.input_files)) as resumed:
-        if resumed:
-            logging.info("Resuming the unfinished run in %s.", folder.path)
-        try:
-            with parallel.WorkerPool(worker, workers) as pool:
-                summary = _make(worker, pool, spans, sizes)
-            _publish(options, folder, summary_files(summary, options, picture))
-        except BaseException as error:
-            # With the text or flags mended nothing in the folder would fit.
-            wrong = (isinstance(error, InputError)
-                     and not isinstance(error, Interruption))
-            if wrong or folder.is_empty():
-                files.remove_folder(folder.path)
-            else:
-                logging.info("What is finished stays in %s; the same command resumes "
-                             "it.", folder.path)
-            raise
-        files.remove_folder(folder.path)
+    with folder.used(_settings(options, tokenizer), state_of(options.input_files),
+                     # With the text or flags mended nothing in the folder would fit.
+                     keeps=lambda error: not isinstance(error, InputError)
+                     or isinstance(error, Interruption)):
+        with parallel.WorkerPool(worker, workers) as pool:
+            summary = _make(worker, pool, spans, sizes)
+        _publish(options, folder, summary_files(summary, options, picture))
     report(options, summary, time.monotonic() - begin)
     return summary
 

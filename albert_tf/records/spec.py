@@ -285,13 +285,17 @@ def pretraining_spec(
 
 
 def classification_spec(
-        num_labels: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
+        num_labels: int, vocab_size: int, type_vocab_size: int = 2,
+        marked: bool = False) -> FeatureSpec:
     """One sequence [None], one label [1], 0 where unknown (the release's classifier).
-    With one label it is a regression, whose label is a float."""
+    With one label it is a regression, whose label is a float. `marked` examples have
+    `labelled` [1], 0 or 1, too."""
     label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,
                      limited_by="num_labels"))
-    return FeatureSpec((*_inputs((None,), "", vocab_size, type_vocab_size), label))
+    mark = Feature("labelled", "int64", (1,), limit=2)
+    return FeatureSpec((*_inputs((None,), "", vocab_size, type_vocab_size), label,
+                        *[mark] * marked))
 
 
 def choice_spec(

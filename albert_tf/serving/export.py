@@ -5,7 +5,8 @@ products, query, key and value side by side) is computed here, once.
 
 Where the text's way to ids is given (`text_tasks`), the signature `serving_default`
 takes strings, `tokenize` gives what becomes of them, and `ids` takes that; without it
-`serving_default` takes ids.
+`serving_default` takes ids. Of a classifier with exits `early_exit` and `early_exit_ids`
+take a threshold besides.
 """
 
 import json
@@ -25,9 +26,9 @@ from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import vectors
+from albert_tf.serving import early_exit, vectors
 from albert_tf.serving.server import (
-    IDS_SIGNATURE, LABELS_FILE, SIGNATURE, TOKENIZE_SIGNATURE)
+    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE, TOKENIZE_SIGNATURE)
 from albert_tf.serving.text_tasks import TextTask
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
@@ -61,8 +62,13 @@ def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[s
             found["probabilities"] = tf.nn.softmax(found["logits"])
         return found
 
+    def exits(features, computation, exit_threshold):
+        return early_exit.answers(
+            model, model.output_layer, features, exit_threshold, computation)
+
+    # A number has no probability.
     _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, text,
-            head)
+            head, exits=exits if labels and getattr(model, "exit_head", None) else None)
 
 
 def export_tagger(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
@@ -129,8 +135,10 @@ def model_of(loaded: Loaded, head: str) -> tf_keras.Model:
     config, count = loaded.config, loaded.heads.get(head, 0)
     if head == "conditional_spans":
         return loaded.model
+    exits = 1.0 if "early_exit" in loaded.heads else None
     model = {
-        "classification": lambda: models.AlbertForSequenceClassification(config, count),
+        "classification": lambda: models.AlbertForSequenceClassification(
+            config, count, exit_weight=exits),
         "token_classification": lambda: models.AlbertForTokenClassification(
             config, count),
         "multiple_choice": lambda: models.AlbertForMultipleChoice(config),
@@ -146,32 +154,43 @@ def model_of(loaded: Loaded, head: str) -> tf_keras.Model:
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             inputs: Sequence[str], export_dir: str, dtype: str,
             assets: Mapping[str, Sequence[str]], text: Optional[TextTask] = None,
-            head: str = "", rank: int = 2) -> None:
+            head: str = "", rank: int = 2,
+            exits: Optional[Callable[..., Outputs]] = None) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
     constants = _constants(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
-    # The names of the specs become those of the signature's inputs.
-    @tf.function(autograph=False, input_signature=[{
-        name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}])
-    def serve(features):
-        return outputs(features, computation)
-
-    functions = {SIGNATURE: serve}
     module = tf.Module()
-    module.serve = serve
+    specs = {name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}
+    functions, read = {}, set()
+
+    def add(outputs, signature, of_ids, **more):
+        """Signatures of a function that takes `more` besides; the names of the specs
+        become those of the signature's inputs."""
+        def of(features, given):
+            return outputs(features, computation, **{name: given[name] for name in more})
+
+        @tf.function(autograph=False, input_signature=[{**specs, **more}])
+        def serve(given):
+            return of({name: given[name] for name in specs}, given)
+
+        functions[signature if text is None else of_ids] = serve
+        if text is not None:
+            functions[signature] = _answer_function(text, of, more)
+        read.update(map(id, serve.get_concrete_function().graph.variables))
+
+    add(outputs, SIGNATURE, IDS_SIGNATURE)
+    if exits:
+        add(exits, EXIT_SIGNATURE, EXIT_IDS_SIGNATURE, **{
+            EXIT_INPUT: tf.TensorSpec([], tf.float32, name=EXIT_INPUT)})
     if text is not None:
-        tokenize, answer = _text_functions(text, lambda features: outputs(
-            features, computation))
         module.ops = text.ops
-        module.tokenize, module.answer = tokenize, answer
-        functions = {SIGNATURE: answer, IDS_SIGNATURE: serve,
-                     TOKENIZE_SIGNATURE: tokenize}
+        functions[TOKENIZE_SIGNATURE] = _tokenize_function(text)
+    module.functions = functions
     # Variables and not the model: Keras would store a function for each layer, which
     # takes many times as long to write and to load. Only those that the function
     # reads: a kernel that has a copy to serve with does not go into the file.
-    read = {id(tensor) for tensor in serve.get_concrete_function().graph.variables}
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
@@ -199,26 +218,36 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
                  "ids, as there is no vocabulary")
 
 
-def _text_functions(text: TextTask, outputs: Callable[[Outputs], Outputs]
-                    ) -> tuple[tf.types.experimental.GenericFunction, ...]:
-    """strings → the model's inputs, and strings → answers."""
-    spec = [{name: tf.TensorSpec([None] * axes, tf.string, name=name)
-             for name, axes in text.inputs.items()}]
+def _strings(text: TextTask) -> dict[str, tf.TensorSpec]:
+    return {name: tf.TensorSpec([None] * axes, tf.string, name=name)
+            for name, axes in text.inputs.items()}
 
-    @tf.function(autograph=False, input_signature=spec)
+
+def _tokenize_function(text: TextTask) -> tf.types.experimental.GenericFunction:
+    """strings → the model's inputs."""
+    @tf.function(autograph=False, input_signature=[_strings(text)])
     def tokenize(inputs):
         with tf.device("CPU:0"):
             return text.tokenized(inputs)
 
-    @tf.function(autograph=False, input_signature=spec)
-    def answer(inputs):
-        with tf.device("CPU:0"):
-            features, context = text.prepared(inputs)
-        found = outputs(features)
-        with tf.device("CPU:0"):
-            return text.answers(inputs, context, found)
+    return tokenize
 
-    return tokenize, answer
+
+def _answer_function(text: TextTask, outputs: Callable[[Outputs, Outputs], Outputs],
+                     more: Mapping[str, tf.TensorSpec]
+                     ) -> tf.types.experimental.GenericFunction:
+    """strings and `more` → answers; `outputs` takes features and inputs."""
+    @tf.function(autograph=False, input_signature=[{**_strings(text), **more}])
+    def answer(inputs):
+        texts = {name: inputs[name] for name in text.inputs}
+        with tf.device("CPU:0"):
+            features, context = text.prepared(texts)
+        found = outputs(features, inputs)
+        with tf.device("CPU:0"):
+            return {**text.answers(texts, context, found),
+                    **{name: found[name] for name in ("passes",) if name in found}}
+
+    return answer
 
 
 def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:

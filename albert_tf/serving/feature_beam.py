@@ -40,7 +40,7 @@ def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
         def load_model(self):
             from albert_tf.serving import features
 
-            return features.load(job.model, job.options)
+            return features.load(job.model, job.options, job.vocabulary)
 
         def run_inference(self, batch, model, inference_args=None
                           ) -> Iterator[base.PredictionResult]:

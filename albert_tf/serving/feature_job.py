@@ -16,7 +16,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.checkpoints.neutral import Checkpoint, Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.progress import Progress
 from albert_tf.serving import feature_files, text_inputs
@@ -54,6 +54,7 @@ class Job:
       options: filled in.
       format: one of feature_files.FORMATS.
       text_bytes: of the numbers of a text, of each of its pieces if they are wanted.
+      vocabulary: for a model whose folder has none.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Job:
     folder: WorkFolder
     format: str
     text_bytes: int
+    vocabulary: Optional[Vocabulary] = None
     unit_texts: int = 1024
 
     @property
@@ -127,11 +129,12 @@ def tasks_of(paths: Sequence[str]) -> list[Task]:
     return [(number, tuple(group)) for number, group in enumerate(found)]
 
 
-def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024
-           ) -> Iterator[Row]:
+def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
+           vocabulary: Optional[Vocabulary] = None) -> Iterator[Row]:
     """The rows of texts as they come, `held` of which wait for each other at most."""
-    job = _job(model, options, WorkFolder(""), ".jsonl", formats.read(model))
-    job = dataclasses.replace(job, unit_texts=held)
+    job = _job(model, options, WorkFolder(""), ".jsonl",
+               formats.read(model, vocabulary=vocabulary))
+    job = dataclasses.replace(job, unit_texts=held, vocabulary=vocabulary)
     extractor = None
     for unit in job.units((0, tuple(paths))):
         extractor = extractor or _extractor(job)
@@ -141,8 +144,8 @@ def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024
 def _job(model: str, options: Options, folder: WorkFolder, format: str,
          checkpoint: Checkpoint) -> Job:
     if checkpoint.vocabulary is None:
-        raise InputError(f"--model={model}: its folder holds no vocabulary: copy it "
-                         "there (a file NAME.model of SentencePiece, or vocab.txt).")
+        raise InputError(f"--model={model}: its folder holds no vocabulary; give "
+                         "--spm_model_file or --vocab_file.")
     options = options.of(checkpoint)
     vectors = 1 if PIECES in options.pooling else len(options.pooling)
     return Job(model, options, folder, format, unit_texts=Job.unit_texts,
@@ -153,12 +156,13 @@ def _job(model: str, options: Options, folder: WorkFolder, format: str,
 def _extractor(job: Job):
     from albert_tf.serving import features  # With TensorFlow.
 
-    return features.load(job.model, job.options)
+    return features.load(job.model, job.options, job.vocabulary)
 
 
 def extract(model: str, input_files: Sequence[str], output_file: str,
             options: Options = Options(), *, work_dir: Optional[str] = None,
             runner: str = "", runner_options: Sequence[str] = (),
+            vocabulary: Optional[Vocabulary] = None,
             unit_texts: int = Job.unit_texts) -> None:
     """Writes the vectors of the texts in files, or goes on with a run that was stopped.
 
@@ -173,6 +177,7 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
         ".unfinished"; with a `runner` all workers must reach it.
       runner, runner_options: of Apache Beam (beam_runner.pipeline); by default this
         process does the work.
+      vocabulary: for a model whose folder has none.
       unit_texts: in a unit at most.
     """
     typed = text_inputs.STANDARD_INPUT in input_files
@@ -191,9 +196,9 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
                          "name, or remove it.")
     if not files.is_remote(output_file):
         files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
-    checkpoint = formats.read(model)
+    checkpoint = formats.read(model, vocabulary=vocabulary)
     job = _job(model, options, folder, kind.end, checkpoint)
-    job = dataclasses.replace(job, unit_texts=unit_texts)
+    job = dataclasses.replace(job, unit_texts=unit_texts, vocabulary=vocabulary)
     tasks = tasks_of(input_files)
     if runner:
         from albert_tf.serving import feature_beam
@@ -202,23 +207,12 @@ def extract(model: str, input_files: Sequence[str], output_file: str,
     names, texts = ([], None) if typed else _scan(job, tasks)
     state = [os.urandom(8).hex()] if typed else state_of(
         [*sources, *_files_of(checkpoint)])
-    with folder.claimed(_settings(job), state) as resumed:
-        if resumed:
-            logging.info("Resuming the unfinished run in %s.", folder.path)
-        try:
-            if runner:
-                run(job)
-            else:
-                names = _compute(job, tasks, texts)
-            _join(job, names, output_file)
-        except BaseException:
-            if folder.is_empty() or typed:
-                files.remove_folder(folder.path)
-            else:
-                logging.info("What is finished stays in %s; the same command resumes "
-                             "it.", folder.path)
-            raise
-        files.remove_folder(folder.path)
+    with folder.used(_settings(job), state, keeps=lambda error: not typed):
+        if runner:
+            run(job)
+        else:
+            names = _compute(job, tasks, texts)
+        _join(job, names, output_file)
 
 
 def _settings(job: Job) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The vectors of texts: pooled, means, of each piece, after any pass."""
 
 import dataclasses
-from typing import Sequence
+from typing import Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints.load import Loaded
+from albert_tf.checkpoints.neutral import Vocabulary
 from albert_tf.checkpoints.sentence_transformers import POOLED
 from albert_tf.errors import InputError
 from albert_tf.serving import predict, vectors
@@ -17,9 +18,10 @@ from albert_tf.serving.text_inputs import Input
 _VECTORS = "piece_vectors"
 
 
-def load(model: str, options: Options) -> "Features":
+def load(model: str, options: Options, vocabulary: Optional[Vocabulary] = None
+         ) -> "Features":
     """Of the model in a folder; `options` are filled in (Options.of)."""
-    loaded = predict.load(model)
+    loaded = predict.load(model, vocabulary=vocabulary)
     if loaded.engine is not None:
         raise InputError(f"{model}: is an export, which computes one task alone; give the "
                          "model that it was made from.")

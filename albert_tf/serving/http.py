@@ -143,12 +143,13 @@ class Service:
     """The handlers of one model; `app` is theirs, of aiohttp."""
 
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
-                 task: str = ""):
+                 task: str = "", exit_threshold: Optional[float] = None):
         from aiohttp import web
 
         if task:
             model.head(task)
         self.model, self.name, self.limits, self.task = model, name, limits, task
+        self.exit_threshold = exit_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
         self.stopping, self.open = False, 0
         self._replies: dict[int, int] = {}
@@ -293,9 +294,9 @@ class Service:
         if len(given) > self.limits.instances:
             raise Refused(413, f"there are {len(given)} inputs; this server takes "
                           f"{self.limits.instances} at once.")
-        task, top_k = self._options(body, request)
+        options = self._options(body, request)
         loop = asyncio.get_running_loop()
-        requests = await loop.run_in_executor(None, self._requests, given, task, top_k)
+        requests = await loop.run_in_executor(None, self._requests, given, *options)
         # What was taken before is answered, also when the server is stopped meanwhile.
         found = await self.batcher.answer(requests)
         if verb == "predict":
@@ -309,14 +310,24 @@ class Service:
             [names[i] if names else str(i), value]
             for i, value in enumerate(answer["probabilities"])] for answer in found]})
 
-    def _options(self, body: dict[str, Any], request) -> tuple[str, int]:
+    def _options(self, body: dict[str, Any], request
+                 ) -> tuple[str, int, Optional[float]]:
+        """Task, top_k and exit_threshold."""
         task = body.get("signature_name", "")
         if task in ("", "serving_default"):
             task = self.task
         top_k = request.query.get("top_k", "5")
         if not top_k.isdecimal():
             raise Refused(400, f"top_k is {top_k!r}; give a whole number.")
-        return task, int(top_k)
+        threshold = request.query.get("exit_threshold")
+        if threshold is None:
+            return task, int(top_k), self.exit_threshold if task in (
+                "", "classify") else None
+        try:
+            return task, int(top_k), float(threshold)
+        except ValueError:
+            raise Refused(400, f"exit_threshold is {threshold!r}; give a probability, "
+                          "0 to 1.") from None
 
     def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:
         """The inputs of a body, a row each."""
@@ -342,7 +353,10 @@ class Service:
             raise Refused(400, f"{present[0]} must be a list of one text or more.")
         return given
 
-    def _requests(self, given: Sequence[Any], task: str, top_k: int) -> list[Request]:
+    def _requests(self, given: Sequence[Any], task: str, top_k: int,
+                  exit_threshold: Optional[float]) -> list[Request]:
+        if exit_threshold is not None:
+            self.model.check_exits(exit_threshold, task)
         found = []
         for i, each in enumerate(given):
             texts = [text for value in (
@@ -356,7 +370,7 @@ class Service:
             try:
                 if isinstance(each, list):
                     raise InputError("it is a list, not a text or an object.")
-                found.append(self.model.request(each, task, top_k))
+                found.append(self.model.request(each, task, top_k, exit_threshold))
             except InputError as error:
                 raise InputError(f"input {i + 1}: {error}") from error
         return found

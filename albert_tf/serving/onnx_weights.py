@@ -16,7 +16,7 @@ _LEAST = 8
 def stored_as(model: Any, precision: str) -> Any:
     """An onnx.ModelProto whose matrices are stored in a precision.
 
-    float16: read as float32. int8: a number is a whole number times the scale of its
+    float16, bfloat16: 16 bits, read as float32. int8: a number is a whole number times the scale of its
     column (of embeddings: of its row); products are of integers, their other factor
     being quantized by its least and greatest number as it comes.
     """
@@ -26,6 +26,7 @@ def stored_as(model: Any, precision: str) -> Any:
     if precision != "float32":
         graph.each_use({}, _as_float16)
     graph.share_transposed()
+    graph.keep_ranks()
     graph.write()
     return model
 
@@ -87,6 +88,16 @@ class _Graph:
         del self.proto.node[:]
         self.proto.node.extend(nodes)
 
+    def keep_ranks(self) -> None:
+        """Unsqueeze by no axis, which the converter writes, is nothing to ONNX Runtime,
+        and one axis more to OpenVINO: it becomes Identity."""
+        for node in self.proto.node:
+            if node.op_type == "Unsqueeze":
+                axes = self.stored.get(node.input[1])
+                if axes is not None and not axes.size:
+                    node.op_type = "Identity"
+                    del node.input[1:]
+
     def _drop_unread(self) -> None:
         read = {name for node in self.proto.node for name in node.input}
         self.stored = {name: value for name, value in self.stored.items()
@@ -100,7 +111,6 @@ class _Graph:
         self.proto.initializer.extend(
             numpy_helper.from_array(np.ascontiguousarray(value), name)
             for name, value in self.stored.items())
-
 
     def _number(self) -> None:
         """Names by number, but for inputs and outputs: the converter's depend on what

@@ -1,19 +1,22 @@
-"""A task of a model as one small file that other engines compute: ONNX, TFLite.
+"""A task of a model as one small file that other engines compute.
 
     Head.outputs ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
                     weight once └► TensorFlow's converter ────────────► model.tflite
+
+ONNX Runtime and OpenVINO read the one, TFLite (LiteRT) the other.
 
 Beside it lie config, labels, vocabulary and `portable.json`, which is all that
 `albert_tf.load` needs to answer with it: texts become ids in Python, ids become scores
 in the engine.
 """
 
+import abc
 import contextlib
 import importlib
 import os
 import threading
 import warnings
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,15 +24,38 @@ import tensorflow as tf
 from albert_tf import files
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.neutral import Report, Vocabulary
+from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights
 from albert_tf.serving.server import LABELS_FILE, TOKENIZER_FILE
 
-# Format → the file that holds the graph.
-FILES = {"onnx": "model.onnx", "tflite": "model.tflite"}
-PRECISIONS = ("float32", "float16", "int8")
+
+class Form(NamedTuple):
+    """A format of exports.
+
+    Attributes:
+      file: that holds the graph.
+      precisions: of its weights. bfloat16 is stored in 16 bits of float16, which are
+        more exact, and computed in bfloat16.
+      writers, readers: the packages that write it and that answer with it.
+    """
+
+    file: str
+    precisions: tuple[str, ...]
+    writers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+
+
+_CONVERTER = ("tf2onnx", "onnx")
+FORMS = {
+    "onnx": Form("model.onnx", ("float32", "float16", "int8"), _CONVERTER,
+                 ("onnxruntime",)),
+    "openvino": Form("model.onnx", ("float32", "float16", "bfloat16"), _CONVERTER,
+                     ("openvino",)),
+    "tflite": Form("model.tflite", ("float32", "float16", "int8"))}
+PRECISIONS = ("float32", "float16", "bfloat16", "int8")
 _SETTINGS = "portable.json"
 _OPSET = 18
 _Arrays = Mapping[str, np.ndarray]
@@ -44,9 +70,9 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
         export(albert_tf.load("runs/sst-2"), "classify", "sst-2_int8", "onnx", "int8")
 
     Args:
-      form: one of FILES.
-      precision: of the weights; float16 is computed in float32 on most processors, int8
-        in integers, with activations quantized as they come.
+      form: one of FORMS.
+      precision: one of the form's; float16 is computed in float32 on most processors,
+        int8 in integers, with activations quantized as they come.
     """
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
@@ -54,14 +80,15 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
     if head.engine is not None:
         raise InputError(f"{loaded.report.source}: is an export already; give the model "
                          "that it was made from.")
-    needed(form, writing=True)
+    check(form, precision)
     head = type(head)(loaded)  # One of its own, which computes otherwise.
     head.computation = Computation(constants=_constants(head.bert))
-    content = {"onnx": _onnx, "tflite": _tflite}[form](head, precision)
+    content = {"model.onnx": _onnx, "model.tflite": _tflite}[FORMS[form].file](
+        head, precision)
     tokenizer = loaded.tokenizer
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
-        files.write(os.path.join(staged, FILES[form]), content)
+        files.write(os.path.join(staged, FORMS[form].file), content)
         files.write_json(os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
         if loaded.labels:
             files.write(os.path.join(staged, LABELS_FILE), "".join(
@@ -76,6 +103,16 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
             "format": form, "precision": precision, "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),
             "threshold": loaded.threshold})
+
+
+def check(form: str, precision: str) -> None:
+    """Raises InputError where a format has no such precision, or cannot be written."""
+    if precision not in FORMS[form].precisions:
+        others = [name for name, other in FORMS.items() if precision in other.precisions]
+        raise InputError(f"--precision={precision} is for --format="
+                         f"{' and '.join(others)}; for {form} give one of "
+                         f"{', '.join(FORMS[form].precisions)}.")
+    needed(form, FORMS[form].writers)
 
 
 def _constants(bert) -> dict[str, Any]:
@@ -141,7 +178,7 @@ def _folder(path: str) -> str:
     return os.path.dirname(path) or "." if path.endswith((".onnx", ".tflite")) else path
 
 
-def read(path: str) -> dict[str, Any]:
+def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
     """The values of a serving.predict.Model that answers by the engine."""
     folder = _folder(path)
     where = os.path.join(folder, _SETTINGS)
@@ -149,14 +186,15 @@ def read(path: str) -> dict[str, Any]:
     form = kept.get("format")
     types = {"task": str, "precision": str, "heads": dict, "settings": dict,
              "threshold": (int, float)}
-    if form not in FILES or not all(
+    if form not in FORMS or not all(
             isinstance(kept.get(name), kind) for name, kind in types.items()):
         raise InputError(f"{where}: does not say what export_model.py writes there; "
                          "export the model again.")
+    check_settings(kept["settings"], where)
     config = AlbertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
-    vocabulary = tokenizer_files.find(folder)
+    vocabulary = vocabulary or tokenizer_files.find(folder)
     labels = os.path.join(folder, LABELS_FILE)
-    needed(form)
+    needed(form, FORMS[form].readers)
     return {
         "format": form, "config": config, "model": None,
         "tokenizer": vocabulary and tokenizer_files.check(
@@ -165,18 +203,19 @@ def read(path: str) -> dict[str, Any]:
             files.exists(labels)) else (),
         "report": Report(folder), "heads": kept["heads"], "settings": kept["settings"],
         "threshold": float(kept["threshold"]),
-        "engine": _ENGINES[form](os.path.join(folder, FILES[form]), kept["task"])}
+        "engine": _ENGINES[form](os.path.join(folder, FORMS[form].file), kept["task"],
+                                 kept["precision"])}
 
 
-class Engine:
+class Engine(abc.ABC):
     """A graph that is loaded once and asked often; threads may share one.
 
     Attributes:
       task: what the graph does.
     """
 
-    def __init__(self, path: str, task: str):
-        self.task, self._path = task, path
+    def __init__(self, path: str, task: str, precision: str):
+        self.task, self._path, self._precision = task, path, precision
         if not files.exists(path):
             raise InputError(f"{path}: is not there; export the model again.")
         try:
@@ -195,11 +234,13 @@ class Engine:
                 f"{self._path}: cannot take these inputs, such as an id that is not in "
                 f"the vocabulary: {_first_line(error)}") from error
 
+    @abc.abstractmethod
     def _load(self, path: str) -> None:
-        raise NotImplementedError
+        ...
 
+    @abc.abstractmethod
     def _run(self, batch: _Arrays) -> dict[str, np.ndarray]:
-        raise NotImplementedError
+        ...
 
 
 class _Onnx(Engine):
@@ -219,6 +260,25 @@ class _Onnx(Engine):
         return dict(zip(self._outputs, found))
 
 
+class _OpenVino(Engine):
+    def _load(self, path):
+        import openvino
+
+        # By default it computes in bfloat16 wherever the processor can.
+        self._model = openvino.Core().compile_model(path, "CPU", {
+            "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT":
+                "bf16" if self._precision == "bfloat16" else "f32"})
+        self._inputs = [each.any_name for each in self._model.inputs]
+        self._outputs = [each.any_name for each in self._model.outputs]
+        self._local = threading.local()  # A request holds one batch.
+
+    def _run(self, batch):
+        if not hasattr(self._local, "request"):
+            self._local.request = self._model.create_infer_request()
+        found = self._local.request.infer({name: batch[name] for name in self._inputs})
+        return {name: np.array(found[name]) for name in self._outputs}
+
+
 class _TfLite(Engine):
     def _load(self, path):
         self._interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
@@ -232,14 +292,12 @@ class _TfLite(Engine):
             return {name: np.array(value) for name, value in found.items()}
 
 
-_ENGINES = {"onnx": _Onnx, "tflite": _TfLite}
+_ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
-def needed(form: str, writing: bool = False) -> None:
+def needed(form: str, packages: Sequence[str]) -> None:
     """Raises InputError where a package is missing that a format needs."""
-    modules = {"onnx": ("tf2onnx", "onnx") if writing else ("onnxruntime",),
-               "tflite": ()}
-    for name in modules[form]:
+    for name in packages:
         try:
             importlib.import_module(name)
         except ImportError as error:

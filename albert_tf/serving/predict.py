@@ -17,13 +17,15 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.checkpoints import formats, load as loading
+from albert_tf.checkpoints.neutral import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.finetuning.tasks import race, squad, tagging, tagging_scoring
 from albert_tf.finetuning.tasks.squad_dataset import SquadExample
 from albert_tf.finetuning.tasks.tagging_readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
-from albert_tf.serving import portable, text_inputs, vectors
+from albert_tf.serving import early_exit, portable, text_inputs, vectors
+from albert_tf.serving.server import EXIT_INPUT, check_threshold
 from albert_tf.serving.text_tasks import ORDER_LABELS
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -53,11 +55,13 @@ class Head:
 
     Attributes:
       names: of the inputs, those in `optional` last.
+      types: of the model's inputs, where they are not int32.
     """
 
     names: tuple[str, ...] = ("text", "text_pair")
     optional: tuple[str, ...] = ("text_pair",)
     padding: Mapping[str, int] = {}
+    types: Mapping[str, type] = {}
     computation = COMPUTATION
 
     def __init__(self, loaded: "Model"):
@@ -102,7 +106,8 @@ class Head:
         # Sizes are unknown, so that no length is traced anew.
         return tf.function(self.outputs, autograph=False, reduce_retracing=True,
                            input_signature=[{
-                               name: tf.TensorSpec([None, None], tf.int32, name=name)
+                               name: tf.TensorSpec(
+                                   [None, None], self.types.get(name, np.int32), name)
                                for name in self.inputs}])
 
     inputs: tuple[str, ...] = ("input_ids", "input_mask", "segment_ids")
@@ -130,6 +135,23 @@ class Classes(Head):
         if len(outputs["logits"]) == 1:
             return {"score": float(outputs["logits"][0])}
         return chosen(outputs["probabilities"], self.labels)
+
+
+class ExitClasses(Classes):
+    """As Classes, of a sequence each after as many passes as it needs to be sure."""
+
+    inputs = (*Head.inputs, EXIT_INPUT)
+    types = {EXIT_INPUT: np.float32}
+
+    def outputs(self, features):
+        features = dict(features)
+        threshold = features.pop(EXIT_INPUT)[:, 0]
+        return early_exit.answers(
+            self.model, self.model.output_layers["classification"], features, threshold,
+            self.computation)
+
+    def answer(self, outputs):
+        return {**super().answer(outputs), "passes": int(outputs["passes"])}
 
 
 class Order(Head):
@@ -400,7 +422,8 @@ class Model(loading.Loaded):
                 and (self.engine is None or task == self.engine.task)}
 
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
-                top_k: int = 5, batch_size: int = 32) -> Answer | list[Answer]:
+                top_k: int = 5, batch_size: int = 32,
+                exit_threshold: Optional[float] = None) -> Answer | list[Answer]:
         """Answers, in the order of the texts; for one text its answer alone.
 
         Args:
@@ -411,6 +434,8 @@ class Model(loading.Loaded):
             vectors.
           top_k: pieces for a mask.
           batch_size: sequences that are computed together.
+          exit_threshold: of a model with exits, 0 to 1: a text is done after the first
+            pass that gives a label a higher probability; `passes` says which.
         """
         if text_pairs is not None:
             first, second = ([value] if isinstance(value, (str, Mapping)) else
@@ -423,31 +448,58 @@ class Model(loading.Loaded):
             inputs = [texts] if isinstance(texts, (str, Mapping)) else texts
         if not hasattr(inputs, "__iter__") or isinstance(inputs, bytes):
             raise InputError(f"{texts!r:.40} is neither a text nor a list of texts.")
-        found = list(self.stream(inputs, task=task, top_k=top_k, batch_size=batch_size))
+        found = list(self.stream(inputs, task=task, top_k=top_k, batch_size=batch_size,
+                                 exit_threshold=exit_threshold))
         return found[0] if isinstance(texts, (str, Mapping)) else found
 
     def stream(self, inputs: Iterable[Any], *, task: str = "", top_k: int = 5,
-               batch_size: int = 32, held: int = _STREAMED) -> Iterator[Answer]:
+               batch_size: int = 32, held: int = _STREAMED,
+               exit_threshold: Optional[float] = None) -> Iterator[Answer]:
         """Answers as inputs come, at most `held` of which wait for each other; further
         arguments as for `predict`, a pair as a tuple."""
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; give 1 or more.")
+        if exit_threshold is not None:
+            self.check_exits(exit_threshold, task)
         numbered = enumerate(inputs)
         while part := list(itertools.islice(numbered, held)):
             requests = []
             for number, given in part:
                 try:
-                    requests.append(self.request(given, task, top_k))
+                    requests.append(self.request(given, task, top_k, exit_threshold))
                 except InputError as error:
                     raise InputError(f"input {number + 1}: {error}") from error
             yield from answers(requests, batch_size)
 
-    def request(self, given: Any, task: str = "", top_k: int = 5) -> Request:
+    def request(self, given: Any, task: str = "", top_k: int = 5,
+                exit_threshold: Optional[float] = None) -> Request:
         """An input, checked and tokenized."""
         if not isinstance(top_k, int) or not 1 <= top_k <= self.config.vocab_size:
             raise InputError(f"top_k is {top_k!r}; give 1 to {self.config.vocab_size}.")
-        head = self.head(task or self._task_of(given))
-        return head.request(text_inputs.named(given, head.names, head.optional), top_k)
+        exits = exit_threshold is not None
+        if exits:
+            self.check_exits(exit_threshold, task)
+        head = self.head(task or self._task_of(given), exits)
+        made = head.request(text_inputs.named(given, head.names, head.optional), top_k)
+        return dataclasses.replace(made, sequences=[
+            {**row, EXIT_INPUT: [exit_threshold]} for row in made.sequences
+            ]) if exits else made
+
+    def check_exits(self, threshold: Any, task: str = "") -> None:
+        """Raises InputError where the model cannot answer with exits."""
+        check_threshold(threshold)
+        if self.engine is not None:
+            raise InputError(f"{EXIT_INPUT}: an export for {self.format} makes all "
+                             "passes; leave it out, or ask the model itself.")
+        if "early_exit" not in self.heads:
+            raise InputError(f"{EXIT_INPUT}: the model has no exit head; leave it "
+                             "out, or train with --early_exit.")
+        if task not in ("", "classify"):
+            raise InputError(f"{EXIT_INPUT} is for classify, not for {task}: leave "
+                             "it out.")
+        if self.heads["early_exit"] == 1:
+            raise InputError(f"{EXIT_INPUT}: the model gives a number, which has "
+                             "no probability to compare with it; leave it out.")
 
     def _task_of(self, given: Any) -> str:
         tasks = self.tasks()
@@ -462,7 +514,7 @@ class Model(loading.Loaded):
             return "fill-mask"
         return "order" if "order" in tasks and len(values) == 2 else "embed"
 
-    def head(self, task: str) -> Head:
+    def head(self, task: str, exits: bool = False) -> Head:
         """What does a task, made once."""
         tasks = self.tasks()
         if task not in tasks:
@@ -476,9 +528,9 @@ class Model(loading.Loaded):
                 "NAME.model of SentencePiece, or vocab.txt), or give predict.py, "
                 "serve.py or export_model.py --spm_model_file or --vocab_file.")
         made = self.__dict__.setdefault("_heads", {})
-        if task not in made:
-            made[task] = tasks[task](self)
-        return made[task]
+        if (task, exits) not in made:
+            made[task, exits] = (ExitClasses if exits else tasks[task])(self)
+        return made[task, exits]
 
 
 def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
@@ -507,7 +559,8 @@ def _padded(rows: Sequence[Mapping[str, Any]], head: Head) -> dict[str, np.ndarr
     batch = {}
     for name in head.inputs:
         longest = max(len(row[name]) for row in rows)
-        values = np.full([len(rows), longest], head.padding.get(name, 0), np.int32)
+        values = np.full([len(rows), longest], head.padding.get(name, 0),
+                         head.types.get(name, np.int32))
         if name == "input_ids":
             values[:] = head.tokenizer.pad_id
         for to, row in zip(values, rows):
@@ -517,7 +570,7 @@ def _padded(rows: Sequence[Mapping[str, Any]], head: Head) -> dict[str, np.ndarr
 
 
 def load(path: str, config: formats.Config = None, head: str = "",
-         allow_nan: bool = False) -> Model:
+         allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Model:
     """The model in a folder, with its heads, tokenizer and labels, ready to answer.
 
         loaded = albert_tf.load("albert-base-v2")
@@ -527,15 +580,16 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
     Args:
       path: of the release, of a run here, of Hugging Face, keras-hub or tf-models, a
-        SavedModel, an export for ONNX or TFLite, or a module of TensorFlow Hub; the
+        SavedModel, an export for other engines, or a module of TensorFlow Hub; the
         format is recognised.
       config: where the folder has none: an AlbertConfig, its file, or a published name.
       head: as for formats.read.
       allow_nan: accept weights that are NaN or infinite.
+      vocabulary: the file of the tokenizer, for a folder without one.
     """
     if portable.recognise(path):
-        return Model(**portable.read(path))
-    found = loading.load(path, config, head, allow_nan)
+        return Model(**portable.read(path, vocabulary))
+    found = loading.load(path, config, head, allow_nan, vocabulary)
     return Model(**{field.name: getattr(found, field.name)
                     for field in dataclasses.fields(loading.Loaded)},
                  threshold=_threshold(os.fspath(path)))

@@ -7,7 +7,7 @@ model's code, nor its checkpoint, nor Keras.
 import contextlib
 import numbers
 import os
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +22,10 @@ TOKENIZER_FILE = "tokenizer_config.json"
 SIGNATURE = "serving_default"
 # Of an export that takes text: its ids alone, and what becomes of text.
 IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
+# Of a model with exits, text or ids with the threshold, as the others with and without
+# text.
+EXIT_SIGNATURE, EXIT_IDS_SIGNATURE = "early_exit", "early_exit_ids"
+EXIT_INPUT = "exit_threshold"
 
 # What stands at positions of padding; 0 in all other inputs.
 _PADDING = {"p_mask": 1}
@@ -54,15 +58,19 @@ class Server:
             raise InputError(f"{export_dir}: has no signature {SIGNATURE}; give a "
                              "folder that --export_dir wrote.")
         signatures = self._loaded.signatures
-        self._serve = signatures[
-            IDS_SIGNATURE if IDS_SIGNATURE in signatures else SIGNATURE]
+        takes_text = IDS_SIGNATURE in signatures
+        self._serve = signatures[IDS_SIGNATURE if takes_text else SIGNATURE]
+        name = EXIT_IDS_SIGNATURE if takes_text else EXIT_SIGNATURE
+        self._exits = signatures[name] if name in signatures else None
+        self._export_dir = export_dir
         self._inputs = tuple(self._serve.structured_input_signature[1])
         path = os.path.join(export_dir, "assets", LABELS_FILE)
         self.labels = tuple(line for _, line in files.read_lines(path)) if (
             files.exists(path)) else ()
 
     def predict(self, features: Sequence[Mapping[str, Sequence[int]]],
-                batch_size: int = 32) -> dict[str, list[np.ndarray]]:
+                batch_size: int = 32, exit_threshold: Optional[float] = None
+                ) -> dict[str, list[np.ndarray]]:
         """The model's outputs for sequences, in their order: name → the array of each.
 
         Sequences of like length share a batch of up to `batch_size`, padded to the
@@ -72,19 +80,30 @@ class Server:
         `features` are those of each sequence, without padding, as the tasks'
         `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for models
         of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
+
+        With `exit_threshold`, 0 to 1, a sequence stops after the first pass that gives
+        a label a higher probability; `passes` says after which.
         """
+        serve, threshold = self._serve, {}
+        if exit_threshold is not None:
+            if self._exits is None:
+                raise InputError(f"{self._export_dir}: has no exits; export a model "
+                                 "that was trained with --early_exit.")
+            check_threshold(exit_threshold)
+            serve, threshold = self._exits, {
+                EXIT_INPUT: tf.constant(exit_threshold, tf.float32)}
         if not (isinstance(batch_size, numbers.Integral) and batch_size > 0):
             raise InputError(
                 f"batch_size is {batch_size!r}; give a whole number of 1 or more.")
         lengths = [self._length(i, row) for i, row in enumerate(features)]
         order = np.argsort(lengths, kind="stable")
         found: dict[str, list] = {
-            name: [None] * len(lengths) for name in self._serve.structured_outputs}
+            name: [None] * len(lengths) for name in serve.structured_outputs}
         for start in range(0, len(order), batch_size):
             chosen = order[start:start + batch_size]
             batch = self._batch(features, chosen, lengths)
             try:
-                outputs = self._serve(**batch)
+                outputs = serve(**batch, **threshold)
             except tf.errors.InvalidArgumentError as error:
                 raise InputError(
                     "the model cannot take these inputs, such as an id that is not in "
@@ -92,7 +111,7 @@ class Server:
                     f"{error.message.splitlines()[0]}.") from error
             for name, values in outputs.items():
                 # One column for each position, or as many as the model has.
-                per_position = self._serve.structured_outputs[name].shape[1:] == [None]
+                per_position = serve.structured_outputs[name].shape[1:] == [None]
                 for i, value in zip(chosen, values.numpy()):
                     found[name][i] = value[:lengths[i]] if per_position else value
         return found
@@ -126,6 +145,14 @@ def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
         if np.array_equal(whole := values.astype(np.int32), values):
             return whole
     raise InputError(f"sequence {i}: {name} must be whole numbers.")
+
+
+def check_threshold(value: Any) -> None:
+    """Raises InputError for an exit_threshold that is no probability."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+            0 <= value <= 1):
+        raise InputError(f"{EXIT_INPUT} is {value!r}; give a probability, 0 to 1: a text "
+                         "is done after the first pass that gives a label a higher one.")
 
 
 def tensorflow_text():

@@ -51,7 +51,19 @@ def read(path: str) -> dict[str, Any]:
         raise InputError(
             f"{path}: its model is {kind or 'not named'}; of Hugging Face's tokenizers "
             "those of kind Unigram (SentencePiece) and WordPiece can be read.")
+    for name, found in (("normalizer", _steps(value)),
+                        ("added_tokens", value.get("added_tokens") or [])):
+        if not isinstance(found, list) or not all(
+                isinstance(each, dict) for each in found):
+            raise InputError(f"{path}: its {name} is not laid out as Hugging Face's "
+                             "tokenizers write it; copy or download it again.")
     return value
+
+
+def _steps(value: Mapping[str, Any]) -> Any:
+    """The steps of normalization, one after the other."""
+    given = value.get("normalizer") or []
+    return given.get("normalizers", [given]) if isinstance(given, dict) else given
 
 
 def word_pieces(path: str) -> dict[str, int]:
@@ -75,14 +87,19 @@ def to_sentencepiece(path: str) -> bytes:
     if model["type"] != "Unigram":
         raise InputError(f"{path}: holds a WordPiece model; give it as --vocab_file.")
     kinds = proto.ModelProto.SentencePiece
-    special = {token["content"]: token.get("special", True)
-               for token in value.get("added_tokens") or ()}
     made = proto.ModelProto()
     try:
         vocab = [(str(piece), float(score)) for piece, score in model["vocab"]]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: its vocabulary is not a list of pieces and scores; "
-                         "write it anew.") from error
+        special = {token["content"]: token.get("special", True)
+                   for token in value.get("added_tokens") or ()}
+        made.trainer_spec.unk_id = model.get("unk_id") or 0
+        made.normalizer_spec.precompiled_charsmap = next(
+            (base64.b64decode(step["precompiled_charsmap"], validate=True)
+             for step in _steps(value) if step.get("type") == "Precompiled"), b"")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: its pieces and scores, unk_id, added_tokens or "
+                         "precompiled_charsmap are damaged; copy or download it again."
+                         ) from error
     lowered = [score for piece, score in vocab if _is_split(piece)]
     ordinary = [score for piece, score in vocab if not _is_split(piece)]
     # Whoever wrote the file may have taken the penalty off, or not.
@@ -101,26 +118,16 @@ def to_sentencepiece(path: str) -> bytes:
     names = [piece for piece, _ in vocab]
     made.trainer_spec.model_type = proto.TrainerSpec.UNIGRAM
     made.trainer_spec.vocab_size = len(vocab)
-    made.trainer_spec.unk_id = model.get("unk_id") or 0
     made.trainer_spec.pad_id = names.index("<pad>") if "<pad>" in names else -1
     made.trainer_spec.bos_id = made.trainer_spec.eos_id = -1
     made.normalizer_spec.name = "nmt_nfkc"
-    made.normalizer_spec.precompiled_charsmap = _table(value.get("normalizer"))
     return made.SerializeToString()
-
-
-def _table(normalizer: Any) -> bytes:
-    """SentencePiece's own table of normalization among the steps."""
-    steps = (normalizer or {}).get("normalizers", [normalizer or {}])
-    return next((base64.b64decode(step["precompiled_charsmap"]) for step in steps
-                 if step.get("type") == "Precompiled"), b"")
 
 
 def lower_cases(value: Mapping[str, Any]) -> bool:
     """Whether a tokenizer.json lower-cases its text."""
-    steps = (value.get("normalizer") or {})
     return any(step.get("type") == "Lowercase" or step.get("lowercase") is True
-               for step in steps.get("normalizers", [steps]))
+               for step in _steps(value))
 
 
 # ---- writing ---------------------------------------------------------------

@@ -7,7 +7,10 @@ With w the teacher's weight and T the temperature, the loss of each output is
 
 and for numbers, which have no softmax, the squared difference in the latter's place.
 What a teacher thinks of the wrong classes tells more than a label does; T² keeps its
-gradients as large as those of the labels at any temperature.
+gradients as large as those of the labels at any temperature. Where the widths agree,
+what the heads read can be learned too: the last hidden states, pooled for a head of
+sequences, by the mean of their squared difference (as Sun et al. 2019 and Jiao et al.
+2020 do with more layers).
 
 An objective around another: outputs that can be taught are named by the objective
 (`Objective.taught`). TensorFlow is imported late.
@@ -15,14 +18,19 @@ An objective around another: outputs that can be taught are named by the objecti
 
 import dataclasses
 import re
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from absl import logging
 
+from albert_tf import files
+from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
-_HEAD = {"classification": "a classification head",
+_HEAD = {"masked_lm": "a head for masked pieces",
+         "sentence_order": "a head for the order of sentences",
+         "classification": "a classification head",
          "multiple_choice": "a head of multiple choice",
          "token_classification": "a head of token classification",
          "spans": "a head of spans, SQuAD's of version 1.1",
@@ -37,40 +45,61 @@ class Teaching:
 
     Attributes:
       checkpoint: the teacher; of the student's vocabulary and task, of any shape.
-      weight: its share of the loss, over 0 to 1; with 1 labels do not count.
+      weight: its share of the loss, 0 to 1; with 1 labels do not count.
       temperature: over 0; the higher, the more the unlikely classes count.
+      hidden_weight: of the difference of hidden states, which is added to the loss.
     """
 
     checkpoint: Checkpoint
     weight: float = 0.5
     temperature: float = 2.0
+    hidden_weight: float = 0.0
 
-    def check(self, head: str, width: int, labels: Sequence[str],
-              pieces: Mapping[str, int], longest: int) -> None:
+    @property
+    def _given(self) -> str:
+        return f"--teacher={self.checkpoint.source}"
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """What of it the result of a training depends on."""
+        return {"teacher_weight": self.weight, "temperature": self.temperature,
+                **({"teacher_hidden_weight": self.hidden_weight}
+                   if self.hidden_weight else {})}
+
+    def check(self, heads: Mapping[str, int], student: AlbertConfig, longest: int,
+              labels: Sequence[str] = ()) -> None:
         """Raises InputError where this teacher cannot teach such a student.
 
         Args:
-          head: of the task, as checkpoints.neutral names it, and its width.
-          labels: of the classes, in the order of the outputs.
-          pieces: the student's vocabulary, piece → id.
+          heads: of the task, as checkpoints.neutral names them, and their widths.
           longest: sequence, in pieces.
+          labels: of the classes, in the order of the outputs.
         """
-        found = self.checkpoint
-        given = f"--teacher={found.source}"
-        if head not in found.heads:
-            have = ", ".join(found.heads) or "none"
-            raise InputError(f"{given} has not {_HEAD[head]} (heads: {have}); give a "
-                             "model that was fine-tuned on this task.")
-        if found.heads[head] != width:
-            raise InputError(
-                f"{given} has {found.heads[head]} outputs, this task {width}; give a "
-                "model that was fine-tuned on this task.")
+        found, given = self.checkpoint, self._given
+        for head, width in heads.items():
+            if head not in found.heads:
+                have = ", ".join(found.heads) or "none"
+                raise InputError(f"{given} has not {_HEAD[head]} (heads: {have}); give "
+                                 "a model that was trained on this task.")
+            if found.heads[head] != width:
+                raise InputError(
+                    f"{given} has {found.heads[head]} outputs, this task {width}; give "
+                    "a model that was trained on this task.")
         self._check_labels(given, list(labels))
-        self._check_vocabulary(given, pieces)
+        if found.config.vocab_size != student.vocab_size:
+            raise InputError(
+                f"{given} has a vocabulary of {found.config.vocab_size} pieces, the "
+                f"student one of {student.vocab_size}; both must have the same.")
         if longest > found.config.max_position_embeddings:
             raise InputError(
                 f"{given} knows {found.config.max_position_embeddings} positions, and "
                 f"--max_seq_length is {longest}; give a lower one.")
+        if self.hidden_weight and found.config.hidden_size != student.hidden_size:
+            raise InputError(
+                f"--teacher_hidden_weight: {given} has hidden states of "
+                f"{found.config.hidden_size} numbers, the student of "
+                f"{student.hidden_size}; leave it out, or give a teacher of the same "
+                "hidden_size.")
 
     def _check_labels(self, given: str, labels: list[str]) -> None:
         own = [label for label in self.checkpoint.labels
@@ -84,26 +113,39 @@ class Teaching:
         logging.warning("%s: its labels %s are taken for %s.", given, ", ".join(own),
                         ", ".join(labels))
 
-    def _check_vocabulary(self, given: str, pieces: Mapping[str, int]) -> None:
+    def check_pieces(self, pieces: Mapping[str, int]) -> None:
+        """Raises InputError where the student's vocabulary, piece → id, is another."""
         from albert_tf.checkpoints import tokenizer_files
 
-        found = self.checkpoint
-        if found.config.vocab_size != len(pieces):
-            raise InputError(
-                f"{given} has a vocabulary of {found.config.vocab_size} pieces, the "
-                f"student one of {len(pieces)}; both must have the same.")
-        if found.vocabulary is None:
-            logging.info("%s has no vocabulary; it is taken for the student's.", given)
+        found = self.checkpoint.vocabulary
+        if found is None:
+            logging.info("%s has no vocabulary; it is taken for the student's.",
+                         self._given)
             return
-        theirs = tokenizer_files.tokenizer_of(found.vocabulary).vocab
+        theirs = tokenizer_files.tokenizer_of(found).vocab
         if dict(theirs) != dict(pieces):
             piece = min((piece for piece in {*theirs, *pieces}
                          if theirs.get(piece) != pieces.get(piece)), key=lambda piece:
                         min(of.get(piece, len(of)) for of in (theirs, pieces)))
             raise InputError(
-                f"{given} has another vocabulary than the student: '{piece}' is piece "
-                f"{theirs.get(piece, 'none')} there and {pieces.get(piece, 'none')} "
-                "here; give a teacher with the student's vocabulary.")
+                f"{self._given} has another vocabulary than the student: '{piece}' is "
+                f"piece {theirs.get(piece, 'none')} there and "
+                f"{pieces.get(piece, 'none')} here; give a teacher with the student's "
+                "vocabulary.")
+
+    def check_records(self, vocabulary: Optional[Mapping[str, Any]]) -> None:
+        """Raises InputError where records were made with another vocabulary, as far as
+        the folders tell."""
+        source, found = self.checkpoint.source, self.checkpoint.vocabulary
+        kept = (model_vocabulary.kept_beside(source) or {}).get("sha256") or (
+            found and files.sha256(found.path))
+        if not (kept and vocabulary):
+            logging.info("%s or the records do not tell their vocabulary; it is taken "
+                         "for the same.", self._given)
+        elif kept != vocabulary["sha256"]:
+            raise InputError(
+                f"{self._given} has another vocabulary than the records, which were "
+                f"made with {vocabulary['file']}; give a teacher of that one.")
 
     def around(self, own: Any, dtype: str = "float32") -> Any:
         """The training.objectives.Objective that learns from labels and teacher; in the
@@ -114,15 +156,23 @@ class Teaching:
 
         model, how = self._model(), Computation(dtype)
 
+        def learned(features):
+            for name, taught in own.taught(features).items():
+                weight = self.hidden_weight if taught.hidden else (
+                    self.weight * taught.share)
+                if weight or not taught.hidden:
+                    yield name, taught, weight
+
         def losses(outputs, features, denominators):
             found = dict(own.losses(outputs, features, denominators))
             said = model(features, training=True, seed=tf.zeros([3], tf.int32),
                          computation=how)
             total = (1.0 - self.weight) * found["total_loss"]
-            for name, taught in own.taught(features).items():
+            for name, taught, weight in learned(features):
                 examples = taught.distance(
-                    outputs[name], tf.stop_gradient(said[name]), self.temperature)
-                total += self.weight * taught.share * tf.math.divide_no_nan(
+                    outputs[name], tf.stop_gradient(said[taught.of or name]),
+                    self.temperature)
+                total += weight * tf.math.divide_no_nan(
                     tf.reduce_sum(examples * taught.weights),
                     denominators[taught.denominator])
                 found[f"teacher_{name}"] = examples
@@ -131,7 +181,7 @@ class Teaching:
         def metrics(outputs, features, found):
             return {**own.metrics(outputs, features, found), **{
                 f"teacher_loss_{name}": (found[f"teacher_{name}"], taught.weights)
-                for name, taught in own.taught(features).items()}}
+                for name, taught, _ in learned(features)}}
 
         return dataclasses.replace(own, losses=losses, metrics=metrics)
 

@@ -63,6 +63,11 @@ def _binary_divergence(own: tf.Tensor, teacher: tf.Tensor,
                         for x in (own, teacher)), temperature)
 
 
+def _apart(own: tf.Tensor, teacher: tf.Tensor) -> tf.Tensor:
+    """Mean squared difference of hidden states: [..., H], [..., H] → [...]."""
+    return tf.reduce_mean(tf.square(_floats(own) - _floats(teacher)), axis=-1)
+
+
 class Taught(NamedTuple):
     """How a teacher's output is learned (training.distillation).
 
@@ -71,12 +76,17 @@ class Taught(NamedTuple):
       denominator: the name of what their sum is divided by.
       share: of this output in the loss.
       distance: (own, teacher's, temperature) → one value for each that is learned.
+      of: the teacher's output, "" for the one of the same name.
+      hidden: whether it is a hidden state that the heads read, which can be learned of
+        a teacher of the same width.
     """
 
     weights: tf.Tensor
     denominator: str
     share: float = 1.0
     distance: Callable[[tf.Tensor, tf.Tensor, float], tf.Tensor] = divergence
+    of: str = ""
+    hidden: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +156,14 @@ def _weights(features: Tensors) -> tf.Tensor:
     if weights is None:
         return tf.ones(tf.shape(next(iter(features.values())))[:1])
     return _floats(weights)
+
+
+def _labelled(features: Tensors) -> tf.Tensor:
+    """float32 [B]: 0 for examples without a label, which only a teacher says something
+    of."""
+    labelled = features.get("labelled")
+    return _weights(features) if labelled is None else (
+        _weights(features) * _floats(tf.reshape(labelled, [-1])))
 
 
 def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
@@ -241,9 +259,16 @@ def pretraining_metrics(heads: Tensors, features: Tensors,
 
 
 def _taught_pieces(features: Tensors) -> dict[str, Taught]:
-    return {"mlm_logits": Taught(
-        _floats(features["masked_lm_weights"]) * _weights(features)[:, tf.newaxis],
-        "masked_lm")}
+    weights = _floats(features["masked_lm_weights"]) * _weights(features)[:, tf.newaxis]
+
+    def of_masked(own, teacher, temperature):
+        """Student's at the masked positions, teacher's of all: → [B, P]."""
+        del temperature
+        return _apart(own, tf.gather(
+            teacher, features["masked_lm_positions"], batch_dims=1))
+
+    return {"mlm_logits": Taught(weights, "masked_lm"), "sequence_output": Taught(
+        weights, "masked_lm", distance=of_masked, hidden=True)}
 
 
 PRETRAINING = Objective(
@@ -268,31 +293,49 @@ def _keep(*names: str):
     return lambda outputs, features: {name: outputs[name] for name in names}
 
 
+def _taught_hidden(features: Tensors, name: str, weights: tf.Tensor,
+                   denominator: str) -> dict[str, Taught]:
+    """`sequence_output` [B, S, H], a mean over what is no padding, or `pooled_output`,
+    [B, H] or of choices [B, C, H]."""
+    def distance(own, teacher, temperature):
+        del temperature
+        found = _apart(own, teacher)
+        found = tf.reshape(found, [tf.shape(found)[0], -1])
+        mask = _floats(features["input_mask"]) if name == "sequence_output" else (
+            tf.ones_like(found))
+        return tf.reduce_sum(found * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+
+    return {name: Taught(weights, denominator, distance=distance, hidden=True)}
+
+
 def _objective(example_loss, accuracies, predictions, taught,
-               training_output: str = "") -> Objective:
+               training_output: str = "", hidden: str = "pooled_output") -> Objective:
     """An Objective whose loss is the mean of `example_loss`, (outputs, features) → [B],
     with accuracies, (outputs, features) → metric → [B] of 0 and 1; `taught` are the
-    outputs that can be, name → share and distance. Where the model gives
-    `training_output` in training only, there is no loss and no metric without it.
+    outputs that can be, name → share and distance; `hidden` is what the head reads.
+    Where the model gives `training_output` in training only, there is no loss and no
+    metric without it.
     """
     def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
         if training_output and training_output not in outputs:
             return {"total_loss": tf.zeros([])}
-        values = example_loss(outputs, features)
+        values = example_loss(outputs, features) * _labelled(features)
         # A replica's batch may hold nothing but padding.
         total = tf.math.divide_no_nan(
-            tf.reduce_sum(values * _weights(features)), denominators["examples"])
+            tf.reduce_sum(values), denominators["examples"])
         return {"total_loss": total, "example_loss": values}
 
     def metrics(outputs: Tensors, features: Tensors, losses: Tensors):
         if "example_loss" not in losses:
             return {}
         values = {"loss": losses["example_loss"], **accuracies(outputs, features)}
-        return {name: (value, _weights(features)) for name, value in values.items()}
+        return {name: (value, _labelled(features)) for name, value in values.items()}
 
     def of_teacher(features: Tensors):
-        return {name: Taught(_weights(features), "examples", *how)
-                for name, how in taught.items()}
+        weights = _weights(features)
+        return {**{name: Taught(weights, "examples", *how)
+                   for name, how in taught.items()},
+                **_taught_hidden(features, hidden, weights, "examples")}
 
     return Objective(_denominators, losses, metrics, predictions, of_teacher)
 
@@ -319,6 +362,48 @@ def _squared_error(outputs: Tensors, features: Tensors) -> tf.Tensor:
     return tf.square(_floats(tf.squeeze(outputs["logits"], axis=-1)) - labels)
 
 
+# ---- exits before the last pass --------------------------------------------
+
+
+def with_exits(own: Objective) -> Objective:
+    """An objective of `logits` that `exit_logits` [B, L - 1, K] (modeling.early_exit)
+    learn, too.
+
+    The exits' losses are weighted by their pass, Σ = 1: the first passes have seen
+    little, and were they to count as much as the later ones, these would suffer (PABEE,
+    ELBERT). The last pass' own loss is what it is without exits.
+    """
+    def of_passes(loss, exits):
+        """The weighted sum of `loss` of the logits [B, K] of each exit."""
+        passes = exits.shape[1]
+        return sum(2.0 * (i + 1) / (passes * (passes + 1)) * loss(exits[:, i])
+                   for i in range(passes))
+
+    def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
+        found = own.losses(outputs, features, denominators)
+        exits = of_passes(lambda logits: own.losses(
+            {"logits": logits}, features, denominators)["example_loss"],
+                          outputs["exit_logits"])
+        return {**found, "exit_loss": exits, "total_loss": found["total_loss"]
+                + tf.math.divide_no_nan(tf.reduce_sum(exits * _weights(features)),
+                                        denominators["examples"])}
+
+    def metrics(outputs: Tensors, features: Tensors, losses: Tensors):
+        return {**own.metrics(outputs, features, losses),
+                "exit_loss": (losses["exit_loss"], _weights(features))}
+
+    def taught(features: Tensors):
+        last = own.taught(features)["logits"]
+        return {**own.taught(features), "exit_logits": last._replace(
+            of="logits", distance=lambda exits, teacher, temperature: of_passes(
+                lambda logits: last.distance(logits, teacher, temperature), exits))}
+
+    return Objective(
+        own.denominators, losses, metrics, lambda outputs, features: {
+            **own.predictions(outputs, features),
+            "exit_logits": _floats(outputs["exit_logits"])}, taught)
+
+
 # ---- a label per word ------------------------------------------------------
 
 
@@ -342,6 +427,13 @@ def _tag_metrics(outputs: Tensors, features: Tensors, losses: Tensors):
     weights = _tag_weights(features)
     return {"loss": (losses["word_loss"], weights), "accuracy": (
         _hits(outputs["logits"], _tag_labels(features)), weights)}
+
+
+def _taught_tags(features: Tensors) -> dict[str, Taught]:
+    weights = _tag_weights(features)
+    return {"logits": Taught(weights, "words"), "sequence_output": Taught(
+        weights, "words", hidden=True,
+        distance=lambda own, teacher, temperature: _apart(own, teacher))}
 
 
 def _tag_predictions(outputs: Tensors, features: Tensors) -> dict[str, tf.Tensor]:
@@ -417,8 +509,7 @@ CHOICE = _objective(
 # Features `label_ids` int [B, S], a label and 1, 0 for pieces without; outputs `logits`
 # [B, S, K]. The loss is the mean over words; no counterpart in the release.
 TAGGING = Objective(lambda features: {"words": tf.reduce_sum(_tag_weights(features))},
-                    _tag_losses, _tag_metrics, _tag_predictions,
-                    lambda features: {"logits": Taught(_tag_weights(features), "words")})
+                    _tag_losses, _tag_metrics, _tag_predictions, _taught_tags)
 
 # Losses and metrics of spans need the model's outputs of training, predictions those
 # of prediction. Evaluation asks for both and finds no loss: version 2.0 follows its own
@@ -429,7 +520,8 @@ TAGGING = Objective(lambda features: {"words": tf.reduce_sum(_tag_weights(featur
 # Release: `squad_utils.v1_model_fn_builder`.
 SPANS = _objective(
     _span_loss, _span_accuracies("logits"), _keep("start_log_probs", "end_log_probs"),
-    {"start_logits": (0.5,), "end_logits": (0.5,)}, training_output="start_logits")
+    {"start_logits": (0.5,), "end_logits": (0.5,)}, training_output="start_logits",
+    hidden="sequence_output")
 
 # Features as for SPANS, and `is_impossible` int [B, 1]; outputs of
 # AlbertForConditionalSpans. Release: `squad_utils.v2_model_fn_builder`.
@@ -438,4 +530,5 @@ CONDITIONAL_SPANS = _objective(
     _keep("start_top_log_probs", "start_top_index", "end_top_log_probs",
           "end_top_index", "cls_logits"),
     {"start_log_probs": (0.5,), "end_log_probs": (0.5,),
-     "cls_logits": (0.5, _binary_divergence)}, training_output="start_log_probs")
+     "cls_logits": (0.5, _binary_divergence)}, training_output="start_log_probs",
+    hidden="sequence_output")

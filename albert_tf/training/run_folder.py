@@ -52,7 +52,7 @@ def step_of(path: str) -> int:
     number = path.rsplit("-", 1)[-1]
     if number.isdecimal():
         return int(number)
-    with damage_explained(path, advice=lambda: earlier_hint(path) + "or copy it again"):
+    with damage_explained(path, advice=lambda: earlier_hint(path) + "copy it again"):
         reader = tf.train.load_checkpoint(path)
         if not reader.has_tensor(_STEP):
             raise InputError(
@@ -70,9 +70,9 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
     as they are where the file has none of them.
     """
     def advice():
-        rest = (f"or remove {path}.*, whose place the latest takes"
+        rest = (f"remove {path}.*, whose place the latest takes"
                 if os.path.basename(path) == BEST_CHECKPOINT
-                else "or move the folder away to start anew")
+                else "move the folder away to start anew")
         return earlier_hint(path) + rest
 
     left_out = {}

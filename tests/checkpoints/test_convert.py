@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from albert_tf.checkpoints import bundle, formats, neutral
+from albert_tf.checkpoints import bundle, formats, model_card, neutral
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.checkpoints.load import load
@@ -294,12 +294,110 @@ def test_half_a_folder(remove, words, tmp_path):
         load(str(folder))
 
 
-def test_half_a_preset(tmp_path):
+@pytest.mark.parametrize("name, words", [
+    ("model-00001-of-00002.safetensors", "not the index of the shards"),
+    ("model.fp16.safetensors", "config.json is there, but not the weights")])
+def test_half_a_folder_by_other_names(name, words, tmp_path):
+    folder = wrong_hf(tmp_path)
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(InputError, match=words):
+        load(str(folder))
+
+
+def test_a_link_to_nothing(tmp_path):
+    folder = wrong_hf(tmp_path)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(tmp_path / "blobs" / "1")
+    with pytest.raises(InputError, match="model.safetensors: a link to a file that is n"):
+        load(str(folder))
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    bundle.write(str(tmp_path / "model.ckpt-1"), {"w": Tensor.of(np.zeros(3, "f"))})
+    with pytest.raises(InputError, match="no model in a format that is known"):
+        load(str(tmp_path))
+
+
+@pytest.mark.parametrize("remove, words", [
+    ("task.weights.h5", "task.weights.h5: is not there"),
+    ("task.json", "task.json: is not there, but task.weights.h5 is"),
+    ("model.weights.h5", "half a model: config.json is there")])
+def test_half_a_preset(remove, words, tmp_path):
     path, _ = stored(tmp_path / "tf1", heads={"classification": 2})
     convert(path, str(tmp_path / "kh"), "keras_hub")
-    (tmp_path / "kh" / "task.weights.h5").unlink()
-    with pytest.raises(InputError, match="task.weights.h5: is not there"):
+    (tmp_path / "kh" / remove).unlink()
+    with pytest.raises(InputError, match=words):
         load(str(tmp_path / "kh"))
+
+
+def test_a_preset_s_config_is_named_and_its_activation_noted(tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": 2})
+    convert(path, str(tmp_path / "kh"), "keras_hub")
+
+    def changed(name, **changes):
+        file = tmp_path / "kh" / name
+        values = json.loads(file.read_text())
+        values["config"] |= changes
+        file.write_text(json.dumps(values))
+
+    changed("task.json", activation="softmax")
+    assert "before the task's softmax" in load(str(tmp_path / "kh")).report.summary()
+    changed("config.json", num_layers="4")
+    with pytest.raises(InputError, match="kh/config.json: config: num_hidden_layers"):
+        load(str(tmp_path / "kh"))
+
+
+def test_numbers_of_a_preset_that_are_not_in_its_file(tmp_path):
+    import h5py
+
+    path, _ = stored(tmp_path / "tf1", heads={})
+    convert(path, str(tmp_path / "kh"), "keras_hub")
+    (tmp_path / "secret").write_bytes(bytes(32))
+    name = "layers/dense_1/vars/1"
+    for words, made in (
+            ("the numbers of layers/dense_1/vars/1 lie in another file", lambda file: (
+                file.create_dataset(name, (8,), "f", external=[
+                    (str(tmp_path / "secret"), 0, 32)]))),
+            (r"layers/dense_1/vars/1 is \[\], but", lambda file: (
+                file.create_dataset(name, data=h5py.Empty("f"))))):
+        with h5py.File(tmp_path / "kh" / "model.weights.h5", "a") as file:
+            del file[name]
+            made(file)
+        with pytest.raises(InputError, match=words):
+            load(str(tmp_path / "kh"))
+
+
+def test_a_head_on_a_pooler_that_is_not_there(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    file = wrong_hf(tmp_path) / "model.safetensors"
+    save_file({name: array for name, array in load_file(file).items()
+               if "pooler" not in name}, file)
+    with pytest.raises(InputError, match=r"lacks 2 .*tensors \(albert.pooler.weight"):
+        load(str(tmp_path / "hf"))
+
+
+@pytest.mark.parametrize("labels", [["a"], "abc", 3])
+def test_labels_that_are_not_one_for_each_output(labels, tmp_path):
+    path, _ = stored(tmp_path / "tf1", heads={"classification": 3})
+    file = tmp_path / "tf1" / "albert_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "labels": labels}))
+    with pytest.raises(InputError, match="its labels are .*, but the head has 3 outputs"):
+        load(path)
+
+
+@pytest.mark.parametrize("architectures", ["AlbertModel", 3])
+def test_architectures_that_are_no_list(architectures, tmp_path):
+    file = wrong_hf(tmp_path) / "config.json"
+    file.write_text(json.dumps(
+        {**json.loads(file.read_text()), "architectures": architectures}))
+    with pytest.raises(InputError, match="architectures is .* must be a list of names"):
+        load(str(tmp_path / "hf"))
+
+
+def test_a_type_that_is_not_known(tmp_path):
+    with pytest.raises(InputError, match="dtype 'float64' is not known; give one of fl"):
+        convert(stored(tmp_path / "tf1")[0], str(tmp_path / "hf"), "hf", dtype="float64")
 
 
 def test_an_unknown_layout_lists_what_is_there_and_what_is_known(tmp_path):
@@ -328,6 +426,31 @@ def test_an_index_that_names_a_missing_shard(tmp_path):
             (folder / path.name).write_bytes(path.read_bytes())
     with pytest.raises(InputError, match="names the file model-00002-of-00004"):
         load(str(folder))
+
+
+@pytest.mark.parametrize("shard", ["..", "", "../sharded/model.safetensors"])
+def test_an_index_that_leads_out_of_the_folder(shard, tmp_path):
+    folder = wrong_hf(tmp_path)
+    (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"albert.pooler.bias": shard}}))
+    with pytest.raises(InputError, match="index.json names the file .*, which is not in"):
+        load(str(folder))
+
+
+def test_of_two_shards_with_a_tensor_the_index_chooses(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    folder = wrong_hf(tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    save_file({"albert.pooler.bias": np.full(8, 3.0, "f")}, folder / "b.safetensors")
+    for shard, expected in (("b", 3.0), ("a", tensors["albert.pooler.bias"])):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {
+            **dict.fromkeys(tensors, "a.safetensors"),
+            "albert.pooler.bias": f"{shard}.safetensors"}}))
+        found = formats.read(str(folder)).tensors[f"{neutral.POOLER}/bias"].read()
+        np.testing.assert_array_equal(found, np.broadcast_to(expected, 8))
 
 
 def header(tensors: dict, size: int = 16) -> bytes:
@@ -435,3 +558,44 @@ def test_the_card_has_what_the_run_knows(tmp_path):
     for word in ('pipeline_tag: "text-classification"', "model-index:", "value: 0.9",
                  'name: "sst-2"', "Labels: no, yes"):
         assert word in card
+
+
+def test_exits_go_along_in_the_release_s_names_and_are_named_where_they_cannot(tmp_path):
+    heads = {"classification": 3, "early_exit": 3}
+    source, tensors = stored(tmp_path / "source", heads=heads, labels=("a", "b", "c"))
+    convert(source, str(tmp_path / "tf1"), "tf1")
+    assert_same(str(tmp_path / "tf1"), tensors)
+    loaded = load(str(tmp_path / "tf1"))
+    assert loaded.heads == heads
+    batch = {"input_ids": [[2, 5, 3]]}
+    assert loaded.model(batch)["exit_logits"].shape == (1, 3, 3)
+    report = convert(source, str(tmp_path / "hf"), "hf")
+    assert report.by_reason() == {"hf has no exits from a pass before the last": sorted(
+        name for name in tensors if name.startswith("exit/"))}
+    np.testing.assert_array_equal(
+        load(str(tmp_path / "hf")).model(batch)["logits"], loaded.model(batch)["logits"])
+
+
+def test_the_card_carries_over_what_the_source_s_says(with_tokenizer, tmp_path):
+    source = tmp_path / "source"
+    convert(with_tokenizer, str(source), "hf")
+    (source / "README.md").write_text(
+        "---\r\nlanguage:\r\n- en\r\n- de\r\nlicense: apache-2.0\r\n"
+        "widget:\r\n- text: no\r\n---\r\nlicense: not this\r\n")
+    made = formats.read(str(source))
+    for name, more in (("hf://me/it@main", 'base_model: "me/it"\n'), (str(source), "")):
+        assert model_card.text(made, "hf", "x", name).startswith(
+            "---\nlanguage:\n- en\n- de\nlicense: apache-2.0\n"
+            'library_name: "transformers"\npipeline_tag: "feature-extraction"\n'
+            f'tags:\n  - "albert"\n{more}---\n\n# x\n')
+
+
+def test_numbers_of_the_card_are_numbers(tmp_path):
+    path, _ = stored(tmp_path / "run", heads={"classification": 2})
+    (tmp_path / "run" / "task.json").write_text(json.dumps({
+        "task": "a: b", "labels": ["x\ny", "no"], "vocabulary": {"file": "none"}}))
+    (tmp_path / "run" / "eval_results.json").write_text(
+        '{"mse": 1e-09, "f1": NaN, "accuracy": 0.5}')
+    convert(path, str(tmp_path / "hf"), "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "value: 1.0e-09" in card and '"f1"' not in card and "Labels: x y, no" in card

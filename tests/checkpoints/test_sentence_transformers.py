@@ -113,6 +113,7 @@ def test_what_another_format_leaves_out_is_said(theirs, tmp_path):
     assert formats.is_foreign(str(theirs))
 
 
+@pytest.mark.long
 def test_an_export_gives_the_same(theirs, tmp_path):
     import tensorflow as tf
 
@@ -170,6 +171,9 @@ def module(number, **values):
     (lambda folder: write(folder / "modules.json", {}), "does not list modules"),
     (lambda folder: write(folder / "modules.json", []), "lists nothing"),
     (module(0, path="0_Transformer"), "0_Transformer: half a model"),
+    (module(1, path="../1_Pooling"), "the path ../1_Pooling leads out of the folder"),
+    (lambda folder: (folder / "1_Pooling" / "config.json").unlink(),
+     "1_Pooling/config.json: cannot be opened"),
     (changed("1_Pooling/config.json", pooling_mode="median"), "'median' is not supp"),
     (changed("1_Pooling/config.json", embedding_dimension=7), "of 7 numbers"),
     (changed("2_Dense/config.json", activation_function="x.Mish"), "Mish is not supp"),

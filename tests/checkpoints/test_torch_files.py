@@ -85,6 +85,15 @@ def test_damage_ends_in_a_sentence(name, tmp_path):
     assert refused > 100
 
 
+@pytest.mark.parametrize("content", [{"state_dict": None}, {"state_dict": [1]}, [1]])
+def test_what_is_stored_is_no_dictionary(content, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("archive/data.pkl", pickle.dumps(content))
+    with pytest.raises(InputError, match="what is stored is no dictionary"):
+        torch_files.read(str(path))
+
+
 @pytest.mark.parametrize("pickled", [
     b"\x80\x02}r\xff\xff\xff\x3f.",  # The dictionary is remembered as number 2^30.
     b"}p1073741823\n."])

@@ -1,6 +1,7 @@
 """Flags and what they become. Each test has a process of its own: flags are global."""
 
 import json
+import re
 
 import pytest
 
@@ -70,8 +71,9 @@ print(json.dumps([config.to_dict(), tokenizer.vocabulary_path,
 
 
 @pytest.mark.parametrize("flag", ["init_checkpoint", "albert_hub_module_handle"])
-@pytest.mark.parametrize("format", ["tf1", "hf", "keras_hub"])
-def test_config_and_vocabulary_of_the_model_to_start_from(format, flag, tmp_path):
+@pytest.mark.parametrize("format, file", [
+    ("tf1", ""), ("hf", ""), ("keras_hub", ""), ("hf", "/model.safetensors")])
+def test_config_and_vocabulary_of_the_model_to_start_from(format, file, flag, tmp_path):
     config = AlbertConfig(
         vocab_size=4000, embedding_size=4, hidden_size=8, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=8)
@@ -81,12 +83,30 @@ def test_config_and_vocabulary_of_the_model_to_start_from(format, flag, tmp_path
     if format != "tf1":
         path = str(tmp_path / format)
         convert(str(tmp_path / "tf1"), path, format)
-    done = run_python("-c", FINE_TUNING, f"--{flag}={path}", "--do_train")
+    done = run_python("-c", FINE_TUNING, f"--{flag}={path}{file}", "--do_train")
     assert done.returncode == 0, done.stderr
     found, vocabulary, lower, loaded = json.loads(done.stdout.splitlines()[-1])
     found.pop("huggingface", None)
     assert found == config.to_dict()
     assert vocabulary.startswith(path) and lower and not loaded
+
+
+PRETRAINING = """
+import run_pretraining
+from albert_tf.cli import flags as shared
+run_pretraining.FLAGS(['script', '--init_checkpoint=%s', '--output_dir=/none'])
+print(shared.model_config().hidden_size)
+"""
+
+
+def test_pretraining_takes_the_config_of_a_model_in_another_format(tmp_path):
+    config = AlbertConfig(
+        vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=8)
+    path, _ = stored(tmp_path / "tf1", config)
+    convert(path, str(tmp_path / "hf"), "hf")
+    done = run_python("-c", PRETRAINING % (tmp_path / "hf"))
+    assert done.stdout == "8\n", done.stderr
 
 
 def test_options_of_the_flags():
@@ -176,6 +196,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.long
 def test_strategies_and_a_tf_config_that_is_wrong():
     no_such_worker = {"cluster": {"worker": ["127.0.0.1:1"]},
                       "task": {"type": "worker", "index": 3}}
@@ -221,3 +242,31 @@ def test_memory_of_the_model():
     assert pretraining(code, "--model=base", "--tpu=local") == 1
     assert "which take 236 MB of memory, but" in pretraining(
         code, "--model=xlarge", "--tpu=local")
+
+
+BATCH = """
+import json, sys
+from albert_tf import parallel
+import extract_features
+from albert_tf.cli import model_flags
+from albert_tf.config import AlbertConfig
+parallel.available_memory = lambda: 10 ** 9
+parallel.has_accelerator = lambda: False
+try:
+    extract_features.FLAGS(['script', '--model=m', '--input_file=f', *sys.argv[1:]])
+    model_flags.check_batch_size(AlbertConfig.named('xlarge'), {})
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("flag, message", [
+    ("--batch_size=512", "--batch_size=512: 512 sequences of 512 pieces at once take at "
+                         "least .* GB of memory, but 1 GB are free"),
+    ("--batch_size=99999999999999999999", "not an integer in the range"),
+    ("--max_seq_length=99999999999999999999", "not an integer in the range"),
+    ("--batch_size=1", "^$"), ("--layers=1", "^$")])
+def test_a_batch_to_answer_fits_into_the_memory(flag, message):
+    done = run_python("-c", BATCH, flag)
+    assert done.returncode == 0, done.stderr
+    assert re.search(message, done.stdout.strip()), done.stdout

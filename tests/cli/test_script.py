@@ -10,12 +10,11 @@ from albert_tf.cli import script
 import atexit, os, sys, types
 
 class Waits:
-    def __del__(self):
-        os.write(1, b"dropped\\n")
+    def __del__(self, write=os.write):  # Python 3.13 takes modules apart before.
+        write(1, b"dropped\\n")
 
 sys.modules["tensorflow"] = types.ModuleType("tensorflow")
-cycle = [Waits()]
-cycle.append(cycle)
+waits = Waits()
 atexit.register(print, "tidied up")
 
 def main(argv):

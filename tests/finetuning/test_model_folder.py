@@ -1,5 +1,6 @@
 """What a fine-tuned model's folder keeps of its task and vocabulary."""
 
+import json
 
 import pytest
 
@@ -70,6 +71,14 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
 @pytest.mark.parametrize("content, message", [
     ("{", "task.json, line 1: not JSON .*restore the file, or remove it"),
     ("[]", "task.json: not a JSON object; restore the file"),
+    *((json.dumps({"vocabulary": {"file": "v"}, **changes}), f"task.json: {message}")
+      for changes, message in (
+          ({"flags": {"max_seq_length": -1}}, "max_seq_length is -1, not a number of 1"),
+          ({"flags": {"max_answer_length": 1e20}}, "max_answer_length is 1e[+]20, not"),
+          ({"flags": {"doc_stride": None}}, "doc_stride is None, not a number of 1"),
+          ({"flags": {"split_words": 0}}, "split_words holds 0, which is no text"),
+          ({"flags": {}, "labels": ["a", float("inf")]}, "labels holds inf, which is"),
+          ({"flags": {}, "labels": {"a": 1}}, "labels holds {'a': 1}, which is no"))),
     *((text, "task.json: does not say which flags and vocabulary .*; restore the file")
       for text in ("{}", '{"flags": {}, "vocabulary_flag": "vocab_file"}',
                    '{"vocabulary": {"sha256": "a"}}',

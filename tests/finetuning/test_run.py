@@ -136,6 +136,7 @@ def _trained(tmp_path_factory, eager, without_curves):
 # ---- several lengths -------------------------------------------------------
 
 
+@pytest.mark.long
 def test_weights_are_those_of_batches_padded_to_one_length(trained, tmp_path):
     plan = BatchPlan(TRAIN.lengths, padded(TRAIN).lengths, 8, 5)
     assert {plan.step(step)[0] for step in range(STEPS)} == {0, 1}
@@ -191,6 +192,7 @@ def train_until_stopped(run, step):
         run.train()
 
 
+@pytest.mark.long
 def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path):
     whole = make(tmp_path / "whole", dropout=0.1, evaluation=None)
     whole.train()
@@ -207,6 +209,7 @@ def test_run_stopped_within_a_window_ends_as_the_unbroken_one(tmp_path):
 # ---- evaluation and prediction ---------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replicas, batch_size, lengths", [
     (1, 5, 3), (1, 16, 1), (2, 6, 1)])
 def test_every_example_is_evaluated_once_and_in_order(
@@ -272,6 +275,7 @@ EARLY = dict(best_metric="score", early_stopping=2, save_checkpoints_steps=1,
              evaluation=FEW)
 
 
+@pytest.mark.long
 def test_training_ends_after_evaluations_without_a_better_one(tmp_path, caplog):
     # A best that comes again is not better.
     run = make(tmp_path, score=scores(1.0, 3.0, 2.0, 3.0), **EARLY)
@@ -294,6 +298,7 @@ def test_training_ends_after_evaluations_without_a_better_one(tmp_path, caplog):
         np.testing.assert_array_equal(tf1_tensors(again.task.model)[name], value)
 
 
+@pytest.mark.long
 def test_evaluations_before_a_stop_count_for_early_stopping(tmp_path):
     early = dict(EARLY, save_checkpoints_steps=2)
     first = make(tmp_path, score=scores(3.0, 2.0), **early)

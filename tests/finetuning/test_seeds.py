@@ -10,8 +10,7 @@ from albert_tf.errors import InputError
 from tests.finetuning.test_task import MadeUp
 from tests.tiny_run import assert_equal_tensors, stored
 
-
-pytestmark = pytest.mark.usefixtures("eager", "without_curves")
+pytestmark = [pytest.mark.usefixtures("eager", "without_curves"), pytest.mark.long]
 
 
 class Scored(MadeUp):

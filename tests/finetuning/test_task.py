@@ -172,6 +172,7 @@ def test_a_task_may_count_its_steps_by_its_examples(tmp_path):
     assert options_of(task)["num_warmup_steps"] == 0
 
 
+@pytest.mark.long
 def test_stopped_task_ends_as_the_unbroken_one(whole, tmp_path):
     task = MadeUp(tmp_path / "stopped")
     task.scored = lambda: os.kill(os.getpid(), signal.SIGTERM)

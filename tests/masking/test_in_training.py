@@ -88,6 +88,7 @@ def test_permutation_is_refused():
         DynamicMasking(OPTIONS["permuted"], IDS, 8, 9)
 
 
+@pytest.mark.long
 def test_compiles_for_accelerators_with_the_same_result():
     rows = random_rows(6, most_words=10) + ODD_ROWS[:2]
     batch = features(rows)
@@ -197,6 +198,7 @@ def test_a_resumed_run_has_the_masks_of_an_unbroken_one(infos, batch_size, hosts
         assert examples(resumed) == examples(unbroken[start:start + 2])
 
 
+@pytest.mark.long
 def test_masks_do_not_depend_on_replicas_or_hosts_or_on_threads(infos):
     whole = examples(train(infos, 8, 8))
     assert examples(train(infos, 4, 16, replicas=2)) == whole

@@ -71,6 +71,7 @@ def test_in_graphs_what_is_known_there_is_refused(model):
         run("input_masks")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [AlbertModel, models.AlbertForSpans])
 def test_models_are_saved(tmp_path, kind):
     model = kind(TINY)

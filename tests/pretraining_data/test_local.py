@@ -300,6 +300,7 @@ def _run(tmp_path, **more):
                           timeout=120, check=False, **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kills", [
     1, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(kills, tmp_path, expected):
@@ -332,6 +333,7 @@ class KilledOnce(local.Worker):
         return super().__call__(task)
 
 
+@pytest.mark.long
 def test_a_killed_worker_s_unit_is_made_by_another(
         tmp_path, tokenizer, expected, monkeypatch, caplog):
     monkeypatch.setattr(local, "Worker", KilledOnce)

@@ -148,6 +148,7 @@ def test_specifications_that_make_no_sense(make, message):
         make()
 
 
+@pytest.mark.long
 def test_no_tensorflow_and_no_clash_with_it():
     code = """
 import sys

@@ -25,6 +25,8 @@ from tests import tiny_run
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, ROOT
 
+pytestmark = pytest.mark.long
+
 SCRIPT = "run_classifier"
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "the", "film", "book",
           "was", "is", "good", "bad", "fine", "poor", "not", "very", "and", ".", "中",
@@ -107,6 +109,8 @@ def _data(tmp_path_factory):
     write_own(folder / "own")
     write_models(folder)
     (folder / "config.json").write_text(tiny_run.config(**CONFIG).to_json())
+    (folder / "texts.txt").write_text("it was good.\nit was bad.\n")
+    (folder / "pairs.txt").write_text("it was good.\tit was bad.\n")
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     (folder / "short.txt").write_text("\n".join(PIECES[:-1]) + "\n", encoding="utf-8")
     (folder / "other.txt").write_text("\n".join([*PIECES[:-1], "us"]) + "\n",
@@ -198,9 +202,27 @@ EARLY = {
     "teacher of nothing": (
         dict(COLA, teacher="{data}/pretrained"),
         r"--teacher={data}/pretrained\S* has not a classification head \(heads: masked_lm, "
-        r"sentence_order\); give a model that was fine-tuned"),
+        r"sentence_order\); give a model that was trained"),
+    "texts without teacher": (
+        dict(COLA, unlabeled_file="{data}/texts.txt"),
+        "--unlabeled_file: only a teacher says something of texts without labels"),
+    "pairs for a task of one text": (
+        dict(COLA, unlabeled_file="{data}/texts.txt,{data}/pairs.txt",
+             teacher="{data}/cola", output_dir="{data}/unused"),
+        "{data}/pairs.txt, line 1: there are 2 texts, but the model takes text"),
+    "teacher of no training": (
+        dict(COLA, do_train=None, do_predict="true", teacher="{data}/pretrained"),
+        "--teacher is for training: give --do_train, or leave it out"),
     "weight of a teacher": (
         dict(COLA, teacher_weight=1.5), "teacher_weight=1.5"),
+    "exits of a model without": (
+        dict(USE, do_eval="true", early_exit="true"),
+        "--early_exit: the model in {data}/used has no exit head; train one in another"),
+    "exits of one layer": (
+        dict(COLA, early_exit="true"), "--early_exit needs two passes or more, but the "
+        "config has num_hidden_layers=1"),
+    "weight of no exits": (
+        dict(COLA, exit_weight=0.5), "--exit_weight is for --early_exit: give that"),
     "own data for another task": (
         dict(COLA, train_file="train.csv"),
         "--train_file is for your own data; cola has its own: leave it out, or give"),
@@ -256,7 +278,14 @@ WORKING = {
     "taught": dict(
         COLA, output_dir="{data}/taught", init_checkpoint="{data}/cola", train_step=3,
         teacher="{data}/cola", teacher_weight=1.0, num_length_buckets=1,
-        config_overrides="num_hidden_layers=1", do_eval="true"),
+        unlabeled_file="{data}/texts.txt", config_overrides="num_hidden_layers=1",
+        do_eval="true"),
+    "exits": dict(
+        COLA, output_dir="{data}/exits", init_checkpoint="{data}/cola", train_step=3,
+        teacher="{data}/cola", config_overrides="num_hidden_layers=3", early_exit="true",
+        num_length_buckets=1, do_eval="true"),
+    "exits, used": dict(USE, output_dir="{data}/exits", do_eval="true", do_predict="true",
+                        num_length_buckets=1),
     "sts-b": dict(
         COLA, output_dir="{data}/sts-b", task_name="sts-b", do_eval="true",
         do_predict="true", init_checkpoint="{data}/tf1/model.ckpt", train_step=3,
@@ -337,6 +366,24 @@ def test_a_student_learns_from_its_teacher_in_fewer_passes(worked, data):
                for row in rows) and rows
     options = json.loads((folder / "options.json").read_text())
     assert (options["teacher_weight"], options["temperature"]) == (1.0, 2.0)
+    assert "2 texts without labels are learned from --teacher alone." in (
+        worked.ok("taught")["log"])
+
+
+def test_exits_are_trained_and_their_curve_is_written(worked, data):
+    folder, results = data / "exits", evaluation(data / "exits")
+    assert 1 <= results["exit_passes"] <= 3 and results["exit_loss"] > 0
+    rows = [json.loads(line) for line in lines(folder / "metrics.jsonl")]
+    assert all("teacher_loss_exit_logits" in row for row in rows
+               if row["split"] == "train")
+    written = json.loads((folder / "early_exit.json").read_text())
+    assert written["metric"] == "matthews"
+    whole = written["curves"]["confidence"][-1]
+    assert (whole["threshold"], whole["passes"]) == (1.0, 3.0)
+    assert whole["accuracy"] == pytest.approx(results["accuracy"])
+    assert "Early exit by patience" in (folder / "eval_report.txt").read_text()
+    assert (folder / "early_exit.png").exists()
+    assert json.loads((folder / "task.json").read_text())["flags"]["early_exit"]
 
 
 def test_training_evaluation_and_prediction_in_one_command(worked, data):

@@ -23,6 +23,8 @@ from tests import tiny_run
 from tests.commands import finish, run_commands, start_cluster, start_program
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
+pytestmark = pytest.mark.long
+
 SCRIPT = "run_pretraining.py"
 STEPS = 60
 FLAGS = dict(
@@ -334,6 +336,11 @@ NUMBERS = {
         ("clip_norm", ("nan", "inf", "-1.0"), {}), ("num_virtual_cpus", (10**9,), {}),
         ("masked_lm_prob", ("nan", "2.0", "-0.5"), DYNAMIC))
     for value in values}
+EARLY["weight of no teacher"] = (
+    dict(teacher_weight=0.3), "--teacher_weight is of distillation: give --teacher too")
+EARLY["teacher of another vocabulary"] = (
+    dict(teacher="{data}/partial init", input_file="{data}/renamed/train.tfrecord"),
+    "--teacher={data}/partial init/model.ckpt-1 has another vocabulary than the records")
 NUMBERS["ngram 2^40"] = ({**DYNAMIC, "ngram": 2**40}, "--ngram=1099511627776: give a")
 EARLY |= NUMBERS
 
@@ -381,6 +388,9 @@ WORKING = {
         train_batch_size_by_length="5:12", num_train_steps=4, save_checkpoints_steps=2,
         input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
         config_overrides="num_hidden_layers=2", gradient_accumulation_steps=4),
+    "taught": dict(
+        teacher="{data}/unbroken", teacher_hidden_weight=1.0, num_train_steps=2,
+        config_overrides="num_hidden_layers=2"),
     "other objective": dict(DYNAMIC, output_dir="{data}/pieces alone"),
 }
 
@@ -449,6 +459,15 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
         f"model in {data}/partial init (a.txt); choose another --output_dir")
 
 
+def test_a_teacher_is_learned_from(results, data):
+    results.ok("taught")
+    row = metrics(data / "taught")[-1]
+    assert {"masked_lm_loss", "teacher_loss_mlm_logits", "teacher_loss_sequence_output",
+            "teacher_loss_sentence_order_logits"} < row.keys()
+    options = json.loads((data / "taught" / "options.json").read_text())
+    assert options["teacher_hidden_weight"] == 1.0 and options["temperature"] == 2.0
+
+
 def test_lengths_batches_and_a_recipe(results):
     result = results.ok("schedules")
     assert "The recipe sets --depth_schedule=1:0.5,1:0.25,2:0.25." in result["log"]
@@ -487,6 +506,29 @@ def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_pat
             process = start(args)
             stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
             process.communicate()
+        output = finish(start(args))
+    assert "Resuming at step" in output
+    assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
+
+
+@pytest.mark.slow
+def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
+        data, tmp_path):
+    """SIGKILL at a random moment behind each checkpoint, of which each phase has one."""
+    for name in ("unbroken", "killed"):
+        folder = tmp_path / name
+        args = arguments(
+            data, output_dir=folder, save_checkpoints_steps=10,
+            config_overrides="num_hidden_layers=2", depth_schedule="1:0.3,2:0.7",
+            batch_size_warmup="4:0.25,8:0.75", length_schedule="5:0.5,8:0.5",
+            max_predictions_by_length="5:2",
+            input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
+            eval_input_file="{data}/dev.tfrecord")
+        for _ in range(3 * (name == "killed")):
+            process = start(args)
+            stop(process, folder, signal.SIGKILL, random.uniform(0, 0.1))
+            process.communicate()
+            assert process.returncode == -signal.SIGKILL
         output = finish(start(args))
     assert "Resuming at step" in output
     assert_same_end(tmp_path / "killed", tmp_path / "unbroken")

@@ -11,6 +11,8 @@ from albert_tf.finetuning.tasks.common import RECIPES
 from albert_tf.training import log as run_log
 from tests.commands import run_commands
 
+pytestmark = pytest.mark.long
+
 SCRIPT = "run_race"
 WORDS = [f"w{i}" for i in range(20)]
 QUESTIONS = {"train": 40, "dev": 14, "test": 10}
@@ -77,6 +79,8 @@ WRONG = {
         dict(do_train="false", do_eval="false"),
         "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER is needed"),
+    "exits": (dict(early_exit="true"),
+              "--early_exit is for run_classifier.py, .* leave it out"),
     "wrong data_dir": (
         dict(data_dir="{data}"),
         "--data_dir={data}: there is neither a folder {data}/train nor "

@@ -12,6 +12,8 @@ from tests import tiny_run
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, run_python
 
+pytestmark = pytest.mark.long
+
 SCRIPT = "run_squad"
 NAMES = ["mira", "tolo", "zeno", "ruda"]
 WORDS = ("the a in of to . , ? who what is was old new house lake boat sold built near "
@@ -103,6 +105,15 @@ WRONG = {
     "prediction file": (
         dict(do_predict="true", prediction_file="{data}/predict.json"),
         "--prediction_file: {data}/predict.json is also an input"),
+    "prediction file of the run": (
+        dict(do_predict="true", prediction_file="{data}/v2/options.json",
+             output_dir="{data}/v2"), "a run keeps something else under that name"),
+    "the folder of the start": (
+        dict(do_train="true", init_checkpoint="{data}/v1",
+             output_dir="{data}/v1/"), "is the folder of --init_checkpoint"),
+    "the folder of the teacher": (
+        dict(do_train="true", teacher="{data}/v1", output_dir="{data}/v1"),
+        "is the folder of --teacher"),
     "no train file": (
         dict(do_train="true", train_file=None), "give --train_file, the questions to"),
     "no predict file": (

@@ -19,6 +19,8 @@ from albert_tf.serving import server
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT
 
+pytestmark = pytest.mark.long
+
 SCRIPT = "run_tagger"
 WORDS = [f"w{i}" for i in range(20)]
 FLAGS = dict(

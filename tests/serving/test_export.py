@@ -109,6 +109,7 @@ def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
         finetuning_flags.check_tensorflow_text()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not HAS_TENSORFLOW_TEXT, reason="needs tensorflow_text")
 def test_the_command_exports_what_a_model_can_do(tmp_path):
     folders = {kind: tiny_models.write(tmp_path / kind, kind)

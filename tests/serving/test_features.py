@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -332,26 +333,49 @@ def _results(model, tmp_path_factory):
     text = texts_in(folder, TEXTS)
     bad = texts_in(folder, ['{"text": 5}'], "bad.jsonl")
     common = [f"--model={model}", f"--input_file={text}"]
+    how = ["--pooling=mean,max", "--layers=-1,-2", "--max_seq_length=9"]
+    bare, named = folder / "bare", folder / "named"
+    shutil.copytree(model, bare)
+    (bare / tiny_models.SPM.name).unlink()
+    shutil.copytree(bare, named)
+    (named / "task.json").unlink(missing_ok=True)
+    (named / "vocabulary.json").write_text(
+        json.dumps({"file": "other.model", "sha256": "0" * 64}))
     with run_commands("extract_features", {
             "wrong text": [f"--model={model}", f"--input_file={bad}",
                            f"--output_file={folder}/x.jsonl"],
             "wrong layers": [*common, "--layers=last"],
             "no file": [*common, "--runner=DirectRunner"],
             "word": [*common, "mean"],
+            "no vocabulary": [f"--model={bare}", common[1]],
+            "two vocabularies": [f"--model={bare}", common[1], "--vocab_file=a.txt",
+                                 f"--spm_model_file={tiny_models.SPM}"],
+            "vocabulary that is not there": [
+                f"--model={bare}", common[1], "--spm_model_file=/no/spm.model"],
+            "another vocabulary": [f"--model={named}", common[1],
+                                   f"--spm_model_file={tiny_models.SPM}"],
             "no model": ["--model=/no/model", f"--input_file={text}",
                          f"--output_file={folder}/x.jsonl"],
-            "made": [*common, f"--output_file={folder}/out.npz", "--pooling=mean,max",
-                     "--layers=-1,-2", "--max_seq_length=9"],
-    }, light={"wrong text", "wrong layers", "no file", "word", "no model"}) as found:
+            "given vocabulary": [
+                f"--model={bare}", f"--spm_model_file={tiny_models.SPM}", common[1],
+                f"--output_file={folder}/given.npz", *how],
+            "made": [*common, f"--output_file={folder}/out.npz", *how],
+    }, light={"wrong text", "wrong layers", "no file", "word", "no model", "no vocabulary",
+              "two vocabularies", "vocabulary that is not there", "another vocabulary"},
+    ) as found:
         yield found, folder
 
 
+@pytest.mark.long
 def test_the_command(results):
     found, folder = results
     made = found.ok("made")
     arrays = np.load(folder / "out.npz")
     assert {name: array.shape for name, array in arrays.items()} == {
         "mean": (5, 2, 16), "max": (5, 2, 16)}
+    found.ok("given vocabulary")
+    given = np.load(folder / "given.npz")
+    assert all((array == arrays[name]).all() for name, array in given.items())
     assert "embedding: 5 of 5 texts (100.0%)" in made["log"]
     assert "texts/s" in made["log"]
 
@@ -362,6 +386,11 @@ def test_the_command(results):
     ("no file", "--runner needs an --output_file"),
     ("word", "'mean' is not a flag"),
     ("no model", "/no/model: there is no such file"),
+    ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
+    ("two vocabularies", "--vocab_file and --spm_model_file are two vocabularies"),
+    ("vocabulary that is not there", "--spm_model_file: /no/spm.model is not there"),
+    ("another vocabulary", ".model is not the vocabulary of the model in .*named, which "
+     r"was made with another \(other.model\)"),
 ])
 def test_wrong_commands_end_in_a_sentence(name, pattern, results):
     results[0].refused(name, pattern)

@@ -33,11 +33,12 @@ def _model(folder):
 
 
 @contextlib.asynccontextmanager
-async def running(model, **limits):
+async def running(model, exit_threshold=None, **limits):
     """A service and a session that asks it by paths."""
     from aiohttp import web
 
-    service = http.Service(model, "tiny", http.Limits(**limits))
+    service = http.Service(
+        model, "tiny", http.Limits(**limits), exit_threshold=exit_threshold)
     runner = web.AppRunner(service.app, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -190,6 +191,7 @@ def test_a_full_queue_and_a_faulty_request(model):
     asyncio.run(check())
 
 
+@pytest.mark.long
 def test_the_command_stops_cleanly_under_load(folder, model):
     expected = model.predict(TEXTS)
     process = start_program(["serve.py", f"--model={folder}", "--port=0"])

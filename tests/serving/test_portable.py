@@ -1,4 +1,4 @@
-"""Exports for ONNX Runtime and TFLite: equal to the Python path, small, asked alike.
+"""Exports for ONNX Runtime, OpenVINO and TFLite: equal to the Python path, small, asked alike.
 
     python -m pytest tests/serving/test_portable.py
 """
@@ -20,9 +20,14 @@ from albert_tf.serving import onnx_weights, portable
 from tests.commands import run_commands
 from tests.serving import tiny_models
 
-HAS_ONNX = all(map(importlib.util.find_spec, ("tf2onnx", "onnx", "onnxruntime")))
-needs_onnx = pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
-FORMS = ["tflite", pytest.param("onnx", marks=needs_onnx)]
+def needs(form):
+    packages = (*portable.FORMS[form].writers, *portable.FORMS[form].readers)
+    return pytest.mark.skipif(not all(map(importlib.util.find_spec, packages)),
+                              reason=f"needs the extra {form}")
+
+
+needs_onnx = needs("onnx")
+FORMS = [pytest.param(form, marks=needs(form)) for form in portable.FORMS]
 PASSAGE = "The first text of them was made in 1999,  and it is long. "
 ASKED = {
     ("classes", "classify"): ["It is.", PASSAGE * 9, ("Größe", "one")],
@@ -89,6 +94,7 @@ def scores(head, rows, length, seed):
     return batch["input_mask"], head.compute(batch)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind,task", [
     pytest.param(*key, marks=pytest.mark.slow) if key in LIKE_OTHERS else key
@@ -117,8 +123,11 @@ def test_equal_to_the_python_path(kind, task, form, model, exported):
                 np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("precision,bound", [("float16", 2e-3), ("int8", 0.06)])
+@pytest.mark.long
+@pytest.mark.parametrize("form,precision,bound", [
+    pytest.param(form, precision, bound, marks=needs(form))
+    for precision, bound in (("float16", 2e-3), ("bfloat16", 0.02), ("int8", 0.06))
+    for form in portable.FORMS if precision in portable.FORMS[form].precisions])
 def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported):
     small, large = (exported("classes", "classify", form, kind)
                     for kind in (precision, "float32"))
@@ -127,14 +136,15 @@ def test_fewer_bits_are_near_and_smaller(form, precision, bound, model, exported
     found = [answer["probabilities"] for answer in albert_tf.load(small).predict(
         ASKED["classes", "classify"])]
     assert 0 < np.abs(np.subtract(found, expected)).max() < bound
-    sizes = [os.path.getsize(os.path.join(folder, portable.FILES[form]))
+    sizes = [os.path.getsize(os.path.join(folder, portable.FORMS[form].file))
              for folder in (small, large)]
     # The matrices are 36,000 numbers, of two or one byte in place of four; scales, and
     # nodes that use them, take some of it back.
-    saved = 36_000 * (2 if precision == "float16" else 3)
+    saved = 36_000 * (3 if precision == "int8" else 2)
     assert sizes[1] - sizes[0] > saved * 0.6
 
 
+@pytest.mark.long
 @needs_onnx
 def test_a_model_is_the_same_file_whatever_was_converted_before(
         model, exported, tmp_path):
@@ -146,6 +156,7 @@ def test_a_model_is_the_same_file_whatever_was_converted_before(
         pathlib.Path(first) / "model.onnx").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_shared_weights_are_stored_once(form, tmp_path):
     """More passes through the shared layer add nodes, and no weights."""
@@ -155,11 +166,12 @@ def test_shared_weights_are_stored_once(form, tmp_path):
                                  "intermediate_size": 256, "num_hidden_layers": layers})
         made = tiny_models.write(tmp_path / str(layers), "classes", config=config)
         portable.export(albert_tf.load(made), "classify", f"{made}_out", form, "float32")
-        sizes.append(os.path.getsize(os.path.join(f"{made}_out", portable.FILES[form])))
+        sizes.append(os.path.getsize(os.path.join(f"{made}_out", portable.FORMS[form].file)))
     layer = 4 * (128 * 128 * 4 + 128 * 256 * 2)  # bytes of its weights
     assert sizes[1] - sizes[0] < layer / 4
 
 
+@pytest.mark.long
 @needs_onnx
 def test_the_table_of_pieces_is_stored_once(exported):
     """It is the embeddings and the weights of the masked-LM head."""
@@ -198,7 +210,7 @@ def test_whole_numbers_and_scales():
 def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     folder = tmp_path / "moved"
     shutil.copytree(exported("classes", "classify", form), folder)
-    asked = albert_tf.load(folder / portable.FILES[form])
+    asked = albert_tf.load(folder / portable.FORMS[form].file)
     assert asked.labels == ("bad", "good", "好")
     with pytest.raises(InputError, match="cannot embed"):
         asked.predict("It", task="embed")
@@ -206,10 +218,10 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
         albert_tf.checkpoint.formats.read(str(folder))
     with pytest.raises(InputError, match="is an export already"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
-    (folder / portable.FILES[form]).write_bytes(b"nothing")
+    (folder / portable.FORMS[form].file).write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be loaded"):
         albert_tf.load(folder)
-    (folder / portable.FILES[form]).unlink()
+    (folder / portable.FORMS[form].file).unlink()
     with pytest.raises(InputError, match="is not there; export"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
@@ -230,9 +242,9 @@ def test_a_missing_package_is_named(monkeypatch):
 
     monkeypatch.setattr(portable.importlib, "import_module", missing)
     with pytest.raises(InputError, match=r"tf2onnx is not installed.*albert_tf\[onnx\]"):
-        portable.needed("onnx", writing=True)
-    with pytest.raises(InputError, match="onnxruntime is not installed"):
-        portable.needed("onnx")
+        portable.check("onnx", "float32")
+    with pytest.raises(InputError, match=r"openvino is not.*albert_tf\[openvino\]"):
+        portable.needed("openvino", portable.FORMS["openvino"].readers)
 
 
 @pytest.fixture(scope="module", name="commands")
@@ -246,6 +258,7 @@ def _commands(tmp_path_factory):
         "small": [model, *small, f"--export_dir={root}/small"],
         "again": [f"--model={root}/small", *small, other],
         "precision": [model, "--precision=int8", other],
+        "precision of another": [model, "--format=openvino", "--precision=int8", other],
         "dtype": [model, *small, "--dtype=bfloat16", other],
         "task": [model, *small, "--task=tag", other],
         "task of text": [model, "--task=fill-mask", other],
@@ -256,6 +269,7 @@ def _commands(tmp_path_factory):
         yield results, root
 
 
+@pytest.mark.long
 def test_the_command(commands):
     results, root = commands
     results.ok("small")
@@ -265,7 +279,9 @@ def test_the_command(commands):
 
 @pytest.mark.parametrize("name,says", [
     ("again", "small is an export already; give the model"),
-    ("precision", "--precision=int8 is for --format=onnx and tflite"),
+    ("precision", "--precision=int8 is for --format=onnx, openvino, tflite"),
+    ("precision of another", "--precision=int8 is for --format=onnx and tflite; for "
+     "openvino give one of float32, float16, bfloat16."),
     ("dtype", "--dtype=bfloat16 is for --format=saved_model"),
     ("task", "this model cannot tag: it has no head"),
     ("task of text", "--task=fill-mask: no SavedModel does it"),

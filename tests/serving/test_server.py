@@ -220,6 +220,7 @@ def test_folder_without_a_model(tmp_path):
         Server(str(tmp_path / "other"))
 
 
+@pytest.mark.long
 def test_serving_loads_neither_keras_nor_the_model():
     # They take longer to import than a model to load.
     code = ("import sys; import albert_tf.serving.server; print([name for name in "

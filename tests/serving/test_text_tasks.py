@@ -57,6 +57,7 @@ def check_rows(found, rows):
             assert name == "input_ids" or not row[len(wanted[name]):].any()
 
 
+@pytest.mark.long
 @KINDS
 @pytest.mark.parametrize("length", [8, 13, 64])
 def test_texts_and_pairs_are_cut_as_in_training(kind, length):
@@ -74,6 +75,7 @@ def test_texts_and_pairs_are_cut_as_in_training(kind, length):
         for text in TEXTS])
 
 
+@pytest.mark.long
 @KINDS
 def test_choices_are_those_of_race(kind):
     task = race.RaceTask(max_seq_length=30, max_qa_length=9)
@@ -91,6 +93,7 @@ def test_choices_are_those_of_race(kind):
         assert not found["input_mask"][i, :, width:].numpy().any()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [
     "sentencepiece", "wordpiece", "sentencepiece, accents", "wordpiece, accents"])
 def test_pieces_have_the_characters_that_squad_gives_them(kind):
@@ -112,6 +115,7 @@ def make(head, vocab_size, **options):
     return model
 
 
+@pytest.mark.long
 @KINDS
 @pytest.mark.parametrize("split", cleaning.WORD_SPLITS)
 @pytest.mark.parametrize("length, stride", [(8, 2), (40, 64)])
@@ -162,6 +166,7 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
                     entity[name] for entity in answer["entities"]]
 
 
+@pytest.mark.long
 def test_an_export_tags_in_the_words_of_the_task(tmp_path):
     made, labels = tokenizer("sentencepiece"), ["NOUN", "VERB", "X"]
     model = make(models.AlbertForTokenClassification, made.vocab_size, num_labels=3)
@@ -184,6 +189,7 @@ def test_an_export_tags_in_the_words_of_the_task(tmp_path):
     assert none["words"].shape[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version_2", [False, True])
 def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
     made, threshold = tokenizer("sentencepiece"), 0.0 if version_2 else None
@@ -221,6 +227,7 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
     assert all(len(value) == 0 for value in none.values())
 
 
+@pytest.mark.long
 def test_an_export_classifies_in_a_plain_process(tmp_path):
     made = tokenizer("wordpiece")
     model = make(models.AlbertForSequenceClassification, made.vocab_size, num_labels=2)

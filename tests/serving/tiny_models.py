@@ -19,13 +19,15 @@ KINDS = {
     "encoder": AlbertModel,
     "pretrained": models.AlbertForPreTraining,
     "classes": functools.partial(models.AlbertForSequenceClassification, num_labels=3),
+    "exits": functools.partial(models.AlbertForSequenceClassification, num_labels=3,
+                               exit_weight=1.0),
     "number": functools.partial(models.AlbertForSequenceClassification, num_labels=1),
     "spans": models.AlbertForSpans,
     "spans2": models.AlbertForConditionalSpans,
     "choices": models.AlbertForMultipleChoice,
     "tags": functools.partial(models.AlbertForTokenClassification, num_labels=5),
 }
-_LABELS = {"classes": ["bad", "good", "好"],
+_LABELS = {"classes": ["bad", "good", "好"], "exits": ["bad", "good", "好"],
            "tags": ["O", "B-X", "I-X", "B-Y", "I-Y"]}
 
 

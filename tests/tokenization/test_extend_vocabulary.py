@@ -119,6 +119,7 @@ def _results(folder):
         yield results
 
 
+@pytest.mark.long
 def test_rows_of_new_pieces_are_means(folder, results):
     results.ok("made")
     from albert_tf.checkpoints.files import read_tensors

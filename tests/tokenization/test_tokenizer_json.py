@@ -61,7 +61,16 @@ def test_word_pieces(tmp_path):
 @pytest.mark.parametrize("content, words", [
     ('{"model": {"type": "BPE", "vocab": {"a": 0}}}', "its model is BPE"),
     ('{"model": {"type": "Unigram", "vocab": []}}', "its model is Unigram"),
-    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "not a list of pieces"),
+    ('{"model": {"type": "Unigram", "vocab": [["a"]]}}', "its pieces and scores, unk"),
+    *(('{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}, %s}' % more, words)
+      for more, words in (
+          ('"normalizer": "NFKC"', "its normalizer is not laid out"),
+          ('"normalizer": {"normalizers": [3]}', "its normalizer is not laid out"),
+          ('"added_tokens": "[CLS]"', "its added_tokens is not laid out"),
+          ('"added_tokens": [{"id": 1}]', "added_tokens or precompiled_charsmap are d"),
+          ('"normalizer": {"type": "Precompiled"}', "precompiled_charsmap are damaged"),
+          ('"normalizer": {"type": "Precompiled", "precompiled_charsmap": "!"}',
+           "precompiled_charsmap are damaged"))),
     ('{"class_name": "AlbertTokenizer"}', "its model is not named"),
     ("{", "not JSON")])
 def test_wrong_files(content, words, tmp_path):

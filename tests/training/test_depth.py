@@ -93,6 +93,7 @@ def test_recipe_that_grows(layers, expected):
 # ---- steps -----------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_fewer_passes_are_a_shallower_model(eager):
     """Of shared layers: weights, moments and dropout are the same."""
     deep = Training(layers=3, passes=(2,), dropout=0.3)

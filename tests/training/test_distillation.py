@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from albert_tf import files
 from albert_tf.checkpoints import neutral
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.neutral import Checkpoint
@@ -149,6 +150,30 @@ def test_nothing_is_to_be_learned_of_a_teacher_that_says_the_same(taught):
     assert float(losses["total_loss"]) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_of_texts_without_labels_the_teacher_alone_is_learned(taught, kind):
+    batch, outputs, _, checkpoint = taught[kind]
+    own = KINDS[kind][1]
+    first = {**batch, "labelled": tf.constant([[1], [0], [0]])}
+    labels = tf.concat([batch["label_ids"][:1], tf.zeros_like(batch["label_ids"][1:])], 0)
+    other = {**first, "label_ids": labels}
+    denominators = own.denominators(batch)
+
+    def loss(objective, features):
+        return float(objective.losses(outputs, features, denominators)["total_loss"])
+
+    assert loss(own, batch) != loss(own, {**batch, "label_ids": labels})
+    assert loss(own, first) == loss(own, other)
+    alone = own.losses(outputs, batch, denominators)["example_loss"][0] / 3
+    assert loss(own, first) == pytest.approx(float(alone))
+    both = Teaching(checkpoint, 0.5, 2.0).around(own)
+    whole = Teaching(checkpoint, 1.0, 2.0).around(own)
+    assert loss(both, first) == pytest.approx(
+        (float(alone) + loss(whole, first)) / 2, rel=1e-5)
+    metrics = own.metrics(outputs, first, own.losses(outputs, first, denominators))
+    assert metrics["loss"][1].numpy().tolist() == [1, 0, 0]
+
+
 def test_padding_teaches_nothing():
     own = tf.constant([[1.0, -1e30, -1e30]])
     teacher = tf.constant([[0.5, 9.0, 1.0]])  # of a model that does not mask it
@@ -169,23 +194,72 @@ def test_the_teacher_is_not_trained(taught):
     assert None not in tape.gradient(loss, student.trainable_variables)
 
 
-PIECES = {f"piece {i}": i for i in range(CONFIG.vocab_size)}
-
-
 @pytest.mark.parametrize("changes, wanted, message", [
     ({"heads": {}}, {}, r"has not a classification head \(heads: none\)"),
     ({"heads": {"spans": 2}}, {}, r"has not a classification head \(heads: spans\)"),
     ({"heads": {"classification": 5}}, {}, "has 5 outputs, this task 3"),
     ({"labels": ("b", "a", "c")}, {}, "has the labels in another order, b, a, c, this task has a, b, c"),
-    ({}, {"pieces": {"one": 0}}, r"has a vocabulary of \d+ pieces, the student one of 1;"),
+    ({}, {"student": CONFIG.replace(vocab_size=9)},
+     r"has a vocabulary of \d+ pieces, the student one of 9;"),
     ({}, {"longest": 10 ** 6}, r"knows \d+ positions, and --max_seq_length is 1000000"),
 ])
 def test_what_cannot_teach_is_refused(taught, changes, wanted, message):
     checkpoint = dataclasses.replace(taught["classification"][3], **changes)
     with pytest.raises(InputError, match=f"^--teacher=teacher {message}"):
         Teaching(checkpoint).check(**{
-            "head": "classification", "width": 3, "labels": ["a", "b", "c"],
-            "pieces": PIECES, "longest": 8, **wanted})
+            "heads": {"classification": 3}, "student": CONFIG, "labels": ["a", "b", "c"],
+            "longest": 8, **wanted})
+
+
+def test_hidden_states_need_a_teacher_of_the_same_width(taught):
+    teaching = Teaching(taught["classification"][3], hidden_weight=1.0)
+    teaching.check({"classification": 3}, CONFIG, 8)
+    with pytest.raises(InputError, match=(
+            "^--teacher_hidden_weight: --teacher=teacher has hidden states of "
+            f"{CONFIG.hidden_size} numbers, the student of {2 * CONFIG.hidden_size}")):
+        teaching.check({"classification": 3}, CONFIG.replace(
+            hidden_size=2 * CONFIG.hidden_size), 8)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_difference_of_hidden_states_by_hand(taught, kind):
+    """Half of it is added to the loss; nothing where the states are the same."""
+    batch, outputs, said, checkpoint = taught[kind]
+    own = KINDS[kind][1]
+    denominators = own.denominators(batch)
+    alone, both = (
+        Teaching(checkpoint, 0.5, 2.0, weight).around(own).losses(
+            outputs, batch, denominators)["total_loss"].numpy() for weight in (0.0, 0.5))
+    name = "sequence_output" if "sequence_output" in outputs else "pooled_output"
+    squares = ((outputs[name].numpy() - said[name].numpy()) ** 2).mean(-1)
+    if kind == "masked_lm":
+        weights = batch["masked_lm_weights"].numpy()
+    elif kind == "token_classification":
+        weights = (batch["label_ids"].numpy() > 0).astype(float)
+    elif squares.ndim == 2:
+        mask = batch["input_mask"].numpy()
+        weights = mask / mask.sum(1, keepdims=True) / B
+    else:
+        weights = np.full(B, 1 / B)
+    if kind in ("masked_lm", "token_classification"):
+        weights = weights / weights.sum()
+    assert both - alone == pytest.approx((squares * weights).sum() / 2, rel=1e-4)
+    assert both - alone > 1e-3
+
+
+def test_records_of_another_vocabulary_are_refused(taught, tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n")
+    checkpoint = dataclasses.replace(
+        taught["masked_lm"][3], vocabulary=neutral.Vocabulary(str(path), word_piece=True))
+    own = {"file": "vocab.txt", "sha256": files.sha256(str(path))}
+    for teaching in (Teaching(checkpoint), Teaching(taught["masked_lm"][3])):
+        teaching.check_records(own)
+        teaching.check_records(None)
+    with pytest.raises(InputError, match=(
+            "--teacher=teacher has another vocabulary than the records, which were made "
+            "with other.txt")):
+        Teaching(checkpoint).check_records({"file": "other.txt", "sha256": "0" * 64})
 
 
 def test_labels_that_say_nothing_and_other_names(taught, caplog):
@@ -193,7 +267,7 @@ def test_labels_that_say_nothing_and_other_names(taught, caplog):
                          (("bad", "so", "good"), True)):
         caplog.clear()
         Teaching(dataclasses.replace(taught["classification"][3], labels=labels)).check(
-            "classification", 3, ["0", "1", "2"], PIECES, 8)
+            {"classification": 3}, CONFIG, 8, ["0", "1", "2"])
         assert ("bad, so, good are taken for 0, 1, 2" in caplog.text) == said
 
 
@@ -206,9 +280,9 @@ def test_another_vocabulary_is_refused(taught, tmp_path):
         taught["classification"][3],
         vocabulary=neutral.Vocabulary(str(path), word_piece=True))
     own = {piece: i for i, piece in enumerate(pieces)}
-    Teaching(checkpoint).check("classification", 3, ["a", "b", "c"], own, 8)
+    Teaching(checkpoint).check_pieces(own)
     own["word3"], own["word4"] = own["word4"], own["word3"]
     with pytest.raises(InputError, match=(
             "another vocabulary than the student: 'word[34]' is piece [89] there and "
             "[89] here")):
-        Teaching(checkpoint).check("classification", 3, ["a", "b", "c"], own, 8)
+        Teaching(checkpoint).check_pieces(own)

@@ -115,7 +115,8 @@ def test_the_global_seed_is_left_alone(infos):
     assert draw() == expected
 
 
-@pytest.mark.parametrize("shuffle_buffer", [0, 8, 1000])
+@pytest.mark.parametrize("shuffle_buffer", [
+    0, 8, pytest.param(1000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("batch_size, streams", [(7, 1), (8, 2), (64, 1), (90, 3)])
 def test_resuming_gives_the_batches_of_an_unbroken_run(
         infos, batch_size, streams, shuffle_buffer):
@@ -137,6 +138,7 @@ def test_resuming_far_away_skips_whole_epochs_by_arithmetic(infos):
     assert len(train(infos, TOTAL, 1, start_step=epochs)[0]) == TOTAL
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts, replicas", [(2, 1), (3, 1), (4, 1), (12, 1), (1, 3),
                                              (2, 2)])
 @pytest.mark.parametrize("streams", [1, 2, 4, 12])

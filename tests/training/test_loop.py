@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import files
-from albert_tf.checkpoints.files import read_tensors, write_whole
+from albert_tf.checkpoints.files import earlier_hint, read_tensors, write_whole
 from albert_tf.checkpoints.tf1 import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
@@ -208,6 +208,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     assert "result is that of neither" not in caplog.text
 
 
+@pytest.mark.long
 def test_depth_that_grows(data, tmp_path, caplog):
     """Killed in the first phase or in the second, a run ends as the unbroken one, which
     is saved and evaluated as one that was always deep."""
@@ -230,11 +231,15 @@ def test_depth_that_grows(data, tmp_path, caplog):
     assert metrics == pytest.approx({name: last[name] for name in metrics})
 
 
+@pytest.mark.long
 def test_batches_that_change(data, tmp_path, caplog):
-    """Killed in each stage of sizes and lengths, a run ends as the unbroken one; each
-    record is read once in an epoch, whatever the sizes of batches."""
+    """Killed in each stage of sizes and lengths, depth growing meanwhile, a run ends as
+    the unbroken one; each record is read once in an epoch, whatever the sizes of
+    batches."""
     short = tiny_run.write_short_records(tmp_path / "short", 40, 7)
     how = dict(
+        config=dict(num_hidden_layers=2),
+        depth=Phases.parse("1:0.6,2:0.4", STEPS, "--depth_schedule"),
         stages=[Stage(0, 5, 4), Stage(4, 5, 8), Stage(6, 8, 8), Stage(10, 5, 12)],
         sets={5: input_pipeline.RecordSet(
             tiny_run.SHORT, check_files([short], tiny_run.SHORT)),
@@ -258,6 +263,7 @@ def test_batches_that_change(data, tmp_path, caplog):
     assert len(rows) == 44 and len(set(rows[:40])) == 40
 
 
+@pytest.mark.long
 def test_time_budget(data, tmp_path, caplog):
     """A run by the clock, every look at which takes half a second: rate and depth follow
     it; stopped, it goes on with the time that is left; with more time it trains on."""
@@ -366,6 +372,7 @@ def _half_copy(half, tmp_path):
     return pathlib.Path(shutil.copytree(half, tmp_path / "half"))
 
 
+@pytest.mark.long
 def test_float16_goes_on_with_its_scale(half, half_copy, data):
     copy = half_copy
     go_back_to(copy, 6)
@@ -382,6 +389,7 @@ def test_float16_goes_on_with_its_scale(half, half_copy, data):
             for row in rows_of(half, "train")] == [1, 1, 2, 2, 4, 4, 4, 8]
 
 
+@pytest.mark.long
 def test_float16_and_other_types_go_on_from_each_other(half_copy, data, caplog):
     half = half_copy
     go_back_to(half, 9)
@@ -497,6 +505,7 @@ DAMAGED = r"\(its files are damaged, cut short or not all there\); "
 POOLER = "bert/pooler/dense/kernel"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name, spoil, message", [
     ("12", lambda folder, data: spoil_data(folder / "model.ckpt-12"),
      "cannot be restored " + DAMAGED),
@@ -539,6 +548,7 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     assert run.current_step == 12
 
 
+@pytest.mark.long
 def test_resuming_at_the_best_checkpoint(copy, finished, data):
     best = f"{copy}/model.ckpt-best"
     run = make_run(copy, data, resume_from=best)
@@ -547,6 +557,15 @@ def test_resuming_at_the_best_checkpoint(copy, finished, data):
         stored(folder, "model.ckpt-12", STATE) for folder in (copy, finished)))
     with pytest.raises(InputError, match="model.ckpt-5: there is no checkpoint"):
         make_run(copy, data, resume_from="5").train()
+
+
+def test_the_best_checkpoint_is_the_way_out_where_there_is_no_other(tmp_path):
+    latest, best = (f"{tmp_path}/model.ckpt-{name}" for name in ("2", "best"))
+    pathlib.Path(f"{latest}.index").touch()
+    assert earlier_hint(latest) == ""
+    pathlib.Path(f"{best}.index").touch()
+    assert earlier_hint(latest) == f"give --resume_from={best} to go on from there, or "
+    assert earlier_hint(best).startswith("give --resume_from=2 ")
 
 
 def test_what_no_run_saved_is_not_resumed_at(copy, data, tmp_path):
@@ -712,6 +731,7 @@ def test_long_values_are_cut_in_a_warning(caplog):
     assert "is not given now" in caplog.text
 
 
+@pytest.mark.long
 def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, data):
     run = make_run(tmp_path, data, num_train_steps=3)
     metrics = run.train()
@@ -723,6 +743,7 @@ def test_checkpoint_that_was_just_evaluated_is_not_evaluated_again(tmp_path, dat
     assert result["step"] == 3
 
 
+@pytest.mark.long
 def test_best_checkpoint_that_is_not_the_last_is_evaluated(copy, data):
     best = json.loads((copy / "best_metric.json").read_text())
     run = make_run(copy, data, num_train_steps=15)

@@ -19,6 +19,7 @@ from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import input_pipeline, loop, objectives
 from albert_tf.training.options import RunOptions, StepOptions
+from albert_tf.training.phases import Phases, Stage
 from tests import tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table
@@ -28,21 +29,21 @@ IDS = SpecialIds(cls=2, sep=3, mask=tiny_run.MASK_ID)
 DROPOUT = dict(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
 
 
-def train(task, config, batches, output_dir, num_steps, **options):
+def train(task, config, batches, output_dir, num_steps, depth=None, **options):
     load_tf1_tensors(task.model, tiny_run.weights_of(task.model))
     loop.Run(task, config, RunOptions(
         str(output_dir), num_train_steps=num_steps, train_batch_size=BATCH,
         iterations_per_loop=1, step=StepOptions(clip_norm=0.5, **options)),
-        batches, tiny_run.optimizer(task.model)).train()
+        batches, tiny_run.optimizer(task.model), depth=depth).train()
 
 
-def pretrain(path, output_dir, num_steps, streams=4, **options):
+def pretrain(path, output_dir, num_steps, streams=4, stages=(), **options):
     """Trains in the current strategy, with masks that are drawn while it does."""
     config = tiny_run.config(**DROPOUT)
     spec = unmasked_spec(tiny_run.SPEC)
     batches = input_pipeline.RecordBatches(
         spec, check_files([str(path)], spec), None, train_batch_size=BATCH,
-        eval_batch_size=BATCH, seed=1, streams=streams, shuffle_buffer=12,
+        eval_batch_size=BATCH, seed=1, streams=streams, shuffle_buffer=12, stages=stages,
         random_map=DynamicMasking(
             MaskingOptions(tiny_run.PREDICTIONS, masked_lm_prob=0.4), IDS,
             tiny_run.LENGTH, tiny_run.VOCAB_SIZE))
@@ -120,6 +121,18 @@ def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
     assert_same_run(tmp_path / "one", tmp_path / "several")
 
 
+@pytest.mark.slow
+def test_growing_batches_and_depth_on_replicas(path, tmp_path):
+    how = dict(streams=2, depth=Phases((1, 2), (3, STEPS)), stages=[
+        Stage(0, tiny_run.LENGTH, 2), Stage(2, tiny_run.LENGTH, 4),
+        Stage(4, tiny_run.LENGTH, BATCH)])
+    pretrain(path, tmp_path / "one", STEPS, **how)
+    with tiny_run.strategy(2).scope():
+        pretrain(path, tmp_path / "several", STEPS, **how)
+    assert_same_run(tmp_path / "one", tmp_path / "several")
+
+
+@pytest.mark.long
 def test_a_run_continues_on_another_number_of_replicas(path, tmp_path):
     TASKS["pretraining"](path, tmp_path / "one", STEPS)
     for replicas, steps in ((2, 3), (4, STEPS)):

@@ -17,7 +17,7 @@ from albert_tf.config import SHARING
 from tests.training.tiny_trainer import (
     TASKS, Training, assert_close, column, training)
 
-SLOW = pytest.mark.slow
+SLOW, LONG = pytest.mark.slow, pytest.mark.long
 
 
 def steps(count=3, make=Training, **how):
@@ -59,22 +59,24 @@ RECOMPUTE = dict(recompute=True)
 
 @pytest.mark.parametrize("which, changed", [
     (DROPOUT, TWO),
-    (DROPOUT, {**TWO, **PARTS, "fast": True, "skip_padding": True}),
+    pytest.param(DROPOUT, {**TWO, **PARTS, "fast": True, "skip_padding": True},
+                 marks=LONG),
     pytest.param(DROPOUT, dict(replicas=4), marks=SLOW),
     *(pytest.param(FAST_DROPOUT, {**RECOMPUTE, **TWO, "jit_compile": jit}, marks=SLOW)
       for jit in (False, True)),
     (DROPOUT, PARTS),
-    (CLIPPED, {**PARTS, **XLA}),
-    (DROPOUT, {**PARTS, **XLA, **RECOMPUTE, "fast": True}),
-    (DROPOUT, {**PARTS, "fast": True, "skip_padding": True}),
+    *(pytest.param(which, how, marks=LONG) for which, how in (
+        (CLIPPED, {**PARTS, **XLA}),
+        (DROPOUT, {**PARTS, **XLA, **RECOMPUTE, "fast": True}),
+        (DROPOUT, {**PARTS, "fast": True, "skip_padding": True}))),
     *(pytest.param({**DROPOUT, "layers": 2, "passes": (1, 2)}, how, marks=marks)
-      for how, marks in ((TWO, ()), ({**PARTS, **RECOMPUTE}, ()),
+      for how, marks in ((TWO, LONG), ({**PARTS, **RECOMPUTE}, LONG),
                          ({**PARTS, **XLA, **RECOMPUTE}, SLOW))),
     pytest.param(DROPOUT, {**TWO, **XLA}, marks=SLOW),
     (DROPOUT, dict(fast=True)),
     (DROPOUT, {**RECOMPUTE, "fast": True}),
     pytest.param(DROPOUT, XLA, marks=SLOW),
-    ({**FAST_DROPOUT, "dtype": "bfloat16"}, RECOMPUTE),
+    pytest.param({**FAST_DROPOUT, "dtype": "bfloat16"}, RECOMPUTE, marks=LONG),
     pytest.param({**FAST_DROPOUT, "dtype": "float16"}, RECOMPUTE, marks=SLOW),
     *(pytest.param({**FAST_DROPOUT, "dtype": dtype, "sharing": "none", "layers": 2},
                    RECOMPUTE, marks=SLOW)
@@ -85,6 +87,7 @@ def test_step_is_the_same(which, changed):
     assert min(column(expected[0], "gradient_norm")) > 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype, fast, tolerance", [
     ("bfloat16", True, 0.05), ("float16", True, 0.005),
     pytest.param("bfloat16", False, 0.05, marks=SLOW),

@@ -112,6 +112,7 @@ def test_golden_run_whole(name, final, golden_records):
 # ---- replicas --------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_replicas_clip_before_they_sum():
     """Each by its own norm, and with its own number of masked pieces."""
     [batch] = uneven_batches(1)
@@ -158,6 +159,7 @@ def test_replicas_and_parts_drop_different_units(options):
 # ---- the loop on the device ------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [
     {}, pytest.param(dict(gradient_accumulation_steps=2), marks=pytest.mark.slow)])
 def test_loop_on_the_device_is_the_loop_on_the_host(options, monkeypatch):
@@ -222,6 +224,7 @@ class _Shapes:
         return {"total_loss": tf.reduce_mean(outputs)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options, device", [
     ({}, False), ({}, True), (dict(jit_compile=True), False),
     pytest.param(dict(replicas=2, jit_compile=True), False, marks=pytest.mark.slow)])
@@ -250,6 +253,7 @@ def test_each_shape_is_traced_once(options, device, caplog, monkeypatch):
 # ---- dropout ---------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_step_is_a_function_of_its_number_and_seed():
     batches, dropping = even_batches(1), training(dropout=0.3)
     first = column(dropping.run(batches, 2), "total_loss")
@@ -264,6 +268,7 @@ def test_a_step_is_a_function_of_its_number_and_seed():
 # ---- what is not finite ----------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options", [dict(dropout=0.3), dict(replicas=2, clip_norm=0.5)])
 def test_first_step_that_is_not_finite_is_remembered(options):

@@ -107,19 +107,21 @@ class ClassificationTask:
         return found
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
-                  max_seq_length: int) -> list[dict[str, list]]:
+                  max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
         """The example as the model's input (the release's convert_single_example).
 
         One dict, a list because other tasks make several of an example: input_ids,
         input_mask, segment_ids, not padded, and label_ids, the class id or the number;
-        0 where the label is unknown. A pair is cut from its longer text.
+        0 where the label is unknown, and if they are to be `marked`, `labelled`, 1 or
+        0. A pair is cut from its longer text.
         """
         features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
         if self.is_regression:
             label = float(example.label or 0)
         else:
             label = 0 if example.label is None else self.labels.index(example.label)
-        return [{**features, "label_ids": [label]}]
+        return [{**features, "label_ids": [label],
+                 **({"labelled": [int(example.label is not None)]} if marked else {})}]
 
     # --- scores
 

@@ -389,6 +389,7 @@ def test_windows_without_room_are_told(sizes, message):
     ("v2.0-16-articles.json", True, False, 6078, 6398),
     ("v2.0-train-11-articles.json", True, True, 5147, 5269),
 ])
+@pytest.mark.long
 def test_real_data_loses_no_example_and_no_answer(
         name, version_2, is_training, num_examples, num_features):
     tokenizer = FullTokenizer(

@@ -290,6 +290,7 @@ def model_and_step(computation):
     return model, step
 
 
+@pytest.mark.long
 def test_nothing_for_cpus_is_left_on_elsewhere(monkeypatch):
     """In the whole forward and backward pass of a model that is large enough."""
     def no_island(*_, **__):

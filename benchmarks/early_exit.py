@@ -1,0 +1,191 @@
+"""What early exit saves in time and costs in score: models with exits, exported, at
+several thresholds against their ordinary answers.
+
+    python -m benchmarks.early_exit --models=runs/sst-2,runs/mrpc,runs/chnsenticorp \
+        --titles=SST-2,MRPC,ChnSentiCorp --output=early_exit.json \
+        --picture=docs/early_exit.png
+
+Each folder is one of run_classifier.py --early_exit --do_eval: its early_exit.json has
+the curves, its eval_predictions the evaluation set. Each model is exported to ids, and
+its export asked one sequence at a time and all of them in batches of 32 by length, at
+each threshold in turns, so that all see the same machine; medians of --num_rounds. The
+machine should be idle. Thresholds are the cheapest without loss of score, the cheapest
+that loses half a point at most, and one that no answer reaches.
+
+--shape=base besides times a model of that size with random weights, asked the
+sequences of the first folder, at the threshold with which they take half of the passes
+in the mean: what exits save where a pass is work. Its scores say nothing.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+
+import numpy as np
+from absl import app, flags
+
+from albert_tf import files
+from albert_tf.finetuning import early_exit
+from albert_tf.finetuning.tasks import glue
+from benchmarks import benchmark_flags
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_list("models", None, "Folders of models with exits.", required=True)
+flags.DEFINE_list("titles", None, "What the tasks are called; default: the folders.")
+flags.DEFINE_integer("num_requests", 64, "Sequences that are timed one by one.",
+                     lower_bound=1)
+flags.DEFINE_integer("num_rounds", 5, "Rounds of everything.", lower_bound=1)
+flags.DEFINE_string("picture", "", "PNG of score against mean passes to write.")
+flags.DEFINE_string("shape", "", "Size, such as base, to time with random weights.")
+benchmark_flags.define_output_flag()
+
+
+def _evaluation_set(folder):
+    """Texts, pairs of texts, and their labels."""
+    path = os.path.join(folder, "eval_predictions", "predictions.tsv")
+    header, *rows = (line.split("\t") for _, line in files.read_lines(path))
+    columns = dict(zip(header, zip(*rows)))
+    return columns["text_a"], columns.get("text_b"), columns["label"]
+
+
+def _thresholds(curve, metric):
+    """What is measured → its threshold; None for the ordinary answers."""
+    def cheapest(loss):
+        return min((point for point in curve
+                    if point[metric] >= curve[-1][metric] - loss - 1e-9),
+                   key=lambda point: point["passes"])["threshold"]
+
+    return {"ordinary": None, "no exit": 1.0, "no loss": cheapest(0.0),
+            "half a point": cheapest(early_exit.LOSS)}
+
+
+def _scores(loaded, metric, labels, logits):
+    names = list(loaded.labels)
+    found, known = np.argmax(logits, axis=-1), [names.index(each) for each in labels]
+    task = glue.TASKS.get(str(loaded.settings["task"]))
+    if task:
+        return task.metrics_of(found, np.array(known))[metric]
+    from albert_tf.finetuning import metrics
+
+    return metrics.compute(metric, found, known)
+
+
+def _measure(folder):
+    import albert_tf
+    from albert_tf.serving import export
+
+    kept = files.read_object(os.path.join(folder, "early_exit.json"))
+    loaded, (texts, pairs, labels) = albert_tf.load(folder), _evaluation_set(folder)
+    length = loaded.settings["flags"]["max_seq_length"]
+    rows = [loaded.tokenizer.features(text, pair, length) for text, pair in zip(
+        texts, pairs or [None] * len(texts))]
+    ways = _thresholds(kept["curves"]["confidence"], kept["metric"])
+    some = FLAGS.num_requests
+    answers, seconds = _timed(export.model_of(loaded, "classification"), loaded.labels,
+                              rows, lambda asked: ways)
+    passes = loaded.config.num_hidden_layers
+    return {"metric": kept["metric"], "curves": kept["curves"], "sequences": len(rows),
+            "pieces": float(np.mean([len(row["input_ids"]) for row in rows])),
+            "hidden_size": loaded.config.hidden_size, "passes": passes, "ways": {
+        way: {"threshold": threshold,
+              "passes": float(np.mean(answers[way, 32].get("passes", passes))),
+              "score": _scores(
+                  loaded, kept["metric"], labels, answers[way, 32]["logits"]),
+              # Of answers in batches from those one by one.
+              "other_passes": int(np.sum(
+                  np.array(answers[way, 32].get("passes", [0] * len(rows)))[:some]
+                  != answers[way, 1].get("passes", [0] * len(rows[:some])))),
+              "farthest_logit": float(np.max(np.abs(
+                  np.array(answers[way, 32]["logits"])[:some]
+                  - answers[way, 1]["logits"]))), **seconds[way]}
+        for way, threshold in ways.items()}}, rows
+
+
+def _timed(model, labels, rows, ways_of):
+    """(what is measured, batch size) → answers; what is measured → its seconds."""
+    from albert_tf.serving import export, server
+
+    with tempfile.TemporaryDirectory() as at:
+        export.export_classifier(model, os.path.join(at, "model"), labels)
+        asked = server.Server(os.path.join(at, "model"))
+    ways, some = ways_of(asked), rows[:FLAGS.num_requests]
+    answers = {(way, size): asked.predict(of, size, exit_threshold=threshold)
+               for of, size in ((rows, 32), (some, 1))
+               for way, threshold in ways.items()}
+    seconds = {way: {"request_seconds": [], "batches_seconds": []} for way in ways}
+    for _ in range(FLAGS.num_rounds):
+        for row in some:
+            for way, threshold in ways.items():
+                start = time.perf_counter()
+                asked.predict([row], exit_threshold=threshold)
+                seconds[way]["request_seconds"].append(time.perf_counter() - start)
+        for way, threshold in ways.items():
+            start = time.perf_counter()
+            asked.predict(rows, exit_threshold=threshold)
+            seconds[way]["batches_seconds"].append(time.perf_counter() - start)
+    return answers, {way: {kind: statistics.median(values)
+                           for kind, values in found.items()}
+                     for way, found in seconds.items()}
+
+
+def _measure_shape(rows):
+    """Times of a model of --shape with random weights, half of whose passes are made."""
+    from albert_tf.config import AlbertConfig
+    from albert_tf.modeling.models import AlbertForSequenceClassification
+
+    config = AlbertConfig.named(FLAGS.shape)
+    half = config.num_hidden_layers / 2
+
+    def ways_of(asked):
+        low, high = 0.5, 1.0
+        for _ in range(12):
+            middle = (low + high) / 2
+            passes = asked.predict(rows[:64], exit_threshold=middle)["passes"]
+            low, high = (middle, high) if np.mean(passes) < half else (low, middle)
+        return {"ordinary": None, "no exit": 1.0, "half of the passes": high}
+
+    answers, seconds = _timed(
+        AlbertForSequenceClassification(config, 2, exit_weight=1.0), ["0", "1"], rows,
+        ways_of)
+    for way, found in seconds.items():
+        found["passes"] = float(np.mean(
+            answers[way, 32].get("passes", config.num_hidden_layers)))
+        print(f"| {FLAGS.shape} | {way} | {found['passes']:.2f} | "
+              f"{1e3 * found['request_seconds']:.1f} | {found['batches_seconds']:.2f} |")
+    return seconds
+
+
+def main(argv):
+    del argv
+    benchmark_flags.make_output_folder()
+    titles = FLAGS.titles or [os.path.basename(os.path.normpath(folder))
+                              for folder in FLAGS.models]
+    found, rows = {}, []
+    for title, folder in zip(titles, FLAGS.models):
+        found[title], own = _measure(folder)
+        rows = rows or own
+    shape = {"shape": {FLAGS.shape: _measure_shape(rows)}} if FLAGS.shape else {}
+    print("| task | threshold | mean passes | score | a request, ms | faster | "
+          "all in batches of 32, s | faster | passes, farthest logit from one by one |"
+          "\n|" + " --- |" * 9)
+    for title, measured in found.items():
+        whole = measured["ways"]["ordinary"]
+        for way, row in measured["ways"].items():
+            threshold = "" if row["threshold"] is None else f" ({row['threshold']:g})"
+            print(f"| {title} | {way}{threshold} | {row['passes']:.2f} of "
+                  f"{measured['passes']} | {row['score']:.2%} | "
+                  + " | ".join(
+                      f"{scale * row[kind]:.{digits}f} | {whole[kind] / row[kind]:.2f}×"
+                      for kind, scale, digits in (("request_seconds", 1e3, 1),
+                                                  ("batches_seconds", 1, 3)))
+                  + f" | {row['other_passes']} differ, {row['farthest_logit']:.0e} |")
+    if FLAGS.picture:
+        early_exit.draw({title: (measured["curves"], measured["metric"])
+                         for title, measured in found.items()}, FLAGS.picture)
+    benchmark_flags.write_output({**benchmark_flags.machine(), "tasks": found, **shape})
+
+
+if __name__ == "__main__":
+    app.run(main)
