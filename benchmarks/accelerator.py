@@ -126,7 +126,7 @@ def speed(strategy, dtypes: list[str], on_cpu: bool) -> list[dict]:
                 rows.append(row)
                 logging.info(
                     "%s, %d sequences of %d, %s: %.3f s (%.3f to %.3f), %.1f sequences "
-                    "and %.0f tokens a second, %.0f %% of the peak of %.1f teraflops",
+                    "and %.0f tokens a second, %.0f %% of the peak of %.3g teraflops",
                     model, size, length, dtype, median, min(seconds), max(seconds),
                     row["sequences_per_second"], row["tokens_per_second"],
                     100 * row["share_of_peak"], peaks[dtype] / 1e12)

@@ -1,51 +1,61 @@
-"""Every exported form of a classifier: size, load time, first answer, time a request,
+"""Every exported form of a model: size, load time, first answer, time a request,
 accuracy, in one table.
 
-    python -m benchmarks.exported_forms --model=runs/sst-2 \
-        --data=glue/SST-2/dev.tsv --output=forms.json
+    python -m benchmarks.exported_forms --model=runs/sst-2 --task=sst-2 \
+        --output=forms.json
 
-The model itself (its folder, TensorFlow) and ONNX Runtime and TFLite in each precision
-answer through albert_tf.load(...).predict. Requests of one text go to the forms in
-turns, so that all see the same machine; load and first answer are a new process's,
-imports not counted. The machine should be idle. Forms whose packages are missing are
-left out.
+The model itself (its folder, TensorFlow) and ONNX Runtime, OpenVINO and TFLite in each
+precision answer through albert_tf.load(...).predict, SavedModels by their signature
+that takes text. Requests of one text go to the forms in turns, so that all see the same
+machine; load and first answer are a new process's, imports not counted. The machine
+should be idle. Forms whose packages are missing are left out.
 """
 
+import copy
+import dataclasses
 import itertools
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from typing import Any, Callable
 
 from absl import app, flags
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from benchmarks import benchmark_flags
+from benchmarks import benchmark_flags, runs
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of a model of classes.", required=True)
-flags.DEFINE_string("data", os.path.join(
-    benchmark_flags.DATA, "glue", "SST-2", "dev.tsv"),
-                    "Texts and labels, a tab between; the first line is a heading.")
-flags.DEFINE_integer("num_requests", 64, "Texts that are timed one by one.",
-                     lower_bound=1)
+flags.DEFINE_string("model", None, "Folder of a model of the task.", required=True)
+flags.DEFINE_enum("task", "sst-2", ["sst-2", "mrpc", "squad"], "What it answers.")
+flags.DEFINE_string("data_dir", benchmark_flags.DATA,
+                    "Folder of the data: glue, squad/dev-v1.1.json.")
+flags.DEFINE_integer("num_examples", 2000, "Of the dev set, at equal distances, that "
+                     "accuracy is of.", lower_bound=1)
+flags.DEFINE_integer("num_requests", 64, "Examples that are timed one by one.",
+                     lower_bound=0)
 flags.DEFINE_integer("num_rounds", 3, "Processes for each form's first answer, and "
-                     "rounds of requests.", lower_bound=1)
+                     "rounds of requests.", lower_bound=0)
 benchmark_flags.define_output_flag()
 _FIRST = """
-import sys, time
+import json, sys, time
 import albert_tf, tensorflow
-if sys.argv[1] == "onnx":
-    import onnxruntime
+from benchmarks import exported_forms
+if sys.argv[1] in ("onnx", "openvino"):
+    __import__({"onnx": "onnxruntime"}.get(sys.argv[1], sys.argv[1]))
+if sys.argv[1] == "saved_model":
+    import tensorflow_text
+given = json.loads(sys.argv[3])
 start = time.perf_counter()
-model = albert_tf.load(sys.argv[2])
-loaded = time.perf_counter()
-model.predict("A fine film.")
-print(loaded - start, time.perf_counter() - loaded)
+model = exported_forms.loaded(*sys.argv[1:3])
+done = time.perf_counter()
+model.predict([given])
+print(done - start, time.perf_counter() - done)
 """
 
 
@@ -55,34 +65,123 @@ def _processor() -> str:
                      if line.startswith("model name")), "")
 
 
-def _export(loaded, folder):
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Inputs of `predict`, and the score, 0 to 1, of answers to them."""
+
+    inputs: list[dict[str, str]]
+    score: Callable[[list[dict[str, Any]]], float]
+
+
+def _read() -> Data:
+    from albert_tf.finetuning.tasks import glue, squad, squad_scoring
+
+    def some(examples):
+        count = min(FLAGS.num_examples, len(examples))
+        return [examples[i * len(examples) // count] for i in range(count)]
+
+    if FLAGS.task == "squad":
+        read = squad.SquadTask().read(
+            os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json"), must_score=True)
+        examples = some(read.examples)
+        asked = copy.copy(read.dataset)
+        asked.questions = some(asked.questions)
+
+        def f1(answers):
+            texts = {one.qas_id: found["answer"]
+                     for one, found in zip(examples, answers)}
+            return statistics.fmean(outcome.f1 for outcome in (
+                squad_scoring.question_outcomes(
+                    asked, texts, False).values()))
+
+        return Data([{"question": one.question_text, "passage": one.paragraph_text}
+                     for one in examples], f1)
+    examples = some(glue.TASKS[FLAGS.task].read(
+        os.path.join(FLAGS.data_dir, "glue"), "dev").examples)
+    return Data(
+        [{"text": one.text_a} | ({"text_pair": one.text_b} if one.text_b else {})
+         for one in examples],
+        lambda answers: statistics.fmean(
+            found["label"] == one.label for one, found in zip(examples, answers)))
+
+
+class _SavedModel:
+    """One that takes text, asked as a program without this project asks it."""
+
+    def __init__(self, folder):
+        import tensorflow as tf
+
+        from albert_tf.serving import server
+
+        server.tensorflow_text()  # Its operations.
+        self._model = tf.saved_model.load(folder)
+        self._call = self._model.signatures["serving_default"]
+        self._constant = tf.constant
+
+    def predict(self, inputs):
+        answers = []
+        for start in range(0, len(inputs), 32):
+            part = inputs[start:start + 32]
+            found = self._call(**{
+                name: self._constant([each[name] for each in part]) for name in part[0]})
+            columns = {name: value.numpy() for name, value in found.items()}
+            answers += [{name: value[i].decode() if isinstance(value[i], bytes)
+                         else value[i].tolist() for name, value in columns.items()}
+                        for i in range(len(part))]
+        return answers
+
+
+def loaded(form: str, folder: str) -> Any:
+    """What answers by `predict`."""
+    import albert_tf
+
+    return _SavedModel(folder) if form == "saved_model" else albert_tf.load(folder)
+
+
+def _bytes_of(folder: str, start: str = "") -> int:
+    return sum(files.size(os.path.join(where, name)) for where, _, names in os.walk(
+        folder) for name in names if name.startswith(start))
+
+
+def _export(model, folder):
     """Form → (engine, folder, bytes of what engines load)."""
     from albert_tf.serving import portable
 
-    found = {"model": ("", FLAGS.model, sum(
-        files.size(os.path.join(FLAGS.model, name)) for name in files.names_in(
-            FLAGS.model) if name.startswith("model.ckpt-best")))}
-    for form, precision in itertools.product(portable.FILES, portable.PRECISIONS):
+    found = {"model": ("", FLAGS.model, _bytes_of(FLAGS.model, "model.ckpt-best"))}
+    for dtype in ("float32", "bfloat16"):
+        to = os.path.join(folder, f"saved_model_{dtype}")
+        runs.run_script("export_model.py", model=FLAGS.model, export_dir=to, dtype=dtype)
+        found[f"SavedModel, {dtype}"] = "saved_model", to, _bytes_of(to)
+    for form, precision in itertools.product(portable.FORMS, portable.PRECISIONS):
         to = os.path.join(folder, f"{form}_{precision}")
+        if precision not in portable.FORMS[form].precisions:
+            continue
         try:
-            portable.export(loaded, "classify", to, form, precision)
+            portable.export(model, next(iter(model.tasks())), to, form, precision)
         except InputError as error:
             print(f"{form} is left out: {error}")
             continue
         found[f"{form}, {precision}"] = form, to, files.size(
-            os.path.join(to, portable.FILES[form]))
+            os.path.join(to, portable.FORMS[form].file))
     return found
 
 
-def _first_answer(form, folder):
+def _first_answer(form, folder, given):
     """Seconds to load and to the first answer after that, in a new process."""
-    done = subprocess.run([sys.executable, "-c", _FIRST, form, folder], check=True,
-                          capture_output=True, text=True, cwd=benchmark_flags.ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST, form, folder, json.dumps(given)], check=True,
+        capture_output=True, text=True, cwd=benchmark_flags.ROOT)
     return tuple(map(float, done.stdout.split()[-2:]))
 
 
-def _probabilities(answers):
-    return [value for answer in answers for value in answer["probabilities"]]
+def _numbers(answers):
+    """Probabilities of classes, scores of answers."""
+    return [value for answer in answers
+            for value in answer.get("probabilities", [answer.get("score", 0.0)])]
+
+
+def _said(answers):
+    return [answer.get("label", answer.get("answer")) for answer in answers]
 
 
 def main(argv):
@@ -90,46 +189,49 @@ def main(argv):
     import albert_tf
 
     benchmark_flags.make_output_folder()
-    rows = [line.split("\t") for _, line in files.read_lines(FLAGS.data)][1:]
-    texts, labels = [row[0] for row in rows], [row[1] for row in rows]
+    data = _read()
     with tempfile.TemporaryDirectory() as folder:
         forms = _export(albert_tf.load(FLAGS.model), folder)
         first = {name: [] for name in forms}
         for _ in range(FLAGS.num_rounds):
             for name, (form, where, _) in forms.items():
-                first[name].append(_first_answer(form, where))
-        models = {name: albert_tf.load(where) for name, (_, where, _) in forms.items()}
-        answers = {name: model.predict(texts) for name, model in models.items()}
+                first[name].append(_first_answer(form, where, data.inputs[0]))
+        models = {name: loaded(form, where) for name, (form, where, _) in forms.items()}
+        answers = {name: model.predict(data.inputs) for name, model in models.items()}
         times = {name: [] for name in forms}
         for _ in range(FLAGS.num_rounds):
-            for text in texts[:FLAGS.num_requests]:
+            for given in data.inputs[:FLAGS.num_requests]:
                 for name, model in models.items():
+                    time.sleep(0.1)  # Threads of the one before spin for a while.
                     start = time.perf_counter()
-                    model.predict(text)
+                    model.predict([given])
                     times[name].append(time.perf_counter() - start)
+
+    def median(values):
+        return statistics.median(values) if values else float("nan")
+
     found = {name: {
         "megabytes": size / 1e6,
-        "load_seconds": statistics.median(each[0] for each in first[name]),
-        "first_answer_seconds": statistics.median(each[1] for each in first[name]),
-        "request_milliseconds": 1e3 * statistics.median(times[name]),
-        "accuracy": statistics.fmean(
-            answer["label"] == label for answer, label in zip(answers[name], labels)),
-        "farthest_probability": max(
-            abs(one - other) for one, other in zip(
-                _probabilities(answers[name]), _probabilities(answers["model"]))),
+        "load_seconds": median([each[0] for each in first[name]]),
+        "first_answer_seconds": median([each[1] for each in first[name]]),
+        "request_milliseconds": 1e3 * median(times[name]),
+        "score": data.score(answers[name]),
+        "others_said": sum(one != other for one, other in zip(
+            _said(answers[name]), _said(answers["model"]))),
+        "farthest": max(abs(one - other) for one, other in zip(
+            _numbers(answers[name]), _numbers(answers["model"]))),
     } for name, (_, _, size) in forms.items()}
-    print(f"{len(texts)} texts; {_processor()}, {os.cpu_count()} cores\n")
-    print("| form | MB | load, s | first answer, s | a request, ms | accuracy | "
-          "farthest probability |\n|" + " --- |" * 7)
+    print(f"{len(data.inputs)} of {FLAGS.task}; {_processor()}, {os.cpu_count()} cores\n")
+    print("| form | MB | load, s | first answer, s | a request, ms | score | other "
+          "answers | farthest |\n|" + " --- |" * 8)
     for name, row in found.items():
         print(f"| {name} | {row['megabytes']:.1f} | {row['load_seconds']:.2f} | "
               f"{row['first_answer_seconds']:.2f} | "
-              f"{row['request_milliseconds']:.1f} | {row['accuracy']:.2%} | "
-              f"{row['farthest_probability']:.1e} |")
+              f"{row['request_milliseconds']:.1f} | {row['score']:.2%} | "
+              f"{row['others_said']} | {row['farthest']:.1e} |")
     benchmark_flags.write_output({
-        **benchmark_flags.machine(), "processor": _processor(),
-        "data": os.path.basename(FLAGS.data),
-        "texts": len(texts), "forms": found, "seconds": times})
+        **benchmark_flags.machine(), "processor": _processor(), "task": FLAGS.task,
+        "examples": len(data.inputs), "forms": found, "seconds": times})
 
 
 if __name__ == "__main__":

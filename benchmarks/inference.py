@@ -13,6 +13,15 @@ SQuAD's dev set (max_seq_length 384) to find spans in.
   keras-hub  keras-hub's ALBERT, likewise
   hf         transformers' ALBERT in PyTorch, eager, inference_mode, autocast
   compiled   the same through torch.compile(dynamic=True)
+  ours-onnx, ours-openvino, ours-tflite
+             what export_model.py --format writes, in that engine
+  onnxruntime, onnxruntime-optimized, openvino
+             transformers' ALBERT, exported to ONNX by PyTorch, in these engines: as
+             they optimize any graph, or by ONNX Runtime's optimizer of transformers;
+             in int8 its dynamic quantization, a scale for each matrix
+
+Types are float32, bfloat16 and int8, as far as a contestant has them. LiteRT is given our
+export: PyTorch's graph has no way to it.
 
 Measured in turns, request by request: one sequence at a time (median and 95th
 percentile), and batches of 32 as they come, each padded by the contestant (transformers
@@ -46,7 +55,7 @@ from benchmarks.peers import NotInstalled
 FLAGS = flags.FLAGS
 _SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "shared")
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "int8")
 CONTESTANTS = ("limit", *predictors.MAKERS)
 # Task: (kind, sequences asked for one by one, sequences in batches).
 TASKS = {"sst-2": ("classification", 48, 96), "mrpc": ("classification", 32, 96),
@@ -108,7 +117,7 @@ class Clock:
         self.seconds, self.cores, self.answers = {}, {}, {}
 
     def measure(self, name, function, *args):
-        time.sleep(0.005)  # Threads of the one before still spin for a moment.
+        time.sleep(0.1)  # Threads of the one before still spin for a while.
         start, cores = time.perf_counter(), time.process_time()
         answer = function(*args)
         self.seconds.setdefault(name, []).append(time.perf_counter() - start)
@@ -124,7 +133,9 @@ def makers(config, kind, dtype, folder):
         if name == "limit":
             continue
         try:
-            found[name] = predictors.MAKERS[name](config, kind, dtype, folder)
+            made = predictors.MAKERS[name](config, kind, dtype, folder)
+            if made:
+                found[name] = made
         except NotInstalled as error:
             logging.warning("%s is left out: %s.", name, error)
     return found
@@ -177,7 +188,7 @@ def _rows(clock, statistics):
     for name, values in clock.seconds.items():
         row = found[name] = {**statistics(values), "cores": float(
             np.sum(clock.cores[name])), "seconds": values}
-        for other in ("limit", "ours"):
+        for other in ("limit", "ours", "ours-onnx"):
             # Of each request by itself, so that a disturbed one counts as one.
             if other in clock.seconds:
                 row[f"times_{other}"] = float(np.median(
@@ -215,7 +226,7 @@ def measure(config, task: str, dtype: str, folder: str) -> dict:
                for i in range(0, len(rows), FLAGS.batch_size)]
     contestants = makers(config, kind, dtype, folder)
     limit, flops = predictors.limit(config, kind, dtype)
-    limit = limit if "limit" in FLAGS.contestants else None
+    limit = limit if "limit" in FLAGS.contestants and dtype != "int8" else None
     one = in_turns(contestants, limit, singles)
     many = in_turns(contestants, limit, batches)
     lengths = [len(row["input_ids"]) for row in rows]
@@ -274,21 +285,13 @@ def _log(found):
 # ---- first answers ---------------------------------------------------------
 
 
-def _save_checkpoint(config, folder):
-    from albert_tf.checkpoints import tf1
-
-    os.makedirs(folder)
-    tf1.export_tf1(predictors.our_model(config, "classification"),
-                   os.path.join(folder, "model.ckpt-best"))
-    tf1.write_config(folder, config)
-
-
 def write_models(config, folder) -> dict[str, str]:
     """Kind of start → the folder that it loads."""
     writers = {
         "saved_model": lambda path: os.rename(predictors.export(
             config, "classification", "float32", os.path.dirname(path)), path),
-        "checkpoint": lambda path: _save_checkpoint(config, path),
+        "checkpoint": lambda path: os.rename(predictors.save_checkpoint(
+            config, "classification", os.path.dirname(path)), path),
         "hf": lambda path: predictors.hf_model(
             config, "classification").save_pretrained(path),
         # A classifier without tokenizer cannot be saved whole.

@@ -2,16 +2,22 @@
 
 Each maker takes a config, "classification" or "spans", a type and a folder to write
 to, and returns a function: features of one or more sequences, without padding → an
-array of scores. All have ALBERT's shape, random weights and no dropout, and pad to the
+array of scores; None where there is nothing of that type. All have ALBERT's shape, random weights and no dropout, and pad to the
 longest of what they are given. benchmarks/requirements.txt has the peers' packages.
 """
 
 import functools
 import os
+import shutil
 
 import numpy as np
+from absl import flags
 
+import albert_tf
+from albert_tf.errors import InputError
 from benchmarks import peers
+
+FLAGS = flags.FLAGS
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
@@ -79,13 +85,49 @@ def scores(task, outputs) -> np.ndarray:
 
 
 def ours(config, task, dtype, folder):
+    if dtype == "int8":
+        return None
     loaded = server(config, task, dtype, folder)
     return lambda features: scores(task, loaded.predict(features))
+
+
+def our_export(form, config, task, dtype, folder):
+    """What export_model.py --format writes, asked by its engine."""
+    from albert_tf.serving import portable
+
+    if dtype not in portable.FORMS[form].precisions:
+        return None
+    try:
+        portable.check(form, dtype)
+        portable.needed(form, portable.FORMS[form].readers)
+    except InputError as error:
+        raise peers.NotInstalled(str(error)) from error
+    path = os.path.join(folder, f"ours-{task}-{form}-{dtype}")
+    if not os.path.exists(path):
+        loaded = albert_tf.load(save_checkpoint(config, task, folder))
+        portable.export(loaded, next(iter(loaded.tasks())), path, form, dtype)
+    engine = portable.read(path)["engine"]
+    return lambda features: scores(task, engine(padded(features)))
+
+
+def save_checkpoint(config, task, folder) -> str:
+    """Our model's folder, written unless it is there."""
+    from albert_tf.checkpoints import tf1
+
+    path = os.path.join(folder, f"ours-{task}")
+    if not os.path.exists(path):
+        os.makedirs(path)
+        tf1.export_tf1(our_model(config, task), os.path.join(path, "model.ckpt-best"))
+        tf1.write_config(path, config)
+        shutil.copy(FLAGS.spm_model_file, path)
+    return path
 
 
 def plain(config, task, dtype, folder):
     """The model as it stands, in a tf.function for any shape."""
     del folder
+    if dtype == "int8":
+        return None
     import tensorflow as tf
 
     from albert_tf.modeling.encoder import Computation
@@ -106,6 +148,8 @@ def plain(config, task, dtype, folder):
 
 def tf_models(config, task, dtype, folder):
     del folder
+    if dtype == "int8":
+        return None
     import tensorflow as tf
     import tf_keras
 
@@ -136,6 +180,8 @@ def hf_model(config, task):
 
 
 def _hf(config, task, dtype, compiled):
+    if dtype == "int8":
+        return None
     model = hf_model(config, task)
     torch = peers.imported("torch", "PyTorch")
     called = torch.compile(model, dynamic=True) if compiled else model
@@ -163,6 +209,8 @@ def keras_hub_model(config, task, dtype):
 
 def keras_hub(config, task, dtype, folder):
     del folder
+    if dtype == "int8":
+        return None
     import tensorflow as tf
 
     model = keras_hub_model(config, task, dtype)
@@ -176,11 +224,84 @@ def keras_hub(config, task, dtype, folder):
     return lambda features: call(*map(tf.constant, padded(features).values())).numpy()
 
 
+def _peer_graph(config, task, folder) -> str:
+    """transformers' model as ONNX, as its users export it: by PyTorch."""
+    path = os.path.join(folder, f"hf-{task}.onnx")
+    if not os.path.exists(path):
+        model = hf_model(config, task)
+        torch = peers.imported("torch", "PyTorch")
+        names = ["input_ids", "attention_mask", "token_type_ids"]
+        outputs = ["start_logits", "end_logits"] if task == "spans" else ["logits"]
+        torch.onnx.export(
+            model, tuple(torch.ones([2, 7], dtype=torch.int64) for _ in names), path,
+            input_names=names, output_names=outputs, opset_version=17, dynamo=False,
+            dynamic_axes={name: {0: "batch", 1: "length"}
+                          for name in (*names, *outputs[:2 * (task == "spans")])})
+    return path
+
+
+def _peer_batch(features):
+    return dict(zip(("input_ids", "attention_mask", "token_type_ids"),
+                    padded(features, np.int64).values()))
+
+
+def onnxruntime(config, task, dtype, folder, optimized=False):
+    """The peer's graph in ONNX Runtime: as it optimizes any graph, or first with its
+    own optimizer of transformers; in int8 with its dynamic quantization, one scale for
+    each matrix."""
+    engine = peers.imported("onnxruntime", "ONNX Runtime")
+    if dtype == "bfloat16" or (dtype == "int8" and not optimized):
+        return None
+    path = _peer_graph(config, task, folder)
+    if optimized:
+        from onnxruntime.transformers import optimizer
+
+        better = path.replace(".onnx", "-optimized.onnx")
+        if not os.path.exists(better):
+            optimizer.optimize_model(
+                path, "bert", num_heads=config.num_attention_heads,
+                hidden_size=config.hidden_size).save_model_to_file(better)
+        path = better
+    if dtype == "int8":
+        import onnx
+        from onnxruntime import quantization
+
+        whole = path.replace(".onnx", "-int8.onnx")
+        if not os.path.exists(whole):
+            # Its own operations' types are unknown to the quantizer.
+            quantization.quantize_dynamic(path, whole, extra_options={
+                "DefaultTensorType": onnx.TensorProto.FLOAT})
+        path = whole
+    options = engine.SessionOptions()
+    options.log_severity_level = 3
+    session = engine.InferenceSession(
+        path, options, providers=["CPUExecutionProvider"])
+    return lambda features: session.run(None, _peer_batch(features))[0]
+
+
+def openvino(config, task, dtype, folder):
+    """The peer's graph in OpenVINO."""
+    if dtype == "int8":
+        return None
+    engine = peers.imported("openvino", "OpenVINO")
+    compiled = engine.Core().compile_model(_peer_graph(config, task, folder), "CPU", {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32"})
+    request = compiled.create_infer_request()
+    return lambda features: np.array(request.infer(_peer_batch(features))[0])
+
+
 MAKERS = {
-    "ours": ours, "plain": plain, "tf-models": tf_models, "keras-hub": keras_hub,
+    "ours": ours, "plain": plain,
+    **{f"ours-{form}": functools.partial(our_export, form)
+       for form in ("onnx", "openvino", "tflite")},
+    "tf-models": tf_models, "keras-hub": keras_hub,
     "hf": lambda config, task, dtype, folder: _hf(config, task, dtype, compiled=False),
     "compiled": lambda config, task, dtype, folder: _hf(
-        config, task, dtype, compiled=True)}
+        config, task, dtype, compiled=True),
+    "onnxruntime": onnxruntime,
+    "onnxruntime-optimized": functools.partial(onnxruntime, optimized=True),
+    "openvino": openvino}
 
 
 # ---- the limit -------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Runs of the project's scripts, in processes of their own."""
+"""Runs of the project's scripts, in processes of their own: text to records to a model
+to scores, each step once."""
 
 import json
 import os
@@ -9,15 +10,20 @@ import time
 from typing import Any
 
 from albert_tf import files
+from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.training import log
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 _COST = "cost.json"
 
 
 def run_script(script: str, **flag_values: Any) -> None:
-    """Runs one of the project's scripts; flags of None are left out."""
-    command = [sys.executable, os.path.join(ROOT, script)]
+    """Runs one of the project's scripts, or a module (benchmarks.training); flags of
+    None are left out."""
+    command = [sys.executable, *(
+        [os.path.join(ROOT, script)] if script.endswith(".py") else ["-m", script])]
     command += [f"--{name}={value}" for name, value in flag_values.items()
                 if value is not None]
     print(" ".join(command), flush=True)
@@ -47,3 +53,48 @@ def cost(output_dir: str) -> dict[str, float]:
         return {}
     with open(path, encoding="utf-8") as stream:
         return json.load(stream)
+
+
+# ---- what is there is not made again ---------------------------------------
+
+
+def vocabulary(folder: str, text: str, vocab_size: int) -> str:
+    """A SentencePiece model of a text."""
+    prefix = os.path.join(folder, "spm")
+    if not os.path.exists(f"{prefix}.model"):
+        run_script("train_sentencepiece.py", input_file=text, output_prefix=prefix,
+                   vocab_size=vocab_size, input_sentence_size=100_000)
+    return f"{prefix}.model"
+
+
+def records(path: str, **flag_values: Any) -> str:
+    """Records by create_pretraining_data.py."""
+    if not os.path.exists(path):
+        run_script("create_pretraining_data.py", output_file=path, **flag_values)
+    return path
+
+
+def pretrain(output_dir: str, config: AlbertConfig, num_train_steps: int,
+             **flag_values: Any) -> None:
+    """Trains by run_pretraining.py, once, or what is left of it."""
+    done = checkpoint_of(output_dir, best=False)
+    if done and int(done.rpartition("-")[2]) >= num_train_steps:
+        return
+    files.write(f"{output_dir}.config.json", config.to_json().encode())
+    run_counted("run_pretraining.py", output_dir, num_train_steps=num_train_steps,
+                albert_config_file=f"{output_dir}.config.json", **flag_values)
+
+
+def rows_of(output_dir: str, split: str = "eval") -> list[dict[str, Any]]:
+    """The log of a run's evaluations, or of its training."""
+    path = os.path.join(output_dir, log.METRICS_FILE)
+    return [row for row in (log.read_metrics(path) if os.path.exists(path) else ())
+            if row["split"] == split]
+
+
+def scores(script: str, output_dir: str, **flag_values: Any) -> dict[str, float]:
+    """Those of a model that a script fine-tunes, or only evaluates."""
+    found = os.path.join(output_dir, "eval_results.json")
+    if not os.path.exists(found):
+        run_counted(script, output_dir, **flag_values)
+    return files.read_object(found)

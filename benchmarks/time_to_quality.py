@@ -30,13 +30,11 @@ from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.training import log
 from albert_tf.training.depth import depth_of
 from albert_tf.training.phases import by_length, stages_of
 from albert_tf.training.recipes import PRETRAINING_RECIPES
-from benchmarks import benchmark_flags
+from benchmarks import benchmark_flags, runs
 from benchmarks.contestants import step_flops
-from benchmarks.runs import cost, run_counted, run_script
 
 FLAGS = flags.FLAGS
 
@@ -145,21 +143,15 @@ def make_records(name: str, heldout: bool = False) -> str:
     """A set of records, made unless it is there. Held-out ones are masked as the
     release's, with room for as many predictions as the others have; those that are
     masked while training get the same masks in each evaluation, if not the release's."""
-    folder, made = FLAGS.work_dir, RECORDS[name]
-    if not os.path.exists(f"{folder}/spm.model"):
-        run_script("train_sentencepiece.py", input_file=FLAGS.text,
-                   output_prefix=f"{folder}/spm", vocab_size=FLAGS.vocab_size,
-                   input_sentence_size=100_000)
+    made = RECORDS[name]
     if heldout:
         made = made._replace(
             dupe_factor=1, masked_lm_prob=made.masked_lm_prob and 0.15)
-    path = f"{folder}/{'heldout_' * heldout}{name}.tfrecord"
-    if not os.path.exists(path):
-        run_script(
-            "create_pretraining_data.py", output_file=path,
-            input_file=FLAGS.heldout_text if heldout else FLAGS.text,
-            spm_model_file=f"{folder}/spm.model", **made._asdict())
-    return path
+    return runs.records(
+        f"{FLAGS.work_dir}/{'heldout_' * heldout}{name}.tfrecord",
+        input_file=FLAGS.heldout_text if heldout else FLAGS.text,
+        spm_model_file=runs.vocabulary(FLAGS.work_dir, FLAGS.text, FLAGS.vocab_size),
+        **made._asdict())
 
 
 def output_dir(name: str, seed: int) -> str:
@@ -171,27 +163,17 @@ def num_steps(recipe: Recipe) -> int:
 
 
 def train(name: str, seed: int, config: AlbertConfig) -> None:
-    """Trains once, or what is left of it."""
-    from albert_tf.training import run_folder  # It loads TensorFlow.
-
-    recipe, folder = RECIPES[name], output_dir(name, seed)
-    steps = num_steps(recipe)
-    done = checkpoint_of(folder, best=False)
-    if done and run_folder.step_of(done) >= steps:
-        return
-    config_file = os.path.join(FLAGS.work_dir, "albert_config.json")
-    with files.atomic_write(config_file) as stream:
-        stream.write(config.to_json().encode())
-    records = make_records(recipe.records)
-    run_counted("run_pretraining.py", folder, **{
+    recipe = RECIPES[name]
+    steps, records = num_steps(recipe), make_records(recipe.records)
+    runs.pretrain(output_dir(name, seed), config, steps, **{
         "input_file": f"{LENGTH // 2}:{make_records('short')},{LENGTH}:{records}"
                       if "length_schedule" in recipe.flags else records,
         "eval_input_file": make_records(recipe.records, heldout=True),
-        "albert_config_file": config_file, "max_seq_length": LENGTH,
+        "max_seq_length": LENGTH,
         "max_predictions_per_seq": RECORDS[recipe.records].max_predictions_per_seq,
         "train_batch_size": BATCH_SIZE, "eval_batch_size": 64,
         "max_eval_steps": EVALUATED // 64,
-        "learning_rate": FLAGS.learning_rate, "num_train_steps": steps,
+        "learning_rate": FLAGS.learning_rate,
         "num_warmup_steps": round(recipe.warmup * steps),
         "save_checkpoints_steps": max(steps // FLAGS.num_evaluations, 1),
         "iterations_per_loop": max(steps // 100, 1), "keep_checkpoint_max": 1,
@@ -201,18 +183,16 @@ def train(name: str, seed: int, config: AlbertConfig) -> None:
 def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
     """The scores of a run's model on a task, by one recipe for all."""
     folder = output_dir(name, seed)
-    below = os.path.join(folder, task)
-    found = os.path.join(below, "eval_results.json")
-    if not os.path.exists(found) and FLAGS.train:
-        steps = {"mrpc": 345}.get(task, 2000)
-        run_counted(
-            "run_classifier.py", below, task_name=task, data_dir=FLAGS.data_dir,
-            init_checkpoint=checkpoint_of(folder, best=False),
-            spm_model_file=f"{FLAGS.work_dir}/spm.model", do_train="true",
-            do_eval="true", max_seq_length=LENGTH, train_batch_size=32,
-            learning_rate=3e-4, train_step=steps, warmup_step=steps // 10,
-            save_checkpoints_steps=steps, random_seed=seed)
-    return files.read_object(found) if os.path.exists(found) else None
+    below, steps = os.path.join(folder, task), {"mrpc": 345}.get(task, 2000)
+    if not FLAGS.train and not os.path.exists(f"{below}/eval_results.json"):
+        return None
+    return runs.scores(
+        "run_classifier.py", below, task_name=task, data_dir=FLAGS.data_dir,
+        init_checkpoint=checkpoint_of(folder, best=False),
+        spm_model_file=f"{FLAGS.work_dir}/spm.model", do_train="true", do_eval="true",
+        max_seq_length=LENGTH, train_batch_size=32, learning_rate=3e-4,
+        train_step=steps, warmup_step=steps // 10, save_checkpoints_steps=steps,
+        random_seed=seed)
 
 
 def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
@@ -246,9 +226,7 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
 def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:
     """The curve of a run, as far as it went; None where it has no evaluation."""
     recipe, folder = RECIPES[name], output_dir(name, seed)
-    path = os.path.join(folder, log.METRICS_FILE)
-    rows = [row for row in (log.read_metrics(path) if os.path.exists(path) else ())
-            if row["split"] == "eval"]
+    rows = runs.rows_of(folder)
     if not rows:
         return None
     steps = num_steps(recipe)
@@ -263,7 +241,7 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, 
         "step": [row["step"] for row in rows], "flops": flops,
         **{metric: [row[metric] for row in rows] for metric in METRICS
            if metric in rows[0]},
-        **cost(folder),
+        **runs.cost(folder),
         "finetuned": {task: scores for task in FLAGS.finetune
                       if (scores := finetune(name, seed, task))}}
 
@@ -344,14 +322,14 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
 
 def chosen_runs() -> list[tuple[str, int]]:
     """--runs as (recipe, seed)."""
-    runs = []
+    chosen = []
     for run in FLAGS.runs:
         name, _, seed = run.partition(":")
         if name not in RECIPES or not seed.isdigit():
             raise InputError(f"--runs: '{run}' is not of the form RECIPE:SEED, RECIPE "
                              f"one of {', '.join(RECIPES)}.")
-        runs.append((name, int(seed)))
-    return runs
+        chosen.append((name, int(seed)))
+    return chosen
 
 
 def write(results: list[dict[str, Any]], config: AlbertConfig) -> None:
@@ -364,13 +342,13 @@ def write(results: list[dict[str, Any]], config: AlbertConfig) -> None:
 
 
 def main(_):
-    runs, config = chosen_runs(), model_config()
+    chosen, config = chosen_runs(), model_config()
     for name in ("text", "heldout_text"):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")
     benchmark_flags.make_output_folder()
     results: list[dict[str, Any]] = []
-    for name, seed in runs:
+    for name, seed in chosen:
         if FLAGS.train:
             train(name, seed, config)
         found = result_of(name, seed, config)
