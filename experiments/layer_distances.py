@@ -51,7 +51,8 @@ def measure(row: Row, seed: int, *_) -> dict[str, Any]:
             max_seq_length=rows.scale().records["max_seq_length"])
     [layers] = files.read_object(path)["models"].values()
     distances = layers["l2_distance"]["mean"]
-    return {"steps": rows.steps_of(row, seed), **runs.cost(folder), "scores": {
+    return {**rows.named(row, seed), "steps": rows.steps_of(row, seed),
+            **runs.cost(folder), "scores": {
         "parameters": rows.parameters(config_of(row, rows.scale())),
         **{name: 100 * statistics.pstdev(part) / statistics.fmean(part)
            for name, part in ((_ALL, distances), (_LATER, distances[1:]))},

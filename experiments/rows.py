@@ -13,10 +13,12 @@ records of the row's own objective, made of held-out articles and, as in section
 of the passages of SQuAD's and RACE's dev sets.
 """
 
+import glob
 import itertools
 import math
 import os
-from typing import Any, Callable, Iterator, Sequence
+import zlib
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 from absl import flags
 
@@ -39,6 +41,10 @@ flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
                     "Text to evaluate on.")
 flags.DEFINE_string("data_dir", benchmark_flags.DATA,
                     "Folder with glue, squad and race.")
+flags.DEFINE_string("results_dir", os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "results"), "Folder of the results.")
+flags.DEFINE_bool("keep_results", False, "Train no run again whose scores --results_dir "
+                  "has, of whatever table, at the same settings.")
 flags.DEFINE_integer("num_train_steps", None, "Steps, in place of the scale's.",
                      lower_bound=1)
 flags.DEFINE_integer("num_seeds", None, "Seeds, in place of the experiment's.",
@@ -143,7 +149,8 @@ def steps_of(row: Row, seed: int) -> int:
         return steps
     both = [row._replace(as_long_as="", size=size)
             for size in (row.size, row.as_long_as)]
-    own, other = (runs.cost(train(each, seed)).get(scale().clock) for each in both)
+    own, other = ((kept(each, seed) or runs.cost(train(each, seed))).get(scale().clock)
+                  for each in both)
     if not (own and other):
         own, other = (operations(config_of(each, scale())) for each in both)
     return max(round(steps * other / own), 1)
@@ -154,6 +161,26 @@ def operations(config: AlbertConfig) -> float:
     from benchmarks.contestants import step_flops
 
     return step_flops(config, 1, *_lengths().values())
+
+
+def named(row: Row, seed: int) -> dict[str, str]:
+    """What tells a run from others: its name, and a checksum of the scale."""
+    return {"run": run_name(row, seed, scale(), steps_of(row, seed)),
+            "settings": f"{zlib.crc32(repr((scale(), FLAGS.run_flags)).encode()):08x}"}
+
+
+def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
+         **wanted: Any) -> Optional[dict[str, Any]]:
+    """With --keep_results, what the results of a table, or of any, have of a run, if all
+    needed scores are there, and what else is wanted."""
+    if not FLAGS.keep_results:
+        return None
+    wanted |= named(row, seed)
+    for path in sorted(glob.glob(os.path.join(FLAGS.results_dir, f"{table}.json"))):
+        for found in files.read_object(path)["rows"]:
+            if wanted.items() <= found.items() and found["scores"].keys() >= {*needed}:
+                return found
+    return None
 
 
 def train(row: Row, seed: int) -> str:
@@ -222,19 +249,29 @@ def measure(row: Row, seed: int, objectives: Sequence[str],
             tasks: Sequence[str]) -> dict[str, Any]:
     """Trains a row and measures it, on sentences of further objectives too; what the
     results have of it."""
+    objectives = list(dict.fromkeys([row.sentence_objective, *objectives]))
+    names = ["parameters", *(
+        f"{name}, {heldout}" for heldout in HELDOUT
+        for name in ("MLM", *(OBJECTIVES[each] for each in objectives
+                              if each in OBJECTIVES))),
+        *tasks, *(["average"] if len(tasks) > 1 else [])]
+    found = kept(row, seed, names)
+    if found:
+        return {**found, "scores": {name: found["scores"][name] for name in names}}
     folder = train(row, seed)
     scores = {"parameters": parameters(config_of(row, scale()))}
     for heldout in HELDOUT:
-        for objective in dict.fromkeys([row.sentence_objective, *objectives]):
-            found = evaluate(folder, heldout, objective)
+        for objective in objectives:
+            accuracies = evaluate(folder, heldout, objective)
             if objective != row.sentence_objective:
-                found.pop("MLM")  # Of other records than it knows.
-            scores |= {f"{name}, {heldout}": value for name, value in found.items()}
+                accuracies.pop("MLM")  # Of other records than it knows.
+            scores |= {f"{name}, {heldout}": value
+                       for name, value in accuracies.items()}
     finetuned = {task: finetune(folder, task, seed) for task in tasks}
     if len(finetuned) > 1:
         finetuned["average"] = mean(finetuned.values())
     curve, training = (runs.rows_of(folder, split) for split in ("eval", "train"))
-    return {"steps": curve[-1]["step"], **runs.cost(folder),
+    return {**named(row, seed), "steps": curve[-1]["step"], **runs.cost(folder),
             "finetuning_core_seconds": math.fsum(runs.cost(os.path.join(
                 folder, task)).get("core_seconds", 0) for task in tasks),
             "scores": {**scores, **finetuned},

@@ -17,14 +17,12 @@ from absl import flags
 from albert_tf import files, pictures
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags
-from experiments.rows import filled, mean, measure, scale
+from experiments.rows import filled, kept, mean, measure, scale
 from experiments.scales import Row
 
 FLAGS = flags.FLAGS
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-flags.DEFINE_string("results_dir", os.path.join(_HERE, "results"),
-                    "Folder of the results.")
 
 
 def draw_curves(found: Mapping[str, Any], path: str) -> None:
@@ -92,8 +90,13 @@ class Experiment(NamedTuple):
         found: dict[str, Any] = {**told(self.name), "rows": []}
         for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1):
             for row in self.rows:
-                found["rows"].append({"row": row.name, "seed": seed, **self.measure(
-                    row, seed, self.objectives, self.chosen_tasks())})
+                tasks = self.chosen_tasks()
+                own = self.trains and kept(
+                    row, seed, table=results_name(self.name, FLAGS.scale), tasks=tasks)
+                found["rows"].append({
+                    "commit": commit(), **(own or self.measure(
+                        row, seed, self.objectives, tasks)),
+                    "row": row.name, "seed": seed, "tasks": tasks})
                 self.write(found)
 
     def write(self, found: Mapping[str, Any]) -> None:
@@ -182,9 +185,12 @@ def commit() -> str:
         git("status", "--porcelain", "--untracked-files=no", "--", ":/*.py"))
 
 
+def results_name(name: str, of: str) -> str:
+    return name if of == "small" else f"{name}_{of}"
+
+
 def results_path(name: str, of: str) -> str:
-    return os.path.join(FLAGS.results_dir,
-                        f"{name}{'' if of == 'small' else f'_{of}'}.json")
+    return os.path.join(FLAGS.results_dir, f"{results_name(name, of)}.json")
 
 
 def shown(values: Sequence[float]) -> str:
@@ -222,12 +228,14 @@ def _orders(means: Means, rows: Mapping[str, Row]) -> list[str]:
 
 def _took(found: Mapping[str, Any], missing: int) -> str:
     seeds = sorted({each["seed"] for each in found["rows"]})
+    commits = ", ".join(dict.fromkeys(
+        each.get("commit", found["commit"]) for each in found["rows"]))
     hours = {what: math.fsum(each.get(key, 0) for each in found["rows"]) / 3600
              for what, key in (("pretraining", "core_seconds"),
                                ("fine-tuning", "finetuning_core_seconds"))}
     steps = sorted({each["steps"] for each in found["rows"] if "steps" in each})
     return " ".join([
-        f"`{found['command']}`", f"(commit {found['commit']})" + (
+        f"`{found['command']}`", f"(commit {commits})" + (
             f", seeds {', '.join(map(str, seeds))}; "
             f"{', '.join(f'{n:,}' for n in steps)} steps" if steps else "") + (
             "".join(f"; {what} took {value:.1f} core-hours"

@@ -14,6 +14,7 @@ from absl.testing import flagsaver
 from albert_tf.errors import InputError
 from benchmarks import runs
 from experiments import model_sizes, page, rows
+from experiments.scales import Row
 from tests.experiments import data
 
 pytestmark = pytest.mark.long
@@ -81,6 +82,24 @@ def test_a_row_of_two_tables_is_trained_once(workplace):
     _, scripts = ran(workplace, "parameter_sharing")
     # Training, and two sets of held-out records: of one of two rows.
     assert scripts.count("run_pretraining.py") <= 3
+
+
+def test_kept_results_train_nothing_again_where_the_runs_are_gone(workplace, tmp_path):
+    made = {name: ran(workplace, name)[0]
+            for name in ("sentence_objectives", "layer_distances")}
+    with flagsaver.flagsaver(work_dir=str(tmp_path), keep_results=True):
+        for name, before in made.items():
+            again, scripts = ran(workplace, name)
+            assert again == before and not scripts
+        # Of another table, under another name, with fewer scores.
+        found = rows.measure(Row("of another table"), 1, (), ["mrpc"])
+        assert {"SOP, articles", "mrpc"} <= found["scores"].keys()
+        assert not {"NSP, articles", "average"} & found["scores"].keys()
+        assert [path.name for path in tmp_path.iterdir()] == ["made_of.json"]
+        # Another seed, or other settings, are another run.
+        assert rows.kept(Row("SOP"), 2) is None
+        FLAGS.run_flags = ["learning_rate=0.001"]
+        assert rows.kept(Row("SOP"), 1) is None
 
 
 def test_every_objective_is_measured_on_every_sentence(workplace):
