@@ -87,17 +87,19 @@ class Experiment(NamedTuple):
         if self.trains:
             check(self)
         files.make_directory(FLAGS.results_dir, "--results_dir")
-        found: dict[str, Any] = {**told(self.name), "rows": []}
-        for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1):
-            for row in self.rows:
-                tasks = self.chosen_tasks()
-                own = self.trains and kept(
-                    row, seed, table=results_name(self.name, FLAGS.scale), tasks=tasks)
-                found["rows"].append({
-                    "commit": commit(), **(own or self.measure(
-                        row, seed, self.objectives, tasks)),
-                    "row": row.name, "seed": seed, "tasks": tasks})
-                self.write(found)
+        tasks = self.chosen_tasks()
+        table = results_name(self.name, FLAGS.scale)
+        found: dict[tuple[int, int], Any] = {(seed, row): self.trains and kept(
+                     self.rows[row], seed, table=table, tasks=tasks)
+                 for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1)
+                 for row in range(len(self.rows))}
+        for seed, number in found:
+            row = self.rows[number]
+            found[seed, number] = {
+                "commit": commit(), **(found[seed, number] or self.measure(
+                    row, seed, self.objectives, tasks)),
+                "row": row.name, "seed": seed, "tasks": tasks}
+            self.write({**told(self.name), "rows": list(filter(None, found.values()))})
 
     def write(self, found: Mapping[str, Any]) -> None:
         path = results_path(self.name, FLAGS.scale)
