@@ -38,9 +38,27 @@ def make_output_folder() -> None:
         files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
 
 
+# What of a processor decides how fast its products are.
+_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
 def machine() -> dict[str, Any]:
-    """What results are told with: "cores" and "machine"."""
-    return {"cores": os.cpu_count(), "machine": platform.machine()}
+    """What results are told with: "cores", those that the process may use, "machine"
+    and "processor"."""
+    cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
+             else os.cpu_count())
+    return {"cores": cores, "machine": platform.machine(), "processor": processor()}
+
+
+def processor() -> str:
+    """The processor's name and its features for products."""
+    if not os.path.exists("/proc/cpuinfo"):
+        return platform.processor()
+    with open("/proc/cpuinfo", encoding="utf-8") as stream:
+        told = dict(map(str.strip, line.split(":", 1)) for line in stream if ":" in line)
+    has = told.get("flags", "").split()
+    return ", ".join(filter(None, [
+        told.get("model name", ""), *(name for name in _FEATURES if name in has)]))
 
 
 def write_output(results: Mapping[str, Any] | list) -> None:

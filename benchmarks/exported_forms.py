@@ -59,12 +59,6 @@ print(done - start, time.perf_counter() - done)
 """
 
 
-def _processor() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8") as stream:
-        return next((line.partition(":")[2].strip() for line in stream
-                     if line.startswith("model name")), "")
-
-
 @dataclasses.dataclass(frozen=True)
 class Data:
     """Inputs of `predict`, and the score, 0 to 1, of answers to them."""
@@ -221,7 +215,8 @@ def main(argv):
         "farthest": max(abs(one - other) for one, other in zip(
             _numbers(answers[name]), _numbers(answers["model"]))),
     } for name, (_, _, size) in forms.items()}
-    print(f"{len(data.inputs)} of {FLAGS.task}; {_processor()}, {os.cpu_count()} cores\n")
+    print(f"{len(data.inputs)} of {FLAGS.task}; "
+          f"{benchmark_flags.processor()}, {os.cpu_count()} cores\n")
     print("| form | MB | load, s | first answer, s | a request, ms | score | other "
           "answers | farthest |\n|" + " --- |" * 8)
     for name, row in found.items():
@@ -230,7 +225,7 @@ def main(argv):
               f"{row['request_milliseconds']:.1f} | {row['score']:.2%} | "
               f"{row['others_said']} | {row['farthest']:.1e} |")
     benchmark_flags.write_output({
-        **benchmark_flags.machine(), "processor": _processor(), "task": FLAGS.task,
+        **benchmark_flags.machine(), "task": FLAGS.task,
         "examples": len(data.inputs), "forms": found, "seconds": times})
 
 

@@ -38,7 +38,6 @@ benchmarks/requirements.txt; what is not installed is left out, in a line that s
 import functools
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -49,7 +48,7 @@ from absl import flags, logging
 
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
-from benchmarks import predictors
+from benchmarks import benchmark_flags, predictors
 from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
@@ -378,7 +377,7 @@ def main(argv):
     starts = _in_own_process("starts") if FLAGS.starts else {}
     if FLAGS.output:
         with open(FLAGS.output, "w", encoding="utf-8") as stream:
-            json.dump({"machine": platform.processor(), "cores": os.cpu_count(),
+            json.dump({**benchmark_flags.machine(),
                        "config": _config().to_dict(), "results": results,
                        "first_answers": starts}, stream, indent=1)
             stream.write("\n")

@@ -25,7 +25,6 @@ machine with other work they tell more than those of the clock.
 import collections
 import json
 import os
-import platform
 import resource
 import signal
 import subprocess
@@ -38,6 +37,7 @@ from absl import flags, logging
 from albert_tf import pictures
 from albert_tf.cli import flags as cli_flags, script
 from albert_tf.errors import InputError
+from benchmarks import benchmark_flags
 from benchmarks.contestants import (
     MAKERS, RECOMPUTING, parsed_shape, step_flops, step_products)
 from benchmarks.peers import NotInstalled
@@ -224,7 +224,7 @@ def main(argv):
             results.append(json.loads(done.stdout.splitlines()[-1]))
             if FLAGS.output:  # After each setting: the next may take long.
                 write(FLAGS.output, {
-                    "machine": platform.processor(), "cores": os.cpu_count(),
+                    **benchmark_flags.machine(),
                     "config": config.to_dict(), "rounds": FLAGS.rounds,
                     "results": results})
 

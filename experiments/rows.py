@@ -137,8 +137,9 @@ def _lengths() -> dict[str, int]:
     return {name: made[name] for name in ("max_seq_length", "max_predictions_per_seq")}
 
 
-def _run_flags() -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in FLAGS.run_flags)
+def _run_flags() -> dict[str, Any]:
+    return {**scale().computation,
+            **dict(pair.split("=", 1) for pair in FLAGS.run_flags)}
 
 
 def steps_of(row: Row, seed: int) -> int:

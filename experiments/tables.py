@@ -94,10 +94,10 @@ class Experiment(NamedTuple):
                  for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1)
                  for row in range(len(self.rows))}
         for seed, number in found:
-            row = self.rows[number]
+            row, before = self.rows[number], found[seed, number]
             found[seed, number] = {
-                "commit": commit(), **(found[seed, number] or self.measure(
-                    row, seed, self.objectives, tasks)),
+                "commit": commit(), **benchmark_flags.machine(),
+                **(before or self.measure(row, seed, self.objectives, tasks)),
                 "row": row.name, "seed": seed, "tasks": tasks}
             self.write({**told(self.name), "rows": list(filter(None, found.values()))})
 
