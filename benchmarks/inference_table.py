@@ -29,7 +29,8 @@ def requests(results):
         if name not in row["requests"]:
             return "–"
         found = row["requests"][name]
-        times = "" if name == "ours" else f": {found.get('times_ours', 0):.2f}×"
+        times = ("" if name == "ours" or not found.get("times_ours")
+                 else f": {found['times_ours']:.2f}×")
         return (f"{1e3 * found['median']:.0f} ({1e3 * found['percentile_95']:.0f})"
                 f"{times}")
 
@@ -57,6 +58,22 @@ def batches(results):
             for name in (*_names(results, "batches"), "ours, whole file")])
 
 
+def best(results):
+    """The fastest of ours and the fastest of the others."""
+    def cell(row, what, ours):
+        key, times, unit = (("median", 1e3, "ms") if what == "requests"
+                            else ("sum", 1, "s"))
+        found = {name: times * value[key] for name, value in row[what].items()
+                 if name != "limit" and name.startswith("ours") == ours}
+        name = min(found, key=found.get)
+        return f"{found[name]:.3g} {unit} ({name})"
+
+    for what in ("requests", "batches"):
+        _table([what, *_columns(results)],
+               [[whose, *(cell(row, what, ours) for row in results)]
+                for whose, ours in (("ours", True), ("others", False))])
+
+
 def first_answers(starts):
     """Seconds to the first answer."""
     _table(["first answer", "seconds", "seconds of the cores", "MB"],
@@ -79,7 +96,9 @@ def main(path):
                 for row in results)]])
     requests(results)
     batches(results)
-    first_answers(found["first_answers"])
+    best(results)
+    if found.get("first_answers"):
+        first_answers(found["first_answers"])
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ _LEAST = 8
 def stored_as(model: Any, precision: str) -> Any:
     """An onnx.ModelProto whose matrices are stored in a precision.
 
-    float16, bfloat16: 16 bits, read as float32. int8: a number is a whole number times the scale of its
-    column (of embeddings: of its row); products are of integers, their other factor
-    being quantized by its least and greatest number as it comes.
+    float16, bfloat16: 16 bits, read as float32. int8: a number is a whole number times
+    the scale of its column (of embeddings: of its row); products are of integers, their
+    other factor being quantized by its least and greatest number as it comes.
     """
     graph = _Graph(model.graph)
     if precision == "int8":
@@ -27,6 +27,7 @@ def stored_as(model: Any, precision: str) -> Any:
         graph.each_use({}, _as_float16)
     graph.share_transposed()
     graph.keep_ranks()
+    graph.keep_integers()
     graph.write()
     return model
 
@@ -98,6 +99,32 @@ class _Graph:
                     node.op_type = "Identity"
                     del node.input[1:]
 
+    def keep_integers(self) -> None:
+        """The converter takes the larger of two integers, such as lengths, as floats,
+        and OpenVINO these in 8 bits where it computes in bfloat16, so that 301 pieces
+        become 300: they are compared as integers."""
+        from onnx import TensorProto
+
+        whole = (TensorProto.INT32, TensorProto.INT64)
+        made = {node.output[0]: node for node in self.proto.node}
+        nodes = []
+        for node in self.proto.node:
+            readers = [other for other in self.proto.node if node.output[0] in other.input]
+            if node.op_type in ("Max", "Min") and readers and all(
+                    other.op_type == "Cast" and other.attribute[0].i in whole
+                    for other in readers):
+                for i, name in enumerate(node.input):
+                    node.input[i] = own = f"{node.output[0]}/{i}"
+                    if name in self.stored:
+                        self.store(own, self.stored[name].astype(np.int64))
+                        continue
+                    if made[name].op_type == "Cast":  # Of an integer, to a float.
+                        name = made[name].input[0]
+                    nodes.append(_node("Cast", [name], [own], to=TensorProto.INT64))
+            nodes.append(node)
+        del self.proto.node[:]
+        self.proto.node.extend(nodes)
+
     def _drop_unread(self) -> None:
         read = {name for node in self.proto.node for name in node.input}
         self.stored = {name: value for name, value in self.stored.items()
@@ -106,6 +133,7 @@ class _Graph:
     def write(self) -> None:
         from onnx import numpy_helper
 
+        self._drop_unread()
         self._number()
         del self.proto.initializer[:]
         self.proto.initializer.extend(

@@ -3,6 +3,7 @@
     python -m pytest tests/serving/test_portable.py
 """
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -121,6 +122,22 @@ def test_equal_to_the_python_path(kind, task, form, model, exported):
                 values, expected = values * mask, expected * mask
             if "index" not in name:  # Those of impossible positions are any.
                 np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.long
+@needs("openvino")
+@pytest.mark.parametrize("kind,task", [
+    ("classes", "classify"), ("spans2", "answer"), ("pretrained", "fill-mask")])
+def test_lengths_that_bfloat16_has_no_number_for(kind, task, tmp_path):
+    whole = albert_tf.load(tiny_models.write(
+        tmp_path / kind, kind, config=dataclasses.replace(
+            tiny_models.TINY, max_position_embeddings=512)))
+    portable.export(whole, task, str(tmp_path / "export"), "openvino", "bfloat16")
+    heads = [each.head(task) for each in (albert_tf.load(tmp_path / "export"), whole)]
+    for rows, length in ((1, 257), (2, 301)):
+        shapes = [{name: value.shape for name, value in scores(
+            head, rows, length, 7)[1].items()} for head in heads]
+        assert shapes[0] == shapes[1]
 
 
 @pytest.mark.long
