@@ -1,7 +1,7 @@
 """A task of a model as one small file that other engines compute.
 
     Head.outputs ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
-                    weight once └► TensorFlow's converter ────────────► model.tflite
+                    weight once └► TensorFlow's converter ─► tables once ► model.tflite
 
 ONNX Runtime and OpenVINO read the one, TFLite (LiteRT) the other.
 
@@ -28,7 +28,7 @@ from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import onnx_weights
+from albert_tf.serving import onnx_weights, tflite_weights
 from albert_tf.serving.server import LABELS_FILE, TOKENIZER_FILE
 
 
@@ -147,7 +147,8 @@ def _tflite(head, precision: str) -> bytes:
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
-        return converter.convert()
+        content = converter.convert()
+    return tflite_weights.tables_once(content) if precision == "int8" else content
 
 
 @contextlib.contextmanager

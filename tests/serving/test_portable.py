@@ -13,6 +13,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tensorflow.lite.tools import flatbuffer_utils
 
 import albert_tf
 from albert_tf.config import AlbertConfig
@@ -122,6 +123,22 @@ def test_equal_to_the_python_path(kind, task, form, model, exported):
                 values, expected = values * mask, expected * mask
             if "index" not in name:  # Those of impossible positions are any.
                 np.testing.assert_allclose(values, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.long
+def test_tflite_stores_the_table_of_pieces_once_in_8_bits(exported):
+    small, whole = (albert_tf.load(exported("pretrained", "fill-mask", "tflite", each))
+                    for each in ("int8", "float32"))
+    path = os.path.join(exported("pretrained", "fill-mask", "tflite", "int8"),
+                        "model.tflite")
+    table = whole.config.vocab_size * whole.config.embedding_size
+    stored = [0 if buffer.data is None else len(buffer.data)
+              for buffer in flatbuffer_utils.read_model(path).buffers]
+    assert stored.count(table) == 1 and sum(stored) < 2 * table
+    (_, one), (_, other) = (scores(each.head("fill-mask"), 3, 20, 7)
+                            for each in (small, whole))
+    likely = np.log(other["probabilities"]) - np.log(one["probabilities"])
+    assert 0 < np.abs(likely).max() < 0.1
 
 
 @pytest.mark.long
