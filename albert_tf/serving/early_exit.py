@@ -49,13 +49,6 @@ def answers(model: Any, output_layer: Callable[[tf.Tensor], tf.Tensor],
     def layout(mask):
         return layout_of(mask, computation.skip_padding, served)
 
-    def one_pass(layer, hidden, mask, positions=None):
-        """[B, S, H] → [B, S, H], or [B, Q, H] with positions."""
-        own = layout(mask)
-        found = encoder.one_pass(layer, own.unpad(hidden), attention_bias(mask),
-                                 computation, own, positions)
-        return own.pad(found) if positions is None else found
-
     # Layers that share their blocks are one branch of the loop.
     kinds: dict[tuple[int, int], int] = {}
     for layer in range(last - 1):
@@ -64,26 +57,38 @@ def answers(model: Any, output_layer: Callable[[tf.Tensor], tf.Tensor],
         (config.attention_index(layer), config.ffn_index(layer)))
                              for layer in range(last - 1)])
 
-    def loop(done, hidden, mask, rows, settled, logits, passes):
-        branches = [lambda layer=layer: one_pass(layer, hidden, mask)
-                    for layer in kinds.values()]
-        hidden = branches[0]() if len(branches) == 1 else tf.switch_case(
-            branch_of[done], branches)
-        found = model.exit_head(tf.cast(hidden[:, 0], tf.float32))
-        sure = tf.reduce_max(tf.nn.softmax(found), axis=-1) > tf.gather(threshold, rows)
-        # Whoever was not sure is answered anew by each pass.
-        asking = tf.where(~settled)[:, 0]
-        answered = tf.gather(rows, asking)[:, tf.newaxis]
-        logits = tf.tensor_scatter_nd_update(logits, answered, tf.gather(found, asking))
-        passes = tf.tensor_scatter_nd_update(
-            passes, answered, tf.fill([tf.size(asking)], done + 1))
-        settled = settled | sure
-        staying = tf.where(~settled)[:, 0]
-        there = tf.size(rows)
-        staying = tf.cond(4 * tf.size(staying) > 3 * there, lambda: tf.range(
-            there, dtype=staying.dtype), lambda: staying)
-        return (done + 1, *(tf.gather(of, staying) for of in (
-            hidden, mask, rows, settled)), logits, passes)
+    def until_some_leave(done, hidden, mask, rows, logits, passes):
+        """Passes for those that are there, until a quarter of them is sure."""
+        own, bias, there = layout(mask), attention_bias(mask), tf.size(rows)
+        limit, first = tf.gather(threshold, rows), tf.zeros([there, 1], tf.int32)
+
+        def one_pass(done, hidden, sure, found, after):
+            branches = [lambda layer=layer: encoder.one_pass(
+                layer, hidden, bias, computation, own) for layer in kinds.values()]
+            hidden = branches[0]() if len(branches) == 1 else tf.switch_case(
+                branch_of[done], branches)
+            exits = model.exit_head(tf.cast(own.at(hidden, first)[:, 0], tf.float32))
+            # Whoever was not sure is answered anew by each pass.
+            found = tf.where(tf.expand_dims(sure, 1), found, exits)
+            after = tf.where(sure, after, done + 1)
+            sure |= tf.reduce_max(tf.nn.softmax(exits), axis=-1) > limit
+            return done + 1, hidden, sure, found, after
+
+        def go_on(done, hidden, sure, *found):
+            return (done < last - 1) & (
+                4 * tf.reduce_sum(tf.cast(sure, tf.int32)) < there)
+
+        hidden = own.unpad(hidden)
+        done, hidden, sure, found, after = tf.while_loop(go_on, one_pass, (
+            done, hidden, tf.zeros([there], tf.bool), tf.zeros([there, width]),
+            tf.zeros([there], tf.int32)), shape_invariants=tuple(
+                tf.TensorShape(shape) for shape in (
+                    [], [None] * (hidden.shape.rank - 1) + [config.hidden_size], [None],
+                    [None, width], [None])), parallel_iterations=1)
+        answered, staying = tf.expand_dims(rows, 1), tf.where(~sure)[:, 0]
+        return (done, *(tf.gather(of, staying) for of in (own.pad(hidden), mask, rows)),
+                tf.tensor_scatter_nd_update(logits, answered, found),
+                tf.tensor_scatter_nd_update(passes, answered, after))
 
     mask = tf.convert_to_tensor(features["input_mask"])
     batch = tf.shape(mask)[0]
@@ -92,20 +97,20 @@ def answers(model: Any, output_layer: Callable[[tf.Tensor], tf.Tensor],
                        computation.dtype)
     own, width = layout(mask), model.exit_head.output_layer.output_bias.shape[0]
     start = (tf.constant(0), own.pad(encoder.enter(embedded, own)), mask,
-             tf.range(batch), tf.zeros([batch], tf.bool), tf.zeros([batch, width]),
-             tf.zeros([batch], tf.int32))
+             tf.range(batch), tf.zeros([batch, width]), tf.zeros([batch], tf.int32))
     with tf.control_dependencies([tf.debugging.Assert(
             tf.reduce_all((threshold >= 0) & (threshold <= 1)),
             [f"{EXIT_INPUT} must be a probability, 0 to 1, but is", threshold])]):
         threshold = tf.broadcast_to(threshold, [batch])
-    _, hidden, mask, rows, settled, logits, passes = tf.while_loop(
+    _, hidden, mask, rows, logits, passes = tf.while_loop(
         lambda done, hidden, mask, rows, *found: (done < last - 1) & (tf.size(rows) > 0),
-        loop, start, shape_invariants=tuple(tf.TensorShape(shape) for shape in (
-            [], [None, None, config.hidden_size], [None, None], [None], [None],
-            [None, width], [None])), parallel_iterations=1)
-    asking = tf.where(~settled)[:, 0]
-    hidden, mask, rows = (tf.gather(of, asking) for of in (hidden, mask, rows))
-    first = one_pass(last - 1, hidden, mask, tf.zeros([tf.shape(rows)[0], 1], tf.int32))
+        until_some_leave, start, shape_invariants=tuple(tf.TensorShape(shape) for shape in (
+            [], [None, None, config.hidden_size], [None, None], [None], [None, width],
+            [None])), parallel_iterations=1)
+    own = layout(mask)
+    first = encoder.one_pass(
+        last - 1, own.unpad(hidden), attention_bias(mask), computation, own,
+        tf.zeros([tf.size(rows), 1], tf.int32))
     ordinary = output_layer(bert.pooler(tf.cast(first[:, 0], tf.float32)))
     answered = tf.expand_dims(rows, 1)
     logits = tf.tensor_scatter_nd_update(logits, answered, ordinary)
