@@ -97,7 +97,7 @@ def test_kept_results_train_nothing_again_where_the_runs_are_gone(workplace, tmp
         assert not {"NSP, articles", "average"} & found["scores"].keys()
         assert [path.name for path in tmp_path.iterdir()] == ["made_of.json"]
         # Another seed, or other settings, are another run.
-        assert rows.kept(Row("SOP"), 2) is None
+        assert rows.kept(Row("SOP"), 3) is None
         FLAGS.run_flags = ["learning_rate=0.001"]
         assert rows.kept(Row("SOP"), 1) is None
 
