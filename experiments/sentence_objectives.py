@@ -32,7 +32,8 @@ EXPERIMENT = Experiment(
     seeds=2, objectives=("next", "order"), squad=True, notes=(
         "At the small scale chance is not 50 %: in sequences of 64 pieces many chunks "
         "are one sentence, whose second segment then comes from another document, as in "
-        "the release, so that 62 % of NSP's and 64 % of SOP's held-out labels are 1. A "
+        "the release (821 of 2,867 held-out records of SOP), so that 63 % of NSP's and "
+        "64 % of SOP's held-out labels are 1. A "
         "model that has learned nothing of sentences says 1 throughout and has just "
         "these; after 4,000 steps the one trained on NSP is still there."))
 
