@@ -314,8 +314,8 @@ class AlbertForConditionalSpans(_EncoderWithHead):
 
         Returns:
           `cls_logits` [B], higher where the question has no answer, and in training
-          `start_log_probs`, `end_log_probs` [B, S], `sequence_output` [B, S, H]; else `start_top_log_probs`,
-          `start_top_index` [B, k] with the likeliest start first, and
+          `start_log_probs`, `end_log_probs` [B, S], `sequence_output` [B, S, H]; else
+          `start_top_log_probs`, `start_top_index` [B, k] with the likeliest start first, and
           `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends of the first
           start first. Where fewer than k or m positions are possible, impossible ones
           with log-probability -1e30 fill up; their indices may be S or more.

@@ -28,7 +28,8 @@ from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import early_exit, vectors
 from albert_tf.serving.server import (
-    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE, TOKENIZE_SIGNATURE)
+    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE,
+    TOKENIZE_SIGNATURE)
 from albert_tf.serving.text_tasks import TextTask
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"

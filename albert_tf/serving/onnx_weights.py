@@ -105,22 +105,30 @@ class _Graph:
         become 300: they are compared as integers."""
         from onnx import TensorProto
 
-        whole = (TensorProto.INT32, TensorProto.INT64)
         made = {node.output[0]: node for node in self.proto.node}
+
+        def is_integer(name):
+            """Whether a float is a whole number that was cast, or stored."""
+            if name in self.stored:
+                return np.array_equal(self.stored[name], np.round(self.stored[name]))
+            return name in made and made[name].op_type == "Cast"
+
+        def is_read_as_integer(name):
+            return all(reader.op_type == "Cast" and reader.attribute[0].i in (
+                TensorProto.INT32, TensorProto.INT64)
+                       for reader in self.proto.node if name in reader.input)
+
         nodes = []
         for node in self.proto.node:
-            readers = [other for other in self.proto.node if node.output[0] in other.input]
-            if node.op_type in ("Max", "Min") and readers and all(
-                    other.op_type == "Cast" and other.attribute[0].i in whole
-                    for other in readers):
+            if node.op_type in ("Max", "Min") and all(
+                    map(is_integer, node.input)) and is_read_as_integer(node.output[0]):
                 for i, name in enumerate(node.input):
                     node.input[i] = own = f"{node.output[0]}/{i}"
                     if name in self.stored:
                         self.store(own, self.stored[name].astype(np.int64))
-                        continue
-                    if made[name].op_type == "Cast":  # Of an integer, to a float.
-                        name = made[name].input[0]
-                    nodes.append(_node("Cast", [name], [own], to=TensorProto.INT64))
+                    else:
+                        nodes.append(_node("Cast", [made[name].input[0]], [own],
+                                           to=TensorProto.INT64))
             nodes.append(node)
         del self.proto.node[:]
         self.proto.node.extend(nodes)
