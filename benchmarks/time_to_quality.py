@@ -12,15 +12,21 @@ With --finetune the last checkpoint of each run is then fine-tuned with one reci
 `compute_ratio` is how many times fewer operations a recipe takes to the loss that
 `release` ends with, the mean of both over their seeds; none where it never gets there.
 
+`transformers` is that library's ALBERT, trained by transformers_pretraining.py; its
+package is in benchmarks/requirements.txt.
+
 Runs that are done are kept in --work_dir, the results of each are written as it comes,
-and the same command goes on where it was stopped. --runs takes some of them:
-release:1,growing:2. `python -m benchmarks.time_to_quality --help` lists the recipes.
+and the same command goes on where it was stopped; also from the file of results alone,
+whose finished runs are not made again if they were made as this command would. --runs
+takes some of them: release:1,growing:2. `python -m benchmarks.time_to_quality --help`
+lists the recipes.
 """
 
 import functools
 import json
 import math
 import os
+import zlib
 from typing import Any, Callable, Mapping, NamedTuple, Optional
 
 from absl import flags
@@ -28,7 +34,7 @@ from absl import flags
 from albert_tf import files, pictures
 from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import script
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
 from albert_tf.training.depth import depth_of
 from albert_tf.training.phases import by_length, stages_of
@@ -71,6 +77,7 @@ class Recipe(NamedTuple):
     flags: Mapping[str, Any] = {}
     warmup: float = 0.05
     steps: float = 1.0  # times those of the release
+    rate: float = 1.0  # times --learning_rate
 
 
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
@@ -97,10 +104,14 @@ RECIPES = {
     # Half the length first, in batches of as many pieces; small batches first.
     "lengths": Recipe(flags=_LENGTHS),
     "batches": Recipe(flags={"batch_size_warmup": "8:0.2,16:0.2,32:0.6"}),
+    "half_batch": Recipe(flags={"train_batch_size": BATCH_SIZE // 2}),
     "growing_lengths": Recipe(flags={**_GROWING, **_LENGTHS}),
     # By the words of --recipe; size and number of batches are those of all.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
     "fast": Recipe(flags={"recipe": "fast"}),
+    # By its own script; all pieces of a sequence go through the head. The rate is the
+    # best that was found for AdamW at this depth.
+    "transformers": Recipe(flags={"learning_rate": 3e-4}),
 }
 
 _WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
@@ -118,6 +129,7 @@ flags.DEFINE_integer("hidden_size", 128, "Width of the model, a multiple of 64."
 flags.DEFINE_integer("num_hidden_layers", 12, "Passes of the model.", lower_bound=1)
 flags.DEFINE_integer("vocab_size", 8000, "Pieces of the vocabulary.", lower_bound=300)
 flags.DEFINE_float("learning_rate", 0.004, "Of LAMB.")
+flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Of all training.")
 flags.DEFINE_list("finetune", [], "Tasks of GLUE to fine-tune on: sst-2,mrpc.")
 flags.DEFINE_string("data_dir", os.path.join(benchmark_flags.DATA, "glue"),
                     "Folder of GLUE.")
@@ -164,7 +176,11 @@ def num_steps(recipe: Recipe) -> int:
 
 def train(name: str, seed: int, config: AlbertConfig) -> None:
     recipe = RECIPES[name]
-    steps, records = num_steps(recipe), make_records(recipe.records)
+    steps = num_steps(recipe)
+    if name == "transformers":
+        _train_transformers(output_dir(name, seed), seed, steps, config)
+        return
+    records = make_records(recipe.records)
     runs.pretrain(output_dir(name, seed), config, steps, **{
         "input_file": f"{LENGTH // 2}:{make_records('short')},{LENGTH}:{records}"
                       if "length_schedule" in recipe.flags else records,
@@ -173,11 +189,33 @@ def train(name: str, seed: int, config: AlbertConfig) -> None:
         "max_predictions_per_seq": RECORDS[recipe.records].max_predictions_per_seq,
         "train_batch_size": BATCH_SIZE, "eval_batch_size": 64,
         "max_eval_steps": EVALUATED // 64,
-        "learning_rate": FLAGS.learning_rate,
+        "learning_rate": recipe.rate * FLAGS.learning_rate,
         "num_warmup_steps": round(recipe.warmup * steps),
         "save_checkpoints_steps": max(steps // FLAGS.num_evaluations, 1),
         "iterations_per_loop": max(steps // 100, 1), "keep_checkpoint_max": 1,
-        "random_seed": seed, **recipe.flags})
+        "random_seed": seed, "dtype": FLAGS.dtype, **recipe.flags})
+
+
+def _train_transformers(folder: str, seed: int, steps: int, config: AlbertConfig
+                        ) -> None:
+    if os.path.exists(os.path.join(folder, "config.json")):
+        return
+    path = f"{folder}.config.json"
+    files.write(path, config.to_json().encode())
+    runs.run_counted(
+        "benchmarks.transformers_pretraining", folder, albert_config_file=path,
+        spm_model_file=runs.vocabulary(FLAGS.work_dir, FLAGS.text, FLAGS.vocab_size),
+        input_file=FLAGS.text, eval_input_file=make_records("release", heldout=True),
+        max_seq_length=LENGTH, train_batch_size=BATCH_SIZE, num_train_steps=steps,
+        save_checkpoints_steps=max(steps // FLAGS.num_evaluations, 1),
+        max_eval_examples=EVALUATED, random_seed=seed, dtype=FLAGS.dtype,
+        **RECIPES["transformers"].flags)
+
+
+def model_of(name: str, seed: int) -> str:
+    """A finished run's model, as --init_checkpoint takes it."""
+    folder = output_dir(name, seed)
+    return folder if name == "transformers" else checkpoint_of(folder, best=False)
 
 
 def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
@@ -188,7 +226,7 @@ def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
         return None
     return runs.scores(
         "run_classifier.py", below, task_name=task, data_dir=FLAGS.data_dir,
-        init_checkpoint=checkpoint_of(folder, best=False),
+        init_checkpoint=model_of(name, seed), dtype=FLAGS.dtype,
         spm_model_file=f"{FLAGS.work_dir}/spm.model", do_train="true", do_eval="true",
         max_seq_length=LENGTH, train_batch_size=32, learning_rate=3e-4,
         train_step=steps, warmup_step=steps // 10, save_checkpoints_steps=steps,
@@ -199,12 +237,16 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
                    ) -> Callable[[int], float]:
     """The operations of a step's products, by its depth, length and batch."""
     given = dict(recipe.flags)
+    if recipe is RECIPES["transformers"]:
+        always = step_flops(config, BATCH_SIZE, LENGTH, LENGTH)
+        return lambda step: always
     if "recipe" in given:
-        given |= PRETRAINING_RECIPES[given["recipe"]].training_for(config)
+        given = {**PRETRAINING_RECIPES[given["recipe"]].training_for(config), **given}
     depth = depth_of(config, steps, seed, given.get("depth_schedule", ""),
                      given.get("random_depth", ""))
     stages = stages_of(
-        steps, LENGTH, BATCH_SIZE, given.get("length_schedule", ""),
+        steps, LENGTH, given.get("train_batch_size", BATCH_SIZE),
+        given.get("length_schedule", ""),
         given.get("batch_size_warmup", ""), given.get("train_batch_size_by_length", ""))
     masked = by_length(
         given.get("max_predictions_by_length", ""), "--max_predictions_by_length",
@@ -237,7 +279,9 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, 
         if step + 1 in ends:
             flops.append(done)
     return {
-        "recipe": name, "seed": seed, "finished": rows[-1]["step"] >= steps,
+        "recipe": name, "seed": seed, "settings": settings(name, config),
+        "dtype": FLAGS.dtype, **benchmark_flags.machine(),
+        "finished": rows[-1]["step"] >= steps,
         "step": [row["step"] for row in rows], "flops": flops,
         **{metric: [row[metric] for row in rows] for metric in METRICS
            if metric in rows[0]},
@@ -332,10 +376,37 @@ def chosen_runs() -> list[tuple[str, int]]:
     return chosen
 
 
+def settings(name: str, config: AlbertConfig) -> str:
+    """A checksum of how a recipe's run is made."""
+    recipe = RECIPES[name]
+    made_by = (config, FLAGS.num_train_steps, FLAGS.num_evaluations, FLAGS.learning_rate,
+               FLAGS.dtype, recipe, RECORDS[recipe.records],
+               *(PRETRAINING_RECIPES[word].training_for(config)
+                 for word in [recipe.flags.get("recipe")] if word))
+    return f"{zlib.crc32(repr(made_by).encode()):08x}"
+
+
+def written() -> dict[tuple[str, int], dict[str, Any]]:
+    """What the file of results has: (recipe, seed) → result."""
+    if not (FLAGS.output and os.path.exists(FLAGS.output)):
+        return {}
+    return {(found["recipe"], found["seed"]): found
+            for found in files.read_object(FLAGS.output)["runs"]}
+
+
+def kept(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:
+    """A finished run of the file of results, made as it would be made now."""
+    found = written().get((name, seed))
+    if (found and found["finished"] and found.get("settings") == settings(name, config)
+            and set(FLAGS.finetune) <= found["finetuned"].keys()):
+        return found
+    return None
+
+
 def write(results: list[dict[str, Any]], config: AlbertConfig) -> None:
     rows = summary(results)
     benchmark_flags.write_output({
-        **benchmark_flags.machine(), "config": json.loads(config.to_json()),
+        "config": json.loads(config.to_json()),
         "batch_size": BATCH_SIZE, "length": LENGTH, "compute_ratio": {
             row["recipe"]: row.get("compute_ratio") for row in rows},
         "summary": rows, "runs": results})
@@ -347,17 +418,21 @@ def main(_):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")
     benchmark_flags.make_output_folder()
-    results: list[dict[str, Any]] = []
     for name, seed in chosen:
-        if FLAGS.train:
-            train(name, seed, config)
-        found = result_of(name, seed, config)
+        found = kept(name, seed, config)
+        if not found:
+            if FLAGS.train:
+                train(name, seed, config)
+            found = result_of(name, seed, config)
         if found:
-            results.append(found)
+            # Read anew: another process may have written other runs meanwhile.
+            every = {**written(), (name, seed): found}
+            results = [every[key] for key in sorted(
+                every, key=lambda key: (list(RECIPES).index(key[0]), key[1]))]
             write(results, config)
             print_table(summary(results))
-    if FLAGS.output and results:
-        draw(results, f"{os.path.splitext(FLAGS.output)[0]}.png")
+            if FLAGS.output:
+                draw(results, f"{os.path.splitext(FLAGS.output)[0]}.png")
 
 
 if __name__ == "__main__":
