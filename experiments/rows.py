@@ -27,7 +27,7 @@ from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
 from benchmarks import benchmark_flags, runs
-from experiments.scales import Row, SCALES, Scale, config_of, run_name
+from experiments.scales import OWN, Row, SCALES, Scale, config_of, run_name
 
 FLAGS = flags.FLAGS
 
@@ -45,6 +45,9 @@ flags.DEFINE_string("results_dir", os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "results"), "Folder of the results.")
 flags.DEFINE_bool("keep_results", False, "Train no run again whose scores --results_dir "
                   "has, of whatever table, at the same settings.")
+flags.DEFINE_multi_string("row", [], "A row of the table, by name, in place of all; "
+                          "several by several flags. With --keep_results others can "
+                          "run beside, and those that are there stay.")
 flags.DEFINE_integer("num_train_steps", None, "Steps, in place of the scale's.",
                      lower_bound=1)
 flags.DEFINE_integer("num_seeds", None, "Seeds, in place of the experiment's.",
@@ -57,8 +60,15 @@ OBJECTIVES = {"order": "SOP", "next": "NSP"}
 EVALUATIONS = 16  # of a run
 
 
-def scale() -> Scale:
-    chosen = SCALES[FLAGS.scale]
+def own_scale(row: Optional[Row]) -> str:
+    """The row's own in place of --scale, or ""."""
+    return row.scale if row and FLAGS.scale == "small" else ""
+
+
+def scale(row: Optional[Row] = None) -> Scale:
+    """How large everything is; that of a row may differ from that of others."""
+    own = own_scale(row)
+    chosen = OWN[own] if own else SCALES[FLAGS.scale]
     return chosen._replace(steps=FLAGS.num_train_steps or chosen.steps)
 
 
@@ -102,15 +112,19 @@ HELDOUT: dict[str, Callable[[], str]] = {
     "articles": lambda: FLAGS.heldout_text, "SQuAD+RACE": _passages}
 
 
-def records(objective: str, share: float = 1.0, heldout: str = "") -> str:
-    """Records of an objective: of a share of the text, or held-out ones."""
-    made, own = scale(), {"dupe_factor": 1} if heldout else {}
-    name = f"{heldout or f'text{share:g}'}_{objective}.tfrecord"
+def records(row: Row, heldout: str = "") -> str:
+    """Records of a row's objective and scale: of its text, or held-out ones."""
+    name = _joined(heldout or f"text{row.text:g}", row.sentence_objective, own_scale(row))
     return runs.records(
-        os.path.join(FLAGS.work_dir, name.replace("+", "_")),
-        input_file=HELDOUT[heldout]() if heldout else _text(share),
-        spm_model_file=vocabulary(), sentence_objective=objective,
-        **{**made.records, **own})
+        os.path.join(FLAGS.work_dir, f"{name}.tfrecord"),
+        input_file=HELDOUT[heldout]() if heldout else _text(row.text),
+        spm_model_file=vocabulary(), sentence_objective=row.sentence_objective,
+        **{**scale(row).records, **({"dupe_factor": 1} if heldout else {})})
+
+
+def _joined(*words: str) -> str:
+    """The name of a file or a folder."""
+    return "_".join(filter(None, words)).replace("+", "_")
 
 
 def vocabulary() -> str:
@@ -132,8 +146,8 @@ def split_squad() -> None:
 # ---- one row ---------------------------------------------------------------
 
 
-def _lengths() -> dict[str, int]:
-    made = scale().records
+def _lengths(row: Row) -> dict[str, int]:
+    made = scale(row).records
     return {name: made[name] for name in ("max_seq_length", "max_predictions_per_seq")}
 
 
@@ -145,7 +159,7 @@ def _run_flags() -> dict[str, Any]:
 def steps_of(row: Row, seed: int) -> int:
     """Steps of a row's training; where it is to be as long as another's, by what both
     took for as many steps, or where that is not known, broken off, by operations."""
-    steps = scale().steps
+    steps = scale(row).steps
     if not row.as_long_as:
         return steps
     both = [row._replace(as_long_as="", size=size)
@@ -158,16 +172,18 @@ def steps_of(row: Row, seed: int) -> int:
 
 
 def operations(config: AlbertConfig) -> float:
-    """Of a training step's products."""
+    """Of a training step's products, at --scale."""
     from benchmarks.contestants import step_flops
 
-    return step_flops(config, 1, *_lengths().values())
+    return step_flops(config, 1, *_lengths(Row("")).values())
 
 
 def named(row: Row, seed: int) -> dict[str, str]:
     """What tells a run from others: its name, and a checksum of the scale."""
-    return {"run": run_name(row, seed, scale(), steps_of(row, seed)),
-            "settings": f"{zlib.crc32(repr((scale(), FLAGS.run_flags)).encode()):08x}"}
+    made = scale(row)
+    return {"run": _joined(run_name(row, seed, made, steps_of(row, seed)),
+                           own_scale(row)),
+            "settings": f"{zlib.crc32(repr((made, FLAGS.run_flags)).encode()):08x}"}
 
 
 def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
@@ -186,30 +202,30 @@ def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
 
 def train(row: Row, seed: int) -> str:
     """The folder of a row's run, which is trained unless it is done."""
-    made, steps = scale(), steps_of(row, seed)
-    folder = os.path.join(FLAGS.work_dir, run_name(row, seed, made, steps))
+    made, steps = scale(row), steps_of(row, seed)
+    folder = os.path.join(FLAGS.work_dir, named(row, seed)["run"])
     runs.pretrain(
-        folder, config_of(row, made), steps,
-        input_file=records(row.sentence_objective, row.text),
-        eval_input_file=records(row.sentence_objective, heldout="articles"),
+        folder, config_of(row, made), steps, input_file=records(row),
+        eval_input_file=records(row, "articles"),
         eval_batch_size=64, max_eval_steps=made.evaluated,
         num_warmup_steps=round(made.warmup * steps),
         save_checkpoints_steps=max(steps // EVALUATIONS, 1),
         iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
-        random_seed=seed, **{**_lengths(), **made.batches, **_run_flags()})
+        random_seed=seed, **{**_lengths(row), **made.batches, **_run_flags()})
     return folder
 
 
-def evaluate(folder: str, heldout: str, objective: str) -> dict[str, float]:
-    """A run's accuracies in percent on held-out records, whatever it was trained on."""
+def evaluate(folder: str, row: Row, heldout: str) -> dict[str, float]:
+    """A run's accuracies in percent on held-out records of a row's kind, whatever it
+    was trained on."""
+    objective = row.sentence_objective
     found = runs.scores(
-        "run_pretraining.py", os.path.join(
-            folder, f"{heldout}_{objective}".replace("+", "_")),
+        "run_pretraining.py", os.path.join(folder, _joined(heldout, objective)),
         do_train="false", do_eval="true",
         init_checkpoint=checkpoint_of(folder, best=False),
         albert_config_file=f"{folder}.config.json",
-        eval_input_file=records(objective, heldout=heldout), eval_batch_size=64,
-        max_eval_steps=scale().evaluated, **_lengths(), **_run_flags())
+        eval_input_file=records(row, heldout), eval_batch_size=64,
+        max_eval_steps=scale(row).evaluated, **_lengths(row), **_run_flags())
     return {name: 100 * found[key] for name, key in (
         ("MLM", "masked_lm_accuracy"),
         (OBJECTIVES.get(objective), "sentence_order_accuracy")) if key in found}
@@ -260,10 +276,11 @@ def measure(row: Row, seed: int, objectives: Sequence[str],
     if found:
         return {**found, "scores": {name: found["scores"][name] for name in names}}
     folder = train(row, seed)
-    scores = {"parameters": parameters(config_of(row, scale()))}
+    scores = {"parameters": parameters(config_of(row, scale(row)))}
     for heldout in HELDOUT:
         for objective in objectives:
-            accuracies = evaluate(folder, heldout, objective)
+            accuracies = evaluate(
+                folder, row._replace(sentence_objective=objective), heldout)
             if objective != row.sentence_objective:
                 accuracies.pop("MLM")  # Of other records than it knows.
             scores |= {f"{name}, {heldout}": value

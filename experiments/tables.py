@@ -89,16 +89,25 @@ class Experiment(NamedTuple):
         files.make_directory(FLAGS.results_dir, "--results_dir")
         tasks = self.chosen_tasks()
         table = results_name(self.name, FLAGS.scale)
-        found: dict[tuple[int, int], Any] = {(seed, row): self.trains and kept(
-                     self.rows[row], seed, table=table, tasks=tasks)
-                 for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1)
-                 for row in range(len(self.rows))}
-        for seed, number in found:
-            row, before = self.rows[number], found[seed, number]
-            found[seed, number] = {
-                "commit": commit(), **benchmark_flags.machine(),
-                **(before or self.measure(row, seed, self.objectives, tasks)),
-                "row": row.name, "seed": seed, "tasks": tasks}
+        rows = {row.name: row for row in self.rows}
+        keys = [(seed, name) for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1)
+                for name in rows]
+
+        def known(found):
+            """With what the results have of other rows, which may run beside."""
+            return {(seed, name): found.get((seed, name)) or self.trains and kept(
+                rows[name], seed, table=table, tasks=tasks) for seed, name in keys}
+
+        found: dict[Any, Any] = {}
+        for seed, name in keys:
+            if name not in (FLAGS.row or rows):
+                continue
+            found = known(found)
+            measured = found[seed, name] or self.measure(
+                rows[name], seed, self.objectives, tasks)
+            found = known({**found, (seed, name): {
+                "commit": commit(), **benchmark_flags.machine(), **measured,
+                "row": name, "seed": seed, "tasks": tasks}})
             self.write({**told(self.name), "rows": list(filter(None, found.values()))})
 
     def write(self, found: Mapping[str, Any]) -> None:
@@ -141,6 +150,11 @@ class Experiment(NamedTuple):
 def check(experiment: Experiment) -> None:
     """Refuses what would fail after hours."""
     made = scale()
+    names = [row.name for row in experiment.rows]
+    for name in FLAGS.row:
+        if name not in names:
+            raise InputError(f"--row: '{name}' is no row of {experiment.name}; its rows "
+                             f"are {'; '.join(names)}.")
     unknown = set(experiment.chosen_tasks()) - made.tasks.keys()
     if unknown:
         raise InputError(f"--finetune: '{min(unknown)}' is not among the tasks of "

@@ -127,3 +127,15 @@ def test_the_speed_of_a_step_is_measured(tmp_path, monkeypatch):
         FLAGS(["test", "--scale=tiny", f"--work_dir={tmp_path}"])
         assert model_sizes.step_seconds("base") > 0
         assert model_sizes.step_seconds("base") == model_sizes.step_seconds("base")
+
+
+def test_rows_of_a_table_run_apart(workplace, tmp_path):
+    whole, _ = ran(workplace, "sentence_objectives")
+    with flagsaver.flagsaver(results_dir=str(tmp_path), keep_results=True):
+        for names in (["SOP"], ["none", "NSP"]):
+            FLAGS.row = names
+            importlib.import_module("experiments.sentence_objectives").main(["test"])
+    found = json.loads((tmp_path / "sentence_objectives_tiny.json").read_text())
+    assert [each["row"] for each in found["rows"]] == ["none", "NSP", "SOP"]
+    assert [each["scores"] for each in found["rows"]] == [
+        each["scores"] for each in whole["rows"]]

@@ -117,6 +117,8 @@ def test_counts_are_the_papers():
 
 @pytest.mark.parametrize("given, message", [
     (["--finetune=cola"], "--finetune: 'cola' is not among the tasks of --scale=small"),
+    (["--row=none", "--row=XYZ"],
+     "--row: 'XYZ' is no row of sentence_objectives; its rows are none; NSP; SOP"),
     (["--run_flags=tpu"], "--run_flags: 'tpu' is not of the form NAME=VALUE"),
     (["--text=none.txt"], "--text.*none.txt"),
     (["--data_dir=nowhere"], "--data_dir=nowhere: nowhere/squad/.* is missing")])
