@@ -33,7 +33,14 @@ EXPERIMENT = Experiment(
         _both(lambda all_, attention, ffn: attention < ffn),
      "Sharing the feed-forward part costs most of what sharing everything does":
         _both(lambda all_, attention, ffn: ffn > all_ / 2)},
-    seeds=2)
+    seeds=2, notes=(
+        "At the small scale what is shared does not matter yet. After 4,000 batches of 32 "
+        "sequences no model is short of parameters: those with the same embeddings are "
+        "0.6 points apart at most, with 0.5 million parameters or with 3.4, and those "
+        "that share the most get the most gradient for each. The size of the embeddings "
+        "makes two points. Fine-tuned, all models do alike on SST-2 and none learns MRPC, "
+        "68.4 % of which are of one class. The paper's models see thirty thousand times "
+        "as many pieces."))
 
 
 def main(_):
