@@ -1,101 +1,19 @@
-"""benchmarks/time_to_quality.py: what a recipe costs, ratios, what is not made again.
+"""The cases of time_to_quality_cases.py, in a process of their own: experiments have
+flags of the same names with other defaults, and a process has each flag once."""
 
-    python -m pytest tests/test_time_to_quality.py
-"""
+import os
+import subprocess
+import sys
 
-import json
-
-import pytest
-from absl import flags
-from absl.testing import flagsaver
-
-from albert_tf.errors import InputError
-from benchmarks import time_to_quality
-from benchmarks.contestants import step_flops
-from benchmarks.time_to_quality import RECIPES, flops_of_steps
-
-FLAGS = flags.FLAGS
+from tests.helpers import ROOT
 
 
-@pytest.fixture(autouse=True)
-def _flags(tmp_path):
-    with flagsaver.flagsaver():
-        FLAGS(["test", f"--work_dir={tmp_path}/work", f"--output={tmp_path}/found.json",
-               "--num_train_steps=100"])
-        yield
-
-
-def operations(name):
-    """Of all steps of a recipe."""
-    of_step = flops_of_steps(RECIPES[name], 100, 1, time_to_quality.model_config())
-    return sum(map(of_step, range(100)))
-
-
-def test_operations_of_a_recipe_are_those_of_its_depths_batches_and_lengths():
-    release = operations("release")
-    assert release == 100 * step_flops(time_to_quality.model_config(), 32, 64, 10)
-    assert operations("half_batch") == release / 2
-    assert operations("batches") == pytest.approx(
-        release * (0.2 / 4 + 0.2 / 2 + 0.6), rel=1e-6)
-    # Passes cost most of a step.
-    assert 0.5 < operations("growing") / release < 0.55
-    assert operations("fast") == operations("growing")
-    # All pieces go through transformers' head.
-    assert operations("transformers") > 1.1 * release
-
-
-def result(recipe, losses, seed=1, **more):
-    return {"recipe": recipe, "seed": seed, "finished": True, "finetuned": {},
-            "step": [50, 100], "flops": [1e12, 2e12], "masked_lm_loss": losses,
-            "core_seconds": 10.0, **more}
-
-
-def test_the_ratio_is_of_the_operations_to_the_loss_of_the_release():
-    rows = {row["recipe"]: row for row in time_to_quality.summary([
-        result("release", [7.0, 6.0]), result("release", [7.0, 5.8], seed=2),
-        result("growing", [6.9, 4.9]), result("fast", [5.9, 5.0]),
-        result("stable", [7.0, 6.5])])}
-    # 5.9 lies half-way between 6.9 and 4.9.
-    assert rows["growing"]["compute_ratio"] == pytest.approx(2 / 1.5)
-    assert rows["fast"]["compute_ratio"] == pytest.approx(2.0)
-    assert "compute_ratio" not in rows["stable"]
-    assert rows["release"]["seeds"] == 2
-    assert rows["release"]["spread"] == pytest.approx(0.2)
-
-
-def test_a_finished_run_of_the_results_is_not_made_again(monkeypatch, tmp_path):
-    for name in ("text", "heldout"):
-        (tmp_path / f"{name}.txt").write_text("A sentence.\n")
-    FLAGS.text, FLAGS.heldout_text = f"{tmp_path}/text.txt", f"{tmp_path}/heldout.txt"
-    FLAGS.runs = ["release:1", "fast:2"]
-    trained = []
-    config = time_to_quality.model_config()
-    monkeypatch.setattr(time_to_quality, "train", lambda *run: trained.append(run[:2]))
-    monkeypatch.setattr(
-        time_to_quality, "result_of", lambda name, seed, config: result(
-            name, [6.0, 5.0], seed, settings=time_to_quality.settings(name, config)))
-    time_to_quality.main(["test"])
-    assert trained == [("release", 1), ("fast", 2)]
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert [(run["recipe"], run["seed"]) for run in found["runs"]] == trained
-    assert set(found["compute_ratio"]) == {"release", "fast"}
-    time_to_quality.main(["test"])
-    assert len(trained) == 2
-    # What another task was asked of, or made otherwise, is made.
-    with flagsaver.flagsaver(learning_rate=0.001):
-        assert time_to_quality.kept("release", 1, config) is None
-    with flagsaver.flagsaver(finetune=["mrpc"]):
-        assert time_to_quality.kept("release", 1, config) is None
-    assert time_to_quality.kept("release", 2, config) is None
-    # Others that stand in the file stay.
-    FLAGS.runs = ["growing:1"]
-    time_to_quality.main(["test"])
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert [run["recipe"] for run in found["runs"]] == ["release", "growing", "fast"]
-
-
-@pytest.mark.parametrize("run", ["release", "released:1", "release:x"])
-def test_a_run_that_is_none_is_refused(run):
-    FLAGS.runs = [run]
-    with pytest.raises(InputError, match=f"--runs: '{run}' is not of the form"):
-        time_to_quality.main(["test"])
+def test_what_recipes_cost_and_what_is_not_made_again():
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "tests/time_to_quality_cases.py"], cwd=ROOT, capture_output=True, text=True,
+        check=False, env={name: value for name, value in os.environ.items()
+                          if not name.startswith("PYTEST_")})
+    assert result.returncode == 0, result.stdout[-5000:]
+    # Six cases, and none left out.
+    assert "......" in result.stdout
