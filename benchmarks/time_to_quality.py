@@ -81,6 +81,8 @@ class Recipe(NamedTuple):
 
 
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
+_GROWING_LATE = {"depth_schedule": "3:0.4,6:0.2,12:0.4"}
+_SMALL = {"train_batch_size": BATCH_SIZE // 2}
 _LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
             "max_predictions_by_length": f"{LENGTH // 2}:5",
             "train_batch_size_by_length": f"{LENGTH // 2}:{2 * BATCH_SIZE}"}
@@ -88,7 +90,7 @@ RECIPES = {
     "release": Recipe(),
     # Depth as a schedule, in several splits.
     "growing": Recipe(flags=_GROWING),
-    "growing_late": Recipe(flags={"depth_schedule": "3:0.4,6:0.2,12:0.4"}),
+    "growing_late": Recipe(flags=_GROWING_LATE),
     "growing_6": Recipe(flags={"depth_schedule": "6:0.6,12:0.4"}),
     "growing_stable": Recipe(flags={**_GROWING, "decay_share": 0.3}),
     "random_depth": Recipe(flags={"random_depth": "3-12"}),
@@ -104,7 +106,9 @@ RECIPES = {
     # Half the length first, in batches of as many pieces; small batches first.
     "lengths": Recipe(flags=_LENGTHS),
     "batches": Recipe(flags={"batch_size_warmup": "8:0.2,16:0.2,32:0.6"}),
-    "half_batch": Recipe(flags={"train_batch_size": BATCH_SIZE // 2}),
+    "half_batch": Recipe(flags=_SMALL),
+    "half_batch_masked40": Recipe("masked40", _SMALL),
+    "half_batch_masked40_growing": Recipe("masked40", {**_SMALL, **_GROWING_LATE}),
     "growing_lengths": Recipe(flags={**_GROWING, **_LENGTHS}),
     # By the words of --recipe; size and number of batches are those of all.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
