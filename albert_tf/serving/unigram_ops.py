@@ -19,6 +19,8 @@ from typing import NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.tokenization.sentencepiece_proto import model_proto
+
 _UNKNOWN_PENALTY = 10.0  # kUnkPenalty
 _RESET = 1e5  # kScoreResetThreshold
 # Ways that differ by less than this share of a text's score are within rounding.
@@ -47,9 +49,7 @@ class Unigram(tf.Module):
     @classmethod
     def of(cls, model: bytes) -> Optional["Unigram"]:
         """None for a model of another kind, whose pieces are left as they are found."""
-        from sentencepiece import sentencepiece_model_pb2
-
-        proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+        proto = model_proto().FromString(model)
         if proto.trainer_spec.model_type != _UNIGRAM or (
                 proto.trainer_spec.byte_fallback):
             return None

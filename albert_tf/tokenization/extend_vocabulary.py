@@ -21,6 +21,7 @@ import sentencepiece
 from albert_tf.errors import InputError
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.cleaning import preprocess_batch
+from albert_tf.tokenization.sentencepiece_proto import model_proto
 from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load
 
 
@@ -64,13 +65,11 @@ def extend(model_file: str, lines: Iterable[str], options: Options = Options()
     keep the log probability that they have in the text, which is what they compete with
     in tokenization (Kudo 2018, "Subword Regularization", section 3.2).
     """
-    from sentencepiece import sentencepiece_model_pb2
-
     if options.num_pieces < 1:
         raise InputError(f"--num_pieces={options.num_pieces} must be 1 or more.")
     old = load(model_file)
     model = old.serialized_model_proto()
-    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    proto = model_proto().FromString(model)
     if proto.trainer_spec.model_type != proto.trainer_spec.UNIGRAM:
         raise InputError(
             f"{model_file}: its pieces have no log probabilities, as it is not of the "

@@ -11,6 +11,7 @@ from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
     Located, PreparedText, SourcedChar, preprocess_batch, preprocess_text,
     preprocess_with_sources)
+from albert_tf.tokenization.sentencepiece_proto import model_proto
 
 UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 _SPACE = UNDERLINE + " "
@@ -172,20 +173,14 @@ _KEEPS_ACCENTS = "strip_accents=false"
 def keeps_accents(model: bytes) -> bool:
     """Whether a model says that it was trained on text with accents."""
     return _KEEPS_ACCENTS.encode() in model and (
-        _proto().FromString(model).trainer_spec.input_format == _KEEPS_ACCENTS)
+        model_proto().FromString(model).trainer_spec.input_format == _KEEPS_ACCENTS)
 
 
 def marked(model: bytes) -> bytes:
     """A model that says so."""
-    proto = _proto().FromString(model)
+    proto = model_proto().FromString(model)
     proto.trainer_spec.input_format = _KEEPS_ACCENTS
     return proto.SerializeToString()
-
-
-def _proto():
-    from sentencepiece import sentencepiece_model_pb2
-
-    return sentencepiece_model_pb2.ModelProto
 
 
 def load(model_file: str) -> sentencepiece.SentencePieceProcessor:

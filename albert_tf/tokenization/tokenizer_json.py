@@ -15,17 +15,12 @@ from typing import Any, Mapping
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.tokenization.sentencepiece_proto import model_proto
 
 UNDERLINE = "\u2581"
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # Taken off the scores of pieces that end in a digit and a comma.
 _PENALTY = 100.0
-
-
-def _proto():
-    from sentencepiece import sentencepiece_model_pb2
-
-    return sentencepiece_model_pb2
 
 
 def is_json(content: bytes) -> bool:
@@ -83,11 +78,10 @@ def to_sentencepiece(path: str) -> bytes:
     """The SentencePiece model that a tokenizer.json was made from, as far as it tells:
     pieces, scores, kinds and the table of normalization."""
     value = read(path)
-    proto, model = _proto(), value["model"]
+    made, model = model_proto()(), value["model"]
     if model["type"] != "Unigram":
         raise InputError(f"{path}: holds a WordPiece model; give it as --vocab_file.")
-    kinds = proto.ModelProto.SentencePiece
-    made = proto.ModelProto()
+    kinds = made.SentencePiece
     try:
         vocab = [(str(piece), float(score)) for piece, score in model["vocab"]]
         special = {token["content"]: token.get("special", True)
@@ -116,7 +110,7 @@ def to_sentencepiece(path: str) -> bytes:
         made.pieces.add(piece=piece, type=kind,
                         score=score + penalty if _is_split(piece) else score)
     names = [piece for piece, _ in vocab]
-    made.trainer_spec.model_type = proto.TrainerSpec.UNIGRAM
+    made.trainer_spec.model_type = made.trainer_spec.UNIGRAM
     made.trainer_spec.vocab_size = len(vocab)
     made.trainer_spec.pad_id = names.index("<pad>") if "<pad>" in names else -1
     made.trainer_spec.bos_id = made.trainer_spec.eos_id = -1
@@ -161,7 +155,7 @@ def from_sentencepiece(model_file: str, do_lower_case: bool = True,
         content = stream.read()
     if is_json(content):
         content = to_sentencepiece(model_file)
-    model = _proto().ModelProto.FromString(content)
+    model = model_proto().FromString(content)
     ids = {piece.piece: i for i, piece in enumerate(model.pieces)}
 
     def replaced(pattern: str, by: str) -> dict[str, Any]:
