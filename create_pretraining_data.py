@@ -144,7 +144,8 @@ def options_from_flags() -> DataOptions:
             raise InputError(f"--{name} is missing: give a path.")
     if FLAGS.recipe:
         recipe = PRETRAINING_RECIPES[FLAGS.recipe]
-        use_recipe(FLAGS.recipe, recipe.records, recipe.source)
+        use_recipe(FLAGS.recipe, {
+            **recipe.records, **recipe.slots_at(FLAGS.max_seq_length)}, recipe.source)
     objective = FLAGS["sentence_objective"]
     instances = from_flags(
         InstanceOptions, masking=from_flags(MaskingOptions),

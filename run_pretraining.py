@@ -166,7 +166,7 @@ class _Data(NamedTuple):
 
 def _use_recipe(config) -> None:
     recipe = PRETRAINING_RECIPES[FLAGS.recipe]
-    values = recipe.training_for(config)
+    values = {**recipe.training_for(config), **recipe.slots_at(FLAGS.max_seq_length)}
     if FLAGS.random_depth:
         values.pop("depth_schedule", None)
     use_recipe(FLAGS.recipe, values, recipe.source)
@@ -199,8 +199,11 @@ def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
     given = by_length(
         FLAGS.max_predictions_by_length, "--max_predictions_by_length",
         [stage.length for stage in stages] if FLAGS.length_schedule else [], "128:20")
-    return {stage.length: given.get(stage.length, FLAGS.max_predictions_per_seq)
-            for stage in stages}
+    recipe = None if FLAGS["max_predictions_per_seq"].present else (
+        PRETRAINING_RECIPES.get(FLAGS.recipe))
+    return {length: given.get(length, (recipe.slots_at(length) if recipe else {}).get(
+        "max_predictions_per_seq", FLAGS.max_predictions_per_seq))
+            for length in (stage.length for stage in stages)}
 
 
 def _time_budget() -> float:

@@ -111,7 +111,9 @@ RECIPES = {
     "half_batch_masked40_growing": Recipe("masked40", {**_SMALL, **_GROWING_LATE}),
     "half_batch_masked40_alone": Recipe(
         "masked40", {**_SMALL, "sentence_objective": "none"}),
-    "quarter_batch_masked40": Recipe("masked40", {"train_batch_size": BATCH_SIZE // 4}),
+    "half_masked40": Recipe("masked40", steps=0.5),
+    "half_masked40_growing": Recipe("masked40", _GROWING, steps=0.6),
+    "half_masked40_growing_late": Recipe("masked40", _GROWING_LATE, steps=0.6),
     "growing_lengths": Recipe(flags={**_GROWING, **_LENGTHS}),
     # By the words of --recipe; size and number of batches are those of all.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),

@@ -2,6 +2,7 @@
 run_pretraining.py. No TensorFlow."""
 
 import dataclasses
+import math
 from typing import Any, Mapping
 
 from absl import logging
@@ -19,12 +20,20 @@ class PretrainingRecipe:
       records: flags of create_pretraining_data.py.
       training: flags of run_pretraining.py.
       depth: the depth schedule, as (share of the layers, share of the steps).
+      slots: the share of a sequence's positions that predictions have room for; 0
+        leaves --max_predictions_per_seq alone.
     """
 
     source: str
     records: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     depth: tuple[tuple[float, float], ...] = ()
+    slots: float = 0.0
+
+    def slots_at(self, max_seq_length: int) -> dict[str, int]:
+        """The flag for `slots`, of both scripts, at a length."""
+        return {"max_predictions_per_seq": math.ceil(self.slots * max_seq_length)
+                } if self.slots else {}
 
     def training_for(self, config: AlbertConfig) -> dict[str, Any]:
         """`training`, with the depth schedule of a config."""
@@ -47,10 +56,11 @@ PRETRAINING_RECIPES = {
     "roberta": PretrainingRecipe(
         "RoBERTa (Liu et al., 2019)",
         records=dict(sentence_objective="none", masked_lm_prob=0.0, dupe_factor=1,
-                     short_seq_prob=0.0, max_predictions_per_seq=77),
+                     short_seq_prob=0.0),
         training=dict(sentence_objective="none", dynamic_masking=True,
                       train_batch_size=8192, num_train_steps=500_000,
-                      num_warmup_steps=24_000, max_predictions_per_seq=77)),
+                      num_warmup_steps=24_000),
+        slots=0.15),
     # Half of the release's operations. What else pays, benchmarks/time_to_quality.py is
     # to show.
     "fast": PretrainingRecipe(
