@@ -97,7 +97,7 @@ flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
     "Records for run_pretraining.py with the same flag. release: the defaults; roberta: "
     "full sentences without pairs, to be masked while training, each text once; fast: "
-    "what benchmarks/time_to_quality.py found. A flag that is given goes before.")
+    "40 percent masked. A flag that is given goes before.")
 flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.")
 flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together.")
 flags.DEFINE_integer(

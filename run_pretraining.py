@@ -49,8 +49,9 @@ flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
     "Many settings by one word, on records made with the same: release, the defaults; "
     "roberta: no sentence loss, masks drawn anew, batches of 8192, 500,000 steps; fast: "
-    "what benchmarks/time_to_quality.py found, depth that grows from a quarter of the "
-    "layers. A flag that is given goes before.")
+    "40 percent masked, batches of 2048, depth that grows from a quarter of the layers: "
+    "about a third of the computation (docs/SCHEDULES.md). A flag that is given goes "
+    "before.")
 flags.DEFINE_string("input_file", None,
                     "TFRecords to train on: comma-separated paths or globs.")
 flags.DEFINE_string(

@@ -207,6 +207,10 @@ def results(tmp_path_factory):
         f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
         f"--output_file={folder}/new/train.tfrecord", "--max_seq_length=24",
         "--max_predictions_per_seq=4", "--do_permutation", "--dupe_factor=2"]
+    commands["fast"] = [
+        f"--input_file={folder}/te*.txt", f"--spm_model_file={SPM_MODEL}",
+        f"--output_file={folder}/new/fast.tfrecord", "--max_seq_length=24",
+        "--recipe=fast", "--dupe_factor=2"]
     with run_commands("create_pretraining_data", commands, light=commands) as results:
         yield results
 
@@ -218,6 +222,18 @@ def test_script_without_tensorflow_and_vocab_file(results):
     records = [spec.parse_numpy(each) for each in read_records(output)]
     assert len(records) > 4 and not done["loaded"]
     assert "3 documents, 6 sentences" in done["log"]
+
+
+def test_records_of_a_recipe(results):
+    done = results.ok("fast")
+    output = re.search(r"wrote (.*fast.tfrecord)\n", done["log"])[1]
+    spec = pretraining_spec(24, 10)
+    records = [spec.parse_numpy(each) for each in read_records(output)]
+    assert "The recipe sets --masked_lm_prob=0.4, --max_predictions_per_seq=10." in (
+        done["log"])
+    for record in records:
+        pieces = record["input_mask"].sum()
+        assert 0.2 * pieces < record["masked_lm_weights"].sum() <= 10
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -79,8 +79,8 @@ def test_layers_that_are_not_shared(changes, message):
 
 
 @pytest.mark.parametrize("layers, expected", [
-    (12, "3:0.5,6:0.25,12:0.25"), (24, "6:0.5,12:0.25,24:0.25"),
-    (2, "1:0.5,1:0.25,2:0.25"), (1, "1:0.5,1:0.25,1:0.25")])
+    (12, "3:0.4,6:0.2,12:0.4"), (24, "6:0.4,12:0.2,24:0.4"),
+    (2, "1:0.4,1:0.2,2:0.4"), (1, "1:0.4,1:0.2,1:0.4")])
 def test_recipe_that_grows(layers, expected):
     shape = config(num_hidden_layers=layers)
     values = PRETRAINING_RECIPES["fast"].training_for(shape)
@@ -88,6 +88,14 @@ def test_recipe_that_grows(layers, expected):
     assert depth_of(shape, STEPS, 1, expected).at(STEPS - 1) == layers
     assert "depth_schedule" not in PRETRAINING_RECIPES["fast"].training_for(
         config(parameter_sharing="attention"))
+
+
+@pytest.mark.parametrize("recipe, length, slots", [
+    ("roberta", 512, 77), ("roberta", 64, 10), ("fast", 512, 205), ("fast", 64, 26)])
+def test_recipe_with_slots_for_its_masks(recipe, length, slots):
+    assert PRETRAINING_RECIPES[recipe].slots_at(length) == {
+        "max_predictions_per_seq": slots}
+    assert not PRETRAINING_RECIPES["release"].slots_at(length)
 
 
 # ---- steps -----------------------------------------------------------------
