@@ -88,6 +88,7 @@ _LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
             "train_batch_size_by_length": f"{LENGTH // 2}:{2 * BATCH_SIZE}"}
 RECIPES = {
     "release": Recipe(),
+    "release_rate": Recipe(rate=1.5),
     # Depth as a schedule, in several splits.
     "growing": Recipe(flags=_GROWING),
     "growing_late": Recipe(flags=_GROWING_LATE),
@@ -109,14 +110,12 @@ RECIPES = {
     "half_batch": Recipe(flags=_SMALL),
     "half_batch_masked40": Recipe("masked40", _SMALL),
     "half_masked40": Recipe("masked40", steps=0.5),
-    # Batches of half the size, as many steps: depth that grows sooner, no sentence
-    # loss, a higher rate; batches of a quarter.
-    "small_growing": Recipe("masked40", {**_SMALL, **_GROWING}),
+    # Batches of half the size, as many steps: depth that grows later, no sentence
+    # loss, a higher rate.
+    "small_growing_late": Recipe("masked40", {**_SMALL, **_GROWING_LATE}),
     "small_growing_alone": Recipe(
-        "masked40", {**_SMALL, **_GROWING_LATE, "sentence_objective": "none"}),
-    "small_growing_rate": Recipe("masked40", {**_SMALL, **_GROWING_LATE}, rate=1.5),
-    "smaller_growing": Recipe(
-        "masked40", {"train_batch_size": BATCH_SIZE // 4, **_GROWING_LATE}, steps=1.5),
+        "masked40", {**_SMALL, **_GROWING, "sentence_objective": "none"}),
+    "small_growing_rate": Recipe("masked40", {**_SMALL, **_GROWING}, rate=1.5),
     # By the words of --recipe. Number and size of batches are those of all, but that
     # fast has half of the release's size here as there.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),

@@ -66,5 +66,5 @@ PRETRAINING_RECIPES = {
     "fast": PretrainingRecipe(
         "benchmarks/time_to_quality.py", records=dict(masked_lm_prob=0.4),
         training=dict(train_batch_size=2048),
-        depth=((0.25, 0.4), (0.5, 0.2), (1.0, 0.4)), slots=0.4),
+        depth=((0.25, 0.5), (0.5, 0.25), (1.0, 0.25)), slots=0.4),
 }

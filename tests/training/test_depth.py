@@ -79,8 +79,8 @@ def test_layers_that_are_not_shared(changes, message):
 
 
 @pytest.mark.parametrize("layers, expected", [
-    (12, "3:0.4,6:0.2,12:0.4"), (24, "6:0.4,12:0.2,24:0.4"),
-    (2, "1:0.4,1:0.2,2:0.4"), (1, "1:0.4,1:0.2,1:0.4")])
+    (12, "3:0.5,6:0.25,12:0.25"), (24, "6:0.5,12:0.25,24:0.25"),
+    (2, "1:0.5,1:0.25,2:0.25"), (1, "1:0.5,1:0.25,1:0.25")])
 def test_recipe_that_grows(layers, expected):
     shape = config(num_hidden_layers=layers)
     values = PRETRAINING_RECIPES["fast"].training_for(shape)
