@@ -115,7 +115,8 @@ RECIPES = {
     "small_growing_late": Recipe("masked40", {**_SMALL, **_GROWING_LATE}),
     "small_growing_alone": Recipe(
         "masked40", {**_SMALL, **_GROWING, "sentence_objective": "none"}),
-    "small_growing_rate": Recipe("masked40", {**_SMALL, **_GROWING}, rate=1.5),
+    "small_growing_late_rate": Recipe(
+        "masked40", {**_SMALL, **_GROWING_LATE}, rate=1.5),
     # By the words of --recipe. Number and size of batches are those of all, but that
     # fast has half of the release's size here as there.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
