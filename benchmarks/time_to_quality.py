@@ -64,6 +64,9 @@ RECORDS = {
     "masked25": Records(0.25, 16),
     "masked40": Records(0.4, 26),
     "short": Records(max_predictions_per_seq=5, max_seq_length=LENGTH // 2),
+    # Sequences of full sentences, which are other sequences in evaluation too.
+    "alone": Records(sentence_objective="none"),
+    "alone40": Records(0.4, 26, sentence_objective="none"),
     # Masked while training.
     "roberta": Records(0.0, sentence_objective="none"),
 }
@@ -100,7 +103,7 @@ RECIPES = {
     # What else might make learning cheaper.
     "masked25": Recipe("masked25"),
     "masked40": Recipe("masked40"),
-    "pieces_alone": Recipe(flags={"sentence_objective": "none"}),
+    "pieces_alone": Recipe("alone", {"sentence_objective": "none"}),
     "stable": Recipe(flags={"decay_share": 0.3}),
     "adamw": Recipe(flags={"optimizer": "adamw", "learning_rate": 3e-4}),
     "growing_masked25": Recipe("masked25", _GROWING),
@@ -114,7 +117,7 @@ RECIPES = {
     # loss, a higher rate.
     "small_growing_late": Recipe("masked40", {**_SMALL, **_GROWING_LATE}),
     "small_growing_alone": Recipe(
-        "masked40", {**_SMALL, **_GROWING, "sentence_objective": "none"}),
+        "alone40", {**_SMALL, **_GROWING, "sentence_objective": "none"}),
     "small_growing_late_rate": Recipe(
         "masked40", {**_SMALL, **_GROWING_LATE}, rate=1.5),
     # By the words of --recipe. Number and size of batches are those of all, but that
