@@ -128,7 +128,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool(
     "dynamic_masking", False,
     "Draw masks anew in each epoch, while training; for records made with "
-    "--masked_lm_prob=0. Evaluation masks the same pieces each time.")
+    "--masked_lm_prob=0. Evaluation masks the same pieces each time; records of "
+    "--eval_input_file that are masked already keep their masks.")
 flags.DEFINE(cli_flags.Number(upper_bound=1), "masked_lm_prob", 0.15,
              "Share of a sequence's pieces to mask; with --dynamic_masking.")
 flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together; with "
@@ -158,6 +159,7 @@ class _Data(NamedTuple):
     """What there is to train and evaluate on."""
 
     specs: Mapping[int, Any]  # what is read of the records, by their length
+    evaluation_spec: Any
     train: Mapping[int, Sequence[Any]]  # checked files by length, none without training
     evaluation: Optional[Sequence[Any]]  # checked files
     vocabulary: Optional[dict[str, Any]]  # of the records, where it is known
@@ -259,7 +261,7 @@ def _masking_options(predictions: Mapping[int, int]
     return options
 
 
-def _spec(config, length: int, predictions: int):
+def _spec(config, length: int, predictions: int, masked: bool):
     """What is read of the records of a length."""
     from albert_tf.records import checks
     from albert_tf.records.spec import FeatureSpec, pretraining_spec
@@ -272,7 +274,21 @@ def _spec(config, length: int, predictions: int):
         spec = FeatureSpec(tuple(
             dataclasses.replace(feature, set_by=flag_of.get(feature.set_by, ""))
             for feature in spec.features))
-    return checks.unmasked_spec(spec) if FLAGS.dynamic_masking else spec
+    return spec if masked else checks.unmasked_spec(spec)
+
+
+def _masked_evaluation(paths: Sequence[str], spec) -> bool:
+    """Whether evaluation takes the masks of its records; else it makes them."""
+    from albert_tf.records import checks
+
+    if not FLAGS.dynamic_masking:
+        return True
+    kinds = checks.are_masked(paths, spec)
+    if any(kinds) and not all(kinds):
+        raise InputError(
+            f"--eval_input_file: {paths[kinds.index(True)]} is masked, "
+            f"{paths[kinds.index(False)]} is not; give records of one kind.")
+    return any(kinds)
 
 
 def _data(config, predictions: Mapping[int, int]) -> _Data:
@@ -286,7 +302,8 @@ def _data(config, predictions: Mapping[int, int]) -> _Data:
             f"--{flag} {FLAGS[flag].value} is over the config's "
             f"max_position_embeddings {config.max_position_embeddings}.")
     last = FLAGS.max_seq_length
-    specs = {length: _spec(config, length, most) for length, most in predictions.items()}
+    specs = {length: _spec(config, length, most, not FLAGS.dynamic_masking)
+             for length, most in predictions.items()}
     # All names before any content, which takes longer to check.
     train, evaluation = {}, []
     if FLAGS.do_train or not FLAGS.eval_input_file:
@@ -304,34 +321,42 @@ def _data(config, predictions: Mapping[int, int]) -> _Data:
     vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
     if vocabulary:
         model_vocabulary.check_records(FLAGS.output_dir, vocabulary)
+    evaluation_masked = _masked_evaluation(evaluation, specs[last])
+    evaluation_spec = _spec(config, last, predictions[last], evaluation_masked)
     with _fitting_recipe():
-        objective = checks.sentence_objective(summaries, FLAGS.sentence_objective)
-    groups = [(specs[length], found) for length, found in (
-        (last, evaluation), *train.items()) if found]
+        # Where no sentences are learned, what the labels of evaluation say is not read.
+        objective = checks.sentence_objective(checks.summaries_of(
+            [path for found in train.values() for path in found]
+        ) if FLAGS.sentence_objective == "none" else summaries, FLAGS.sentence_objective)
+    groups = [(spec, found, masked) for spec, found, masked in (
+        (evaluation_spec, evaluation, evaluation_masked),
+        *((specs[length], found, not FLAGS.dynamic_masking)
+          for length, found in train.items())) if found]
     with _fitting_recipe():
-        for spec, found in groups:
-            checks.check_masks(found, spec, FLAGS.dynamic_masking)
+        for spec, found, masked in groups:
+            checks.check_masks(found, spec, not masked)
     special_ids = None
-    if FLAGS.dynamic_masking:
-        for spec, found in groups:
+    for spec, found, masked in groups:
+        if not masked:
             special_ids = SpecialIds(**checks.special_ids(
                 found, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
                 {name: FLAGS[name].value for name in _ID_FLAGS}))
-    evaluated = checks.check_files(evaluation, specs[last]) or None
+    evaluated = checks.check_files(evaluation, evaluation_spec) or None
     trained = {length: checks.check_files(found, specs[length])
                for length, found in train.items()}
     if FLAGS.do_eval and evaluated is None:
         logging.warning(
             "Evaluating on the files of --input_file, as the release did: the "
             "numbers say nothing of unseen text. Give --eval_input_file.")
-        evaluated = trained[last]
+        evaluated, evaluation_spec = trained[last], specs[last]
     for what, found in (
             *(("Training" + f" at length {length}" * bool(FLAGS.length_schedule), infos)
               for length, infos in trained.items()), ("Evaluation", evaluated)):
         if found:
             logging.info("%s: %d records in %d files.", what,
                          sum(info.num_records for info in found), len(found))
-    return _Data(specs, trained, evaluated, vocabulary, objective, special_ids)
+    return _Data(specs, evaluation_spec, trained, evaluated, vocabulary, objective,
+                 special_ids)
 
 
 def _batches(data: _Data, options, masking: Optional[Mapping[int, MaskingOptions]],
@@ -340,16 +365,17 @@ def _batches(data: _Data, options, masking: Optional[Mapping[int, MaskingOptions
     from albert_tf.masking import in_training
     from albert_tf.training import input_pipeline
 
-    maps = {length: masking and in_training.DynamicMasking(
+    last = FLAGS.max_seq_length
+    maps = {length: masking and data.special_ids and in_training.DynamicMasking(
         masking[length], data.special_ids, length, config.vocab_size)
         for length in data.specs}
-    last = FLAGS.max_seq_length
+    masks = maps[last] if data.evaluation_spec == data.specs[last] else None
     return input_pipeline.RecordBatches(
-        data.specs[last], data.train.get(last), data.evaluation,
+        data.evaluation_spec, data.train.get(last), data.evaluation,
         train_batch_size=options.train_batch_size,
         eval_batch_size=options.eval_batch_size, seed=FLAGS.random_seed,
         max_eval_steps=FLAGS.max_eval_steps, streams=streams or 1,
-        random_map=maps[last], stages=stages,
+        random_map=masks, stages=stages,
         sets={length: input_pipeline.RecordSet(data.specs[length], infos, maps[length])
               for length, infos in data.train.items()})
 

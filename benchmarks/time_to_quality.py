@@ -64,7 +64,7 @@ RECORDS = {
     "masked25": Records(0.25, 16),
     "masked40": Records(0.4, 26),
     "short": Records(max_predictions_per_seq=5, max_seq_length=LENGTH // 2),
-    # Sequences of full sentences, which are other sequences in evaluation too.
+    # Sequences of full sentences.
     "alone": Records(sentence_objective="none"),
     "alone40": Records(0.4, 26, sentence_objective="none"),
     # Masked while training.
@@ -167,13 +167,15 @@ def model_config() -> AlbertConfig:
 
 
 def make_records(name: str, heldout: bool = False) -> str:
-    """A set of records, made unless it is there. Held-out ones are masked as the
-    release's, with room for as many predictions as the others have; those that are
-    masked while training get the same masks in each evaluation, if not the release's."""
+    """A set of records, made unless it is there. Held-out ones are the release's
+    sequences and masks, with room for as many predictions as the others have."""
     made = RECORDS[name]
     if heldout:
+        # Those that learn no sentences do not read their label.
         made = made._replace(
-            dupe_factor=1, masked_lm_prob=made.masked_lm_prob and 0.15)
+            dupe_factor=1, masked_lm_prob=0.15, sentence_objective="order")
+        name = next(other for other, records in RECORDS.items() if made == records._replace(
+            dupe_factor=1, masked_lm_prob=0.15))
     return runs.records(
         f"{FLAGS.work_dir}/{'heldout_' * heldout}{name}.tfrecord",
         input_file=FLAGS.heldout_text if heldout else FLAGS.text,

@@ -94,24 +94,29 @@ def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
     return FeatureSpec(tuple(change(feature) for feature in spec.features))
 
 
-def check_masks(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) -> None:
-    """Checks that records are masked, or are not where they will be in training."""
+def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
+    """Whether the first records of each file are masked."""
     def is_masked(path):
         return any(record["masked_lm_weights"].any()
                    for record in _first_records(path, spec, _FIRST_RECORDS)
                    if "masked_lm_weights" in record)
 
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        for path, masked in zip(paths, pool.map(is_masked, paths)):
-            if masked and dynamic_masking:
-                raise InputError(
-                    f"{path}: the records are masked already; leave out "
-                    "--dynamic_masking, or create them with --masked_lm_prob=0.")
-            if not masked and not dynamic_masking:
-                raise InputError(
-                    f"{path}: the records are not masked, so there is nothing to "
-                    "predict; give --dynamic_masking, or create them with "
-                    "--masked_lm_prob above 0.")
+        return list(pool.map(is_masked, paths))
+
+
+def check_masks(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) -> None:
+    """Checks that records are masked, or are not where they will be in training."""
+    for path, masked in zip(paths, are_masked(paths, spec)):
+        if masked and dynamic_masking:
+            raise InputError(
+                f"{path}: the records are masked already; leave out "
+                "--dynamic_masking, or create them with --masked_lm_prob=0.")
+        if not masked and not dynamic_masking:
+            raise InputError(
+                f"{path}: the records are not masked, so there is nothing to "
+                "predict; give --dynamic_masking, or create them with "
+                "--masked_lm_prob above 0.")
 
 
 def special_ids(

@@ -102,6 +102,9 @@ def _data(tmp_path_factory):
     write(folder / "unmasked.tfrecord", rows_with_words(30, 1))
     write(folder / "unmasked_dev.tfrecord", rows_with_words(9, 2))
     write(folder / "masked.tfrecord", rows_with_words(9, 3, masked=2))
+    write_with_summary(
+        folder / "records_order" / "masked.tfrecord", rows_with_words(9, 3, masked=2),
+        {"sentence_objective": "order"}, special_ids=IDS._asdict())
     for name, instances in (("none", {"sentence_objective": "none"}),
                             ("next", {"random_next_sentence": True})):
         write_with_summary(
@@ -294,9 +297,14 @@ EARLY = {
     "optimizer": (dict(optimizer="sgd"), "--optimizer=sgd: value should be one of"),
     "misspelt flag": (
         dict(learning_rat=1), "Unknown command line flag 'learning_rat'. Did you mean"),
-    "evaluation is masked": (
+    "evaluation of two kinds": (
+        {**DYNAMIC, "eval_input_file": "{data}/unmasked_dev.tfrecord,"
+                                       "{data}/masked.tfrecord"},
+        "--eval_input_file: .*/masked.tfrecord is masked, .*/unmasked_dev.tfrecord is "
+        "not; give records of one kind"),
+    "slots of the evaluation": (
         {**DYNAMIC, "eval_input_file": "{data}/masked.tfrecord"},
-        "masked.tfrecord: the records are masked already"),
+        "masked_lm_positions.* have 3 values where max_predictions_per_seq says 2"),
     "no ids": (
         {**DYNAMIC, **NO_IDS}, "--dynamic_masking needs --cls_id, --sep_id, --mask_id, "
         "because no summary beside .*dev.tfrecord"),
@@ -383,6 +391,16 @@ WORKING = {
     "pieces alone": dict(
         DYNAMIC, **NO_IDS, do_eval="true", num_train_steps=4, save_checkpoints_steps=2,
         input_file="{data}/records_none/train.tfrecord", eval_input_file=None),
+    # Two trainings that change nothing: the same weights, evaluated by the same masks.
+    "masks of the evaluation": dict(
+        {**DYNAMIC, **NO_IDS, "max_predictions_per_seq": 3}, sentence_objective="none",
+        input_file="{data}/records_none/train.tfrecord",
+        eval_input_file="{data}/records_order/masked.tfrecord",
+        learning_rate=1e-30, num_train_steps=1, save_checkpoints_steps=1),
+    "masks of both": dict(
+        sentence_objective="none", input_file="{data}/masked.tfrecord",
+        eval_input_file="{data}/records_order/masked.tfrecord",
+        learning_rate=1e-30, num_train_steps=1, save_checkpoints_steps=1),
     "schedules": dict(
         recipe="fast", length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
         train_batch_size_by_length="5:12", num_train_steps=4, save_checkpoints_steps=2,
@@ -532,6 +550,15 @@ def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
         output = finish(start(args))
     assert "Resuming at step" in output
     assert_same_end(tmp_path / "killed", tmp_path / "unbroken")
+
+
+def test_evaluation_keeps_the_masks_that_its_records_have(results, data):
+    """However training is masked, and whatever their sentences' labels mean."""
+    rows = []
+    for name in ("masks of the evaluation", "masks of both"):
+        results.ok(name)
+        rows += [row for row in metrics(data / name) if row["split"] == "eval"]
+    assert rows[0] == rows[1] and rows[0]["masked_lm_loss"] > 1
 
 
 def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
