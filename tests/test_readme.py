@@ -201,8 +201,7 @@ def tree():
                   *_wrapped(folders[name])]
     return "\n".join([
         *lines,
-        "benchmarks/", "      measurements, against peers or paddings",
-        *_wrapped([path.name for path in BENCHMARKS]),
+        "benchmarks/", "      measurements, a file each, told in its README.md",
         "experiments/", "      the paper's tables and figures again, a file each",
         *_wrapped([path.name for path in EXPERIMENTS]),
         "docs/", *_wrapped([page.name for page in PAGES[1:-1]]),
