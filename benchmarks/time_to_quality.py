@@ -245,7 +245,7 @@ def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
         "run_classifier.py", below, task_name=task, data_dir=FLAGS.data_dir,
         init_checkpoint=model_of(name, seed), dtype=FLAGS.dtype,
         spm_model_file=f"{FLAGS.work_dir}/spm.model", do_train="true", do_eval="true",
-        max_seq_length=LENGTH, train_batch_size=32, learning_rate=3e-4,
+        max_seq_length=LENGTH, train_batch_size=32, learning_rate=1e-4,
         train_step=steps, warmup_step=steps // 10, save_checkpoints_steps=steps,
         random_seed=seed)
 
@@ -337,6 +337,10 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 for metric in METRICS if all(metric in result for result in own)}
         losses = [result["masked_lm_loss"][-1] for result in own]
         row["spread"] = max(losses) - min(losses)
+        row |= {task: mean(result["finetuned"][task]["accuracy"] for result in own)
+                for task in dict.fromkeys(task for result in own
+                                          for task in result["finetuned"])
+                if all(task in result["finetuned"] for result in own)}
         if goal is not None:
             row["flops_to_release"] = mean(flops_to(result, goal) for result in own)
         rows.append(row)
@@ -348,18 +352,24 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    def shown(row, name, scale=1.0, digits=4):
-        value = row.get(name)
-        return "-" if value is None else f"{value / scale:.{digits}f}"
+    """In Markdown."""
+    columns = {"seeds": ("seeds", 1, 0), "flops": ("TFLOP", 1e-12, 1),
+               "core_seconds": ("core-s", 1, 0), "masked_lm_loss": ("loss", 1, 3),
+               "spread": ("spread", 1, 3), "masked_lm_accuracy": ("pieces, %", 100, 1),
+               "sentence_order_accuracy": ("order, %", 100, 1),
+               "compute_ratio": ("ratio", 1, 2),
+               **{name: (f"{name}, %", 100, 1) for row in rows for name in row
+                  if name in FLAGS.finetune}}
 
-    print(f"\n{'recipe':18}{'seeds':>6}{'TFLOP':>9}{'core-s':>9}{'loss':>9}{'spread':>9}"
-          f"{'accuracy':>10}{'order':>8}{'ratio':>8}")
+    def shown(row, name, scale, digits):
+        value = row.get(name)
+        return "-" if value is None else f"{scale * value:,.{digits}f}"
+
+    print("\n| recipe | " + " | ".join(title for title, *_ in columns.values()) + " |")
+    print("| --- " * (1 + len(columns)) + "|")
     for row in rows:
-        print(f"{row['recipe']:18}{row['seeds']:6}{shown(row, 'flops', 1e12, 1):>9}"
-              f"{shown(row, 'core_seconds', 1, 0):>9}{shown(row, 'masked_lm_loss'):>9}"
-              f"{shown(row, 'spread'):>9}{shown(row, 'masked_lm_accuracy'):>10}"
-              f"{shown(row, 'sentence_order_accuracy', 1, 3):>8}"
-              f"{shown(row, 'compute_ratio', 1, 2):>8}")
+        print(" | ".join([f"| {row['recipe']}", *(
+            shown(row, name, *how) for name, (_, *how) in columns.items())]) + " |")
 
 
 def draw(results: list[dict[str, Any]], path: str) -> None:
