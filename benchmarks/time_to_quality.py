@@ -384,6 +384,9 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
                 axis.plot([flops / 1e12 for flops in result["flops"]], result[metric],
                           color=f"C{names.index(result['recipe']) % 10}",
                           label=result["recipe"] if first else None)
+        # A model whose depth grows is far off at full depth until it gets there.
+        axis.set_ylim(top=max((result[metric][0] for result in results
+                               if metric in result), default=None))
         axis.set_title(f"held-out {metric.replace('_', ' ')}")
         axis.set_xlabel("10¹² operations")
         axis.grid(alpha=0.3)
