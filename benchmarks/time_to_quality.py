@@ -258,7 +258,8 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
         always = step_flops(config, BATCH_SIZE, LENGTH, LENGTH)
         return lambda step: always
     if "recipe" in given:
-        given = {**PRETRAINING_RECIPES[given["recipe"]].training_for(config), **given}
+        given = {**PRETRAINING_RECIPES[given["recipe"]].training_for(config),
+                 "train_batch_size": BATCH_SIZE, **given}
     depth = depth_of(config, steps, seed, given.get("depth_schedule", ""),
                      given.get("random_depth", ""))
     stages = stages_of(

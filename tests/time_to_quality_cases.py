@@ -41,6 +41,7 @@ def test_operations_of_a_recipe_are_those_of_its_depths_batches_and_lengths():
         release * (0.2 / 4 + 0.2 / 2 + 0.6), rel=1e-6)
     # Passes cost most of a step.
     assert 0.5 < operations("growing") / release < 0.55
+    assert operations("roberta") == release
     assert 0.28 < operations("fast") / release < 0.32
     # All pieces go through transformers' head.
     assert operations("transformers") > 1.1 * release
