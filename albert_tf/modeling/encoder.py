@@ -22,7 +22,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.kernels import fast, recompute
 from albert_tf.modeling.kernels.packing import PADDED, Padded
 from albert_tf.modeling.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product)
+    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product, sizes)
 
 # Name of the folder for a layer's parameters in the release's checkpoints.
 _BLOCK = "bert/encoder/transformer/group_{index}/inner_group_{inner}"
@@ -140,7 +140,7 @@ class AttentionBlock(NamedLayer):
             key, value = self._heads(hidden, layout, kernels[1], biases[1])
         parts = of_queries.parts(queries)
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
-            tf.concat([tf.shape(query)[:-1], tf.shape(key)[2:3]], axis=0),
+            [*sizes(query)[:-1], sizes(key)[2]],
             self.probs_dropout_prob))  # [B, A, Q, D]
         return parts.add_and_normalize(
             product(of_queries.from_heads(context), weights.output_kernel),

@@ -44,6 +44,12 @@ def kernel_initializer(config: AlbertConfig):
     return tf_keras.initializers.TruncatedNormal(stddev=config.initializer_range)
 
 
+def sizes(tensor: tf.Tensor) -> list:
+    """Its shape: ints where they are known, else tensors."""
+    return [tf.shape(tensor)[axis] if size is None else size
+            for axis, size in enumerate(tensor.shape)]
+
+
 def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
     """[..., in] × [in, out] → [..., out], as one flat product."""
     if inputs.shape.rank == 2:
@@ -97,49 +103,51 @@ class _Draws:
     (with Philox, whose numbers are numbered; TPUs have a faster one of their own).
     """
 
-    _BLOCK = 4  # words of 32 bits that Philox gives at once
+    _WORDS = 4  # of 32 bits, that a count of Philox's counter gives
 
     def __init__(self, seed: tf.Tensor, first_row: tf.Tensor):
         self._key, self._counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
         self._first_row = tf.cast(first_row, tf.uint64)
 
-    def _words(self, operation, dtype, algorithm, shape, blocks, series=0):
-        """Words of consecutive rows, [R, ...], each with `blocks` of its own."""
+    def _counter_at(self, blocks, series=0):
+        """Where rows begin that have `blocks` of the counter each."""
         low = self._counter[0] + self._first_row * tf.cast(blocks, tf.uint64)
-        counter = tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
-        return operation(shape=shape, key=self._key, counter=counter, dtype=dtype,
-                         alg=algorithm)
+        return tf.stack([low, self._counter[1] + tf.constant(series, tf.uint64)])
 
     def keep(self, shape, rate: float) -> tf.Tensor:
         """Which units of a tensor [R, ...] stay: bool of `shape`."""
+        known = tf.get_static_value(shape)
         # A batch of millions has more units than 32 bits can count.
-        shape = tf.cast(shape, tf.int64)
-        units = tf.reduce_prod(shape[1:])
+        rows, *others = tf.unstack(tf.cast(shape, tf.int64)) if known is None else (
+            map(int, known))
+        units = math.prod(others)
         # Whatever the type of what is dropped from, so that the same units are.
         if fast.on_cpu() and rate < 255 / 256:
-            numbers, threshold = self._bytes(shape[0], units, rate)
+            numbers, threshold = self._bytes(rows, units), self._byte_threshold(rate)
         else:
-            blocks = -(-units // self._BLOCK)
-            numbers, threshold = self._words(
-                tf.raw_ops.StatelessRandomUniformV2, tf.float32,
-                tf.raw_ops.StatelessRandomGetAlg(),
-                [shape[0], blocks * self._BLOCK], blocks), rate
+            blocks = -(-units // self._WORDS)
+            numbers, threshold = tf.raw_ops.StatelessRandomUniformV2(
+                shape=[rows, blocks * self._WORDS], key=self._key,
+                counter=self._counter_at(blocks), dtype=tf.float32,
+                alg=tf.raw_ops.StatelessRandomGetAlg()), rate
         return tf.reshape(numbers[:, :units], shape) >= threshold
 
-    def _bytes(self, rows, units, rate):
-        """A byte for each unit, which is dropped if that is below the threshold 256 ·
-        rate, rounded down or, as one more word decides, up: with just the probability
-        `rate`. A float each would cost a CPU almost four times as much."""
-        full = (tf.raw_ops.StatelessRandomUniformFullIntV2, tf.uint32,
-                tf.random.Algorithm.PHILOX.value)
-        blocks = -(-units // (4 * self._BLOCK))
-        words = self._words(*full, [rows, blocks * self._BLOCK], blocks)
+    def _bytes(self, rows, units):
+        """A byte for each unit, [rows, at least units]. A float each would cost a CPU
+        ten times as much."""
+        blocks = -(-units // (4 * self._WORDS))
+        found = fast.random_bytes(self._key, self._counter_at(blocks), rows * blocks)
+        return tf.reshape(found, [rows, blocks * 4 * self._WORDS])
+
+    def _byte_threshold(self, rate):
+        """256 · rate, rounded down or, as one more word decides, up: a byte is below it
+        with just the probability `rate`."""
         level = math.floor(256 * rate)
         rest = tf.constant(int((256 * rate - level) * 2 ** 32), tf.uint32)
-        up = self._words(*full, [1], 0, series=1)[0] < rest
-        return (tf.reshape(tf.bitcast(words, tf.uint8),
-                           [rows, blocks * 4 * self._BLOCK]),
-                tf.cast(level, tf.uint8) + tf.cast(up, tf.uint8))
+        word = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[1], key=self._key, counter=self._counter_at(0, series=1),
+            dtype=tf.uint32, alg=tf.random.Algorithm.PHILOX.value)[0]
+        return tf.cast(level, tf.uint8) + tf.cast(word < rest, tf.uint8)
 
 
 def given_or_drawn(seed: Optional[tf.Tensor]) -> tf.Tensor:

@@ -22,6 +22,8 @@ import numpy as np
 import tensorflow as tf
 import tf_keras
 
+from albert_tf.modeling.kernels import fast
+
 Tensors = Mapping[str, tf.Tensor]
 # Metric → its values and their weights; a metric is their weighted mean.
 WeightedValues = dict[str, tuple[tf.Tensor, tf.Tensor]]
@@ -171,8 +173,7 @@ def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
     Sparse: a one-hot matrix over all pieces costs more than the rest of the loss.
     """
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=tf.cast(labels, tf.int32), logits=_floats(logits))
+    return fast.cross_entropy(_floats(logits), tf.cast(labels, tf.int32))
 
 
 def _hits(scores: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:

@@ -197,6 +197,56 @@ def _scores_gradient(d_used, probs, context, upstream, keep, rate, factor):
     return tf.cast(factor * wide(probs) * (d_probs - sums), d_used.dtype)
 
 
+# ---- dropout ---------------------------------------------------------------
+
+
+def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
+    """uint8 [16 · blocks], the numbers of TensorFlow's Philox.
+
+    Args:
+      key, counter: uint64 [1] and [2], as tf.raw_ops.StatelessRandomUniformFullIntV2
+        takes them, which takes three times as long.
+      blocks: an int; a tensor if it is not known before, then nothing is compiled.
+    """
+    if isinstance(blocks, int) and MIN_SIZE // 16 <= blocks < 2 ** 31:
+        numbers = island(_philox, key[0], counter, blocks=blocks)
+    else:
+        numbers = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[4 * blocks], key=key, counter=counter, dtype=tf.uint32,
+            alg=tf.random.Algorithm.PHILOX.value)
+    return tf.reshape(tf.bitcast(numbers, tf.uint8), [-1])
+
+
+def _philox(key, counter, blocks):
+    """Philox 4x32-10 (Salmon et al. 2011) of `blocks` counters: complex128 [blocks],
+    four words each, since XLA makes one loop of what has one output."""
+    def low(number):
+        return tf.cast(number, tf.uint32)
+
+    def high(number):
+        return low(tf.bitwise.right_shift(number, tf.constant(32, tf.uint64)))
+
+    def product(factor, word):
+        return tf.constant(factor, tf.uint64) * tf.cast(word, tf.uint64)
+
+    def pair(first, second):
+        bits = tf.cast(first, tf.uint64) | tf.bitwise.left_shift(
+            tf.cast(second, tf.uint64), tf.constant(32, tf.uint64))
+        return tf.bitcast(bits, tf.float64)
+
+    first = counter[0] + tf.cast(tf.range(blocks), tf.uint64)
+    second = counter[1] + tf.cast(first < counter[0], tf.uint64)
+    words = low(first), high(first), low(second), high(second)
+    keys = low(key), high(key)
+    for _ in range(10):
+        left, right = product(0xD2511F53, words[0]), product(0xCD9E8D57, words[2])
+        words = (high(right) ^ words[1] ^ keys[0], low(right),
+                 high(left) ^ words[3] ^ keys[1], low(left))
+        keys = (keys[0] + tf.constant(0x9E3779B9, tf.uint32),
+                keys[1] + tf.constant(0xBB67AE85, tf.uint32))
+    return tf.complex(pair(*words[:2]), pair(*words[2:]))
+
+
 # ---- activation ------------------------------------------------------------
 
 
@@ -296,6 +346,41 @@ def _normalize_gradient(upstream, normal, scale, gamma, keep, rate):
     d_inputs = drop(d_total, _dropped(keep, rate))
     return (tf.cast(d_inputs, dtype), tf.cast(d_total, dtype),
             tf.cast(upstream * normal, dtype))
+
+
+# ---- loss ------------------------------------------------------------------
+
+
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Softmax cross-entropy: [..., V], int32 [...] → [...].
+
+    TensorFlow's takes three times as long as oneDNN's softmax and what is left to do.
+    With probabilities p and k the largest, log Σ exp(x) = x[k] - log p[k], where p[k] is
+    at least 1 / V.
+    """
+    size = logits.shape.num_elements()
+    if not on_cpu() or size is None or size < MIN_SIZE or logits.dtype != tf.float32:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    @tf.custom_gradient
+    def loss(logits):
+        probs = tf.nn.softmax(logits)
+        largest = tf.argmax(logits, axis=-1, output_type=tf.int32)
+
+        def of(numbers, places):
+            return tf.gather(numbers, places, batch_dims=labels.shape.rank)
+
+        losses = (of(logits, largest) - of(logits, labels)
+                  - tf.math.log(of(probs, largest)))
+        return losses, lambda upstream: island(
+            _cross_entropy_gradient, upstream, probs, labels)
+
+    return loss(logits)
+
+
+def _cross_entropy_gradient(upstream, probs, labels):
+    one = tf.equal(tf.range(probs.shape[-1]), labels[..., tf.newaxis])
+    return upstream[..., tf.newaxis] * (probs - tf.cast(one, probs.dtype))
 
 
 # ---- served ----------------------------------------------------------------

@@ -323,3 +323,74 @@ def test_products_are_in_the_type_and_the_rest_is_not(dtype, fast_parts, monkeyp
 def test_unknown_type_is_named():
     with pytest.raises(InputError, match="dtype is 'float8'; choose one of float32"):
         Computation("float8")
+
+
+# ---- draws -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counter", [
+    [3, 4], [2 ** 32 - 1000, 0], [2 ** 64 - 1000, 2 ** 33 + 5], [2 ** 64 - 1] * 2])
+def test_random_bytes_are_those_of_tensorflow(counter):
+    blocks = fused.MIN_SIZE // 16
+    key, counter = (tf.constant(numbers, tf.uint64) for numbers in (
+        [7 * 2 ** 40 + 11], counter))
+    expected = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[4 * blocks], key=key, counter=counter, dtype=tf.uint32,
+        alg=tf.random.Algorithm.PHILOX.value)
+    fused._compiled.clear()
+    for number in (blocks, tf.constant(blocks)):
+        found = fused.random_bytes(key, counter, number).numpy()
+        np.testing.assert_array_equal(found.view(np.uint32), expected)
+    assert [function.__name__ for function, *_ in fused._compiled] == ["_philox"]
+
+
+def test_draws_do_not_depend_on_what_is_known_of_a_shape():
+    seeds, shape = tf.constant([5, 7, 3]), [4, 3, 57, 59]
+    known = DropoutSeeds(seeds).draw(shape, 0.1).keep
+    unknown = tf.function(
+        lambda shape: DropoutSeeds(seeds).draw(shape, 0.1).keep,
+        input_signature=[tf.TensorSpec([4], tf.int32)])(tf.constant(shape))
+    np.testing.assert_array_equal(known, unknown)
+
+
+# ---- loss ------------------------------------------------------------------
+
+
+def losses_and_gradient(function, logits, labels):
+    @tf.function
+    def run(logits, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            losses = function(logits, labels)
+            total = tf.reduce_sum(losses * tf.cast(numbers(5, *labels.shape), tf.float32))
+        return losses, tape.gradient(total, logits)
+
+    return run(logits, labels)
+
+
+@pytest.mark.parametrize("shape", [(64, 600), (4, 16, 600)])
+def test_cross_entropy_is_that_of_tensorflow(shape):
+    logits = 30.0 * numbers(0, *shape)
+    logits[..., 0] = 300.0  # Others' probabilities are 0, some labels' too.
+    logits[-1] = 0.0
+    logits[0, ..., 2] = -np.inf
+    labels = np.random.default_rng(1).integers(3, 5, shape[:-1])
+    labels[1] = 0
+    logits, labels = tf.constant(logits, tf.float32), tf.constant(labels, tf.int32)
+    ours, theirs = (losses_and_gradient(function, logits, labels) for function in (
+        fused.cross_entropy,
+        lambda logits, labels: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels, logits)))
+    for found, expected in zip(ours, theirs):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_cross_entropy_of_what_is_no_number_is_not_finite(number):
+    logits = tf.Variable(tf.zeros([64, 600]))
+    logits[3, 5].assign(number)
+    losses, gradient = losses_and_gradient(
+        fused.cross_entropy, tf.convert_to_tensor(logits), tf.zeros([64], tf.int32))
+    wrong = np.arange(64) == 3
+    np.testing.assert_array_equal(np.isfinite(losses), ~wrong)
+    np.testing.assert_array_equal(np.isfinite(gradient).all(axis=-1), ~wrong)
