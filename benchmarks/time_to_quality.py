@@ -224,6 +224,7 @@ def _train_transformers(folder: str, seed: int, steps: int, config: AlbertConfig
         spm_model_file=runs.vocabulary(FLAGS.work_dir, FLAGS.text, FLAGS.vocab_size),
         input_file=FLAGS.text, eval_input_file=make_records("release", heldout=True),
         max_seq_length=LENGTH, train_batch_size=BATCH_SIZE, num_train_steps=steps,
+        num_warmup_steps=round(RECIPES["transformers"].warmup * steps),
         save_checkpoints_steps=max(steps // FLAGS.num_evaluations, 1),
         max_eval_examples=EVALUATED, random_seed=seed, dtype=FLAGS.dtype,
         **RECIPES["transformers"].flags)

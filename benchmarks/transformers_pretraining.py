@@ -42,6 +42,7 @@ for _name, _value, _help in (
         ("max_seq_length", 64, "Pieces of a sequence."),
         ("train_batch_size", 32, "Sequences of a step."),
         ("num_train_steps", 4000, "Steps."),
+        ("num_warmup_steps", 200, "Those in which the rate rises."),
         ("save_checkpoints_steps", 250, "Steps between evaluations."),
         ("max_eval_examples", 2048, "Records that are evaluated."),
         ("random_seed", 1, "Seed of weights, masks and order.")):
@@ -140,7 +141,8 @@ def main(_):
         model=model, args=transformers.TrainingArguments(
             output_dir=FLAGS.output_dir, max_steps=FLAGS.num_train_steps,
             per_device_train_batch_size=FLAGS.train_batch_size,
-            learning_rate=FLAGS.learning_rate, seed=FLAGS.random_seed, use_cpu=True,
+            learning_rate=FLAGS.learning_rate, warmup_steps=FLAGS.num_warmup_steps,
+            seed=FLAGS.random_seed, use_cpu=True,
             bf16=FLAGS.dtype == "bfloat16", save_steps=FLAGS.save_checkpoints_steps,
             save_total_limit=1, logging_steps=FLAGS.save_checkpoints_steps,
             report_to=[]),
