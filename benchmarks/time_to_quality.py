@@ -10,7 +10,8 @@ all steps so far, by each step's depth and predictions) and, at the end, core-se
 With --finetune the last checkpoint of each run is then fine-tuned with one recipe.
 
 `compute_ratio` is how many times fewer operations a recipe takes to the loss that
-`release` ends with, the mean of both over their seeds; none where it never gets there.
+`release` ends with, both of the mean of their seeds' curves; none where it never gets
+there.
 
 `transformers` is that library's ALBERT, trained by transformers_pretraining.py; its
 package is in benchmarks/requirements.txt.
@@ -325,6 +326,12 @@ def mean(values) -> Optional[float]:
     return None if not values or None in values else math.fsum(values) / len(values)
 
 
+def mean_curve(results: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Operations and losses of runs that were evaluated at the same steps."""
+    return {key: [mean(values) for values in zip(*(result[key] for result in results))]
+            for key in ("flops", "masked_lm_loss")}
+
+
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each recipe, of the means over its finished runs."""
     finished = [result for result in results if result["finished"]]
@@ -344,7 +351,7 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                                           for task in result["finetuned"])
                 if all(task in result["finetuned"] for result in own)}
         if goal is not None:
-            row["flops_to_release"] = mean(flops_to(result, goal) for result in own)
+            row["flops_to_release"] = flops_to(mean_curve(own), goal)
         rows.append(row)
     release = next((row for row in rows if row["recipe"] == "release"), None)
     for row in rows:

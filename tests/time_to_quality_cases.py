@@ -57,11 +57,13 @@ def test_the_ratio_is_of_the_operations_to_the_loss_of_the_release():
     rows = {row["recipe"]: row for row in time_to_quality.summary([
         result("release", [7.0, 6.0]), result("release", [7.0, 5.8], seed=2),
         result("growing", [6.9, 4.9]), result("fast", [5.9, 5.0]),
+        result("fast", [5.9, 6.1], seed=2),  # That it ends above is of no matter.
         result("stable", [7.0, 6.5])])}
     # 5.9 lies half-way between 6.9 and 4.9.
     assert rows["growing"]["compute_ratio"] == pytest.approx(2 / 1.5)
     assert rows["fast"]["compute_ratio"] == pytest.approx(2.0)
     assert "compute_ratio" not in rows["stable"]
+    assert rows["release"]["compute_ratio"] == pytest.approx(1.0)
     assert rows["release"]["seeds"] == 2
     assert rows["release"]["spread"] == pytest.approx(0.2)
 
