@@ -23,12 +23,14 @@ takes some of them: release:1,growing:2. `python -m benchmarks.time_to_quality -
 lists the recipes.
 """
 
+import collections
 import functools
 import json
 import math
 import os
+import statistics
 import zlib
-from typing import Any, Callable, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from absl import flags
 
@@ -156,6 +158,9 @@ benchmark_flags.define_output_flag()
 EVALUATED = 2048  # held-out sequences
 METRICS = ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
            "sentence_order_accuracy")
+# What a curve stands against: key of a result → scale and label.
+AXES = {"flops": (1e-12, "10¹² operations"), "core_seconds_at": (1.0, "core-seconds")}
+_MAIN = {*PRETRAINING_RECIPES, "transformers"}
 
 
 def model_config() -> AlbertConfig:
@@ -305,9 +310,26 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, 
         "step": [row["step"] for row in rows], "flops": flops,
         **{metric: [row[metric] for row in rows] for metric in METRICS
            if metric in rows[0]},
-        **runs.cost(folder),
+        **(cost := runs.cost(folder)),
+        **({"core_seconds_at": [round(share * cost["core_seconds"], 1) for share in
+                                shares_of_time(folder, [row["step"] for row in rows],
+                                               of_step)]}
+           if cost else {}),
         "finetuned": {task: scores for task in FLAGS.finetune
                       if (scores := finetune(name, seed, task))}}
+
+
+def shares_of_time(folder: str, steps: Sequence[int], of_step: Callable[[int], float]
+                   ) -> list[float]:
+    """Of the time of training, at evaluated steps. Steps of as many operations take the
+    median of their times, as other work may have slowed some."""
+    rates = collections.defaultdict(list)
+    for row in runs.rows_of(folder, "train"):
+        rates[of_step(row["step"] - 1)].append(row["steps_per_second"])
+    seconds = {flops: 1 / statistics.median(found) for flops, found in rates.items()}
+    each = [seconds.get(of_step(step), 0.0 if rates else 1.0)
+            for step in range(steps[-1])]
+    return [math.fsum(each[:step]) / math.fsum(each) for step in steps]
 
 
 def flops_to(result: Mapping[str, Any], loss: float) -> Optional[float]:
@@ -329,7 +351,7 @@ def mean(values) -> Optional[float]:
 def mean_curve(results: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Operations and losses of runs that were evaluated at the same steps."""
     return {key: [mean(values) for values in zip(*(result[key] for result in results))]
-            for key in ("flops", "masked_lm_loss")}
+            for key in (*AXES, *METRICS) if all(key in result for result in results)}
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -341,7 +363,9 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         own = [result for result in finished if result["recipe"] == name]
         row = {"recipe": name, "seeds": len(own),
                "flops": mean(result["flops"][-1] for result in own),
-               "core_seconds": mean(result.get("core_seconds") for result in own)}
+               # Of those that were not broken off.
+               "core_seconds": mean(result["core_seconds"] for result in own
+                                    if "core_seconds" in result)}
         row |= {metric: mean(result[metric][-1] for result in own)
                 for metric in METRICS if all(metric in result for result in own)}
         losses = [result["masked_lm_loss"][-1] for result in own]
@@ -382,24 +406,33 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def draw(results: list[dict[str, Any]], path: str) -> None:
-    """Held-out losses against operations."""
-    names = list(dict.fromkeys(result["recipe"] for result in results))
-    figure = pictures.figure(12, 5)
-    for axis, metric in zip(figure.subplots(1, 2), ("masked_lm_loss", "sentence_order_loss")):
-        for result in results:
-            if metric in result:
-                first = result is next(
-                    r for r in results if r["recipe"] == result["recipe"])
-                axis.plot([flops / 1e12 for flops in result["flops"]], result[metric],
-                          color=f"C{names.index(result['recipe']) % 10}",
-                          label=result["recipe"] if first else None)
+    """Held-out losses against operations and time, the means of finished runs; those of
+    recipes that have names, or are another library's, are thicker."""
+    finished = [result for result in results if result["finished"]]
+    names = list(dict.fromkeys(result["recipe"] for result in finished))
+    panels = [("masked_lm_loss", "flops"), ("masked_lm_loss", "core_seconds_at"),
+              ("sentence_order_loss", "flops")]
+    figure = pictures.figure(16, 5)
+    for axis, (metric, cost) in zip(figure.subplots(1, len(panels)), panels):
+        first = []
+        for number, name in enumerate(names):
+            own = [result for result in finished
+                   if result["recipe"] == name and cost in result]
+            curve = mean_curve(own) if own else {}
+            if metric not in curve:
+                continue
+            scale, _ = AXES[cost]
+            first.append(curve[metric][0])
+            axis.plot([scale * value for value in curve[cost]], curve[metric],
+                      color=f"C{number % 10}", label=name,
+                      linewidth=2.2 if name in _MAIN else 0.9,
+                      linestyle="-" if number < 10 else "--")
         # A model whose depth grows is far off at full depth until it gets there.
-        axis.set_ylim(top=max((result[metric][0] for result in results
-                               if metric in result), default=None))
+        axis.set_ylim(top=max(first, default=None))
         axis.set_title(f"held-out {metric.replace('_', ' ')}")
-        axis.set_xlabel("10¹² operations")
+        axis.set_xlabel(AXES[cost][1])
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
+    figure.axes[0].legend(fontsize=7)
     pictures.save(figure, path)
 
 

@@ -151,6 +151,10 @@ def _lengths(row: Row) -> dict[str, int]:
     return {name: made[name] for name in ("max_seq_length", "max_predictions_per_seq")}
 
 
+def _evaluation(row: Row) -> dict[str, Any]:
+    return {**_lengths(row), "eval_batch_size": 64, "max_eval_steps": scale(row).evaluated}
+
+
 def _run_flags() -> dict[str, Any]:
     return {**scale().computation,
             **dict(pair.split("=", 1) for pair in FLAGS.run_flags)}
@@ -207,11 +211,10 @@ def train(row: Row, seed: int) -> str:
     runs.pretrain(
         folder, config_of(row, made), steps, input_file=records(row),
         eval_input_file=records(row, "articles"),
-        eval_batch_size=64, max_eval_steps=made.evaluated,
-        num_warmup_steps=round(made.warmup * steps),
-        save_checkpoints_steps=max(steps // EVALUATIONS, 1),
-        iterations_per_loop=max(steps // 100, 1), keep_checkpoint_max=1,
-        random_seed=seed, **{**_lengths(row), **made.batches, **_run_flags()})
+        **{**_evaluation(row), "num_warmup_steps": round(made.warmup * steps),
+           "save_checkpoints_steps": max(steps // EVALUATIONS, 1),
+           "iterations_per_loop": max(steps // 100, 1), "keep_checkpoint_max": 1,
+           "random_seed": seed, **made.batches, **_run_flags()})
     return folder
 
 
@@ -224,8 +227,7 @@ def evaluate(folder: str, row: Row, heldout: str) -> dict[str, float]:
         do_train="false", do_eval="true",
         init_checkpoint=checkpoint_of(folder, best=False),
         albert_config_file=f"{folder}.config.json",
-        eval_input_file=records(row, heldout), eval_batch_size=64,
-        max_eval_steps=scale(row).evaluated, **_lengths(row), **_run_flags())
+        eval_input_file=records(row, heldout), **{**_evaluation(row), **_run_flags()})
     return {name: 100 * found[key] for name, key in (
         ("MLM", "masked_lm_accuracy"),
         (OBJECTIVES.get(objective), "sentence_order_accuracy")) if key in found}
@@ -240,7 +242,7 @@ def finetune(folder: str, task: str, seed: int) -> float:
         script, os.path.join(folder, task), do_train="true", do_eval="true",
         init_checkpoint=checkpoint_of(folder, best=False), random_seed=seed,
         spm_model_file=vocabulary(), **{
-            name: filled(value) for name, value in given.items()}, **_run_flags())
+            **{name: filled(value) for name, value in given.items()}, **_run_flags()})
     if "accuracy" in found:
         return 100 * found["accuracy"]
     return mean([found["f1"], found.get("exact_match", found.get("exact"))])

@@ -24,7 +24,8 @@ EXPERIMENT = Experiment(
             "MLM": 54.9, "NSP": 52.4, "SOP": 53.3, "average": 79.0}),
         Row("NSP", sentence_objective="next", scale="sentences", paper={
             "MLM": 54.5, "NSP": 90.5, "SOP": 52.0, "average": 79.2}),
-        Row("SOP", scale="sentences", paper={"MLM": 54.0, "NSP": 78.9, "SOP": 86.5, "average": 80.1})],
+        Row("SOP", scale="sentences", paper={
+            "MLM": 54.0, "NSP": 78.9, "SOP": 86.5, "average": 80.1})],
     {"Trained on NSP, a model is at chance on SOP (47 to 53 %)": lambda means: all(
         abs(means["NSP"][f"SOP, {text}"] - 50) < 3 for text in rows.HELDOUT),
      "Trained on SOP, it solves NSP above chance (over 53 %)": lambda means: all(

@@ -104,3 +104,16 @@ def test_a_run_that_is_none_is_refused(run):
     FLAGS.runs = [run]
     with pytest.raises(InputError, match=f"--runs: '{run}' is not of the form"):
         time_to_quality.main(["test"])
+
+
+def test_shares_of_time_go_by_the_median_rate_of_steps_of_a_kind(tmp_path):
+    rates = [(10, 4.0), (20, 4.0), (30, 0.1), (40, 1.0), (50, 1.0)]  # Slowed at 30.
+    (tmp_path / "metrics.jsonl").write_text("".join(
+        json.dumps({"step": step, "split": "train", "steps_per_second": rate}) + "\n"
+        for step, rate in rates))
+    kind = lambda step: 1.0 if step < 30 else 2.0
+    # 30 steps of a quarter of a second, 20 of a second.
+    assert time_to_quality.shares_of_time(str(tmp_path), [20, 50], kind) == [
+        pytest.approx(5 / 27.5), 1.0]
+    (tmp_path / "metrics.jsonl").write_text("")
+    assert time_to_quality.shares_of_time(str(tmp_path), [20, 50], kind) == [0.4, 1.0]
