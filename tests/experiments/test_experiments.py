@@ -102,6 +102,16 @@ def test_kept_results_train_nothing_again_where_the_runs_are_gone(workplace, tmp
         assert rows.kept(Row("SOP"), 1) is None
 
 
+def test_run_flags_come_before_what_the_scale_sets(workplace, monkeypatch):
+    given = []
+    for name in ("pretrain", "scores"):
+        monkeypatch.setattr(runs, name, lambda *_, **values: given.append(values) or {})
+    with flagsaver.flagsaver(run_flags=["eval_batch_size=8", "train_batch_size=6"]):
+        rows.evaluate(rows.train(Row("SOP"), 1), Row("SOP"), "articles")
+    assert [values["eval_batch_size"] for values in given] == ["8", "8"]
+    assert given[0]["train_batch_size"] == "6"
+
+
 def test_every_objective_is_measured_on_every_sentence(workplace):
     found, _ = ran(workplace, "sentence_objectives")
     for each in found["rows"]:
