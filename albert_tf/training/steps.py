@@ -319,9 +319,11 @@ class Trainer(orbit.StandardTrainer):
         def body(part, state):
             return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
 
+        # The loop's parts would begin beside the first, which needs its memory.
+        with tf.control_dependencies(tf.nest.flatten(state)):
+            second = tf.identity(tf.constant(1))
         _, state = tf.while_loop(
-            lambda part, _: part < parts, body, [tf.constant(1), state],
-            parallel_iterations=1)
+            lambda part, _: part < parts, body, [second, state], parallel_iterations=1)
         return state
 
     def _replica_step(self, computation, parts, features):

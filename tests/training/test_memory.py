@@ -4,11 +4,13 @@
 """
 
 import pytest
+import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.training.memory import (
     Sequences, evaluation_memory, training_memory)
 from albert_tf.training.options import StepOptions
+from benchmarks import contestants
 
 
 # Peak of a training step less the memory before it, of benchmarks/results/memory.json.
@@ -37,3 +39,27 @@ def test_evaluation(model, rows, length, predictions, measured):
     assert measured / 3 < found() < 0.8 * measured
     assert found(of_example=4) == 4 * found()
     assert found(vectors=1000) > 20 * found()
+
+
+def most_bytes(parts: int) -> int:
+    """That the tensors of a training step hold at one time."""
+    config = AlbertConfig(
+        vocab_size=100, embedding_size=16, hidden_size=64, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=256, max_position_embeddings=128)
+    step = contestants.ours(config, 16, 128, "float32",
+                            gradient_accumulation_steps=parts)
+    found = []
+    for _ in range(3):  # The order of operations is not always the same.
+        tf.config.experimental.reset_memory_stats("CPU:0")
+        before = tf.config.experimental.get_memory_info("CPU:0")["current"]
+        step()
+        found.append(tf.config.experimental.get_memory_info("CPU:0")["peak"] - before)
+    return min(found)
+
+
+def test_parts_of_a_batch_are_computed_one_after_the_other():
+    try:
+        tf.config.experimental.get_memory_info("CPU:0")
+    except ValueError:
+        pytest.skip("TensorFlow does not count this device's memory")
+    assert most_bytes(2) < 0.7 * most_bytes(1)
