@@ -14,6 +14,7 @@ steps.
 import math
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from albert_tf.modeling.kernels import plain
 from albert_tf.modeling.kernels.plain import Dropped, Parts, drop, wide
@@ -51,6 +52,13 @@ def on_cpu() -> bool:
         return not (tf.config.list_logical_devices("GPU")
                     or tf.config.list_logical_devices("TPU"))
     return all("CPU" in device.upper() for device in strategy.extended.worker_devices)
+
+
+def _within_xla():
+    """Whether XLA will compile the graph that is being built: a step with --jit_compile,
+    Keras' own jit_compile. TensorFlow has no public name for it."""
+    return control_flow_util.GraphOrParentsInXlaContext(
+        tf.compat.v1.get_default_graph())
 
 
 # ---- bias ------------------------------------------------------------------
@@ -208,7 +216,9 @@ def random_bytes(key: tf.Tensor, counter: tf.Tensor, blocks) -> tf.Tensor:
         takes them, which takes three times as long.
       blocks: an int; a tensor if it is not known before, then nothing is compiled.
     """
-    if isinstance(blocks, int) and MIN_SIZE // 16 <= blocks < 2 ** 31:
+    # XLA cannot cast the bits of complex numbers, so they have to leave it first.
+    if (isinstance(blocks, int) and MIN_SIZE // 16 <= blocks < 2 ** 31
+            and on_cpu() and not _within_xla()):
         numbers = island(_philox, key[0], counter, blocks=blocks)
     else:
         numbers = tf.raw_ops.StatelessRandomUniformFullIntV2(

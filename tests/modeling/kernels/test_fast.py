@@ -344,6 +344,25 @@ def test_random_bytes_are_those_of_tensorflow(counter):
     assert [function.__name__ for function, *_ in fused._compiled] == ["_philox"]
 
 
+@pytest.mark.parametrize("inner", [lambda call: call, tf.recompute_grad],
+                         ids=["plain", "recompute"])
+def test_random_bytes_in_a_step_that_xla_compiles(inner):
+    blocks = fused.MIN_SIZE // 16
+    key, counter = tf.constant([3], tf.uint64), tf.constant([5, 7], tf.uint64)
+    draw = inner(lambda: fused.random_bytes(key, counter, blocks))
+    np.testing.assert_array_equal(tf.function(draw, jit_compile=True)(),
+                                  fused.random_bytes(key, counter, blocks))
+
+
+def test_accelerators_draw_by_the_operation(monkeypatch):
+    blocks = fused.MIN_SIZE // 16
+    key, counter = tf.constant([3], tf.uint64), tf.constant([5, 7], tf.uint64)
+    expected = fused.random_bytes(key, counter, blocks)
+    monkeypatch.setattr(fused, "on_cpu", lambda: False)
+    monkeypatch.delattr(fused, "island")  # Which compiles for CPUs.
+    np.testing.assert_array_equal(fused.random_bytes(key, counter, blocks), expected)
+
+
 def test_draws_do_not_depend_on_what_is_known_of_a_shape():
     seeds, shape = tf.constant([5, 7, 3]), [4, 3, 57, 59]
     known = DropoutSeeds(seeds).draw(shape, 0.1).keep
