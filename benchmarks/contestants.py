@@ -80,7 +80,7 @@ def step_flops(config, size: int, length: int, masked: int = 0) -> float:
                      in step_products(config, size, length, masked)))
 
 
-def _trainer_step(model, task, batch, computation=None, **options):
+def _trainer_step(model, task, batch, computation, **options):
     """A step of the training loop on one batch, over and over."""
     import tensorflow as tf
 
@@ -134,6 +134,7 @@ def tf_models(config, size, length, dtype):
     import tf_keras
 
     from albert_tf.modeling import heads
+    from albert_tf.modeling.encoder import Computation
     from albert_tf.modeling.kernels import packing
 
     encoder = peers.tf_models_encoder(config, dtype)
@@ -165,7 +166,8 @@ def tf_models(config, size, length, dtype):
     model = Pretrainer()
     batch = random_batch(config, size, length)
     model(batch)
-    return _trainer_step(model, _our_task(model), batch)
+    # The encoder has its own type; the training loop sets only the number of passes.
+    return _trainer_step(model, _our_task(model), batch, Computation(dtype))
 
 
 def _checkpoint_layers(torch, model):
