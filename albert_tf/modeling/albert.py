@@ -47,7 +47,9 @@ class Embeddings(NamedLayer):
     def call(self, input_ids, segment_ids, seeds: DropoutSeeds):
         """int32 [B, S], int32 [B, S] → float [B, S, E]."""
         length = tf.shape(input_ids)[1]
-        output = tf.gather(self.word_embeddings, input_ids)
+        # Of the table as a tensor: a variable that rows were gathered from is copied
+        # by all who read it whole, the head of masked pieces and the optimizer.
+        output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
         output += tf.gather(self.token_type_embeddings, segment_ids)
         output += self.position_embeddings[tf.newaxis, :length]
         return seeds.dropout(self.layer_norm(output), self.dropout_prob)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
-from albert_tf.modeling.kernels import fast, recompute
+from albert_tf.modeling.kernels import recompute
 from albert_tf.modeling.kernels.packing import PADDED, Padded
 from albert_tf.modeling.layers import (
     Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer, product, sizes)
@@ -150,9 +150,9 @@ class AttentionBlock(NamedLayer):
 
     def _heads(self, hidden, layout, kernel, bias):
         """[..., H] × [H, n·H] + [n·H] → n tensors [B, A, S, D]."""
-        outputs = fast.add_bias(product(hidden, kernel), bias)
         return layout.to_heads(
-            outputs, self.num_heads, hidden.shape[-1] // self.num_heads)
+            product(hidden, kernel, bias), self.num_heads,
+            hidden.shape[-1] // self.num_heads)
 
 
 class FeedForwardWeights(NamedTuple):

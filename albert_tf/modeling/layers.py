@@ -50,13 +50,19 @@ def sizes(tensor: tf.Tensor) -> list:
             for axis, size in enumerate(tensor.shape)]
 
 
-def product(inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-    """[..., in] × [in, out] → [..., out], as one flat product."""
+def product(inputs: tf.Tensor, kernel: tf.Tensor,
+            bias: Optional[tf.Tensor] = None) -> tf.Tensor:
+    """[..., in] × [in, out] + bias [out] → [..., out], as one flat product."""
+    def flat(inputs):
+        output = tf.matmul(inputs, kernel)
+        # Right behind a product TensorFlow makes the bias part of it.
+        return output if bias is None else fast.add_bias(output, bias)
+
     if inputs.shape.rank == 2:
-        return tf.matmul(inputs, kernel)  # What follows may become part of it.
+        return flat(inputs)
     # [B·S, in] × [in, out] is faster than a batched one.
     shape, (in_size, out_size) = inputs.shape, kernel.shape
-    output = tf.matmul(tf.reshape(inputs, [-1, in_size]), kernel)
+    output = flat(tf.reshape(inputs, [-1, in_size]))
     output = tf.reshape(output, tf.concat([tf.shape(inputs)[:-1], [out_size]], axis=0))
     output.set_shape(shape[:-1].concatenate([out_size]))
     return output
@@ -73,8 +79,8 @@ class Dense(NamedLayer):
         self.hidden_act = hidden_act
 
     def call(self, inputs):
-        output = product(inputs, tf.cast(self.kernel, inputs.dtype))
-        output = fast.add_bias(output, tf.convert_to_tensor(self.bias))
+        output = product(inputs, tf.cast(self.kernel, inputs.dtype),
+                         tf.convert_to_tensor(self.bias))
         return plain.activation(self.hidden_act)(output)
 
 
