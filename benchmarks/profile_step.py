@@ -33,13 +33,14 @@ flags.DEFINE_bool("details", False, "Also the 40 longest kinds of operations.")
 GROUPS = (
     ("matrix products of the attention", r"BatchMatMul"),
     ("matrix products with kernels", r"MatMul$"),
-    ("dropout: drawing which units stay", r"stateless_random|fold_in|GreaterEqual$"
-     r"|Bitcast$"),
+    ("dropout: drawing which units stay", r"stateless_random|fold_in|_philox"
+     r"|GreaterEqual$|Bitcast$"),
     ("attention: softmax, dropout, their gradients", r"Softmax$|_dropped_probs"
      r"|_scores_gradient"),
     ("bias, dropout, residual, LayerNorm, their gradients", r"_normalize_"),
     ("bias and activation, their gradients", r"_add_activation|_activation_gradient"),
-    ("loss over the pieces, accuracy", r"CrossEntropy|ArgMax|cls_predictions"),
+    ("loss over the pieces, accuracy", r"CrossEntropy|_cross_entropy|ArgMax"
+     r"|cls_predictions"),
     ("gradients of biases", r"BiasAddGrad$"),
     ("query, key, value: bias, layout", r"/attention_1/|_attention_1/"),
     ("clipping, optimizer", r"Lamb|^Square|^Sum|^mul|^add_n|L2Loss"),
