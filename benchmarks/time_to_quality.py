@@ -67,6 +67,7 @@ RECORDS = {
     "masked25": Records(0.25, 16),
     "masked40": Records(0.4, 26),
     "short": Records(max_predictions_per_seq=5, max_seq_length=LENGTH // 2),
+    "short40": Records(0.4, 13, max_seq_length=LENGTH // 2),
     # Sequences of full sentences.
     "alone": Records(sentence_objective="none"),
     "alone40": Records(0.4, 26, sentence_objective="none"),
@@ -79,11 +80,12 @@ class Recipe(NamedTuple):
     """A set of records, and flags of run_pretraining.py beside what all have; shares of
     the steps in place of numbers of them."""
 
-    records: str = "release"  # of the whole length; those of half of it are "short"
+    records: str = "release"  # of the whole length
     flags: Mapping[str, Any] = {}
     warmup: float = 0.05
     steps: float = 1.0  # times those of the release
     rate: float = 1.0  # times --learning_rate
+    short: str = "short"  # records of half the length, for a schedule of lengths
 
 
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
@@ -92,6 +94,8 @@ _SMALL = {"train_batch_size": BATCH_SIZE // 2}
 _LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
             "max_predictions_by_length": f"{LENGTH // 2}:5",
             "train_batch_size_by_length": f"{LENGTH // 2}:{2 * BATCH_SIZE}"}
+_SMALL_LENGTHS = {**_SMALL, **_LENGTHS, "max_predictions_by_length": f"{LENGTH // 2}:13",
+                  "train_batch_size_by_length": f"{LENGTH // 2}:{BATCH_SIZE}"}
 RECIPES = {
     "release": Recipe(),
     "release_rate": Recipe(rate=1.5),
@@ -127,6 +131,9 @@ RECIPES = {
     # fast has half of the release's size here as there.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
     "fast": Recipe("masked40", {"recipe": "fast", **_SMALL}),
+    "fast_lengths": Recipe("masked40", {"recipe": "fast", **_SMALL_LENGTHS},
+                           short="short40"),
+    "fast_rate": Recipe("masked40", {"recipe": "fast", **_SMALL}, rate=1.5),
     # By its own script; all pieces of a sequence go through the head. The rate is the
     # best that was found for AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
@@ -205,7 +212,7 @@ def train(name: str, seed: int, config: AlbertConfig) -> None:
         return
     records = make_records(recipe.records)
     runs.pretrain(output_dir(name, seed), config, steps, **{
-        "input_file": f"{LENGTH // 2}:{make_records('short')},{LENGTH}:{records}"
+        "input_file": f"{LENGTH // 2}:{make_records(recipe.short)},{LENGTH}:{records}"
                       if "length_schedule" in recipe.flags else records,
         "eval_input_file": make_records(recipe.records, heldout=True),
         "max_seq_length": LENGTH,
