@@ -17,10 +17,10 @@ quickstart: $(VENV)/.installed
 	$(BIN)/python quickstart.py --text='$(TEXT)' --output_dir='$(OUTPUT)'
 
 # A file's tests share what they set up, so each file goes to one process; the order
-# of the files is that of tests/conftest.py. A process that a hanging test has ended is
-# replaced once: its file would hang there again, and in the next.
+# of the files is that of tests/conftest.py. Processes that hanging tests have ended are
+# replaced, but not for ever.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder \
-    --max-worker-restart=1
+    --max-worker-restart=3
 
 test: $(VENV)/.installed
 	$(PYTEST)
@@ -29,7 +29,7 @@ test-long: $(VENV)/.installed
 	$(PYTEST) -m 'long and not slow and not gpu and not peers'
 
 test-slow: $(VENV)/.installed
-	$(BIN)/python -m pytest -m slow -o faulthandler_timeout=7200
+	$(BIN)/python -m pytest -m slow -o hang_seconds=7200
 
 SUITS := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))
 

@@ -12,6 +12,7 @@ import pytest
 from absl import logging as absl_logging
 from hypothesis import settings
 
+from tests import crashes
 from tests.helpers import ROOT, SHARED
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -38,7 +39,8 @@ LONG_FILES = (
     "serving/test_server", "golden/test_heads")
 
 
-def pytest_addoption(parser):
+def pytest_addoption(parser, pluginmanager):
+    pluginmanager.register(crashes)
     parser.addoption(
         "--random-order", type=int, metavar="SEED", help="shuffle files, and the tests "
         "of each: none may depend on which others ran before it in its process")
