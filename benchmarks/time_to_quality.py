@@ -134,6 +134,7 @@ RECIPES = {
     "fast_lengths": Recipe("masked40", {"recipe": "fast", **_SMALL_LENGTHS},
                            short="short40"),
     "fast_rate": Recipe("masked40", {"recipe": "fast", **_SMALL}, rate=1.5),
+    "fast_stable": Recipe("masked40", {"recipe": "fast", **_SMALL, "decay_share": 0.3}),
     # By its own script; all pieces of a sequence go through the head. The rate is the
     # best that was found for AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
@@ -439,7 +440,9 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
         axis.set_title(f"held-out {metric.replace('_', ' ')}")
         axis.set_xlabel(AXES[cost][1])
         axis.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize=7)
+    # Beside the panels: there are many.
+    figure.axes[-1].legend(*figure.axes[0].get_legend_handles_labels(), fontsize=7,
+                           loc="upper left", bbox_to_anchor=(1.01, 1))
     pictures.save(figure, path)
 
 
