@@ -91,6 +91,7 @@ class Recipe(NamedTuple):
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
 _GROWING_LATE = {"depth_schedule": "3:0.4,6:0.2,12:0.4"}
 _SMALL = {"train_batch_size": BATCH_SIZE // 2}
+_LINEAR = {"decay_share": 1.0}
 _LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
             "max_predictions_by_length": f"{LENGTH // 2}:5",
             "train_batch_size_by_length": f"{LENGTH // 2}:{2 * BATCH_SIZE}"}
@@ -131,10 +132,11 @@ RECIPES = {
     # fast has half of the release's size here as there.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
     "fast": Recipe("masked40", {"recipe": "fast", **_SMALL}),
-    "fast_lengths": Recipe("masked40", {"recipe": "fast", **_SMALL_LENGTHS},
+    # With a rate that falls from warm-up on; and so with lengths, with a higher rate.
+    "fast_linear": Recipe("masked40", {"recipe": "fast", **_SMALL, **_LINEAR}),
+    "fast_lengths": Recipe("masked40", {"recipe": "fast", **_SMALL_LENGTHS, **_LINEAR},
                            short="short40"),
-    "fast_rate": Recipe("masked40", {"recipe": "fast", **_SMALL}, rate=1.5),
-    "fast_stable": Recipe("masked40", {"recipe": "fast", **_SMALL, "decay_share": 0.3}),
+    "fast_rate": Recipe("masked40", {"recipe": "fast", **_SMALL, **_LINEAR}, rate=1.5),
     # By its own script; all pieces of a sequence go through the head. The rate is the
     # best that was found for AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
