@@ -5,7 +5,7 @@
 
 import importlib
 import os
-from typing import Any
+from typing import Any, Optional
 
 from absl import flags
 
@@ -20,6 +20,8 @@ FLAGS = flags.FLAGS
 NAMES = ("bert_xlarge", "parameter_counts", "model_sizes", "embedding_size",
          "parameter_sharing", "sentence_objectives", "equal_time", "more_data",
          "dropout", "layer_distances")
+# Of a run's results, in seconds of a core.
+_TOOK = {"core_seconds": "pretraining", "finetuning_core_seconds": "fine-tuning"}
 PAGE = os.path.join(ROOT, "docs", "PAPER.md")
 _HEAD = """\
 # The paper's tables and figures, again
@@ -37,14 +39,41 @@ This page is made from `experiments/results` by `python -m experiments.page`.
 """
 
 
+def experiment_of(name: str) -> tables.Experiment:
+    return importlib.import_module(f"experiments.{name}").EXPERIMENT
+
+
+def results_of(name: str, scale: str = "small") -> Optional[dict[str, Any]]:
+    path = tables.results_path(name, scale)
+    return files.read_object(path) if files.exists(path) else None
+
+
+def summary() -> str:
+    """What comes out of all claims at the small scale, and the time it took."""
+    found = {name: results for name in NAMES if (results := results_of(name))}
+    lines = ["## What comes out at the small scale", "",
+             "| the paper says | |", "| --- | --- |"]
+    for name, results in found.items():
+        lines += [f"| {text} | {verdict} |" for text, verdict in
+                  experiment_of(name).verdicts(results).items()]
+    # A run that several tables have counts once.
+    took = {(each["run"], part): each[part] for results in found.values()
+            for each in results["rows"] for part in _TOOK if part in each}
+    hours = {part: sum(seconds for (_, of), seconds in took.items() if of == part) / 3600
+             for part in _TOOK}
+    told = " and ".join(
+        f"{hours[part]:.1f} core-hours of {what}" for part, what in _TOOK.items())
+    return "\n".join([*lines, "", f"All together: {told}, for "
+                      f"{len({run for run, _ in took})} models.", ""])
+
+
 def section(name: str) -> str:
     """An experiment's part of the page."""
-    experiment = importlib.import_module(f"experiments.{name}").EXPERIMENT
+    experiment = experiment_of(name)
     lines = [f"## {experiment.title}", ""]
     for scale in ("small", "paper"):
-        path = tables.results_path(name, scale)
-        if files.exists(path):
-            found: dict[str, Any] = files.read_object(path)
+        path, found = tables.results_path(name, scale), results_of(name, scale)
+        if found:
             lines += [experiment.markdown(found)]
             picture = path.removesuffix(".json") + ".png"
             if files.exists(picture):
@@ -56,7 +85,7 @@ def section(name: str) -> str:
 
 
 def page() -> str:
-    return "\n".join([_HEAD, *map(section, NAMES)]).rstrip() + "\n"
+    return "\n".join([_HEAD, summary(), *map(section, NAMES)]).rstrip() + "\n"
 
 
 def main(_):

@@ -37,7 +37,7 @@ EXPERIMENT = Experiment(
     "parameter_counts", "Numbers of parameters, in millions (tables 1, 3 and 4)",
     [Row(name, paper={"parameters": millions})
      for name, (_, millions) in _MODELS.items()],
-    {"As printed, counted with the pooler or without, but for ALBERT-xlarge and -xxlarge":
+    {"Parameters as printed, counted with the pooler or without, but for ALBERT-xlarge and -xxlarge":
         _as_printed},
     trains=False, measure=measure, draw=None, notes=(
         "The paper gives ALBERT-xxlarge 235 million in its tables and 233 in its text; "

@@ -122,14 +122,23 @@ class Experiment(NamedTuple):
             self.draw(found, f"{prefix}.png")
         print(f"Wrote {path}.\n\n{self.markdown(found)}", flush=True)
 
-    def markdown(self, found: Mapping[str, Any]) -> str:
-        """The table beside the paper's, what comes out of its claims, what it took."""
-        rows = {row.name: row for row in self.rows}
-        scores = {name: {} for name in rows if any(
-            each["row"] == name for each in found["rows"])}
+    def scores(self, found: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+        """Row → score → the values of its seeds, for the rows there are."""
+        scores = {row.name: {} for row in self.rows if any(
+            each["row"] == row.name for each in found["rows"])}
         for each in found["rows"]:
             for metric, value in each["scores"].items():
                 scores[each["row"]].setdefault(metric, []).append(value)
+        return scores
+
+    def verdicts(self, found: Mapping[str, Any]) -> dict[str, str]:
+        """Whether each of the claims comes out."""
+        means = _means(self.scores(found))
+        return {text: _verdict(claim, means) for text, claim in self.claims.items()}
+
+    def markdown(self, found: Mapping[str, Any]) -> str:
+        """The table beside the paper's, what comes out of its claims, what it took."""
+        rows, scores = {row.name: row for row in self.rows}, self.scores(found)
         ours = list(dict.fromkeys(itertools.chain.from_iterable(scores.values())))
         papers = list(dict.fromkeys(itertools.chain.from_iterable(
             row.paper for row in self.rows)))
@@ -139,12 +148,10 @@ class Experiment(NamedTuple):
             paper = rows[name].paper
             lines.append(_line([name, *(shown(own.get(metric, [])) for metric in ours),
                                 *(str(paper.get(key, "")) for key in papers)]))
-        means = {name: {metric: mean(values) for metric, values in own.items()}
-                 for name, own in scores.items()}
         return "\n".join([
-            *lines, "", *_orders(means, rows),
-            *(f"- {text}: {_verdict(claim, means)}." for text, claim in
-              self.claims.items()), "", _took(found, len(rows) - len(scores)), ""])
+            *lines, "", *_orders(_means(scores), rows),
+            *(f"- {text}: {verdict}." for text, verdict in self.verdicts(found).items()),
+            "", _took(found, len(rows) - len(scores)), ""])
 
 
 def check(experiment: Experiment) -> None:
@@ -220,6 +227,11 @@ def shown(values: Sequence[float]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _means(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Means:
+    return {name: {metric: mean(values) for metric, values in own.items()}
+            for name, own in scores.items()}
 
 
 def _verdict(claim: Callable[[Means], bool], means: Means) -> str:
