@@ -167,11 +167,10 @@ class Trainer(orbit.StandardTrainer):
         jit = options.jit_compile and not on_tpu
         self._compiles_gradients = jit and self.strategy.num_replicas_in_sync > 1
         self._compiles_step = jit and not self._compiles_gradients
-        self.metrics = MeanMetrics([
-            *_names_of(lambda features: self._forward(
-                computation, features, self._objective.denominators(features), None)[1],
-                       self.train_dataset[0]),
-            "gradient_norm", "learning_rate"])
+        self._names = _names_of(lambda features: self._forward(
+            computation, features, self._objective.denominators(features), None)[1],
+                                self.train_dataset[0])
+        self.metrics = MeanMetrics([*self._names, "gradient_norm", "learning_rate"])
 
     def create_train_loop_fn(self):
         specs = [shape_key(dataset) for dataset in self.train_dataset]
@@ -313,17 +312,16 @@ class Trainer(orbit.StandardTrainer):
                 computation, batch, denominators, seed + tf.stack([0, 0, part * rows]))
             return [loss, [tf.convert_to_tensor(g) for g in gradients], sums]
 
-        # The first part gives the loop's variables their shapes.
-        state = part_values(tf.constant(0))
-
         def body(part, state):
             return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
 
-        # The loop's parts would begin beside the first, which needs its memory.
-        with tf.control_dependencies(tf.nest.flatten(state)):
-            second = tf.identity(tf.constant(1))
+        # A first part before the loop would be as large a graph once more.
         _, state = tf.while_loop(
-            lambda part, _: part < parts, body, [second, state], parallel_iterations=1)
+            lambda part, _: part < parts, body,
+            [tf.constant(0), [tf.zeros([]),
+                              [tf.zeros(each.shape) for each in self._variables],
+                              {name: tf.zeros([2]) for name in self._names}]],
+            parallel_iterations=1)
         return state
 
     def _replica_step(self, computation, parts, features):
