@@ -11,7 +11,6 @@ Shapes: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers
 """
 
 import collections
-import copy
 import dataclasses
 from typing import Mapping, NamedTuple, Optional
 
@@ -257,13 +256,18 @@ class Encoder(NamedLayer):
             block.scope: iter(_weights(
                 block, computation.constants, hidden.dtype, uses[block.scope]))
             for block in self.blocks}
-        outputs = []
+        outputs, computed = [], {}
         for number, (attention, ffn) in enumerate(layers, start=1):
             read = positions if number == len(layers) else None
-            layer = _layer(attention, ffn, attention_bias, seeds, layout, read)
-            own = (*next(weights[attention.scope]), *next(weights[ffn.scope]))
-            hidden = (recompute.recomputed(layer, hidden, *own)
-                      if computation.recompute else layer(hidden, *own))
+            key = (attention.scope, ffn.scope, read is None)
+            if key not in computed:
+                layer = _Layer(attention, ffn, attention_bias, seeds, layout, read)
+                computed[key] = layer, (
+                    recompute.Recomputed(layer) if computation.recompute else layer)
+            layer, compute = computed[key]
+            hidden = compute(hidden, seeds.next_draw, *next(weights[attention.scope]),
+                             *next(weights[ffn.scope]))
+            seeds.skip(layer.draws)
             outputs.append(layout.pad(hidden) if read is None else hidden)
         return outputs
 
@@ -280,8 +284,8 @@ class Encoder(NamedLayer):
         for number, (attention, ffn) in enumerate(pairs, start=1):
             own = (weight for block in (attention, ffn) for weight in _weights(
                 block, computation.constants, hidden.dtype, 1)[0])
-            hidden = _layer(attention, ffn, attention_bias, DropoutSeeds(None), layout,
-                            positions if number == len(pairs) else None)(hidden, *own)
+            hidden = _Layer(attention, ffn, attention_bias, DropoutSeeds(None), layout,
+                            positions if number == len(pairs) else None)(hidden, 0, *own)
         return hidden
 
     def _blocks_of(self, layer: int) -> list[tuple[AttentionBlock, FeedForwardBlock]]:
@@ -297,18 +301,22 @@ def _weights(block, constants, dtype, uses):
     return [tf.nest.map_structure(tf.convert_to_tensor, found)] * uses
 
 
-def _layer(attention, ffn, attention_bias, seeds, layout, positions):
-    """One layer: (hidden, *weights of both blocks) → hidden."""
-    start = copy.copy(seeds)
-    first = len(AttentionWeights._fields)
+class _Layer:
+    """One layer: (hidden, number of its first draw, *weights of both blocks) → hidden."""
 
-    def layer(hidden, *weights):
-        own = start.after(hidden)  # The same units are dropped each time.
-        hidden = attention(hidden, attention_bias, own,
-                           AttentionWeights(*weights[:first]), layout, positions)
-        hidden = ffn(hidden, own, FeedForwardWeights(*weights[first:]),
-                     layout if positions is None else PADDED)
-        seeds.follow(own)
+    def __init__(self, attention, ffn, attention_bias, seeds, layout, positions):
+        self.attention, self.ffn = attention, ffn
+        self.attention_bias, self.seeds = attention_bias, seeds
+        self.layout, self.positions = layout, positions
+        self.draws = 0  # that it makes, once it was called
+
+    def __call__(self, hidden, first_draw, *weights):
+        seeds = self.seeds.after(hidden, first_draw)
+        first = len(AttentionWeights._fields)
+        hidden = self.attention(
+            hidden, self.attention_bias, seeds, AttentionWeights(*weights[:first]),
+            self.layout, self.positions)
+        hidden = self.ffn(hidden, seeds, FeedForwardWeights(*weights[first:]),
+                          self.layout if self.positions is None else PADDED)
+        self.draws = seeds.drawn
         return hidden
-
-    return layer

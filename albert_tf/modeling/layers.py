@@ -175,7 +175,8 @@ class DropoutSeeds:
 
     def __init__(self, seed: Optional[tf.Tensor], purpose: Optional[int] = None):
         self._seed = None
-        self._count = 0
+        self.next_draw = 0  # Its number.
+        self.drawn = 0
         if seed is not None:
             self._first_row = seed[2] if seed.shape[0] == 3 else tf.constant(0)
             seed = seed[:2] if purpose is None else tf.random.fold_in(seed[:2], purpose)
@@ -185,24 +186,27 @@ class DropoutSeeds:
         """Which of the units of a tensor [rows, ...] stay; None if all do."""
         if self._seed is None or rate == 0.0:
             return None
-        seed = _not_negative(tf.random.fold_in(self._seed, self._count))
-        self._count += 1
+        seed = _not_negative(tf.random.fold_in(self._seed, self.next_draw))
+        self.skip(1)
         return plain.Dropped(_Draws(seed, self._first_row).keep(shape, rate), rate)
 
-    def after(self, tensor: tf.Tensor) -> "DropoutSeeds":
-        """A copy that continues from here, and draws only once `tensor` is there.
+    def after(self, tensor: tf.Tensor, next_draw) -> "DropoutSeeds":
+        """A copy that has drawn nothing yet, continues with the draw of a number, an
+        int or int32 [], and draws only once `tensor` is there.
 
         No draw needs an input, so that otherwise all of a step could be made at its
         beginning, and those of recomputed layers be kept from the first time.
         """
         found = copy.copy(self)
+        found.next_draw, found.drawn = next_draw, 0
         if self._seed is not None:
             found._seed = after(self._seed, tensor)
         return found
 
-    def follow(self, other: "DropoutSeeds") -> None:
-        """Continues after `other`, a copy that has drawn."""
-        self._count = max(self._count, other._count)
+    def skip(self, count: int) -> None:
+        """Continues as if `count` more had been drawn."""
+        self.next_draw += count
+        self.drawn += count
 
     def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes a share `rate` of `inputs` and scales up the rest."""

@@ -27,28 +27,44 @@ from albert_tf.modeling.kernels.plain import wide
 _SUMMED_BYTES = 1 << 25
 
 
-def recomputed(function: Callable[..., tf.Tensor], hidden: tf.Tensor,
-               *weights: tf.Tensor) -> tf.Tensor:
-    """function(hidden, *weights), of which nothing is kept for the backward pass.
+class Recomputed:
+    """A layer of which nothing is kept for the backward pass, which computes it once
+    more: it must give the same each time, and what it computes that is large must
+    depend on `hidden`.
 
-    There it is computed once more: it must give the same each time, and what it
-    computes that is large must depend on `hidden`.
+    It is traced once, and once for its gradient, however many layers it computes: of 24
+    layers each by itself the graph takes half a gigabyte, and many seconds to make.
+
+    Args:
+      layer: (hidden, number, *weights) → hidden; tensors that it takes from outside are
+        the same for all layers, and none of them has a gradient.
     """
-    @tf.custom_gradient
-    def call(hidden, *weights):
-        def gradient(upstream):
+
+    def __init__(self, layer: Callable[..., tf.Tensor]):
+        def gradient(upstream, hidden, number, *weights):
             late = after(hidden, upstream)
             with tf.GradientTape() as tape:
                 tape.watch([late, *weights])
-                output = function(late, *weights)
+                output = layer(late, number, *weights)
             d_hidden, *d_weights = tape.gradient(
                 output, [late, *weights], output_gradients=upstream)
             with tf.control_dependencies(d_weights):
                 return (tf.identity(d_hidden), *d_weights)
 
-        return function(hidden, *weights), gradient
+        self._layer = tf.function(layer, autograph=False)
+        self._gradient = tf.function(gradient, autograph=False)
 
-    return call(hidden, *weights)
+    def __call__(self, hidden: tf.Tensor, number: int, *weights: tf.Tensor) -> tf.Tensor:
+        number = tf.constant(number)
+
+        @tf.custom_gradient
+        def call(hidden, *weights):
+            def gradient(upstream):
+                return self._gradient(upstream, hidden, number, *weights)
+
+            return self._layer(hidden, number, *weights), gradient
+
+        return call(hidden, *weights)
 
 
 def after(tensor: tf.Tensor, other: tf.Tensor) -> tf.Tensor:

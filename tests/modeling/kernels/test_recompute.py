@@ -73,22 +73,38 @@ def test_of_a_layer_its_input_alone_is_kept(fast):
     assert a_layer[False] > 5 * a_layer[True]
 
 
-def same_computations(graph) -> dict:
-    """Operation → a number, equal where TensorFlow or XLA may compute once for all."""
-    found, numbers = {}, {}
+def computations(graph, given=(), numbers=None):
+    """[(operation, its number)] and the outputs' numbers: equal where TensorFlow or XLA
+    may compute once for all. Functions that XLA does not compile are part of the graph
+    that calls them; `given` are the numbers of what it is called with."""
+    found, known, numbers = {}, [], {} if numbers is None else numbers
+    places = {tensor.op: given[place] for place, tensor in enumerate(graph.inputs)
+              if given}
     for op in graph.get_operations():
+        inputs = tuple(found[part.op][part.value_index] for part in op.inputs)
+        if op.type.endswith("PartitionedCall") and not compiled(op):
+            called = graph._get_function(op.get_attr("f").name).graph
+            more, found[op] = computations(called, inputs, numbers)
+            known += more
+            continue
         key = (op.type, str(sorted(op.node_def.attr.items(), key=lambda item: item[0])),
-               tuple((found[part.op], part.value_index) for part in op.inputs),
-               op.name if op.type == "Placeholder" else "")
-        found[op] = numbers.setdefault(key, len(numbers))
-    return found
+               inputs, op.name if op.type == "Placeholder" else "")
+        own = places[op] if op in places else (numbers.setdefault(key, len(numbers)), 0)
+        found[op] = [own] if op in places else [
+            (own[0], place) for place in range(len(op.outputs))]
+        known.append((op, own))
+    return known, [found[tensor.op][tensor.value_index] for tensor in graph.outputs]
+
+
+def compiled(op) -> bool:
+    return op.node_def.attr["_XlaMustCompile"].b
 
 
 def test_draws_of_dropout_are_made_again():
     """Those of both passes must not be seen to be the same, and be kept in between."""
     graph = gradients_of(2, recompute=True).get_concrete_function(
         tf.TensorSpec([2], tf.int32)).graph
-    draws = [number for op, number in same_computations(graph).items()
+    draws = [number for op, number in computations(graph)[0]
              if op.outputs and op.outputs[0].shape.rank and (
                  "RandomUniform" in op.type
                  or op.type.endswith("Call") and "philox" in op.get_attr("f").name)]
