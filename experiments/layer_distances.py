@@ -5,15 +5,16 @@ BERT-large and ALBERT-large (section 3.1).
 
 On the beginnings of held-out articles, as long as sequences of training, by
 analyze_layers.py. How uneven the distances are is their standard deviation over the
-layers in percent of their mean; the first layer's input is not of a layer's making, so
-that it is left out once.
+layers in percent of their mean; how rough, how much the change from a layer to the next
+differs from the change after it (the mean absolute second difference), in percent of
+their mean. The first layer's input is not of a layer's making, so that it is left out.
 """
 
 import itertools
 import json
 import os
 import statistics
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from albert_tf import files
 from albert_tf.checkpoints.files import checkpoint_of
@@ -25,6 +26,7 @@ from experiments.scales import Row, config_of
 from experiments.tables import Experiment
 
 _ALL, _LATER = "L2, unevenness", "L2, unevenness from layer 2 on"
+_ROUGH = "L2, roughness from layer 2 on"
 _ARTICLES = 1000
 _CHARACTERS = 16  # of a piece, more than any text has on average
 
@@ -41,6 +43,16 @@ def _texts() -> str:
     return path
 
 
+def _unevenness(distances: Sequence[float]) -> float:
+    return 100 * statistics.pstdev(distances) / statistics.fmean(distances)
+
+
+def _roughness(distances: Sequence[float]) -> float:
+    turns = [abs(before - 2 * here + after) for before, here, after in zip(
+        distances, distances[1:], distances[2:])]
+    return 100 * statistics.fmean(turns or [0.0]) / statistics.fmean(distances)
+
+
 def measure(row: Row, seed: int, *_) -> dict[str, Any]:
     folder = rows.train(row, seed)
     path = os.path.join(folder, "layers.json")
@@ -54,8 +66,8 @@ def measure(row: Row, seed: int, *_) -> dict[str, Any]:
     return {**rows.named(row, seed), "steps": rows.steps_of(row, seed),
             **runs.cost(folder), "scores": {
         "parameters": rows.parameters(config_of(row, rows.scale())),
-        **{name: 100 * statistics.pstdev(part) / statistics.fmean(part)
-           for name, part in ((_ALL, distances), (_LATER, distances[1:]))},
+        _ALL: _unevenness(distances), _LATER: _unevenness(distances[1:]),
+        _ROUGH: _roughness(distances[1:]),
         "L2, mean": statistics.fmean(distances),
         "degrees, mean": statistics.fmean(layers["degrees"]["mean"])}, "layers": layers}
 
@@ -77,7 +89,8 @@ EXPERIMENT = Experiment(
         Row("BERT-large", "bert-large", paper={"parameters": 334}),
         Row("ALBERT-large", "large", paper={"parameters": 18})],
     {"ALBERT's layers change their input more evenly than BERT's": _evener(_ALL),
-     "So they do from layer 2 on": _evener(_LATER)},
+     "So they do from layer 2 on": _evener(_LATER),
+     "From layer 2 on the way through the layers is smoother": _evener(_ROUGH)},
     seeds=2, measure=measure, draw=draw)
 
 

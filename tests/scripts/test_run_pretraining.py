@@ -488,7 +488,8 @@ def test_a_teacher_is_learned_from(results, data):
 
 def test_lengths_batches_and_a_recipe(results):
     result = results.ok("schedules")
-    assert "The recipe sets --depth_schedule=1:0.5,1:0.25,2:0.25." in result["log"]
+    assert ("The recipe sets --decay_share=0.3, --depth_schedule=1:0.5,1:0.25,2:0.25."
+            in result["log"])
     assert "Training at length 5: 30 records in 1 files." in result["log"]
     options = json.loads(result["files"]["options.json"])
     assert options["depth_schedule"] == "1:0.5,1:0.25,2:0.25"
