@@ -32,7 +32,16 @@ EXPERIMENT = Experiment(
          means["SOP"][f"NSP, {text}"] > 53 for text in rows.HELDOUT),
      "SOP gives the best average": lambda means: means["SOP"]["average"] == max(
          means[name]["average"] for name in ("none", "NSP", "SOP"))},
-    seeds=2, objectives=("next", "order"), squad=True)
+    seeds=2, objectives=("next", "order"), squad=True, notes=(
+        "What tells the objectives apart comes out: trained on NSP a model answers SOP as "
+        "one that was trained on neither, and trained on SOP it answers NSP above chance, "
+        "on text of its kind and of another. The numbers are small, since the order of two "
+        "segments is learned late: the paper's 86.5 % come after ten thousand times as "
+        "many pieces, ours are a few points above chance. Likewise the fine-tuned tasks "
+        "tell nothing yet: none of the models learns MRPC, SQuAD is at F1 and exact match "
+        "of a few percent, and SST-2 differs by half a point, so that their average has no "
+        "order. Depth grows from 3 passes to 12, in all three; held-out accuracies on the "
+        "way are those of all 12, which means little until step 9,000."))
 
 
 def main(_):
