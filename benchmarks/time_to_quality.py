@@ -137,6 +137,9 @@ RECIPES = {
     "fast_lengths": Recipe("masked40", {"recipe": "fast", **_SMALL_LENGTHS, **_LINEAR},
                            short="short40"),
     "fast_rate": Recipe("masked40", {"recipe": "fast", **_SMALL, **_LINEAR}, rate=1.5),
+    # At equal compute: fast with the operations of release, and release with fast's.
+    "fast_longer": Recipe("masked40", {"recipe": "fast", **_SMALL}, steps=3.2),
+    "release_shorter": Recipe(steps=0.31),
     # By its own script; all pieces of a sequence go through the head. The rate is the
     # best that was found for AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
