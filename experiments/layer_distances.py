@@ -62,6 +62,7 @@ def measure(row: Row, seed: int, *_) -> dict[str, Any]:
             input_file=_texts(), spm_model_file=rows.vocabulary(),
             max_seq_length=rows.scale().records["max_seq_length"])
     [layers] = files.read_object(path)["models"].values()
+    del layers["model"]  # A path.
     distances = layers["l2_distance"]["mean"]
     return {**rows.named(row, seed), "steps": rows.steps_of(row, seed),
             **runs.cost(folder), "scores": {

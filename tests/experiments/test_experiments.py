@@ -72,6 +72,8 @@ def test_it_runs_once_and_its_results_are_told(workplace, name):
     folder = workplace[0] / "results"
     table = (folder / f"{name}_tiny.md").read_text()
     assert all(f"| {row.name} |" in table for row in experiment.rows)
+    # Results are committed, and tell nothing of where they were made.
+    assert str(workplace[0]) not in json.dumps(found)
     assert (folder / f"{name}_tiny.png").exists() == bool(experiment.draw)
     again, scripts = ran(workplace, name)
     assert again == found and not scripts
