@@ -146,7 +146,8 @@ class Experiment(NamedTuple):
                  _line(["---"] * (1 + len(ours) + len(papers)))]
         for name, own in scores.items():
             paper = rows[name].paper
-            lines.append(_line([name, *(shown(own.get(metric, [])) for metric in ours),
+            lines.append(_line([name, *(shown(own.get(metric, []), _digits(metric))
+                                        for metric in ours),
                                 *(str(paper.get(key, "")) for key in papers)]))
         return "\n".join([
             *lines, "", *_orders(_means(scores), rows),
@@ -216,13 +217,18 @@ def results_path(name: str, of: str) -> str:
     return os.path.join(FLAGS.results_dir, f"{results_name(name, of)}.json")
 
 
-def shown(values: Sequence[float]) -> str:
+def shown(values: Sequence[float], digits: int = 1) -> str:
     """A mean and, of several seeds, half their range."""
     if not values:
         return ""
-    text = f"{mean(values):.1f}"
+    text = f"{mean(values):.{digits}f}"
     spread = (max(values) - min(values)) / 2
-    return text if len(values) == 1 or not spread else f"{text} ± {spread:.1f}"
+    return text if len(values) == 1 or not spread else f"{text} ± {spread:.{digits}f}"
+
+
+def _digits(metric: str) -> int:
+    """After the point; of speeds, the smallest of which are tenths, more."""
+    return 2 if metric.startswith("speed") else 1
 
 
 def _line(cells: Sequence[str]) -> str:
