@@ -31,7 +31,15 @@ EXPERIMENT = Experiment(
         means[f"E={less}, none"][_MLM] < means[f"E={more}, none"][_MLM]
         for less, more in zip(SIZES, SIZES[1:])),
      "With all shared E = 768 gains less over 128 than with nothing shared":
-        lambda means: _gain(means, "all") < _gain(means, "none")})
+        lambda means: _gain(means, "all") < _gain(means, "none")},
+    notes=(
+        "With nothing shared the order of the paper comes out, in masked pieces, with far "
+        "larger steps: 4.6 points from the smallest E to the largest, where the paper has "
+        "1.0 of its average. With everything shared E = 768 gains as much as with nothing "
+        "shared, 2.5 points and 2.2, so that 128 is not enough here. The likely reason is "
+        "the scale: our 128 is 32 numbers for each of 8,000 pieces, and after 4,000 steps "
+        "what a model has learned is mostly the pieces themselves, which the embeddings "
+        "hold. Fine-tuned, all rows are within half a point of each other."))
 
 
 def main(_):

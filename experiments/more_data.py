@@ -16,7 +16,13 @@ EXPERIMENT = Experiment(
         Row("all data", paper={"SST-2": 92.8, "average": 80.8})],
     {"More data give better masked pieces": lambda means: (
         means["all data"]["MLM, articles"]
-        > means["a quarter of the data"]["MLM, articles"])})
+        > means["a quarter of the data"]["MLM, articles"])},
+    notes=(
+        "The order comes out, but what it is made of differs. Masked pieces gain 0.1 "
+        "points of articles, no more than a seed may make, since either model sees as many "
+        "sequences and the smaller text is seen five times in five maskings. Sentence "
+        "order, which is learned by heart sooner, gains 2.8 points (4.6 on other text), "
+        "SST-2 1.4; the paper's gains 2.5 on SST-2. One seed."))
 
 
 def main(_):
