@@ -314,7 +314,7 @@ def define_training_flags(**defaults: Any) -> None:
         "return_memory", False,
         "On CPUs, return the memory of tensors to the system as they are freed, in place "
         "of keeping it for others, with gaps between them: less memory (ALBERT-xlarge at "
-        "8 x 512 with --recompute: a fifth), a quarter more time or more, the same result.")
+        "8 x 512 with --recompute: an eighth), a fifth more time or more, the same result.")
 
 
 def run_options(**task_options: Any) -> RunOptions:

@@ -66,8 +66,8 @@ def return_freed() -> None:
         import tensorflow as tf
 
     With oneDNN TensorFlow keeps on a CPU whatever it once had, with gaps between tensors
-    of many sizes: a fifth of what ALBERT-xlarge's step takes. Its other allocator is the
-    system's, which on Linux would keep what is below 32 MB, unless it is told not to.
+    of many sizes: an eighth of what ALBERT-xlarge's step takes. Its other allocator is
+    the system's, which would keep what is below 32 MB, unless it is told not to.
     Fresh memory is zeroed each time, so that a step takes longer. On other systems, and
     on accelerators, nothing changes.
     """
