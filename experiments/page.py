@@ -52,6 +52,8 @@ def summary() -> str:
     """What comes out of all claims at the small scale, and the time it took."""
     found = {name: results for name in NAMES if (results := results_of(name))}
     lines = ["## What comes out at the small scale", "",
+             "A verdict is of the numbers alone; what it rests on, such as a single seed "
+             "or a model that fails to be fine-tuned, stands below its table.", "",
              "| the paper says | |", "| --- | --- |"]
     for name, results in found.items():
         lines += [f"| {text} | {verdict} |" for text, verdict in

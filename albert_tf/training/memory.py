@@ -10,6 +10,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from absl import logging
+
 from albert_tf.config import AlbertConfig
 from albert_tf.training.options import StepOptions
 
@@ -68,16 +70,17 @@ def return_freed() -> None:
     With oneDNN TensorFlow keeps on a CPU whatever it once had, with gaps between tensors
     of many sizes: an eighth of what ALBERT-xlarge's step takes. Its other allocator is
     the system's, which would keep what is below 32 MB, unless it is told not to.
-    Fresh memory is zeroed each time, so that a step takes longer. On other systems, and
-    on accelerators, nothing changes.
+    Fresh memory is zeroed each time, so that a step takes longer. Where the system's
+    allocator is another than glibc's, on Linux, a warning says that nothing changes.
     """
-    if not sys.platform.startswith("linux"):
+    # Not in every C library.
+    mallopt = (getattr(ctypes.CDLL(None), "mallopt", None)
+               if sys.platform.startswith("linux") else None)
+    if not mallopt or not all(mallopt(name, _LARGE) for name in (
+            _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)):
+        logging.warning("--return_memory changes nothing here: it is for Linux with glibc.")
         return
-    os.environ.setdefault("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", "1")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Not in every C library.
-    if mallopt:
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
-        mallopt(_M_TRIM_THRESHOLD, _LARGE)
+    os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
 
 
 def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
