@@ -22,7 +22,9 @@ EXPERIMENT = Experiment(
         "points of articles, no more than a seed may make: either model sees 128,000 "
         "sequences, 2.3 times all the text or 9.5 times a quarter of it, and both know "
         "little yet. Sentence order gains 2.8 points (4.6 on other text), probably since "
-        "fewer texts are sooner learned by heart, SST-2 1.4 (the paper's 2.5). One seed."))
+        "fewer texts are sooner learned by heart. SST-2's 1.4 points say nothing: trained "
+        "once more on the processor that the row above was trained on, the model of all "
+        "data has 76.9 (ALBERT-base, table 2). One seed."))
 
 
 def main(_):
