@@ -23,7 +23,7 @@ EXPERIMENT = Experiment(
         "sequences, 2.3 times all the text or 9.5 times a quarter of it, and both know "
         "little yet. Sentence order gains 2.8 points (4.6 on other text), probably since "
         "fewer texts are sooner learned by heart. SST-2's 1.4 points say nothing: trained "
-        "once more on the processor that the row above was trained on, the model of all "
+        "once more on the processor of the other row, the model of all "
         "data has 76.9 (ALBERT-base, table 2). One seed."))
 
 
