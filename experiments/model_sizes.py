@@ -75,7 +75,7 @@ EXPERIMENT = Experiment(
      "Speeds are in the paper's order": _falls(
          "speed", "base", "bert-base", "large", "bert-large", "xlarge", "xxlarge")},
     squad=True, measure=measure, notes=(
-        "Four of six rows, one seed: no verdict on sizes yet. That ALBERT-xxlarge's "
+        "Five of six rows, one seed: no verdict on sizes yet. That ALBERT-xxlarge's "
         "average is above BERT-large's says little: BERT-large, which knows more masked "
         "pieces, falls to 70.6 % on SST-2 at the one rate that all are fine-tuned with, "
         "and SQuAD is a few percent for all. At one rate of pretraining, 0.004, larger "
@@ -83,8 +83,8 @@ EXPERIMENT = Experiment(
         "4,000 steps, where 12 of width 128 know 12.3. ALBERT-base is the model of table 3's "
         "E=128 with all shared, trained and fine-tuned once more on another processor: "
         "with one seed SST-2 differs by 1.7 points, as much as any two sizes do but for "
-        "BERT-large. Speeds are of all sizes' steps on this machine; those of the other "
-        "rows: BERT-base 3.30, ALBERT-large 1.34 (paper: 4.7, 1.7)."))
+        "BERT-large. Speeds are of all sizes' steps on this machine; that of ALBERT-large "
+        "is 1.34 (paper: 1.7)."))
 
 
 def main(_):
