@@ -264,6 +264,12 @@ def mean(values) -> float:
     return math.fsum(values) / len(values)
 
 
+def averaged(scores: dict[str, float], tasks: Sequence[str]) -> dict[str, float]:
+    """With the average of the tasks, where there are several."""
+    average = {"average": mean(scores[task] for task in tasks)} if len(tasks) > 1 else {}
+    return {**scores, **average}
+
+
 def measure(row: Row, seed: int, objectives: Sequence[str],
             tasks: Sequence[str]) -> dict[str, Any]:
     """Trains a row and measures it, on sentences of further objectives too; what the
@@ -272,11 +278,11 @@ def measure(row: Row, seed: int, objectives: Sequence[str],
     names = ["parameters", *(
         f"{name}, {heldout}" for heldout in HELDOUT
         for name in ("MLM", *(OBJECTIVES[each] for each in objectives
-                              if each in OBJECTIVES))),
-        *tasks, *(["average"] if len(tasks) > 1 else [])]
+                              if each in OBJECTIVES))), *tasks]
     found = kept(row, seed, names)
     if found:
-        return {**found, "scores": {name: found["scores"][name] for name in names}}
+        return {**found, "scores": averaged(
+            {name: found["scores"][name] for name in names}, tasks)}
     folder = train(row, seed)
     scores = {"parameters": parameters(config_of(row, scale(row)))}
     for heldout in HELDOUT:
@@ -287,14 +293,12 @@ def measure(row: Row, seed: int, objectives: Sequence[str],
                 accuracies.pop("MLM")  # Of other records than it knows.
             scores |= {f"{name}, {heldout}": value
                        for name, value in accuracies.items()}
-    finetuned = {task: finetune(folder, task, seed) for task in tasks}
-    if len(finetuned) > 1:
-        finetuned["average"] = mean(finetuned.values())
+    scores |= {task: finetune(folder, task, seed) for task in tasks}
     curve, training = (runs.rows_of(folder, split) for split in ("eval", "train"))
     return {**named(row, seed), "steps": curve[-1]["step"], **runs.cost(folder),
             "finetuning_core_seconds": math.fsum(runs.cost(os.path.join(
                 folder, task)).get("core_seconds", 0) for task in tasks),
-            "scores": {**scores, **finetuned},
+            "scores": averaged(scores, tasks),
             "curve": {name: [each[name] for each in curve] for name in (
                 "step", "masked_lm_loss", "masked_lm_accuracy")},
             "training": {name: [each[name] for each in training] for name in (

@@ -104,6 +104,16 @@ def test_kept_results_train_nothing_again_where_the_runs_are_gone(workplace, tmp
         assert rows.kept(Row("SOP"), 1) is None
 
 
+def test_a_kept_row_has_the_average_of_its_tables_tasks(workplace, tmp_path):
+    made, _ = ran(workplace, "sentence_objectives")
+    for each in made["rows"]:
+        each["scores"] |= {"sst-2": 90.0, "mrpc": 70.0, "squad": 2.0, "average": 54.0}
+    (tmp_path / "of_another_table.json").write_text(json.dumps(made))
+    with flagsaver.flagsaver(results_dir=str(tmp_path), keep_results=True):
+        found = rows.measure(Row("SOP"), 1, (), ["sst-2", "mrpc"])
+    assert found["scores"]["average"] == 80.0
+
+
 def test_run_flags_come_before_what_the_scale_sets(workplace, monkeypatch):
     given = []
     for name in ("pretrain", "scores"):
