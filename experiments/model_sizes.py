@@ -75,16 +75,20 @@ EXPERIMENT = Experiment(
      "Speeds are in the paper's order": _falls(
          "speed", "base", "bert-base", "large", "bert-large", "xlarge", "xxlarge")},
     squad=True, measure=measure, notes=(
-        "Five of six rows, one seed: no verdict on sizes yet. That ALBERT-xxlarge's "
-        "average is above BERT-large's says little: BERT-large, which knows more masked "
-        "pieces, falls to 70.6 % on SST-2 at the one rate that all are fine-tuned with, "
-        "and SQuAD is a few percent for all. At one rate of pretraining, 0.004, larger "
-        "ALBERTs learn later: xlarge's 24 passes know 9.6 % of the masked pieces after "
-        "4,000 steps, where 12 of width 128 know 12.3. ALBERT-base is the model of table 3's "
-        "E=128 with all shared, trained and fine-tuned once more on another processor: "
-        "with one seed SST-2 differs by 1.7 points, as much as any two sizes do but for "
-        "BERT-large. Speeds are of all sizes' steps on this machine; that of ALBERT-large "
-        "is 1.34 (paper: 1.7)."))
+        "Speed comes out: the order is the paper's, each size's relation to BERT-large 0.6 "
+        "to 0.9 of the paper's; operations alone would make ALBERT's two thirds to three "
+        "quarters of what they are. Sizes do not come out: ALBERT-xxlarge is the best "
+        "ALBERT, by half a point, but 24 passes are worse than 12, and those of width 192 "
+        "the worst. At one rate of pretraining, 0.004, deeper models learn later, and in "
+        "4,000 steps none comes to where depth is for something: what they know of masked "
+        "pieces is little more than how frequent pieces are. There embeddings count, and "
+        "BERT's at this scale are as wide as its layers, 128 numbers, ALBERT's 32. "
+        "That ALBERT-xxlarge's average is above BERT-large's says little: "
+        "BERT-large, which knows more masked pieces, falls to 70.6 % on SST-2 at the one "
+        "rate that all are fine-tuned with, and SQuAD is a few percent for all. "
+        "ALBERT-base is the model of table 3's E=128 with all shared, trained and "
+        "fine-tuned once more on another processor: SST-2 differs by 1.7 points, as much "
+        "as any two sizes do but for BERT-large. One seed."))
 
 
 def main(_):
