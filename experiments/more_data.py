@@ -23,9 +23,9 @@ EXPERIMENT = Experiment(
         "sequences, 2.3 times all the text or 9.5 times a quarter of it, and both know "
         "little yet. Sentence order gains 2.8 points (4.6 on other text) on a quarter's "
         "model, which learns its fewer texts by heart: it is below the 64.1 % that the "
-        "more frequent answer has, the model of all data is at it. SST-2's 1.4 points say nothing: trained "
-        "once more on the processor of the other row, the model of all data has 76.9 "
-        "(ALBERT-base, table 2). One seed."))
+        "more frequent answer has, the model of all data is at it. SST-2's 1.4 points say "
+        "nothing: trained once more on the processor of the other row, the model of all "
+        "data has 76.9 (ALBERT-base, table 2). One seed."))
 
 
 def main(_):
