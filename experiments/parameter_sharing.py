@@ -26,7 +26,8 @@ def _both(holds):
 EXPERIMENT = Experiment(
     "parameter_sharing", "Parameter sharing (table 4)", [
         Row(f"E={size}, {sharing}", config=dict(
-            embedding_size=size, parameter_sharing=sharing), paper={"average": average})
+            embedding_size=size, parameter_sharing=sharing), scale="longer",
+            paper={"average": average})
         for size, averages in _PAPER.items()
         for sharing, average in zip(SHARING, averages)],
     {"Sharing attention costs masked pieces less than sharing the feed-forward part":

@@ -111,6 +111,9 @@ def _passages() -> str:
 HELDOUT: dict[str, Callable[[], str]] = {
     "articles": lambda: FLAGS.heldout_text, "SQuAD+RACE": _passages}
 
+# Each held-out text once, with the paper's share of masks.
+_HELDOUT_RECORDS = {"dupe_factor": 1, "masked_lm_prob": 0.15}
+
 
 def records(row: Row, heldout: str = "") -> str:
     """Records of a row's objective and scale: of its text, or held-out ones."""
@@ -119,7 +122,7 @@ def records(row: Row, heldout: str = "") -> str:
         os.path.join(FLAGS.work_dir, f"{name}.tfrecord"),
         input_file=HELDOUT[heldout]() if heldout else _text(row.text),
         spm_model_file=vocabulary(), sentence_objective=row.sentence_objective,
-        **{**scale(row).records, **({"dupe_factor": 1} if heldout else {})})
+        **{**scale(row).records, **(_HELDOUT_RECORDS if heldout else {})})
 
 
 def _joined(*words: str) -> str:
