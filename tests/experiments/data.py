@@ -1,12 +1,16 @@
 """Texts and tasks of a few lines, in the layout of --data_dir; scripts in one process
 each."""
 
+import itertools
 import json
 import random
 
 from tests.commands import Commands
 
-_NOUNS = "layer model piece sentence corpus letter river garden house tree".split()
+# As many as a vocabulary of 450 pieces needs, made of two parts each.
+_NOUNS = ["".join(parts) for parts in itertools.product(
+    "bar cel dim fon gur han jel kim lop mun nar pel rin sot tuv wex".split(),
+    "ado ebi ifu oga uke ane ilo opi ure asi etu ovo izu uwa eda oce".split())]
 _VERBS = "shares reads follows keeps finds crosses covers".split()
 
 
@@ -29,7 +33,7 @@ def _squad(draw, index: int) -> dict:
 def write(folder) -> dict[str, str]:
     """The flags that lead there."""
     draw = random.Random(1)
-    for name, articles in (("train", 60), ("dev", 12)):
+    for name, articles in (("train", 80), ("dev", 12)):
         (folder / f"{name}.txt").write_text("\n\n".join(
             "\n".join(_article(draw)) for _ in range(articles)) + "\n")
     for task, header in (("SST-2", "sentence\tlabel"), (
