@@ -10,7 +10,7 @@ from absl.testing import flagsaver
 from albert_tf.errors import InputError
 from benchmarks import runs
 from experiments import (
-    embedding_size, page, parameter_counts, parameter_sharing, rows,
+    dropout, embedding_size, model_sizes, page, parameter_counts, parameter_sharing, rows,
     sentence_objectives, tables)
 from experiments.scales import PAPER, SMALL, Row, config_of, run_name
 from experiments.tables import Experiment
@@ -73,16 +73,32 @@ def test_the_small_scale_has_the_papers_proportions():
 
 def test_the_same_row_has_the_same_run_whatever_a_table_calls_it():
     def names(experiment):
-        return {run_name(row, 1, SMALL, 4000) for row in experiment.rows}
+        return {rows.named(row, 1)["run"] for row in experiment.rows}
 
+    sizes = names(embedding_size.EXPERIMENT)
+    assert len(sizes) == 8
+    assert len(sizes & names(model_sizes.EXPERIMENT)) == 2  # ALBERT-base, BERT-base.
+    assert names(dropout.EXPERIMENT) & names(model_sizes.EXPERIMENT)
+    # Of a scale of its own.
     sharing = names(parameter_sharing.EXPERIMENT)
-    assert len(sharing) == 8 and len(sharing & names(embedding_size.EXPERIMENT)) == 4
-    assert run_name(Row("BERT-base", "bert-base"), 1, SMALL, 4000) in sharing
-    assert names(sentence_objectives.EXPERIMENT) & names(embedding_size.EXPERIMENT)
+    assert len(sharing) == 8 and not sharing & sizes
     kinds = [Row(""), Row("", sentence_objective="next"), Row("", text=0.25),
              Row("", config={"hidden_dropout_prob": 0.1})]
     assert len({run_name(row, seed, SMALL, steps) for row in kinds
                 for seed in (1, 2) for steps in (10, 20)}) == 16
+
+
+def test_held_out_records_have_the_papers_masks_whatever_is_trained_on(monkeypatch):
+    made = {}
+    monkeypatch.setattr(runs, "vocabulary", lambda *_: "spm.model")
+    monkeypatch.setattr(runs, "records", lambda path, **given: made.update({path: given}))
+    row = Row("", scale="longer")
+    rows.records(row)
+    rows.records(row, "articles")
+    (_, trained), (_, heldout) = made.items()
+    assert (trained["masked_lm_prob"], trained["dupe_factor"]) == (0.4, 5)
+    assert (heldout["masked_lm_prob"], heldout["dupe_factor"]) == (0.15, 1)
+    assert trained["max_predictions_per_seq"] == heldout["max_predictions_per_seq"]
 
 
 def test_as_long_is_by_what_both_took(monkeypatch):
