@@ -29,8 +29,9 @@ _HEAD = """\
 Each by one command, at the scale of two cores and at the paper's (`--scale=paper`);
 `experiments/scales.py` says what the scales are. Numbers of tables are those of the
 published version (arXiv 1909.11942v6), where nothing else is said. Ours are means over
-seeds and half their range; columns "paper" hold what the paper prints of its own
-models, a hundred times larger, so that orders compare, not numbers. MLM, SOP and NSP
+seeds and half their range, orders and verdicts those of the seeds that all rows of a
+table have; columns "paper" hold what the paper prints of its own models, a hundred times
+larger, so that orders compare, not numbers. MLM, SOP and NSP
 are accuracies in percent on held-out records of Wikipedia's articles and of SQuAD's and
 RACE's dev passages. Of SOP's two answers the more frequent is right in 64.1 % of the
 articles' pairs and 60.4 % of the passages', since chunks of a single sentence all count as

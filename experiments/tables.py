@@ -131,9 +131,18 @@ class Experiment(NamedTuple):
                 scores[each["row"]].setdefault(metric, []).append(value)
         return scores
 
+    def means(self, found: Mapping[str, Any]) -> Means:
+        """Of the seeds that all rows have: what a row's further seed brings is no
+        difference of rows."""
+        seeds = [{each["seed"] for each in found["rows"] if each["row"] == name}
+                 for name in self.scores(found)]
+        common = set.intersection(*seeds) if seeds else set()
+        return _means(self.scores({"rows": [
+            each for each in found["rows"] if each["seed"] in common]}))
+
     def verdicts(self, found: Mapping[str, Any]) -> dict[str, str]:
         """Whether each of the claims comes out."""
-        means = _means(self.scores(found))
+        means = self.means(found)
         return {text: _verdict(claim, means) for text, claim in self.claims.items()}
 
     def markdown(self, found: Mapping[str, Any]) -> str:
@@ -150,7 +159,7 @@ class Experiment(NamedTuple):
                                         for metric in ours),
                                 *(str(paper.get(key, "")) for key in papers)]))
         return "\n".join([
-            *lines, "", *_orders(_means(scores), rows),
+            *lines, "", *_orders(self.means(found), rows),
             *(f"- {text}: {verdict}." for text, verdict in self.verdicts(found).items()),
             "", _took(found, len(rows) - len(scores)), ""])
 

@@ -54,6 +54,13 @@ def test_a_table_has_means_half_ranges_and_the_papers_numbers():
     assert "1 rows have not run yet" in text
 
 
+def test_verdicts_are_of_the_seeds_that_all_rows_have():
+    text = TABLE.markdown(results(a=[50.0, 40.0], b=[49.0]))
+    assert "| a | 45.0 ± 5.0 | 79.0 |" in text
+    assert "Order by average, ours: a > b." in text
+    assert "- b is better: does not come out." in text
+
+
 def test_the_paper_scale_has_the_papers_models_and_settings():
     for row in sentence_objectives.EXPERIMENT.rows:
         assert config_of(row, PAPER).hidden_size == 768
