@@ -90,17 +90,19 @@ class Experiment(NamedTuple):
         tasks = self.chosen_tasks()
         table = results_name(self.name, FLAGS.scale)
         rows = {row.name: row for row in self.rows}
-        keys = [(seed, name) for seed in range(1, (FLAGS.num_seeds or self.seeds) + 1)
+        seeds = FLAGS.num_seeds or self.seeds
+        keys = [(seed, name) for seed in range(1, max(seeds, self.seeds) + 1)
                 for name in rows]
 
         def known(found):
-            """With what the results have of other rows, which may run beside."""
+            """With what the results have of other rows and seeds, which may run
+            beside."""
             return {(seed, name): found.get((seed, name)) or self.trains and kept(
                 rows[name], seed, table=table, tasks=tasks) for seed, name in keys}
 
         found: dict[Any, Any] = {}
         for seed, name in keys:
-            if name not in (FLAGS.row or rows):
+            if seed > seeds or name not in (FLAGS.row or rows):
                 continue
             found = known(found)
             measured = found[seed, name] or self.measure(
@@ -108,7 +110,18 @@ class Experiment(NamedTuple):
             found = known({**found, (seed, name): {
                 "commit": commit(), **benchmark_flags.machine(), **measured,
                 "row": name, "seed": seed, "tasks": tasks}})
-            self.write({**told(self.name), "rows": list(filter(None, found.values()))})
+            self.write({**self.told(found), "rows": list(filter(None, found.values()))})
+
+    def told(self, found: Mapping[tuple[int, str], Any]) -> dict[str, Any]:
+        """What results, by seed and row, are told with: the command that gives them all,
+        but for folders, commit and machine."""
+        seeds = max(seed for (seed, _), each in found.items() if each)
+        return {"command": " ".join([
+                    f"python -m experiments.{self.name} --scale={FLAGS.scale}",
+                    *([f"--num_train_steps={FLAGS.num_train_steps}"]
+                      if FLAGS.num_train_steps else []),
+                    *([f"--num_seeds={seeds}"] if seeds != self.seeds else [])]),
+                "commit": commit(), "scale": FLAGS.scale, **benchmark_flags.machine()}
 
     def write(self, found: Mapping[str, Any]) -> None:
         path = results_path(self.name, FLAGS.scale)
@@ -195,16 +208,6 @@ def check(experiment: Experiment) -> None:
         raise InputError(f"--work_dir={FLAGS.work_dir}: its runs are of another "
                          "--scale, --text or --heldout_text; give another folder.")
     files.write_json(kept, made_of)
-
-
-def told(name: str) -> dict[str, Any]:
-    """What results are told with: command, commit, machine. Folders are left out of the
-    command."""
-    given = [f"--{flag}={FLAGS[flag].value}"
-             for flag in ("num_train_steps", "num_seeds") if FLAGS[flag].present]
-    return {"command": " ".join([
-                f"python -m experiments.{name} --scale={FLAGS.scale}", *given]),
-            "commit": commit(), "scale": FLAGS.scale, **benchmark_flags.machine()}
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from albert_tf import files
 from albert_tf.errors import InputError
 from benchmarks import runs
 from experiments import (
@@ -59,6 +60,33 @@ def test_verdicts_are_of_the_seeds_that_all_rows_have():
     assert "| a | 45.0 ± 5.0 | 79.0 |" in text
     assert "Order by average, ours: a > b." in text
     assert "- b is better: does not come out." in text
+
+
+def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatch):
+    """And the command told is the one that gives all of them."""
+    measured = []
+
+    def measure(row, seed, *_):
+        measured.append((row.name, seed))
+        return {**rows.named(row, seed), "steps": 4, "scores": {"mrpc": float(seed)}}
+
+    def ran(*given):
+        with flagsaver.flagsaver():
+            FLAGS(["test", "--keep_results", "--finetune=mrpc",
+                   f"--results_dir={FLAGS.results_dir}", *given])
+            table.run()
+        found = files.read_object(tables.results_path("x", "small"))
+        return found["command"], [(each["row"], each["seed"]) for each in found["rows"]]
+
+    monkeypatch.setattr(tables, "check", lambda experiment: None)
+    table = Experiment("x", "X", [Row("a"), Row("b", size="large")], seeds=2, draw=None,
+                       measure=measure)
+    plain = "python -m experiments.x --scale=small"
+    assert ran("--row=a", "--num_seeds=1") == (f"{plain} --num_seeds=1", [("a", 1)])
+    assert ran("--row=a") == (plain, [("a", 1), ("a", 2)])
+    assert ran("--row=b", "--num_seeds=1") == (plain, [("a", 1), ("b", 1), ("a", 2)])
+    assert ran("--num_seeds=3")[0] == f"{plain} --num_seeds=3"
+    assert sorted(measured) == [(name, seed) for name in "ab" for seed in (1, 2, 3)]
 
 
 def test_the_paper_scale_has_the_papers_models_and_settings():
