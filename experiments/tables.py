@@ -84,6 +84,7 @@ class Experiment(NamedTuple):
 
     def run(self) -> None:
         """Trains and measures what is missing, and writes results as they come."""
+        commit()  # Kept: that of the code which runs, not of what is pulled meanwhile.
         if self.trains:
             check(self)
         files.make_directory(FLAGS.results_dir, "--results_dir")
