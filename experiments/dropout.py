@@ -18,7 +18,13 @@ EXPERIMENT = Experiment(
         Row("without dropout", "xxlarge", paper={"SST-2": 96.5, "average": 90.7})],
     {"Masked pieces are better without dropout": lambda means: (
         means["without dropout"]["MLM, articles"]
-        > means["with dropout"]["MLM, articles"])})
+        > means["with dropout"]["MLM, articles"])},
+    notes=(
+        "The order comes out, by 0.3 and 0.2 points of masked pieces, less than a second "
+        "seed makes in table 4. SST-2's twelve points are of fine-tuning: it too has a "
+        "row's dropout, with which the loss on the training set is 0.66 after 2,000 steps, "
+        "hardly below the 0.69 of a guess, and 0.35 without. Neither learns MRPC. One "
+        "seed."))
 
 
 def main(_):
