@@ -43,8 +43,8 @@ EXPERIMENT = Experiment(
         "ahead; the paper's is by 0.4 and 0.9. The fine-tuned tasks tell nothing yet: MRPC "
         "is within three points of its larger class (68.4 %), SQuAD at F1 and exact match "
         "of a few percent, and SST-2 between 78.1 and 79.4 % for all, so that their "
-        "average has no order. Depth grows from 3 passes to 12, in all three; held-out accuracies on the "
-        "way are those of all 12, which means little until step 9,000."))
+        "average has no order. Depth grows from 3 passes to 12, in all three; held-out "
+        "accuracies on the way are those of all 12, which means little until step 9,000."))
 
 
 def main(_):
