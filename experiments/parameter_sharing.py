@@ -59,8 +59,8 @@ EXPERIMENT = Experiment(
         "between 66.4 and 69.9, about the 68.4 of its larger class, where one standard "
         "error of its 408 pairs is 2.3 points, so that the order by average says little. "
         "E=128 is 64 here, not 32, with which all shared did not come that far in 12,000 "
-        "steps. Of it three rows have run so far, one seed: 23.1 % (all), 22.5 (none), 19.1 "
-        "(ffn), which says when each began rather than what sharing costs."))
+        "steps. Of it three rows have run so far, one seed: 23.1 % (all), 22.5 (none), "
+        "19.1 (ffn), which says when each began rather than what sharing costs."))
 
 
 def main(_):
