@@ -175,7 +175,7 @@ class Experiment(NamedTuple):
         return "\n".join([
             *lines, "", *_orders(self.means(found), rows),
             *(f"- {text}: {verdict}." for text, verdict in self.verdicts(found).items()),
-            "", _took(found, len(rows) - len(scores)), ""])
+            "", _took(found, [name for name in rows if name not in scores]), ""])
 
 
 def check(experiment: Experiment) -> None:
@@ -273,7 +273,7 @@ def _orders(means: Means, rows: Mapping[str, Row]) -> list[str]:
     return lines
 
 
-def _took(found: Mapping[str, Any], missing: int) -> str:
+def _took(found: Mapping[str, Any], missing: Sequence[str]) -> str:
     seeds = sorted({each["seed"] for each in found["rows"]})
     commits = ", ".join(dict.fromkeys(
         each.get("commit", found["commit"]) for each in found["rows"]))
@@ -287,4 +287,4 @@ def _took(found: Mapping[str, Any], missing: int) -> str:
             f"{', '.join(f'{n:,}' for n in steps)} steps" if steps else "") + (
             "".join(f"; {what} took {value:.1f} core-hours"
                     for what, value in hours.items() if value))
-        + (f"; {missing} rows have not run yet" if missing else "") + "."])
+        + (f"; not run yet: {'; '.join(missing)}" if missing else "") + "."])
