@@ -93,12 +93,18 @@ EXPERIMENT = Experiment(
      "So they do from layer 2 on": _evener(_LATER),
      "From layer 2 on the way through the layers is smoother": _evener(_ROUGH)},
     seeds=2, measure=measure, draw=draw, notes=(
-        "The paper calls ALBERT's way through the layers \"much smoother\", and so it is: "
-        "from layer 2 on each layer moves its input less than the one before, while BERT's "
-        "goes up and down and ends with a leap. What does not come out is the first layer: "
+        "The paper calls ALBERT's way through the layers \"much smoother\", and so it is, "
+        "by both seeds: from layer 2 on each layer moves its input less than the one "
+        "before, while BERT's goes up and down and ends with a leap; in angles so it is "
+        "with layer 1 too (a roughness of 9 and 14 % against 29 and 27). Even, in the "
+        "sense of a small standard deviation, it is not. With layer 1 the reason is that "
         "embeddings are long vectors here after few steps, ALBERT's as they come from a "
-        "projection, and layer 1 makes them a layer's output in one move of ten. That one "
-        "is most of the unevenness of all layers together, of both models."))
+        "projection, and layer 1 makes them a layer's output in one move of ten, which is "
+        "most of the unevenness of either model. From layer 2 on ALBERT is the more even "
+        "one by a little in seed 1 (53 against 56 %), and not in seed 2 (80 against 47), "
+        "whose ALBERT has learned less: it knows 8.6 % of the masked pieces of articles, "
+        "that of seed 1 11.8, and moves far in its first layers, so that its smooth way "
+        "down is the steeper. The picture is of seed 1."))
 
 
 def main(_):
