@@ -70,7 +70,8 @@ def summary() -> str:
     told = " and ".join(
         f"{hours[part]:.1f} core-hours of {what}" for part, what in _TOOK.items())
     return "\n".join([*lines, "", f"All together: {told}, for "
-                      f"{len({run for run, _ in took})} models.", ""])
+                      f"{len({run for run, _ in took})} models; runs that were tried, "
+                      "replaced or lost are not in it.", ""])
 
 
 def section(name: str) -> str:
