@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
         Row("BERT-large", "bert-large", paper={"parameters": 334}),
         Row("ALBERT-large", "large", paper={"parameters": 18})],
     {"ALBERT's layers change their input more evenly than BERT's": _evener(_ALL),
-     "So they do from layer 2 on": _evener(_LATER),
+     "From layer 2 on they change it more evenly": _evener(_LATER),
      "From layer 2 on the way through the layers is smoother": _evener(_ROUGH)},
     seeds=2, measure=measure, draw=draw, notes=(
         "The paper calls ALBERT's way through the layers \"much smoother\", and so it is, "

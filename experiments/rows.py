@@ -48,8 +48,8 @@ flags.DEFINE_bool("keep_results", False, "Train no run again whose scores --resu
 flags.DEFINE_multi_string("row", [], "A row of the table, by name, in place of all; "
                           "several by several flags. With --keep_results others can "
                           "run beside, and those that are there stay.")
-flags.DEFINE_integer("num_train_steps", None, "Steps, in place of the scale's.",
-                     lower_bound=1)
+flags.DEFINE_integer("num_train_steps", None, "Steps, in place of the scale's; the names "
+                     "of the results say how many.", lower_bound=1)
 flags.DEFINE_integer("num_seeds", None, "Seeds, in place of the experiment's.",
                      lower_bound=1)
 flags.DEFINE_list("finetune", None, "Tasks, in place of the experiment's; '' for none.")

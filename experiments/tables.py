@@ -119,8 +119,9 @@ class Experiment(NamedTuple):
         seeds = max(seed for (seed, _), each in found.items() if each)
         return {"command": " ".join([
                     f"python -m experiments.{self.name} --scale={FLAGS.scale}",
-                    *([f"--num_train_steps={FLAGS.num_train_steps}"]
-                      if FLAGS.num_train_steps else []),
+                    *(FLAGS[name].serialize()
+                      for name in ("num_train_steps", "finetune", "run_flags")
+                      if FLAGS[name].value != FLAGS[name].default),
                     *([f"--num_seeds={seeds}"] if seeds != self.seeds else [])]),
                 "commit": commit(), "scale": FLAGS.scale, **benchmark_flags.machine()}
 
@@ -223,7 +224,9 @@ def commit() -> str:
 
 
 def results_name(name: str, of: str) -> str:
-    return name if of == "small" else f"{name}_{of}"
+    """Of files: trials of other lengths leave the table's own as they are."""
+    return "_".join([name, *([of] if of != "small" else []),
+                     *([f"{FLAGS.num_train_steps}steps"] if FLAGS.num_train_steps else [])])
 
 
 def results_path(name: str, of: str) -> str:

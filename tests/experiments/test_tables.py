@@ -81,12 +81,31 @@ def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatc
     monkeypatch.setattr(tables, "check", lambda experiment: None)
     table = Experiment("x", "X", [Row("a"), Row("b", size="large")], seeds=2, draw=None,
                        measure=measure)
-    plain = "python -m experiments.x --scale=small"
+    plain = "python -m experiments.x --scale=small --finetune=mrpc"
     assert ran("--row=a", "--num_seeds=1") == (f"{plain} --num_seeds=1", [("a", 1)])
     assert ran("--row=a") == (plain, [("a", 1), ("a", 2)])
     assert ran("--row=b", "--num_seeds=1") == (plain, [("a", 1), ("b", 1), ("a", 2)])
     assert ran("--num_seeds=3")[0] == f"{plain} --num_seeds=3"
     assert sorted(measured) == [(name, seed) for name in "ab" for seed in (1, 2, 3)]
+
+
+def test_a_trial_of_another_length_leaves_the_table_as_it_is(tmp_path, monkeypatch):
+    """And its command gives what it has."""
+    monkeypatch.setattr(tables, "check", lambda experiment: None)
+    table = Experiment("x", "X", [Row("a")], draw=None, measure=lambda row, seed, *_: {
+        "steps": rows.steps_of(row, seed), "scores": {}})
+    table.run()
+    path = tmp_path / "results" / "x.json"
+    before = path.read_bytes()
+    FLAGS(["test", "--num_train_steps=7", "--finetune=", "--run_flags=dtype=float32,seed=2",
+           f"--results_dir={tmp_path}/results"])
+    table.run()
+    assert path.read_bytes() == before
+    trial = files.read_object(str(tmp_path / "results" / "x_7steps.json"))
+    assert trial["command"] == (
+        "python -m experiments.x --scale=small --num_train_steps=7 --finetune= "
+        "--run_flags=dtype=float32,seed=2")
+    assert trial["rows"][0]["steps"] == 7
 
 
 def test_the_paper_scale_has_the_papers_models_and_settings():
