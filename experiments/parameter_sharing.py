@@ -66,11 +66,11 @@ EXPERIMENT = Experiment(
         "end last, 17.3 and 18.2 %, by both seeds. Sharing everything costs 0.7 points on "
         "average, but gains 0.6 by the first seed and costs 2.1 by the second, no more "
         "than chance makes. That the rise is what counts shows when it ends: with half as "
-        "many steps again (--num_train_steps=19200 --num_seeds=1 --finetune=, not in the "
-        "table) seed 1 has 26.6 % (none), 25.7 (ffn), 25.2 (attention) and 25.0 (all), "
-        "where 12,800 have 22.5, 19.1, 17.3 and 23.1: sharing everything costs 1.6 points "
-        "there, and attention and the feed-forward part are half a point apart, which one "
-        "seed does not tell from chance."))
+        "many steps again seed 1 has 26.6 % (none), 25.7 (ffn), 25.2 (attention) and 25.0 "
+        "(all), where 12,800 have 22.5, 19.1, 17.3 and 23.1: sharing everything costs 1.6 "
+        "points there, and attention and the feed-forward part are half a point apart, "
+        "which one seed does not tell from chance "
+        "(experiments/results/parameter_sharing_19200steps.md)."))
 
 
 def main(_):
