@@ -23,10 +23,10 @@ from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
-from albert_tf.progress import Progress
-from albert_tf.serving import text_inputs
-from albert_tf.serving.feature_job import NAMES
-from albert_tf.serving.feature_options import Options
+from albert_tf.jobs.progress import Progress
+from albert_tf.text import inputs
+from albert_tf.features.job import NAMES
+from albert_tf.features.options import Options
 
 FLAGS = flags.FLAGS
 
@@ -46,9 +46,9 @@ flags.DEFINE_string("picture", None, "The curves as PNG.")
 
 def texts(paths: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """The inputs of files, in order, without blank ones."""
-    for given, _, where in itertools.chain.from_iterable(map(text_inputs.read, paths)):
+    for given, _, where in itertools.chain.from_iterable(map(inputs.read, paths)):
         try:
-            named = text_inputs.named(given, NAMES, NAMES[1:])
+            named = inputs.named(given, NAMES, NAMES[1:])
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         if any(map(str.strip, filter(None, named.values()))):
@@ -84,7 +84,7 @@ def main(argv):
         raise InputError("--input_file: there is no text in it.")
 
     import albert_tf
-    from albert_tf.serving import layer_distances
+    from albert_tf.features import layer_distances
 
     found = {}
     for model, title, length in zip(models, titles, lengths):

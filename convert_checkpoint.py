@@ -17,7 +17,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 from absl import flags, logging
 
-from albert_tf.checkpoints import neutral
+from albert_tf.checkpoints import checkpoint
 from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig
@@ -32,10 +32,10 @@ cli_flags.define_model_flags()
 for _name in ("albert_config_file", "model"):
     FLAGS[_name].help += " Only for an input whose folder holds no config."
 flags.DEFINE_enum(
-    "head", "", ["", *neutral.ROOT_HEADS], "What `output_weights` of a checkpoint of "
+    "head", "", ["", *checkpoint.ROOT_HEADS], "What `output_weights` of a checkpoint of "
     "the release are, where nothing beside it says so; classification by default.")
 flags.DEFINE_bool("encoder_only", False, "Leave the heads out.")
-flags.DEFINE_enum("dtype", "float32", list(neutral.TYPES),
+flags.DEFINE_enum("dtype", "float32", list(checkpoint.TYPES),
                   "For hf: the type of the numbers in the file.")
 flags.DEFINE_bool(
     "optimizer_state", False, "For tf1: write LAMB's moments and the step too, zeros "

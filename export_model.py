@@ -18,7 +18,7 @@ from absl import flags
 from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags, model_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks import glue
+from albert_tf.finetuning.classification import glue
 
 FLAGS = flags.FLAGS
 
@@ -142,8 +142,11 @@ def _check_length(length, config):
 
 
 def _export(loaded, task, head, tokenizer):
-    from albert_tf.finetuning.tasks import tagging_scoring
-    from albert_tf.serving import export, text_spans, text_tags, text_tasks
+    from albert_tf.finetuning.tagging import scoring
+    from albert_tf.serving import export
+    from albert_tf.finetuning.squad import text as text_spans
+    from albert_tf.finetuning.tagging import text as text_tags
+    from albert_tf.finetuning import text as text_tasks
 
     kept = loaded.settings.get("flags", {})
     sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
@@ -175,7 +178,7 @@ def _export(loaded, task, head, tokenizer):
         labels = labels or [str(i) for i in range(loaded.heads[head])]
         export.export_tagger(model, labels=labels, **where, text=text(
             text_tags.Tags, labels=labels, split=kept.get("split_words"),
-            scheme=kept.get("scheme") or tagging_scoring.scheme_of_labels(labels),
+            scheme=kept.get("scheme") or scoring.scheme_of_labels(labels),
             **of("doc_stride")))
     elif task == "choose":
         labels = labels or list("ABCD")

@@ -26,7 +26,7 @@ from albert_tf.checkpoints.files import (
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
-from albert_tf.progress import Progress
+from albert_tf.jobs.progress import Progress
 from albert_tf.tokenization import extend_vocabulary
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
@@ -84,7 +84,7 @@ def main(argv):
             FLAGS.num_pieces, FLAGS.do_lower_case, FLAGS.input_sentence_size))
     # After what may be wrong with the text, as TensorFlow takes seconds to load.
     from albert_tf.checkpoints.files import read_tensors, write_tensors
-    from albert_tf.checkpoints.tf1 import write_config
+    from albert_tf.checkpoints.restore import write_config
 
     tensors = vocabulary.with_new_pieces(
         {name: tensor.read() for name, tensor in foreign.tensors.items()} if foreign

@@ -24,7 +24,8 @@ from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
-from albert_tf.serving import feature_job, feature_options, text_inputs
+from albert_tf.features import job, options as feature_options
+from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
@@ -70,7 +71,7 @@ def main(argv):
     options = feature_options.Options(
         tuple(kind.strip() for kind in FLAGS.pooling), _layers(), FLAGS.max_seq_length,
         FLAGS.batch_size)
-    typed = FLAGS.input_file == text_inputs.STANDARD_INPUT
+    typed = FLAGS.input_file == inputs.STANDARD_INPUT
     paths = [FLAGS.input_file] if typed else files.expand_patterns(
         FLAGS.input_file, "--input_file")
     vocabulary = model_flags.vocabulary()
@@ -78,7 +79,7 @@ def main(argv):
         found = formats.read(FLAGS.model, vocabulary=vocabulary)
         model_flags.check_batch_size(found.config, found.facts.get("task") or {})
     if FLAGS.output_file:
-        feature_job.extract(
+        job.extract(
             FLAGS.model, paths, FLAGS.output_file, options, work_dir=FLAGS.work_dir,
             runner=FLAGS.runner or "", runner_options=argv[1:], vocabulary=vocabulary)
     elif FLAGS.runner:
@@ -86,7 +87,7 @@ def main(argv):
                          "the standard output.")
     else:
         # Who types waits for each answer.
-        feature_job.show(feature_job.stream(
+        job.show(job.stream(
             FLAGS.model, paths, options,
             held=1 if sys.stdin.isatty() and typed else 1024, vocabulary=vocabulary))
 

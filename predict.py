@@ -26,7 +26,7 @@ from absl import flags
 from albert_tf import files
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
-from albert_tf.serving import text_inputs
+from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
@@ -53,7 +53,7 @@ def _inputs(words: list[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
     if FLAGS.input_file is None:
         yield words[0] if len(words) == 1 else words, {}
         return
-    for given, kept, _ in text_inputs.read(FLAGS.input_file):
+    for given, kept, _ in inputs.read(FLAGS.input_file):
         yield given, kept
 
 

@@ -24,7 +24,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.progress import Progress
+from albert_tf.jobs.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS

@@ -21,7 +21,7 @@ from albert_tf import files
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
-from albert_tf.progress import duration
+from albert_tf.jobs.progress import duration
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training import baselines, log

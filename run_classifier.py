@@ -26,11 +26,11 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import early_exit
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import classification, custom, glue, tables
-from albert_tf.finetuning.tasks.common import (
-    RECIPES, as_json, recipe_for, write_files)
+from albert_tf.finetuning.classification import task as classification, custom, glue
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.common import RECIPES, as_json, recipe_for, write_files
 from albert_tf.records.spec import classification_spec
-from albert_tf.serving import text_inputs
+from albert_tf.text import inputs
 
 FLAGS = flags.FLAGS
 
@@ -110,9 +110,9 @@ class Classification(FineTuningTask):
     def _unlabeled(self, path):
         pairs = self.task.pairs or FLAGS.text_b_column is not None
         names = ("text", "text_pair") if pairs else ("text",)
-        for number, each in enumerate(text_inputs.read(path)):
+        for number, each in enumerate(inputs.read(path)):
             try:
-                given = text_inputs.named(each.given, names)
+                given = inputs.named(each.given, names)
             except InputError as error:
                 raise InputError(f"{each.where}: {error}") from error
             yield classification.Example(
@@ -142,14 +142,14 @@ class Classification(FineTuningTask):
 
     def model(self):
         from albert_tf.modeling import models
-        from albert_tf.training import objectives
+        from albert_tf.training import losses
 
-        objective = (objectives.REGRESSION if self.task.is_regression
-                     else objectives.CLASSIFICATION)
+        objective = (losses.REGRESSION if self.task.is_regression
+                     else losses.CLASSIFICATION)
         return models.AlbertForSequenceClassification(
             self.settings.config, self.task.num_outputs, FLAGS.dropout_prob,
             FLAGS.exit_weight if FLAGS.early_exit else None), (
-                objectives.with_exits(objective) if FLAGS.early_exit else objective)
+                losses.with_exits(objective) if FLAGS.early_exit else objective)
 
     def kept_options(self):
         return finetuning_flags.values(
@@ -199,7 +199,8 @@ class Classification(FineTuningTask):
         logging.info("Wrote %s.", ", ".join(paths))
 
     def export(self, model, metrics):
-        from albert_tf.serving import export, text_tasks
+        from albert_tf.serving import export
+        from albert_tf.finetuning import text as text_tasks
 
         value = metrics.get(self.main_metric, math.nan)
         # Never true where either is nan.

@@ -382,13 +382,13 @@ def _batches(data: _Data, options, masking: Optional[Mapping[int, MaskingOptions
 
 def _streams(data: _Data, options, stages: Sequence[Stage], strategy) -> Optional[int]:
     """Into how many streams each set of records is cut, to train on."""
-    from albert_tf.training import distribution, run_folder
+    from albert_tf.training import devices, run_folder
 
     return run_folder.streams(
         options.output_dir,
         min(sum(info.num_records for info in infos) for infos in data.train.values()),
         math.gcd(*(stage.batch_size for stage in stages)),
-        distribution.num_processes(strategy))
+        devices.num_processes(strategy))
 
 
 def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
@@ -423,15 +423,15 @@ def _build(config, options, sentence_objective: str, clock, teaching):
     import tf_keras
 
     from albert_tf.modeling import models
-    from albert_tf.training import objectives, optimization
+    from albert_tf.training import losses, optimization
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
     model = models.AlbertForPreTraining(config)
-    objective = objectives.PRETRAINING
+    objective = losses.PRETRAINING
     if sentence_objective == "none":
         model.freeze_sentence_layers()
-        objective = objectives.MASKED_LM_ALONE
-    task = objectives.Task(
+        objective = losses.MASKED_LM_ALONE
+    task = losses.Task(
         model, objective, best_metric="masked_lm_accuracy",
         training_objective=teaching and teaching.around(objective, options.step.dtype))
     if not FLAGS.do_train:

@@ -33,8 +33,9 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import race, tables
-from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
+from albert_tf.finetuning.race import task as race
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.common import as_json, recipe_for, write_files
 from albert_tf.records.spec import choice_spec
 
 FLAGS = flags.FLAGS
@@ -128,10 +129,10 @@ class Race(FineTuningTask):
 
     def model(self):
         from albert_tf.modeling import models
-        from albert_tf.training import objectives
+        from albert_tf.training import losses
 
         return models.AlbertForMultipleChoice(
-            self.settings.config, FLAGS.dropout_prob), objectives.CHOICE
+            self.settings.config, FLAGS.dropout_prob), losses.CHOICE
 
     def kept_options(self):
         return finetuning_flags.values(
@@ -169,7 +170,8 @@ class Race(FineTuningTask):
         logging.info("Wrote %s.", ", ".join(paths))
 
     def export(self, model, metrics):
-        from albert_tf.serving import export, text_tasks
+        from albert_tf.serving import export
+        from albert_tf.finetuning import text as text_tasks
 
         labels = list(race.LETTERS)
         export.export_choices(

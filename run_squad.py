@@ -25,9 +25,9 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import (
-    squad, squad_alignment, squad_dataset, tables)
-from albert_tf.finetuning.tasks.common import as_json, recipe_for, write_files
+from albert_tf.finetuning.squad import task as squad, alignment, dataset
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.common import as_json, recipe_for, write_files
 from albert_tf.records.spec import span_spec
 from albert_tf.training.log import METRICS_FILE, read_metrics
 
@@ -102,7 +102,7 @@ class Squad(FineTuningTask):
     """SQuAD of one version, with what the flags say of it."""
 
     evaluation_split = prediction_split = "predict"
-    code = (squad, squad_alignment, squad_dataset)
+    code = (squad, alignment, dataset)
 
     def __init__(self, task: squad.SquadTask):
         self.task = task
@@ -183,13 +183,13 @@ class Squad(FineTuningTask):
 
     def model(self):
         from albert_tf.modeling import models
-        from albert_tf.training import objectives
+        from albert_tf.training import losses
 
         if not self.task.version_2:
-            return models.AlbertForSpans(self.settings.config), objectives.SPANS
+            return models.AlbertForSpans(self.settings.config), losses.SPANS
         return models.AlbertForConditionalSpans(
             self.settings.config, FLAGS.start_n_top, FLAGS.end_n_top,
-            FLAGS.dropout_prob), objectives.CONDITIONAL_SPANS
+            FLAGS.dropout_prob), losses.CONDITIONAL_SPANS
 
     def kept_options(self):
         return {"task": self.task.name,
@@ -245,7 +245,8 @@ class Squad(FineTuningTask):
         return threshold
 
     def export(self, model, metrics):
-        from albert_tf.serving import export, text_spans
+        from albert_tf.serving import export
+        from albert_tf.finetuning.squad import text as text_spans
 
         threshold = metrics.get(_THRESHOLD)
         if threshold is None:

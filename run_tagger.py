@@ -27,8 +27,8 @@ from albert_tf.checkpoints import formats
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.tasks import tagging, tagging_readers, tagging_scoring
-from albert_tf.finetuning.tasks.common import as_json, write_files
+from albert_tf.finetuning.tagging import task as tagging, readers, scoring
+from albert_tf.finetuning.common import as_json, write_files
 from albert_tf.records.spec import tagging_spec
 from albert_tf.tokenization import cleaning
 
@@ -50,7 +50,7 @@ flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 flags.DEFINE_enum(
-    "data_format", "auto", ["auto", *tagging_readers.FORMATS], "Of the files; auto: by "
+    "data_format", "auto", ["auto", *readers.FORMATS], "Of the files; auto: by "
     "their names, .conllu, .jsonl or .json, else CoNLL's columns.")
 flags.DEFINE_string(
     "tag_column", "", "Column of the tag: a number from 0, or from -1 backwards; "
@@ -60,7 +60,7 @@ flags.DEFINE_bool(
     "test_tags", None, "Whether --test_file has tags, which are scored then; default: "
     "where it has a place for them.")
 flags.DEFINE_enum(
-    "scheme", "auto", ["auto", *tagging_scoring.SCHEMES, "bioes"], "How tags name "
+    "scheme", "auto", ["auto", *scoring.SCHEMES, "bioes"], "How tags name "
     "entities; none: they name none, as parts of speech, and are scored one by one; "
     "auto: as those of --train_file do.")
 flags.DEFINE_bool(
@@ -91,7 +91,7 @@ _PREDICT_RESULTS = "predict_results.json"
 class Tagging(FineTuningTask):
     """Words and their tags, with what the flags say of them."""
 
-    code = (tagging, tagging_readers, tagging_scoring)
+    code = (tagging, readers, scoring)
 
     def __init__(self, task: tagging.TaggingTask):
         self.task = task
@@ -145,11 +145,11 @@ class Tagging(FineTuningTask):
 
     def model(self):
         from albert_tf.modeling import models
-        from albert_tf.training import objectives
+        from albert_tf.training import losses
 
         return models.AlbertForTokenClassification(
             self.settings.config, len(self.task.labels),
-            FLAGS.dropout_prob), objectives.TAGGING
+            FLAGS.dropout_prob), losses.TAGGING
 
     def kept_options(self):
         return finetuning_flags.values(
@@ -192,7 +192,8 @@ class Tagging(FineTuningTask):
         logging.info("Wrote %s.", ", ".join(paths))
 
     def export(self, model, metrics):
-        from albert_tf.serving import export, text_tags
+        from albert_tf.serving import export
+        from albert_tf.finetuning.tagging import text as text_tags
 
         export.export_tagger(
             model, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
@@ -227,7 +228,7 @@ def _task() -> tagging.TaggingTask:
         FLAGS.do_train and FLAGS.train_file or "", labels=FLAGS.labels,
         known_labels=() if FLAGS.labels else _known_labels(),
         scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
-        reading=tagging_readers.Reading(FLAGS.data_format, FLAGS.tag_column,
+        reading=readers.Reading(FLAGS.data_format, FLAGS.tag_column,
                                       FLAGS.word_column, FLAGS.split_words),
         **finetuning_flags.values(
             "strip_numbers", "strict", "max_seq_length", "doc_stride"))

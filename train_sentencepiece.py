@@ -17,10 +17,11 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
-from albert_tf.progress import Progress, amount
+from albert_tf.jobs.progress import Progress, amount
 from albert_tf.tokenization import train_sentencepiece
 
 FLAGS = flags.FLAGS

@@ -7,7 +7,7 @@
      records/    training/  modeling/         training/         checkpoints/
 
     labelled data ─► features ─► batches of few lengths ─► scores, predictions
-     finetuning/tasks/           finetuning/
+     finetuning/TASK/            finetuning/
 
     checkpoint ─► SavedModel ─► answers
      checkpoints/  serving/
@@ -59,14 +59,13 @@ __getattr__, __dir__ = lazily(__name__, {
     "files/": "files",
     "modeling.models/": "heads",
     "training.input_pipeline/": "input_pipeline",
-    "training.objectives/": "losses",
+    "training.losses/": "losses",
     "modeling/": "modeling",
     "training.optimization/": "optimization",
-    "pretraining_data.release_instances/": "pretraining_instances",
+    "pretraining_data.instances/": "pretraining_instances",
     "records/": "records",
     "tokenization.sequences/": "sequences",
     "serving/": "serving",
-    "finetuning.tasks/": "tasks",
     "tokenization/": "tokenization",
     "training/": "training",
 })

@@ -137,7 +137,7 @@ def main(argv):
     del argv
     import tensorflow as tf
 
-    from albert_tf.training import distribution
+    from albert_tf.training import devices as distribution
 
     unknown = set(FLAGS.dtypes) - set(step_check.BOUNDS)
     if unknown:
@@ -185,7 +185,7 @@ def _devices_to_compare(gpus):
     """The arguments of `compare`."""
     import tensorflow as tf
 
-    from albert_tf.training import distribution
+    from albert_tf.training import devices as distribution
 
     if FLAGS.tpu:
         tpu = distribution.make_strategy("tpu", tpu=FLAGS.tpu)

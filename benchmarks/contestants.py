@@ -98,7 +98,7 @@ def _trainer_step(model, task, batch, computation, **options):
 
 
 def _our_task(model):
-    from albert_tf.training import objectives
+    from albert_tf.training import losses as objectives
 
     return objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy")
 

@@ -107,13 +107,13 @@ def step_rate(dataset, batch_size: int, config) -> float:
     import tensorflow as tf
 
     from albert_tf.modeling import models
-    from albert_tf.training import objectives, optimization, steps
+    from albert_tf.training import losses, optimization, steps
     from albert_tf.training.options import StepOptions
 
     model = models.AlbertForPreTraining(config)
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
-    task = objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy")
+    task = losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
     # The batches are made before, so that they do not count.
     batches = list(dataset.take(FLAGS.num_steps + 1))
     cached = tf.data.Dataset.from_tensor_slices(

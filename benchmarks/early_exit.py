@@ -27,7 +27,7 @@ from absl import app, flags
 
 from albert_tf import files
 from albert_tf.finetuning import early_exit
-from albert_tf.finetuning.tasks import glue
+from albert_tf.finetuning.classification import glue
 from benchmarks import benchmark_flags
 
 FLAGS = flags.FLAGS
@@ -105,11 +105,11 @@ def _measure(folder):
 
 def _timed(model, labels, rows, ways_of):
     """(what is measured, batch size) → answers; what is measured → its seconds."""
-    from albert_tf.serving import export, server
+    from albert_tf.serving import export, saved_model
 
     with tempfile.TemporaryDirectory() as at:
         export.export_classifier(model, os.path.join(at, "model"), labels)
-        asked = server.Server(os.path.join(at, "model"))
+        asked = saved_model.Server(os.path.join(at, "model"))
     ways, some = ways_of(asked), rows[:FLAGS.num_requests]
     answers = {(way, size): asked.predict(of, size, exit_threshold=threshold)
                for of, size in ((rows, 32), (some, 1))

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Sequence
 import numpy as np
 
 from albert_tf.config import AlbertConfig
-from albert_tf.finetuning.tasks import classification
+from albert_tf.finetuning.classification import task as classification
 
 LARGEST_LOGIT_DIFFERENCE = 1e-4
 
@@ -34,7 +34,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     """
     from albert_tf.finetuning.length_batching import FeatureBatches, Padded
     from albert_tf.modeling import models
-    from albert_tf.training import objectives, steps
+    from albert_tf.training import losses, steps
 
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
@@ -44,8 +44,8 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     def score(predictions):
         return task.score(examples, predictions)
 
-    made = objectives.Task(
-        model, objectives.CLASSIFICATION, task.main_metric, score)
+    made = losses.Task(
+        model, losses.CLASSIFICATION, task.main_metric, score)
 
     def evaluate(padded_to):
         evaluator = steps.Evaluator(made, FeatureBatches(

@@ -68,7 +68,8 @@ class Data:
 
 
 def _read() -> Data:
-    from albert_tf.finetuning.tasks import glue, squad, squad_scoring
+    from albert_tf.finetuning.classification import glue
+    from albert_tf.finetuning.squad import task as squad, scoring
 
     def some(examples):
         count = min(FLAGS.num_examples, len(examples))
@@ -85,7 +86,7 @@ def _read() -> Data:
             texts = {one.qas_id: found["answer"]
                      for one, found in zip(examples, answers)}
             return statistics.fmean(outcome.f1 for outcome in (
-                squad_scoring.question_outcomes(
+                scoring.question_outcomes(
                     asked, texts, False).values()))
 
         return Data([{"question": one.question_text, "passage": one.paragraph_text}
@@ -105,9 +106,9 @@ class _SavedModel:
     def __init__(self, folder):
         import tensorflow as tf
 
-        from albert_tf.serving import server
+        from albert_tf.tokenization import in_graph
 
-        server.tensorflow_text()  # Its operations.
+        in_graph.tensorflow_text()  # Its operations.
         self._model = tf.saved_model.load(folder)
         self._call = self._model.signatures["serving_default"]
         self._constant = tf.constant

@@ -34,7 +34,7 @@ from albert_tf.cli import flags as cli_flags, script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
-from albert_tf.finetuning.tasks import glue
+from albert_tf.finetuning.classification import glue
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from benchmarks import benchmark_flags, equal_results
 from benchmarks.benchmark_flags import DATA
@@ -150,14 +150,14 @@ class Stopwatch:
 
     def __init__(self, data, config: AlbertConfig):
         from albert_tf.modeling import models
-        from albert_tf.training import objectives, optimization, steps
-        from albert_tf.training.distribution import Pipeline
+        from albert_tf.training import losses, optimization, steps
+        from albert_tf.training.devices import Pipeline
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
         self._model = models.AlbertForSequenceClassification(config, num_outputs)
-        self._task = objectives.Task(
-            self._model, objectives.CLASSIFICATION, "accuracy")
+        self._task = losses.Task(
+            self._model, losses.CLASSIFICATION, "accuracy")
         self._optimizer = optimization.create_optimizer(
             1e-5, 10**6, 0, optimizer="adamw")
         self._optimizer.build(self._model.trainable_variables)

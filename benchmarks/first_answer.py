@@ -15,7 +15,7 @@ IDS = [2, *range(100, 123), 3]
 
 
 def saved_model(folder):
-    from albert_tf.serving import server
+    from albert_tf.serving import saved_model as server
 
     server.Server(folder).predict([{
         "input_ids": IDS, "input_mask": [1] * len(IDS), "segment_ids": [0] * len(IDS)}])
@@ -24,12 +24,12 @@ def saved_model(folder):
 def checkpoint(folder):
     import tensorflow as tf
 
-    from albert_tf.checkpoints import tf1
+    from albert_tf.checkpoints import restore
     from albert_tf.modeling import models
 
     model = models.AlbertForSequenceClassification(
-        tf1.read_config(folder), 2)
-    tf1.restore_tf1(model, folder)
+        restore.read_config(folder), 2)
+    restore.restore_tf1(model, folder)
     tf.function(model)({
         "input_ids": tf.constant([IDS]), "input_mask": tf.ones([1, len(IDS)], tf.int32),
         "segment_ids": tf.zeros([1, len(IDS)], tf.int32)})["logits"].numpy()

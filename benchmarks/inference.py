@@ -87,7 +87,8 @@ LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.05}
 
 def sequences(task: str, count: int) -> list[dict]:
     """Features of `count` sequences at equal distances, in the order of the file."""
-    from albert_tf.finetuning.tasks import glue, squad
+    from albert_tf.finetuning.classification import glue
+    from albert_tf.finetuning.squad import task as squad
     from albert_tf.tokenization.tokenizer import FullTokenizer
 
     tokenizer = FullTokenizer(spm_model_file=FLAGS.spm_model_file)

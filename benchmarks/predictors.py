@@ -74,7 +74,7 @@ def export(config, task, dtype, folder) -> str:
 
 
 def server(config, task, dtype, folder):
-    from albert_tf.serving import server as serving
+    from albert_tf.serving import saved_model as serving
 
     return serving.Server(export(config, task, dtype, folder))
 
@@ -112,13 +112,13 @@ def our_export(form, config, task, dtype, folder):
 
 def save_checkpoint(config, task, folder) -> str:
     """Our model's folder, written unless it is there."""
-    from albert_tf.checkpoints import tf1
+    from albert_tf.checkpoints import restore
 
     path = os.path.join(folder, f"ours-{task}")
     if not os.path.exists(path):
         os.makedirs(path)
-        tf1.export_tf1(our_model(config, task), os.path.join(path, "model.ckpt-best"))
-        tf1.write_config(path, config)
+        restore.export_tf1(our_model(config, task), os.path.join(path, "model.ckpt-best"))
+        restore.write_config(path, config)
         shutil.copy(FLAGS.spm_model_file, path)
     return path
 

@@ -33,7 +33,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
 
     from albert_tf.modeling import models
     from albert_tf.modeling.encoder import Computation
-    from albert_tf.training import objectives, steps
+    from albert_tf.training import losses, steps
     from albert_tf.training.loss_scaling import LossScaling
     from albert_tf.training.options import StepOptions
 
@@ -52,7 +52,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
                 size, drop_remainder=True)
 
         trainer = steps.Trainer(
-            objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy"),
+            losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy"),
             optimizer, [strategy.distribute_datasets_from_function(dataset)],
             StepOptions(dtype=dtype, jit_compile=jit_compile, clip_norm=1e9),
             scaling=LossScaling() if dtype == "float16" else None,

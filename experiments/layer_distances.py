@@ -75,7 +75,7 @@ def measure(row: Row, seed: int, *_) -> dict[str, Any]:
 
 def draw(found: Mapping[str, Any], path: str) -> None:
     """The layers of each row's first seed."""
-    from albert_tf.serving import layer_distances  # With TensorFlow.
+    from albert_tf.features import layer_distances  # With TensorFlow.
 
     layer_distances.draw({each["row"]: each["layers"] for each in found["rows"]
                           if each["seed"] == 1}, path)

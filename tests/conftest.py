@@ -36,7 +36,7 @@ LONG_FILES = (
     "modeling/kernels/test_fast", "finetuning/test_task", "masking/test_in_training",
     "pretraining_data/test_local", "scripts/test_create_pretraining_data",
     "modeling/kernels/test_recompute", "training/test_optimization",
-    "serving/test_server", "golden/test_heads")
+    "serving/test_saved_model", "golden/test_heads")
 
 
 def pytest_addoption(parser, pluginmanager):

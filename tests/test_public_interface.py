@@ -108,7 +108,9 @@ for init in sorted(pathlib.Path(albert_tf.__file__).parent.glob("*/__init__.py")
 
 def test_paths_of_pathlib(config, tmp_path):
     from albert_tf.checkpoints import convert
-    from albert_tf.finetuning.tasks import custom, glue, race, squad
+    from albert_tf.finetuning.classification import custom, glue
+    from albert_tf.finetuning.race import task as race
+    from albert_tf.finetuning.squad import task as squad
     from albert_tf.records.spec import classification_spec
     from albert_tf.serving import export
 

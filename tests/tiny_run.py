@@ -13,8 +13,8 @@ from albert_tf.config import AlbertConfig
 from albert_tf.modeling import models
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import objectives, optimization
-from albert_tf.training.distribution import Batches
+from albert_tf.training import losses, optimization
+from albert_tf.training.devices import Batches
 
 VOCAB_SIZE = 30
 LENGTH = 8
@@ -148,7 +148,7 @@ class SignalAt(contextlib.nullcontext):
 
 def weights_of(model, seed: int = 0, scale: float = 0.3) -> dict:
     """Random weights by name, larger than a model's first, so that all of it counts."""
-    from albert_tf.checkpoints.tf1 import tf1_tensors
+    from albert_tf.checkpoints.restore import tf1_tensors
 
     random = np.random.default_rng(seed)
     return {
@@ -162,18 +162,18 @@ def weights(shape_of: AlbertConfig, seed: int = 0, scale: float = 0.3) -> dict:
     return weights_of(models.AlbertForPreTraining(shape_of), seed, scale)
 
 
-def task(model, metrics=objectives.pretraining_metrics,
-         best_metric="masked_lm_accuracy") -> objectives.Task:
+def task(model, metrics=losses.pretraining_metrics,
+         best_metric="masked_lm_accuracy") -> losses.Task:
     """Pretraining, as run_pretraining.py has it."""
-    return objectives.Task(model, dataclasses.replace(
-        objectives.PRETRAINING, metrics=metrics), best_metric)
+    return losses.Task(model, dataclasses.replace(
+        losses.PRETRAINING, metrics=metrics), best_metric)
 
 
-def task_with_loss(model) -> objectives.Task:
+def task_with_loss(model) -> losses.Task:
     """With the loss of each step among the metrics."""
 
     def metrics(outputs, batch, values):
-        return {**objectives.pretraining_metrics(outputs, batch, values),
+        return {**losses.pretraining_metrics(outputs, batch, values),
                 "total_loss": (values["total_loss"][None], 1.0)}
 
     return task(model, metrics)

@@ -8,7 +8,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "files":
         "BEST_CHECKPOINT find_checkpoint open_checkpoint read_tensors write_tensors "
         "write_whole",
-    "tf1":
+    "restore":
         "RestoreReport export_tf1 load_tf1_tensors read_config restore_tf1 "
         "tf1_tensors write_config",
 })

@@ -10,7 +10,7 @@ from albert_tf.checkpoints import (
     hub, huggingface, keras_hub, release, sentence_transformers, tf_models,
     tokenizer_files)
 from albert_tf.checkpoints.files import folder_of
-from albert_tf.checkpoints.neutral import ROOT_HEADS, Checkpoint, Vocabulary
+from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from albert_tf import files
 from albert_tf.checkpoints import (
-    h5_files, neutral, release, tokenizer_files, torch_files)
+    h5_files, checkpoint as neutral, release, tokenizer_files, tensor_files)
 from albert_tf.checkpoints.bundle import Tensor, widened
-from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Row
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
@@ -248,7 +248,7 @@ def _read_file(path: str) -> dict[str, Tensor]:
     if path.endswith(".h5"):
         return _read_h5(path)
     return (read_safetensors(path) if path.endswith(".safetensors")
-            else torch_files.read(path))
+            else tensor_files.read(path))
 
 
 def _read_h5(path: str) -> dict[str, Tensor]:

@@ -14,9 +14,9 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import h5_files, neutral, tokenizer_files
+from albert_tf.checkpoints import h5_files, checkpoint as neutral, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Row
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError

@@ -5,8 +5,8 @@ from typing import Any, Mapping, Optional
 
 import tf_keras
 
-from albert_tf.checkpoints import formats, neutral, tokenizer_files
-from albert_tf.checkpoints.neutral import Checkpoint, Report, Vocabulary
+from albert_tf.checkpoints import formats, checkpoint as neutral, tokenizer_files
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Vocabulary
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel

@@ -11,7 +11,7 @@ from typing import Any
 
 from albert_tf import files
 from albert_tf.checkpoints import hub
-from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.checkpoints.checkpoint import Checkpoint
 
 FILE = "README.md"
 # What the card of the source says, and holds for what is made of it.

@@ -14,9 +14,10 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import bundle, neutral, tokenizer_files, vocabulary
+from albert_tf.checkpoints import (
+    bundle, checkpoint as neutral, tokenizer_files, vocabulary)
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.neutral import Checkpoint, Report
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
 

@@ -16,9 +16,9 @@ from typing import Any, Mapping, Optional, Union
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import huggingface, neutral, tokenizer_files
+from albert_tf.checkpoints import huggingface, checkpoint as neutral, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.neutral import Checkpoint, Report, Vocabulary
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Vocabulary
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 

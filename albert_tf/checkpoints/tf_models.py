@@ -12,9 +12,9 @@ from typing import Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import bundle, neutral, tokenizer_files
+from albert_tf.checkpoints import bundle, checkpoint as neutral, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.neutral import Checkpoint, Report, Row
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Row
 from albert_tf.checkpoints.release import published
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError

@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary
-from albert_tf.checkpoints.neutral import Vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.tokenization import sentencepiece_tokenizer, tokenizer_json
 from albert_tf.tokenization.tokenizer import FullTokenizer

@@ -10,7 +10,8 @@ from typing import Any, Callable, Sequence
 
 from absl import flags, logging
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
 from albert_tf.checkpoints.files import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, recipes, teacher_flags
@@ -149,7 +150,7 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
 
 
 def of_text(task: Callable[..., Any], made: FullTokenizer, **options: Any) -> Any:
-    """A task of serving.text_tasks, None where the export takes ids alone."""
+    """A task of finetuning.text, None where the export takes ids alone."""
     return task(made, FLAGS.max_seq_length, **options) if FLAGS.export_text else None
 
 

@@ -9,15 +9,16 @@ from typing import Any, Optional, Sequence
 
 from absl import flags, logging
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
-from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
-from albert_tf.progress import amount
+from albert_tf.jobs.progress import amount
 from albert_tf.training.cluster import Cluster
 from albert_tf.training.memory import (
     Sequences, evaluation_memory, return_freed, training_memory)
@@ -221,13 +222,13 @@ def make_strategy():
     """The tf.distribute strategy that the device flags describe."""
     if FLAGS.return_memory:
         return_freed()
-    from albert_tf.training import distribution
+    from albert_tf.training import devices
 
     tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
     name = FLAGS.distribution_strategy if tpu is None else "tpu"
     if tpu is None and (name == "tpu" or FLAGS.use_tpu):
         raise InputError("give the TPU's name or address: --tpu=NAME, or --tpu=local.")
-    return distribution.make_strategy(
+    return devices.make_strategy(
         name, tpu, FLAGS.num_gpus, FLAGS.num_virtual_cpus)
 
 

@@ -5,14 +5,15 @@ from typing import Any, Mapping, Optional
 
 from absl import flags
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import is_of_run
-from albert_tf.checkpoints.neutral import Vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.cli.flags import MOST, Number
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.progress import amount
+from albert_tf.jobs.progress import amount
 from albert_tf.training.memory import Sequences, evaluation_memory
 from albert_tf.training.options import StepOptions
 

@@ -13,10 +13,11 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 import numpy as np
 from absl import logging
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.progress import Progress
+from albert_tf.jobs.progress import Progress
 from albert_tf.records import tfrecord
 from albert_tf.records.spec import FeatureSpec
 

@@ -20,12 +20,12 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import files_of_run
-from albert_tf.checkpoints.neutral import ROOT_HEADS
+from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.finetuning.tasks.common import ExampleSet
+from albert_tf.finetuning.common import ExampleSet
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization import (
@@ -108,7 +108,7 @@ class FineTuningTask(abc.ABC):
       code: modules that make the features, besides those that all tasks share.
       vectors_of_piece: of the encoder's width, that the head makes of each piece in
         evaluation.
-      head: of the model, its name in checkpoints.neutral and its width.
+      head: of the model, its name in checkpoints.checkpoint and its width.
       settings: of the command; set by `fine_tune` before anything is asked for.
       step: of the weights that are exported.
     """
@@ -171,7 +171,7 @@ class FineTuningTask(abc.ABC):
 
     @abc.abstractmethod
     def model(self) -> tuple[Any, Any]:
-        """A model of `modeling.models`, new, and the one of `training.objectives` that
+        """A model of `modeling.models`, new, and the one of `training.losses` that
         it learns."""
 
     # ---- results -----------------------------------------------------------
@@ -331,7 +331,7 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
     import tf_keras
 
     from albert_tf.finetuning.length_batching import FeatureBatches
-    from albert_tf.training import objectives, optimization
+    from albert_tf.training import losses, optimization
     from albert_tf.training.loop import Run
 
     settings, options = task.settings, task.settings.run
@@ -360,7 +360,7 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         optimizer.build(model.trainable_variables)
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
     run = Run(
-        objectives.Task(
+        losses.Task(
             model, objective, task.main_metric, score,
             # Only the encoder must be in the checkpoint that is started from.
             may_be_new=lambda name: not name.startswith("bert/"),

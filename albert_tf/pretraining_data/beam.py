@@ -17,7 +17,8 @@ import pickle
 import time
 from typing import Any, Sequence
 
-from albert_tf import beam_runner, files
+from albert_tf.jobs import beam as beam_runner
+from albert_tf import files
 from albert_tf.pretraining_data import beam_stages as stages
 from albert_tf.pretraining_data.beam_stages import Job
 from albert_tf.pretraining_data.checks import check, check_number, check_text

@@ -38,7 +38,7 @@ from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.plans import Drafts, LOOKUP, PLAN, SlicePosition
 from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 from albert_tf.pretraining_data.token_store import Documents
-from albert_tf.work_folder import WorkFolder
+from albert_tf.jobs.work_folder import WorkFolder
 
 # Bytes of pieces in a bucket: few, so that there are buckets for many workers, but
 # no more of them than large data needs.

@@ -11,12 +11,13 @@ import shutil
 import numpy as np
 from absl import logging
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.options import DataOptions
 from albert_tf.pretraining_data.spans import plan_spans, read_span
-from albert_tf.progress import amount
+from albert_tf.jobs.progress import amount
 from albert_tf.records.spec import pretraining_spec
 
 _FILES, _BLOCK_BYTES = 4, 1 << 16  # that are looked at, and of each

@@ -23,7 +23,8 @@ from typing import Any, Sequence
 
 import numpy as np
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.errors import InputError, Interruption
 from albert_tf.masking.batched import mask_batch
 from albert_tf.masking.options import SpecialIds
@@ -40,12 +41,12 @@ from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of,
     summary_paths)
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
-from albert_tf.progress import Progress
+from albert_tf.jobs.progress import Progress
 from albert_tf.records import encode
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
-from albert_tf.work_folder import WorkFolder, state_of
+from albert_tf.jobs.work_folder import WorkFolder, state_of
 
 # Part of what an unfinished run is compared by: goes up when records change.
 _VERSION = 1

@@ -6,7 +6,7 @@
            one instance
     plan   where an instance's pieces lie in the token store: a row of numbers
 
-The same instances, in distribution, as release_instances.create_instances. The t-th
+The same instances, in distribution, as instances.create_instances. The t-th
 chunks of all walks that are not at their end are found together. Every random number
 is a function of the walk's key and t (keyed_random), so that instances depend neither
 on which walks go in step nor on where slices begin.
@@ -224,7 +224,7 @@ def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
 
 def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
                    options: InstanceOptions) -> Drafts:
-    """Makes two segments of each chunk, as release_instances._pair_of_chunk."""
+    """Makes two segments of each chunk, as instances._pair_of_chunk."""
     key, plans = _plans_of(text, walks, chunks)
     split = keyed_random.word(key, SPLIT)
     num_sentences = chunks.end - chunks.begin
@@ -264,7 +264,7 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
 
 def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
                     options: InstanceOptions) -> Drafts:
-    """One segment of each chunk, as release_instances.create_full_sentences."""
+    """One segment of each chunk, as instances.create_full_sentences."""
     key, plans = _plans_of(text, walks, chunks)
     plans["start_a"] = text.start[chunks.begin]
     plans["length_a"] = text.end[chunks.end - 1] - text.start[chunks.begin]

@@ -19,12 +19,12 @@ from albert_tf.pretraining_data.checks import check, check_number, check_text
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
-from albert_tf.pretraining_data.release_instances import (
+from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)
 from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, report, summary_files, summary_of)
-from albert_tf.progress import Progress, duration
+from albert_tf.jobs.progress import Progress, duration
 from albert_tf.records.spec import FeatureSpec, pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.tokenization import sequences

@@ -33,8 +33,7 @@ from albert_tf import files
 from albert_tf.errors import Interruption
 from albert_tf.pretraining_data.encoder import sums_before
 from albert_tf.pretraining_data.plans import PLAN
-from albert_tf.work_folder import (
-    READ_BYTES, WorkFolder, extended, has_sum)
+from albert_tf.jobs.work_folder import READ_BYTES, WorkFolder, extended, has_sum
 
 _CELL_BITS = 14
 NUM_CELLS = 1 << _CELL_BITS

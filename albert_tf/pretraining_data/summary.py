@@ -15,9 +15,9 @@ from absl import logging
 
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
-from albert_tf.pretraining_data.release_instances import DocumentInstances
+from albert_tf.pretraining_data.instances import DocumentInstances
 from albert_tf.pretraining_data.summary_picture import draw_summary
-from albert_tf.progress import duration
+from albert_tf.jobs.progress import duration
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
 _SHOWN = ("mask", "same", "other")  # what stands in place of a masked piece
@@ -56,7 +56,7 @@ class InstanceCounts:
     """Counts over the instances, filled where plans and where masks are made.
 
         counts = InstanceCounts(max_seq_length=512)
-        counts.add(walk)  # release_instances.DocumentInstances
+        counts.add(walk)  # instances.DocumentInstances
         counts.as_dict()["padding_share"]
     """
 

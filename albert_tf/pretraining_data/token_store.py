@@ -23,7 +23,7 @@ from albert_tf.errors import InputError
 from albert_tf.pretraining_data import spans
 from albert_tf.pretraining_data.encoder import PieceEncoder, sums_before
 from albert_tf.pretraining_data.summary import CorpusCounts
-from albert_tf.work_folder import WorkFolder
+from albert_tf.jobs.work_folder import WorkFolder
 
 # A document's id, and where it begins in its part: in sentences and in codes. The row
 # behind the last document says where that ends.

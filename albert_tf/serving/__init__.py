@@ -4,6 +4,6 @@ package."""
 from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
-    "server": "Server",
+    "saved_model": "Server",
     "predict": "load",
 })

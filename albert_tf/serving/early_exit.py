@@ -23,7 +23,7 @@ from albert_tf.modeling.albert import attention_bias
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels.packing import layout_of
 from albert_tf.modeling.layers import DropoutSeeds
-from albert_tf.serving.server import EXIT_INPUT
+from albert_tf.serving.saved_model import EXIT_INPUT
 
 
 def answers(model: Any, output_layer: Callable[[tf.Tensor], tf.Tensor],

@@ -26,11 +26,12 @@ from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import early_exit, vectors
-from albert_tf.serving.server import (
-    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE,
-    TOKENIZE_SIGNATURE)
-from albert_tf.serving.text_tasks import TextTask
+from albert_tf.serving import early_exit
+from albert_tf.features import vectors
+from albert_tf.serving.saved_model import (
+    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE,
+    SIGNATURE, TOKENIZE_SIGNATURE)
+from albert_tf.finetuning.text import TextTask
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
 _INPUTS = ("input_ids", "input_mask", "segment_ids")

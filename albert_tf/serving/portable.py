@@ -23,13 +23,14 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.checkpoints import tokenizer_files
-from albert_tf.checkpoints.neutral import Report, Vocabulary
+from albert_tf.checkpoints.checkpoint import Report, Vocabulary
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import onnx_weights, tflite_weights
-from albert_tf.serving.server import LABELS_FILE, TOKENIZER_FILE
+from albert_tf.serving.saved_model import LABELS_FILE
+from albert_tf.tokenization.in_graph import TOKENIZER_FILE
 
 
 class Form(NamedTuple):

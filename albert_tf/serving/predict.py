@@ -17,16 +17,20 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.checkpoints import formats, load as loading
-from albert_tf.checkpoints.neutral import Vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks import race, squad, tagging, tagging_scoring
-from albert_tf.finetuning.tasks.squad_dataset import SquadExample
-from albert_tf.finetuning.tasks.tagging_readers import Reading
+from albert_tf.finetuning.race import task as race
+from albert_tf.finetuning.squad import task as squad
+from albert_tf.finetuning.tagging import task as tagging, scoring
+from albert_tf.finetuning.squad.dataset import SquadExample
+from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import IMPOSSIBLE_SCORE
-from albert_tf.serving import early_exit, portable, text_inputs, vectors
-from albert_tf.serving.server import EXIT_INPUT, check_threshold
-from albert_tf.serving.text_tasks import ORDER_LABELS
+from albert_tf.serving import early_exit, portable
+from albert_tf.text import inputs as text_inputs
+from albert_tf.features import vectors
+from albert_tf.serving.saved_model import EXIT_INPUT, check_threshold
+from albert_tf.finetuning.text import ORDER_LABELS
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -350,7 +354,7 @@ class Tags(Head):
         labels = self.labels or tuple(map(str, range(
             self.heads["token_classification"])))
         self.task = tagging.TaggingTask(
-            labels, self.setting("scheme", tagging_scoring.scheme_of_labels(labels)),
+            labels, self.setting("scheme", scoring.scheme_of_labels(labels)),
             Reading(split=self.setting("split_words", Reading.split)),
             max_seq_length=self.max_length,
             doc_stride=self.setting("doc_stride", tagging.TaggingTask.doc_stride))

@@ -207,3 +207,12 @@ def drop_marks(
             base, base_start, _ = kept[-1]
             kept[-1] = (base, base_start, end)
     return kept
+
+
+@functools.lru_cache(maxsize=100_000)
+def comparable(char: str, lower: bool, strip_accents: bool) -> str:
+    """A character as preprocess_text alone makes it, or where accents are kept as
+    SentencePiece composes it; it can be "" or several."""
+    return preprocess_text(
+        char if strip_accents else unicodedata.normalize("NFKC", char), lower,
+        remove_space=False, strip_accents=strip_accents)

@@ -7,7 +7,7 @@ from typing import Optional
 import tensorflow as tf
 from absl import logging
 
-from albert_tf.progress import duration
+from albert_tf.jobs.progress import duration
 from albert_tf.training.phases import PLACES, Phases, Schedule
 
 

@@ -24,7 +24,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
@@ -71,7 +71,7 @@ class Teaching:
         """Raises InputError where this teacher cannot teach such a student.
 
         Args:
-          heads: of the task, as checkpoints.neutral names them, and their widths.
+          heads: of the task, as checkpoints.checkpoint names them, and their widths.
           longest: sequence, in pieces.
           labels: of the classes, in the order of the outputs.
         """
@@ -148,7 +148,7 @@ class Teaching:
                 f"made with {vocabulary['file']}; give a teacher of that one.")
 
     def around(self, own: Any, dtype: str = "float32") -> Any:
-        """The training.objectives.Objective that learns from labels and teacher; in the
+        """The training.losses.Objective that learns from labels and teacher; in the
         strategy's scope. Evaluation needs the one within alone."""
         import tensorflow as tf
 

@@ -23,13 +23,13 @@ from albert_tf.checkpoints.files import (
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.modeling.encoder import Computation
-from albert_tf.progress import Progress
-from albert_tf.training import distribution, run_folder
+from albert_tf.jobs.progress import Progress
+from albert_tf.training import devices, run_folder
 from albert_tf.training.clock import Clock
 from albert_tf.training.log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
-from albert_tf.training.objectives import Predictions, Task
+from albert_tf.training.losses import Predictions, Task
 from albert_tf.training.options import RunOptions, check_batch_sizes
 from albert_tf.training.phases import Schedule, mean_product
 from albert_tf.training.start import load_to_train, load_to_use
@@ -78,7 +78,7 @@ class Run:
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
-                 batches: distribution.Batches, optimizer=None,
+                 batches: devices.Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None,
                  depth: Optional[Schedule] = None, clock: Optional[Clock] = None):
         self.task, self.config, self.options = task, config, options
@@ -89,7 +89,7 @@ class Run:
         self.work = [schedule for schedule in (self.depth, batches.pieces)
                      if schedule]
         self.strategy = tf.distribute.get_strategy()
-        self.chief = distribution.is_chief(self.strategy)
+        self.chief = devices.is_chief(self.strategy)
         self.evaluates = batches.num_evaluation_shapes > 0
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
@@ -215,7 +215,7 @@ class Run:
         self.write_results(metrics)
         return metrics
 
-    def predict(self, batches: distribution.Batches) -> Predictions:
+    def predict(self, batches: devices.Batches) -> Predictions:
         """Predictions by the weights as they stand; labels do not matter."""
         with self.explained():
             return self.evaluator.predict(batches.evaluation())
@@ -240,7 +240,7 @@ class Run:
                 f"max_seq_length ({str(error).splitlines()[0][:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
             # The latter where TensorFlow's message quotes a record.
-            explained = (distribution.explain_error(error, self.options.output_dir)
+            explained = (devices.explain_error(error, self.options.output_dir)
                          or self.batches.explain_error(error))
             if explained is None:
                 raise
@@ -265,7 +265,7 @@ class _Training:
         self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
         self.evaluation_seconds: list[float] = []
         self.seconds_of_tracing = 0.0
-        self.workers = distribution.num_processes(run.strategy)
+        self.workers = devices.num_processes(run.strategy)
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(first), options.step,
             self._on_step, run.batches.shape_of_step,

@@ -13,12 +13,13 @@ from typing import Any, Mapping, Optional, Sequence
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files, locks
+from albert_tf import files
+from albert_tf.jobs import locks
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, check_finite, damage_explained,
     earlier_hint, holds_checkpoint)
 from albert_tf.errors import InputError
-from albert_tf.training import distribution
+from albert_tf.training import devices
 from albert_tf.training.input_pipeline import num_streams
 from albert_tf.training.log import METRICS_FILE
 
@@ -118,7 +119,7 @@ def held(output_dir: str, strategy: tf.distribute.Strategy
          ) -> contextlib.AbstractContextManager[None]:
     """Keeps other runs out of the folder while this one trains, a with-block; of several
     workers the chief does."""
-    if not distribution.is_chief(strategy):
+    if not devices.is_chief(strategy):
         return contextlib.nullcontext()
     return locks.hold(output_dir, "--output_dir")
 

@@ -17,9 +17,9 @@ from absl import logging
 
 from albert_tf.checkpoints.files import (
     BEST_CHECKPOINT, checkpoint_of, chosen_checkpoint)
-from albert_tf.checkpoints.tf1 import restore_tf1, write_config
+from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError
-from albert_tf.training import distribution, run_folder
+from albert_tf.training import devices, run_folder
 from albert_tf.training.options import RunOptions
 
 
@@ -27,7 +27,7 @@ def load_to_train(run) -> None:
     """Loads the weights to train from."""
     options = run.options
     latest = _checkpoint(options, best=False)
-    distribution.check_same_start(
+    devices.check_same_start(
         run.strategy, run_folder.step_of(latest) if latest else 0)
     if latest:
         # First of all: a config of another shape explains what follows.

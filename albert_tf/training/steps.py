@@ -20,7 +20,7 @@ import tf_keras
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import optimization
 from albert_tf.training.loss_scaling import LossScaling
-from albert_tf.training.objectives import Predictions, Task, WeightedValues
+from albert_tf.training.losses import Predictions, Task, WeightedValues
 from albert_tf.training.options import StepOptions
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from albert_tf.checkpoints import bundle, formats, model_card, neutral
+from albert_tf.checkpoints import bundle, formats, model_card, checkpoint as neutral
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import FORMATS, convert
 from albert_tf.checkpoints.load import load

@@ -14,7 +14,7 @@ import threading
 import numpy as np
 import pytest
 
-from albert_tf.checkpoints import bundle, formats, hub, neutral, tf1
+from albert_tf.checkpoints import bundle, formats, hub, checkpoint as neutral, restore
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
@@ -187,7 +187,7 @@ def test_restoring_takes_every_format(target, tmp_path, caplog):
     path, tensors = stored(tmp_path / "tf1", heads=PRETRAINING)
     convert(path, str(tmp_path / target), target)
     model = models.AlbertForSequenceClassification(TINY, 3)
-    report = tf1.restore_tf1(model, str(tmp_path / target),
+    report = restore.restore_tf1(model, str(tmp_path / target),
                              may_be_new=lambda name: not name.startswith("bert/"))
     assert report.new == ["output_bias", "output_weights"]
     assert "tensors matched" in caplog.text
@@ -199,18 +199,18 @@ def test_a_task_starts_with_a_new_pooler_where_there_is_none(tmp_path):
     path, _ = stored(tmp_path / "tf1", TINY.replace(use_pooler=False), {"masked_lm": 1})
     convert(path, str(tmp_path / "hf"), "hf")
     model = models.AlbertForSequenceClassification(TINY, 3)
-    report = tf1.restore_tf1(model, str(tmp_path / "hf"),
+    report = restore.restore_tf1(model, str(tmp_path / "hf"),
                              may_be_new=lambda name: not name.startswith("bert/"))
     assert report.new == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel",
                           "output_bias", "output_weights"]
     with pytest.raises(InputError, match="bert/pooler/dense"):
-        tf1.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
+        restore.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
 
 
 def test_another_config_is_warned_of(tmp_path, caplog):
     path, _ = stored(tmp_path / "tf1", TINY.replace(hidden_act="gelu_erf"), {})
     convert(path, str(tmp_path / "hf"), "hf")
-    tf1.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
+    restore.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
     assert "hidden_act is gelu_erf there and gelu here" in caplog.text
 
 

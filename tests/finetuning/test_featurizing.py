@@ -137,6 +137,6 @@ def test_a_reader_that_stops_early_ends_the_processes():
 def test_a_long_job_says_how_far_it_is(caplog, monkeypatch):
     list(featurize(Featurize(), [1, 2]))
     assert not caplog.messages
-    monkeypatch.setattr("albert_tf.progress.SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("albert_tf.jobs.progress.SECONDS_BETWEEN_LINES", 0)
     list(featurize(Featurize(), [1, 2]))
     assert "features of train: 2 of 2 examples (100.0%)" in caplog.text

@@ -10,14 +10,14 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.checkpoints.files import write_tensors
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
-from albert_tf.training import objectives
+from albert_tf.training import losses
 from albert_tf.training.loop import Run
 from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.options import RunOptions, StepOptions
@@ -74,7 +74,7 @@ def make_task(dropout=0.0, score=None, best_metric="accuracy"):
     load_tf1_tensors(model, {
         name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
         for name, value in tf1_tensors(model).items()})
-    return objectives.Task(model, objectives.CLASSIFICATION, best_metric, score,
+    return losses.Task(model, losses.CLASSIFICATION, best_metric, score,
                            may_be_new=lambda name: not name.startswith("bert/"))
 
 

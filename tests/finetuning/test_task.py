@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.task import FineTuningTask, Settings, _padded, fine_tune
-from albert_tf.finetuning.tasks.common import ExampleSet
+from albert_tf.finetuning.common import ExampleSet
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
-from albert_tf.training import objectives
+from albert_tf.training import losses
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
@@ -61,7 +61,7 @@ class MadeUp(FineTuningTask):
         return {}
 
     def model(self):
-        return AlbertForSequenceClassification(CONFIG, 3), objectives.CLASSIFICATION
+        return AlbertForSequenceClassification(CONFIG, 3), losses.CLASSIFICATION
 
     def score(self, data, outputs, table):
         self.scored()

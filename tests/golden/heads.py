@@ -10,12 +10,12 @@ import json
 
 import numpy as np
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.models import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
     AlbertForSpans)
-from albert_tf.training import objectives
+from albert_tf.training import losses as objectives
 from tests.helpers import FIXTURES, SHARED
 
 CASES = {"cola": "classifier/head_cola", "mnli": "classifier/head_mnli",

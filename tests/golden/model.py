@@ -108,7 +108,7 @@ def shared_case(name: str) -> Case:
 
 def assert_holds(model, tensors):
     """A model has just these values."""
-    from albert_tf.checkpoints.tf1 import tf1_tensors
+    from albert_tf.checkpoints.restore import tf1_tensors
 
     found = tf1_tensors(model)
     assert set(found) <= set(tensors)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1
+from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1
 from tests.golden.heads import (
     CASES, HEADS, KINDS, build, case, close, train_losses, without_dropout)
 from tests.helpers import SHARED

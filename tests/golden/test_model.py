@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from albert_tf.checkpoints.files import read_tensors
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels import fast

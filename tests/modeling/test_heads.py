@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, restore_tf1, tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling import layers
 from albert_tf.modeling.models import (
     AlbertForConditionalSpans, AlbertForSequenceClassification,
     AlbertForTokenClassification)
-from albert_tf.training.objectives import TAGGING
+from albert_tf.training.losses import TAGGING
 from tests.golden import interop
 from tests.golden.heads import (
     HEADS, KINDS, build, case, close, train_losses, without_dropout)

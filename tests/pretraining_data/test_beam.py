@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from albert_tf import beam_runner
+from albert_tf.jobs import beam as beam_runner
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import beam, beam_stages, local

@@ -23,7 +23,7 @@ from albert_tf.pretraining_data.plans import TARGET_KEY, WALK_KEY
 from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
-from albert_tf.work_folder import WorkFolder
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import SHARED

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from albert_tf import parallel
+from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data import estimate, local, release
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions

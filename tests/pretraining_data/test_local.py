@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from albert_tf import files, parallel
+from albert_tf import files
+from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local

@@ -1,6 +1,6 @@
 """Plans of instances: the reference's walk exactly, its distribution, grouping.
 
-The reference is release_instances, which makes the release's instances. Given the
+The reference is instances, which makes the release's instances. Given the
 random numbers of the plans it must make the same ones, piece by piece; with numbers
 of its own it must make as many of each kind.
 """
@@ -17,7 +17,7 @@ from albert_tf import keyed_random
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource
 from albert_tf.pretraining_data import plans as planning
-from albert_tf.pretraining_data import release_instances as pi
+from albert_tf.pretraining_data import instances as pi
 from albert_tf.pretraining_data.options import InstanceOptions, ONE_SEGMENT, ORIGINS
 from albert_tf.pretraining_data.plans import (
     MASK_KEY, ORDER_KEY, PLAN, PLAN_KEY, TARGET_KEY, WALK_KEY, SlicePosition, cuts,
@@ -186,7 +186,7 @@ class PlannedNumbers:
 
 @pytest.fixture
 def reference(monkeypatch):
-    """The walks of release_instances with the plans' numbers, as a function."""
+    """The walks of instances with the plans' numbers, as a function."""
     pair_of_chunk, random_segment = pi._pair_of_chunk, pi._random_segment
     truncate = sequences.truncate_at_random_ends
 

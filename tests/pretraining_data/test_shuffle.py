@@ -9,7 +9,7 @@ import pytest
 from albert_tf.pretraining_data.shuffle import (
     NUM_CELLS, GrowingFile, Shards, Unit, fragment_name, shard_name, shards_of_ranks,
     unit_name, units_of_cells)
-from albert_tf.work_folder import WorkFolder, has_sum
+from albert_tf.jobs.work_folder import WorkFolder, has_sum
 
 OUTPUTS = ("a", "b", "c")
 

@@ -10,7 +10,7 @@ import pytest
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import (
     FOLLOWING, ONE_SEGMENT, ORIGINS, RANDOM_DOCUMENT, SWAPPED)
-from albert_tf.pretraining_data.release_instances import DocumentInstances, Instance
+from albert_tf.pretraining_data.instances import DocumentInstances, Instance
 from albert_tf.pretraining_data.summary import (
     CorpusCounts, InstanceCounts, describe, figures)
 from albert_tf.pretraining_data.summary_picture import draw_summary

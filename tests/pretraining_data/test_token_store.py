@@ -12,13 +12,13 @@ import pytest
 
 from albert_tf import keyed_random
 from albert_tf.errors import InputError
-from albert_tf import work_folder
+from albert_tf.jobs import work_folder
 from albert_tf.pretraining_data import token_store
 from albert_tf.pretraining_data.encoder import PieceEncoder
 from albert_tf.pretraining_data.release import read_documents
 from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
-from albert_tf.work_folder import WorkFolder
+from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.tokenization.word_starts import WordStarts
 from tests.pretraining_data.data_creation import (

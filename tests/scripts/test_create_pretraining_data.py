@@ -121,7 +121,7 @@ def test_poor_data_warns_and_good_does_not(
 
 
 def test_progress_says_how_long_it_takes(tmp_path, tokenizer, caplog, monkeypatch):
-    monkeypatch.setattr("albert_tf.progress.SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("albert_tf.jobs.progress.SECONDS_BETWEEN_LINES", 0)
     with caplog.at_level(logging.INFO):
         release.create(options_of(tmp_path), tokenizer, picture=False)
     size = len(TEXT)

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.files import write_tensors
-from albert_tf.checkpoints.tf1 import export_tf1, tf1_tensors
+from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
 from albert_tf.modeling import models
-from albert_tf.serving import server
+from albert_tf.serving import saved_model
 from albert_tf.tokenization import tokenizer
 from tests import tiny_run
 from tests.commands import run_commands
@@ -138,7 +138,7 @@ OWN = dict(TRAIN, task_name="custom", data_dir="{data}/own", train_file="train.c
 USE = dict(output_dir="{data}/used", data_dir="{data}/glue", num_workers=1)
 
 # name → (flags, pattern of the sentence), of what this script or cli/ checks; what may
-# be wrong in a file of data is for tests/finetuning/tasks. Before TensorFlow is loaded:
+# be wrong in a file of data is for tests/finetuning. Before TensorFlow is loaded:
 EARLY = {
     "unknown task": (
         dict(COLA, task_name="cloa"),
@@ -454,7 +454,7 @@ def test_recipe_sets_what_is_not_given(worked, data):
 
 def test_exported_model_gives_the_probabilities_of_the_model(worked, data):
     del worked
-    exported = server._load(str(data / "exported"))
+    exported = saved_model._load(str(data / "exported"))
     assert (data / "exported" / "assets" / "labels.txt").read_text() == "好评\n差评\n"
     model = models.AlbertForSequenceClassification(tiny_run.config(**CONFIG), 2)
     tf.train.Checkpoint(model=model).read(

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import records
-from albert_tf.checkpoints.tf1 import export_tf1
+from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.masking.options import SpecialIds
 from albert_tf.modeling import models
 from albert_tf.training import log as run_log

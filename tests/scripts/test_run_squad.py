@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from albert_tf.serving import server
+from albert_tf.serving import saved_model
 from tests import tiny_run
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, run_python
@@ -99,7 +99,7 @@ def _data(tmp_path_factory):
 # ---- commands --------------------------------------------------------------
 
 # name → (flags, pattern of the sentence); {data} stands for the folder. Of what the
-# script itself checks; what a file or a window may be is for tests/finetuning/tasks.
+# script itself checks; what a file or a window may be is for tests/finetuning.
 WRONG = {
     "nothing to do": (dict(), "nothing to do: give .* --do_predict or --export_dir"),
     "prediction file": (
@@ -361,9 +361,9 @@ def test_exported_models_answer(results, data):
         results.ok(name)
     window = {"input_ids": [2, 6, 3, 7, 8, 9, 3], "input_mask": [1] * 7,
               "segment_ids": [0] * 3 + [1] * 4, "p_mask": [0, 1, 1, 0, 0, 0, 1]}
-    found = server.Server(str(data / "exported-v1")).predict([window])
+    found = saved_model.Server(str(data / "exported-v1")).predict([window])
     for name in ("start_log_probs", "end_log_probs"):
         np.testing.assert_allclose(np.exp(found[name][0]).sum(), 1.0, rtol=1e-4)
-    found = server.Server(str(data / "exported-v2")).predict([window])
+    found = saved_model.Server(str(data / "exported-v2")).predict([window])
     assert {0, 3, 4, 5}.issuperset(found["start_top_index"][0])
     assert found["end_top_log_probs"][0].shape == (3 * 2,)

@@ -13,9 +13,9 @@ import albert_tf
 from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.config import AlbertConfig
-from albert_tf.finetuning.tasks import tagging_scoring
-from albert_tf.finetuning.tasks.tagging_readers import Reading
-from albert_tf.serving import server
+from albert_tf.finetuning.tagging import scoring
+from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.serving import saved_model
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT
 
@@ -144,7 +144,7 @@ def test_a_run_learns_scores_and_writes_what_conlleval_reads(whole, data):
     sentences = [[row.split(" ") for row in text.splitlines()] for text in (
         folder / "eval_predictions" / "predictions.conll").read_text().strip()
         .split("\n\n")]
-    counts = tagging_scoring.score(
+    counts = scoring.score(
         [[row[1] for row in rows] for rows in sentences],
         [[row[2] for row in rows] for rows in sentences], "iob2")
     found = json.loads((folder / "eval_results.json").read_text())
@@ -216,7 +216,7 @@ def test_what_a_model_and_its_export_give(whole, data):
     assert logits.shape == (1, len(ids), 5)
     import tensorflow as tf
 
-    signatures = server._load(str(data / "export")).signatures
+    signatures = saved_model._load(str(data / "export")).signatures
     served = signatures["ids" if HAS_TENSORFLOW_TEXT else "serving_default"](
         input_ids=tf.constant([ids]), input_mask=tf.ones([1, len(ids)], tf.int32),
         segment_ids=tf.zeros([1, len(ids)], tf.int32))

@@ -14,7 +14,7 @@ import albert_tf
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.models import AlbertForSequenceClassification
-from albert_tf.serving import early_exit, export, server
+from albert_tf.serving import early_exit, export, saved_model
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT
 from tests.serving import tiny_models
@@ -151,7 +151,7 @@ def _exported(folder, tmp_path_factory):
             f"--model={folder}", f"--export_dir={at}", "--max_seq_length=64",
             f"--export_text={HAS_TENSORFLOW_TEXT}"]}) as results:
         results.ok("export")
-    return server.Server(str(at))
+    return saved_model.Server(str(at))
 
 
 @pytest.mark.long
@@ -197,9 +197,9 @@ def test_the_graph_refuses_what_is_no_probability(exported):
 def test_export_without_exits_has_the_signatures_it_had(tmp_path):
     model = AlbertForSequenceClassification(tiny_models.TINY, 2)
     export.export_classifier(model, str(tmp_path / "plain"), ["a", "b"])
-    assert list(server._load(str(tmp_path / "plain")).signatures) == ["serving_default"]
+    assert list(saved_model._load(str(tmp_path / "plain")).signatures) == ["serving_default"]
     with pytest.raises(InputError, match="plain: has no exits; export a model that was"):
-        server.Server(str(tmp_path / "plain")).predict(
+        saved_model.Server(str(tmp_path / "plain")).predict(
             [{"input_ids": [2]}], exit_threshold=0.9)
 
 

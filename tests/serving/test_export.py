@@ -11,7 +11,8 @@ import albert_tf
 from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
 from albert_tf.modeling.models import AlbertForSequenceClassification
-from albert_tf.serving import server
+from albert_tf.tokenization import in_graph
+from albert_tf.serving import saved_model
 from albert_tf.serving.export import export_classifier
 from tests import tiny_run
 from tests.commands import run_commands
@@ -100,7 +101,7 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
 def test_without_tensorflow_text_one_sentence_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     with pytest.raises(InputError, match="tensorflow_text is not installed.*pip install"):
-        server.tensorflow_text()
+        in_graph.tensorflow_text()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     given = type("Flags", (dict,), {"export_text": True})(export_text=True)
     monkeypatch.setattr(finetuning_flags, "FLAGS", given)
@@ -131,7 +132,7 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
             results.ok(name)
             kind = "pretrained" if name == "order" else name
             [wanted] = albert_tf.load(folders[kind]).predict(given[name])
-            found = server._load(str(tmp_path / folder)).signatures["serving_default"](**{
+            found = saved_model._load(str(tmp_path / folder)).signatures["serving_default"](**{
                 key: tf.constant([value]) for key, value in given[name][0].items()})
             assert found["label"].numpy()[0].decode() == wanted["label"]
             np.testing.assert_allclose(

@@ -11,8 +11,8 @@ import pytest
 
 import albert_tf
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks.classification import Example
-from albert_tf.finetuning.tasks.custom import build_task
+from albert_tf.finetuning.classification.task import Example
+from albert_tf.finetuning.classification.custom import build_task
 from tests.commands import run_commands
 from tests.serving import tiny_models
 from tests.tokenization.test_tokenizer import WP_VOCAB

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.finetuning.tasks import race, squad_dataset
-from albert_tf.finetuning.tasks.tagging_readers import Reading
+from albert_tf.finetuning.race import task as race
+from albert_tf.finetuning.squad import dataset as squad_dataset
+from albert_tf.finetuning.tagging.readers import Reading
 from tests.commands import run_commands
 from tests.helpers import SHARED, run_python
 from tests.serving import tiny_models

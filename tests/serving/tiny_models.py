@@ -4,7 +4,7 @@ import functools
 import json
 import shutil
 
-from albert_tf.checkpoints.tf1 import export_tf1, write_config
+from albert_tf.checkpoints.restore import export_tf1, write_config
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
@@ -33,7 +33,7 @@ _LABELS = {"classes": ["bad", "good", "好"], "exits": ["bad", "good", "好"],
 
 def write(folder, kind: str, spm=SPM, config=TINY, **flags) -> str:
     """Writes a model of random weights as a run leaves it; `flags` are in task.json."""
-    from albert_tf.checkpoints.tf1 import load_tf1_tensors
+    from albert_tf.checkpoints.restore import load_tf1_tensors
 
     model = KINDS[kind](config)
     load_tf1_tensors(model, tiny_run.weights_of(model))

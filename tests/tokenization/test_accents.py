@@ -8,9 +8,9 @@ import pickle
 import pytest
 
 from albert_tf.checkpoints import tokenizer_files, vocabulary
-from albert_tf.checkpoints.neutral import Vocabulary
+from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tasks.squad_alignment import align_paragraph
+from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.tokenization import extend_vocabulary, train_sentencepiece
 from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents
 from albert_tf.tokenization.tokenizer import FullTokenizer

@@ -8,12 +8,12 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import files
-from albert_tf.checkpoints import neutral
+from albert_tf.checkpoints import checkpoint as neutral
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.neutral import Checkpoint
+from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
-from albert_tf.training import objectives
+from albert_tf.training import losses as objectives
 from albert_tf.training.distillation import Teaching
 from tests import tiny_run
 

@@ -15,14 +15,14 @@ import tf_keras
 
 from albert_tf import files
 from albert_tf.checkpoints.files import earlier_hint, read_tensors, write_whole
-from albert_tf.checkpoints.tf1 import export_tf1
+from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
 from albert_tf.training.clock import Clock
-from albert_tf.training.distribution import Pipeline
+from albert_tf.training.devices import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.phases import PLACES, Phases, Stage
 from tests import tiny_run

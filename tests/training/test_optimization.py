@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.models import AlbertForPreTraining
-from albert_tf.training import objectives, optimization
+from albert_tf.training import losses, optimization
 from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.schedules import WarmupPolynomialDecay
 from tests.golden.model import ALL_CASES, shared_case
@@ -418,7 +418,7 @@ def pretraining():
     @tf.function(reduce_retracing=True)
     def loss_and_gradients(batch):
         with tf.GradientTape() as tape:
-            loss = objectives.pretraining_losses(model(batch), batch)["total_loss"]
+            loss = losses.pretraining_losses(model(batch), batch)["total_loss"]
         return loss, tape.gradient(loss, model.trainable_variables)
 
     def on_batch(k):
@@ -518,7 +518,7 @@ def test_clipped_gradients_are_the_releases(name):
     load_tf1_tensors(model, case.weights)
     with tf.GradientTape() as tape:
         outputs = model(case.batch)
-        loss = objectives.pretraining_losses(outputs, case.batch)["total_loss"]
+        loss = losses.pretraining_losses(outputs, case.batch)["total_loss"]
     gradients = tape.gradient(loss, model.trainable_variables)
     _, dense_norm = optimization.clip_by_global_norm(gradients)
     clipped, norm = optimization.clip_by_global_norm(gradients, count_duplicates=True)

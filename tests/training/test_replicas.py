@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.modeling import models
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import input_pipeline, loop, objectives
+from albert_tf.training import input_pipeline, loop, losses
 from albert_tf.training.options import RunOptions, StepOptions
 from albert_tf.training.phases import Phases, Stage
 from tests import tiny_run
@@ -58,7 +58,7 @@ def finetune(make, table, objective, output_dir, num_steps, **options):
         **DROPOUT, vocab_size=100, max_position_embeddings=SHAPES[-1])
     batches = FeatureBatches(
         Padded(table, SHAPES), train_batch_size=BATCH, num_steps=num_steps, seed=1)
-    train(objectives.Task(make(config), objective, "loss"), config, batches,
+    train(losses.Task(make(config), objective, "loss"), config, batches,
           output_dir, num_steps, **options)
 
 
@@ -66,13 +66,13 @@ TASKS = {
     "pretraining": pretrain,
     "regression": lambda path, *rest, **options: finetune(
         lambda config: models.AlbertForSequenceClassification(config, 1),
-        make_table("regression"), objectives.REGRESSION, *rest, **options),
+        make_table("regression"), losses.REGRESSION, *rest, **options),
     "choices": lambda path, *rest, **options: finetune(
-        models.AlbertForMultipleChoice, make_table("choices"), objectives.CHOICE,
+        models.AlbertForMultipleChoice, make_table("choices"), losses.CHOICE,
         *rest, **options),
     "spans": lambda path, *rest, **options: finetune(
         models.AlbertForConditionalSpans, make_table("spans"),
-        objectives.CONDITIONAL_SPANS, *rest, **options)}
+        losses.CONDITIONAL_SPANS, *rest, **options)}
 
 
 @pytest.fixture(name="path")

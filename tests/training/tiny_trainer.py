@@ -6,11 +6,11 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors, tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fast_parts
-from albert_tf.training import objectives
+from albert_tf.training import losses
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import Trainer
@@ -21,16 +21,16 @@ TASKS = {
     "pretraining": (models.AlbertForPreTraining, None),
     "classification": (functools.partial(
         models.AlbertForSequenceClassification, num_labels=3, dropout_prob=0.0),
-        objectives.CLASSIFICATION),
+        losses.CLASSIFICATION),
     "regression": (functools.partial(
         models.AlbertForSequenceClassification, num_labels=1, dropout_prob=0.0),
-        objectives.REGRESSION),
+        losses.REGRESSION),
     "choice": (functools.partial(models.AlbertForMultipleChoice, dropout_prob=0.0),
-               objectives.CHOICE),
-    "spans": (models.AlbertForSpans, objectives.SPANS),
+               losses.CHOICE),
+    "spans": (models.AlbertForSpans, losses.SPANS),
     "conditional_spans": (functools.partial(
         models.AlbertForConditionalSpans, dropout_prob=0.0),
-        objectives.CONDITIONAL_SPANS)}
+        losses.CONDITIONAL_SPANS)}
 
 
 def uneven_batches(count=2, size=4):
@@ -114,7 +114,7 @@ class Training:
                 scaling.scale.assign(1024.0)
             self.trainer = Trainer(
                 tiny_run.task_with_loss(self.model) if objective is None
-                else objectives.Task(self.model, objective, "loss"), self.optimizer,
+                else losses.Task(self.model, objective, "loss"), self.optimizer,
                 [self._distributed(self.batches)], StepOptions(
                     dtype=dtype, recompute=recompute, **options),
                 passes_of_step=lambda step: passes[step % len(passes)],

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.checkpoints.tf1 import load_tf1_tensors
+from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
@@ -16,7 +16,7 @@ from albert_tf.modeling.models import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForPreTraining,
     AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.training import loop
-from albert_tf.training.distribution import Batches
+from albert_tf.training.devices import Batches
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 

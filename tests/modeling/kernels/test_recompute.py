@@ -6,7 +6,7 @@ import tensorflow as tf
 from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, recompute as recomputing
-from albert_tf.training import objectives
+from albert_tf.training import losses
 from tests import tiny_run
 
 WIDTH, LENGTH, HEADS = 128, 64, 8
@@ -34,7 +34,7 @@ def gradients_of(layers: int, recompute: bool):
         with tf.GradientTape() as tape:
             outputs = model(batch, training=True, seed=seed,
                             computation=Computation(recompute=recompute))
-            loss = objectives.pretraining_losses(outputs, batch)["total_loss"]
+            loss = losses.pretraining_losses(outputs, batch)["total_loss"]
         return tape.gradient(loss, model.trainable_variables,
                              unconnected_gradients="zero")
 

@@ -1,0 +1,1 @@
+"""Vectors of many texts, and how far layers move their input."""

@@ -1,0 +1,65 @@
+"""Vectors on a cluster: the parts of job, by Apache Beam's RunInference.
+
+    files ─► units of texts ─► RunInference ─► parts in the folder for unfinished work
+
+A batch of RunInference is a unit, so that texts share batches as on one machine. The
+parts are joined where the pipeline was started.
+"""
+
+import dataclasses
+import logging
+from typing import Any, Callable, Iterator, Sequence
+
+from albert_tf.jobs import beam as beam_runner
+from albert_tf.jobs.work_folder import WorkFolder
+
+
+def prepared(runner: str, runner_options: Sequence[str], tasks: Sequence[tuple]
+             ) -> Callable[[Any], None]:
+    """What does a job's tasks on a runner, whose name and options are checked."""
+    beam = beam_runner.package()
+    pipeline = beam_runner.pipeline(beam, runner, runner_options, len(tasks))
+
+    def run(job) -> None:
+        build(beam, pipeline, tasks, dataclasses.replace(
+            job, model=beam_runner.absolute(job.model),
+            folder=WorkFolder(beam_runner.absolute(job.folder.path))))
+        with beam_runner.package_importable():
+            beam_runner.finish(beam, pipeline)
+
+    return run
+
+
+def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
+    """Joins the steps to a pipeline; `beam` is the package apache_beam."""
+    from apache_beam.ml.inference import base
+
+    class Handler(base.ModelHandler):
+        """A model in a worker: units to parts."""
+
+        def load_model(self):
+            from albert_tf.features import model as features
+
+            return features.load(job.model, job.options, job.vocabulary)
+
+        def run_inference(self, batch, model, inference_args=None
+                          ) -> Iterator[base.PredictionResult]:
+            for unit in batch:
+                yield base.PredictionResult(
+                    unit.name, job.files.part(model.rows(unit.inputs)))
+
+        def should_skip_batching(self):
+            # BatchElements' last batch is lost by Beam's Dask runner.
+            return True
+
+    logging.getLogger("apache_beam.ml").setLevel(logging.WARNING)
+    absolute = [(number, tuple(map(beam_runner.absolute, paths)))
+                for number, paths in tasks]
+    (pipeline  # pylint: disable=expression-not-assigned
+     | "Files" >> beam.Create(absolute)
+     | "SpreadFiles" >> beam.Reshuffle()
+     | "Read" >> beam.FlatMap(job.unfinished)
+     | "SpreadUnits" >> beam.Reshuffle()
+     | "Batch" >> beam.Map(lambda unit: [unit])
+     | "Embed" >> base.RunInference(Handler())
+     | "Keep" >> beam.Map(lambda found: job.keep(found.example, found.inference)))

@@ -1,0 +1,294 @@
+"""Vectors of many texts in one file, in bounded memory, on one machine or a cluster.
+
+    files ─► tasks ─► units of 1,024 texts ─► rows ─► parts ─► the output
+
+A unit is computed by itself, so that its vectors depend neither on those before it nor
+on a run that was stopped; its part lies in a folder for unfinished work until all are
+there. TensorFlow is loaded when all inputs are checked.
+"""
+
+import dataclasses
+import os
+import sys
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Sequence
+
+from absl import logging
+
+from albert_tf import files
+from albert_tf.checkpoints import formats
+from albert_tf.checkpoints.checkpoint import Checkpoint, Vocabulary
+from albert_tf.errors import InputError
+from albert_tf.jobs.progress import Progress
+from albert_tf.features import files as feature_files
+from albert_tf.text import inputs as text_inputs
+from albert_tf.features.files import Row
+from albert_tf.features.options import Options, PIECES
+from albert_tf.text.inputs import Input
+from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
+from albert_tf.jobs.work_folder import WorkFolder, state_of
+
+NAMES = ("text", "text_pair")
+# Part of what an unfinished run is compared by: goes up when vectors change.
+_VERSION = 1
+# Bytes of the numbers of a unit; of texts by the way to it.
+_UNIT_BYTES = 64 << 20
+# Bytes of small files that are read together.
+_TASK_BYTES = 8 << 20
+_JOINED = "joined"
+
+
+class Unit(NamedTuple):
+    """Texts that are computed by themselves."""
+
+    name: str
+    inputs: list[Input]
+
+
+Task = tuple[int, tuple[str, ...]]  # number, files that are read one after the other
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What workers must know; can be pickled.
+
+    Attributes:
+      options: filled in.
+      format: one of feature_files.FORMATS.
+      text_bytes: of the numbers of a text, of each of its pieces if they are wanted.
+      vocabulary: for a model whose folder has none.
+    """
+
+    model: str
+    options: Options
+    folder: WorkFolder
+    format: str
+    text_bytes: int
+    vocabulary: Optional[Vocabulary] = None
+    unit_texts: int = 1024
+
+    @property
+    def files(self) -> feature_files.JsonLines:
+        return feature_files.FORMATS[self.format]
+
+    def units(self, task: Task, ids: Optional[feature_files.Ids] = None
+              ) -> Iterator[Unit]:
+        """A task's texts, checked."""
+        number, paths = task
+        ids = ids or feature_files.Ids()
+        held, size, count = [], 0, 0
+        for path in paths:
+            for each in text_inputs.read(path):
+                try:
+                    given = text_inputs.named(each.given, NAMES, NAMES[1:])
+                except InputError as error:
+                    raise InputError(f"{each.where}: {error}") from error
+                if self.files.needs_columns:
+                    ids.check(each.kept.get("id"), each.where)
+                own = self.text_bytes * (1 if PIECES not in self.options.pooling else min(
+                    self.options.max_seq_length,
+                    sum(map(len, filter(None, given.values()))) + NUM_SPECIAL_PAIR))
+                if held and (len(held) == self.unit_texts or size + own > _UNIT_BYTES):
+                    yield Unit(_name(number, count), held)
+                    held, size, count = [], 0, count + 1
+                held.append(each._replace(given=given))
+                size += own
+        if held:
+            yield Unit(_name(number, count), held)
+
+    def unfinished(self, task: Task) -> Iterator[Unit]:
+        return (unit for unit in self.units(task) if not self.is_finished(unit.name))
+
+    def is_finished(self, name: str) -> bool:
+        return self.folder.finished(name) is not None
+
+    def keep(self, name: str, part: bytes) -> None:
+        """Writes a unit's part."""
+        with self.folder.write(self.part_of(name)) as stream:
+            stream.write(part)
+        self.folder.finish(name, {}, {self.part_of(name): stream.sum})
+
+    def part_of(self, name: str) -> str:
+        return f"{name}{self.format}"
+
+
+def _name(task: int, unit: int) -> str:
+    return f"unit-{task:06d}-{unit:06d}"
+
+
+def tasks_of(paths: Sequence[str]) -> list[Task]:
+    """Files, of which small ones that follow each other go together."""
+    found: list[list[str]] = []
+    held = 0
+    for path in paths:
+        size = _TASK_BYTES if path == text_inputs.STANDARD_INPUT or (
+            files.is_remote(path)) else files.size(path)
+        if not found or held + size > _TASK_BYTES:
+            found.append([])
+            held = 0
+        found[-1].append(path)
+        held += size
+    return [(number, tuple(group)) for number, group in enumerate(found)]
+
+
+def stream(model: str, paths: Sequence[str], options: Options, held: int = 1024,
+           vocabulary: Optional[Vocabulary] = None) -> Iterator[Row]:
+    """The rows of texts as they come, `held` of which wait for each other at most."""
+    job = _job(model, options, WorkFolder(""), ".jsonl",
+               formats.read(model, vocabulary=vocabulary))
+    job = dataclasses.replace(job, unit_texts=held, vocabulary=vocabulary)
+    extractor = None
+    for unit in job.units((0, tuple(paths))):
+        extractor = extractor or _extractor(job)
+        yield from extractor.rows(unit.inputs)
+
+
+def _job(model: str, options: Options, folder: WorkFolder, format: str,
+         checkpoint: Checkpoint) -> Job:
+    if checkpoint.vocabulary is None:
+        raise InputError(f"--model={model}: its folder holds no vocabulary; give "
+                         "--spm_model_file or --vocab_file.")
+    options = options.of(checkpoint)
+    vectors = 1 if PIECES in options.pooling else len(options.pooling)
+    return Job(model, options, folder, format, unit_texts=Job.unit_texts,
+               text_bytes=4 * checkpoint.config.hidden_size * len(options.layers)
+               * vectors)
+
+
+def _extractor(job: Job):
+    from albert_tf.features import model as features  # With TensorFlow.
+
+    return features.load(job.model, job.options, job.vocabulary)
+
+
+def extract(model: str, input_files: Sequence[str], output_file: str,
+            options: Options = Options(), *, work_dir: Optional[str] = None,
+            runner: str = "", runner_options: Sequence[str] = (),
+            vocabulary: Optional[Vocabulary] = None,
+            unit_texts: int = Job.unit_texts) -> None:
+    """Writes the vectors of the texts in files, or goes on with a run that was stopped.
+
+        extract("runs/base", ["texts.txt"], "texts.parquet", Options(("mean",)))
+
+    Args:
+      model: whatever `load` takes.
+      input_files: as text_inputs.read takes them; STANDARD_INPUT alone is never resumed.
+      output_file: a new file; the end of its name, one of feature_files.FORMATS, says
+        what it holds.
+      work_dir: folder for unfinished work, by default the output's name and
+        ".unfinished"; with a `runner` all workers must reach it.
+      runner, runner_options: of Apache Beam (beam_runner.pipeline); by default this
+        process does the work.
+      vocabulary: for a model whose folder has none.
+      unit_texts: in a unit at most.
+    """
+    typed = text_inputs.STANDARD_INPUT in input_files
+    if typed and (runner or len(input_files) > 1):
+        raise InputError("--input_file=- is the standard input, which goes neither with "
+                         "other files nor with --runner; give files.")
+    kind = feature_files.format_of(output_file)
+    sources = [] if typed else list(input_files)
+    files.prepare_outputs({"--output_file": [output_file]}, {"--input_file": sources})
+    folder = WorkFolder.beside(output_file, work_dir, (*sources, model))
+    if files.exists(output_file):
+        if (folder.known(_JOINED) or {}).get("mark") == _mark(output_file):
+            logging.info("%s is whole.", output_file)
+            return files.remove_folder(folder.path)
+        raise InputError(f"--output_file={output_file} is there already; give a new "
+                         "name, or remove it.")
+    if not files.is_remote(output_file):
+        files.make_directory(os.path.dirname(output_file) or ".", "--output_file")
+    checkpoint = formats.read(model, vocabulary=vocabulary)
+    job = _job(model, options, folder, kind.end, checkpoint)
+    job = dataclasses.replace(job, unit_texts=unit_texts, vocabulary=vocabulary)
+    tasks = tasks_of(input_files)
+    if runner:
+        from albert_tf.features import beam
+
+        run = beam.prepared(runner, runner_options, tasks)
+    names, texts = ([], None) if typed else _scan(job, tasks)
+    state = [os.urandom(8).hex()] if typed else state_of(
+        [*sources, *_files_of(checkpoint)])
+    with folder.used(_settings(job), state, keeps=lambda error: not typed):
+        if runner:
+            run(job)
+        else:
+            names = _compute(job, tasks, texts)
+        _join(job, names, output_file)
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    return {**dataclasses.asdict(job.options), "model": job.model, "format": job.format,
+            "unit_texts": job.unit_texts, "version": _VERSION}
+
+
+def _files_of(checkpoint: Checkpoint) -> list[str]:
+    """The model's weights and vocabulary."""
+    folder, name = os.path.split(checkpoint.source)
+    return [*(os.path.join(folder, other) for other in files.names_in(folder or ".")
+              if other.startswith(name)), checkpoint.vocabulary.path]
+
+
+def _scan(job: Job, tasks: Iterable[Task]) -> tuple[list[str], int]:
+    """Checks all inputs; the names of the units, and how many texts there are."""
+    progress, ids = Progress("checking", "texts", None), feature_files.Ids()
+    names, texts = [], 0
+    for task in tasks:
+        for unit in job.units(task, ids):
+            names.append(unit.name)
+            texts += len(unit.inputs)
+            progress.update(texts)
+    if not names:
+        raise InputError("--input_file: there is no text in it.")
+    return names, texts
+
+
+def _compute(job: Job, tasks: Iterable[Task], texts: Optional[int]) -> list[str]:
+    """Makes the parts that are not there; the names of all units."""
+    progress, done, names, extractor = None, 0, [], None
+    for task in tasks:
+        for unit in job.units(task):
+            names.append(unit.name)
+            if not job.is_finished(unit.name):
+                # Loading the model is no part of the rate.
+                extractor = extractor or _extractor(job)
+                progress = progress or Progress("embedding", "texts", texts, done)
+                job.keep(unit.name, job.files.part(extractor.rows(unit.inputs)))
+            done += len(unit.inputs)
+            if progress:
+                progress.update(done)
+    if not names:
+        raise InputError("--input_file: there is no text in it.")
+    if progress:
+        progress.report(done)
+    return names
+
+
+def _join(job: Job, names: Sequence[str], output_file: str) -> None:
+    """Makes the output of all parts."""
+    paths = [job.folder.file(job.part_of(name)) for name in names]
+    missing = [path for path in paths if not os.path.exists(path)]
+    if missing:
+        raise RuntimeError(f"{len(missing)} parts are not there, such as {missing[0]}.")
+    with files.staged(output_file) as (temporary,):
+        with files.open_binary(temporary, "wb") as opened:
+            job.files.join(paths, opened)
+        # Whoever starts again knows the output by it, as a kill may come right behind.
+        job.folder.finish(_JOINED, {"mark": _mark(temporary)}, {})
+    logging.info("Wrote %s.", output_file)
+
+
+def _mark(path: str) -> list[int]:
+    """What a file keeps when it is renamed."""
+    if files.is_remote(path):
+        return [files.size(path)]
+    found = os.stat(path)
+    return [found.st_size, found.st_ino, found.st_mtime_ns]
+
+
+def show(rows: Iterable[Row]) -> None:
+    """Writes rows to the standard output, as JSON lines."""
+    try:
+        for row in rows:
+            print(feature_files.line(row), flush=True)
+    except BrokenPipeError:  # As of `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,145 @@
+"""How far each layer moves its input: the L2 distance and the angle between input and
+output, over the pieces of texts (paper, section 3.1). Shared parameters make the way
+through the layers smoother.
+
+Shapes: B texts, S pieces of the longest, H hidden, L layers.
+"""
+
+import dataclasses
+import itertools
+from typing import Any, Callable, Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import pictures
+from albert_tf.errors import InputError
+from albert_tf.serving import predict
+from albert_tf.text import inputs as text_inputs
+
+MEASURES = ("l2_distance", "cosine_similarity", "degrees")
+
+
+@dataclasses.dataclass(frozen=True)
+class Distances:
+    """Of a model's layers, over all pieces, [CLS] and [SEP] among them.
+
+    Attributes:
+      means, deviations: of each of MEASURES, over pieces, float64 [3, L].
+    """
+
+    texts: int
+    positions: int
+    means: np.ndarray
+    deviations: np.ndarray
+
+    def unevenness(self) -> float:
+        """How much the distances differ from layer to layer: their standard deviation
+        over the layers, as a share of their mean."""
+        distances = self.means[0]
+        return float(distances.std() / distances.mean()) if distances.any() else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON; lists have a number for each layer."""
+        return {"texts": self.texts, "positions": self.positions, **{
+            name: {"mean": mean.tolist(), "standard_deviation": deviation.tolist()}
+            for name, mean, deviation in zip(MEASURES, self.means, self.deviations)},
+            "l2_unevenness": self.unevenness()}
+
+
+class _Layers(predict.Head):
+    """A text's sums over its pieces, of each measure and its square."""
+
+    def __init__(self, loaded: predict.Model, max_length: int):
+        super().__init__(loaded)
+        self.max_length = max_length
+
+    def outputs(self, features):
+        found = self.encoded(features)
+        # A layer may be several blocks one after the other.
+        states = [self.bert.encoder.enter(found["embedding_output"]),
+                  *found["encoder_outputs"][self.config.inner_group_num - 1::
+                                            self.config.inner_group_num]]
+        values = tf.stack([_moved(before, after) for before, after
+                           in itertools.pairwise(states)], axis=2)  # [B, 3, L, S]
+        mask = tf.cast(features["input_mask"], tf.bool)[:, tf.newaxis, tf.newaxis]
+        values = tf.cast(tf.where(mask, values, 0.0), tf.float64)
+        return {"sums": tf.reduce_sum(values, -1),
+                "squares": tf.reduce_sum(values * values, -1),
+                "positions": tf.reduce_sum(features["input_mask"], -1)}
+
+    def answer(self, outputs):
+        return outputs
+
+
+def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+    """float [B, S, H] twice → each of MEASURES, [B, 3, S]."""
+    one, other = (tf.math.divide_no_nan(state, tf.norm(state, axis=-1, keepdims=True))
+                  for state in (before, after))
+    # The cosine of a small angle would lose half of its digits.
+    angle = 2 * tf.atan2(tf.norm(one - other, axis=-1), tf.norm(one + other, axis=-1))
+    return tf.stack([tf.norm(after - before, axis=-1), tf.cos(angle),
+                     angle * (180 / np.pi)], axis=1)
+
+
+def measure(loaded: predict.Model, inputs: Iterable[Any], max_seq_length: int,
+            batch_size: int = 32, held: int = 1024,
+            on_texts: Callable[[int], None] = lambda count: None) -> Distances:
+    """The distances of a model's layers on texts, as `predict` takes them; `held` of
+    them are in memory at a time.
+
+        distances = measure(albert_tf.load("runs/base"), ["ALBERT shares."], 512)
+        distances.means[0]   # L2 distance of each layer
+    """
+    head = _Layers(loaded, max_seq_length)
+    texts = positions = 0
+    sums = squares = np.zeros([len(MEASURES), loaded.config.num_hidden_layers])
+    rest = iter(inputs)
+    while part := list(itertools.islice(rest, held)):
+        for found in predict.answers([
+                head.request(text_inputs.named(each, head.names, head.optional), 1)
+                for each in part], batch_size):
+            sums, squares = sums + found["sums"], squares + found["squares"]
+            positions += int(found["positions"])
+        texts += len(part)
+        on_texts(len(part))
+    if not texts:
+        raise InputError("there is no text to measure the layers on.")
+    means = sums / positions
+    return Distances(texts, positions, means,
+                     np.sqrt(np.maximum(squares / positions - means ** 2, 0)))
+
+
+def table(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line for each layer; title of a model → Distances.as_dict."""
+    width = max(26, *(len(title) + 2 for title in found))
+    columns = [[f"{title:>{width}}", f"{'L2    cosine   degrees':>{width}}", *(
+        f"{'{:.3f}  {:8.4f}  {:8.2f}'.format(*row):>{width}}"
+        for row in zip(*(each[name]["mean"] for name in MEASURES)))]
+        for title, each in found.items()]
+    lines = [f"{label:>5}{''.join(cells)}" for label, cells in zip(
+        itertools.chain(["layer", ""], itertools.count(1)),
+        itertools.zip_longest(*columns, fillvalue=" " * width))]
+    unevenness = ", ".join(
+        f"{title} {each['l2_unevenness']:.3f}" for title, each in found.items())
+    return "\n".join([*lines, "Standard deviation of L2 over the layers, as a share of "
+                      f"the mean: {unevenness}"])
+
+
+def draw(found: Mapping[str, Mapping[str, Any]], path: str) -> None:
+    """A panel for the distance, one for the angle; bands are a standard deviation over
+    the pieces."""
+    made = pictures.figure(10, 4)
+    for name, label, axes in zip(("l2_distance", "degrees"), (
+            "L2 distance", "angle in degrees"), made.subplots(1, 2)):
+        for title, each in found.items():
+            mean, spread = map(np.array, each[name].values())
+            layers = np.arange(1, len(mean) + 1)
+            axes.plot(layers, mean, marker=".", label=title)
+            axes.fill_between(layers, mean - spread, mean + spread, alpha=0.15)
+        axes.set(title=f"{label} of input and output", xlabel="layer", ylabel=label)
+        axes.set_ylim(bottom=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(fontsize=8)
+        axes.grid(alpha=0.3)
+    pictures.save(made, path)

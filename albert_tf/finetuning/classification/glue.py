@@ -1,0 +1,212 @@
+"""The GLUE tasks: their files, columns and scores.
+
+    TASKS["sst-2"].read("glue", "dev").examples
+
+Files are read as the release reads them (classifier_utils), by the names of their
+columns. Where it passes something over or would crash there is a sentence instead: a
+missing file or column, a label outside the set, QQP's broken lines.
+
+A new task of this kind is an entry in TASKS, and one in common.RECIPES if there are
+settings for it.
+"""
+
+import functools
+import os
+import re
+from typing import NamedTuple
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.classification.task import (
+    ClassificationTask, Example, parse_label)
+from albert_tf.finetuning.common import ExampleSet
+
+
+class _Columns(NamedTuple):
+    """Columns of a file by name, or by number without a `header`. `label` is None where
+    the file has none; without `guid` an example is named by split and line, as in
+    "dev-7"."""
+
+    text_a: str
+    text_b: str | None = None
+    label: str | None = None
+    guid: str | None = "index"
+    header: bool = True
+
+
+class _File(NamedTuple):
+    """A split's file by its name in the task's folder. With `drop_short`, lines with
+    too few columns are left out, with a note."""
+
+    name: str
+    columns: _Columns
+    drop_short: bool = False
+
+
+def _find(data_dir: str, folders: tuple[str, ...], name: str) -> str | None:
+    """The path of <data_dir>/<folder>/<name> or <data_dir>/<name>, if there is one; in
+    local folders "sst2" and "SST_2" are as good as "SST-2"."""
+    def plain(folder: str) -> str:
+        return re.sub(r"[\W_]", "", folder).lower()
+
+    candidates = list(folders)
+    if not files.is_remote(data_dir) and os.path.isdir(data_dir):
+        wanted = {plain(folder) for folder in folders}
+        candidates += [folder for folder in sorted(os.listdir(data_dir))
+                       if plain(folder) in wanted]
+    for folder in [*candidates, ""]:
+        path = os.path.join(data_dir, folder, name)
+        if files.exists(path):
+            return path
+    return None
+
+
+def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
+          alternatives: tuple[_File, ...], labels: tuple[str, ...]) -> ExampleSet:
+    """Reads the first of the alternatives that is there."""
+    for file in alternatives:
+        path = _find(data_dir, folders, file.name)
+        if path:
+            return _read_file(path, file, split, labels)
+    looked = " nor ".join(
+        f"{os.path.join(data_dir, folders[0], file.name)} nor "
+        f"{os.path.join(data_dir, file.name)}" for file in alternatives)
+    raise InputError(
+        f"--task_name={task}: there is neither {looked}; give the folder of the "
+        "GLUE download as --data_dir.")
+
+
+def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
+               ) -> ExampleSet:
+    examples: list[Example] = []
+    blank, short, long = [], [], []  # Numbers of lines.
+    width = 0  # Columns of the header.
+    places = None if file.columns.header else _places(path, file.columns, None)
+    for row in tables.read_rows(path, "tsv"):
+        if not row.cells:
+            blank.append(row.number)
+        elif places is None:
+            places, width = _places(path, file.columns, row.cells), len(row.cells)
+        elif len(row.cells) <= max(places.values()):
+            if not file.drop_short:
+                raise InputError(f"{row.where}: has {len(row.cells)} columns, but "
+                                 f"{max(places.values()) + 1} are needed.")
+            short.append(row.number)
+        else:
+            if width and len(row.cells) > width:
+                long.append(row.number)
+            examples.append(_example(row, places, split, labels))
+    return ExampleSet(examples, (path,), (
+        *tables.line_note(path, blank, "blank and left out"),
+        *tables.line_note(path, short, "left out, as they have too few columns"),
+        *tables.line_note(path, long,
+                          "longer than the header; what is beyond it is not read")))
+
+
+def _places(path: str, columns: _Columns, header: list[str] | None
+            ) -> dict[str, int]:
+    wanted = {field: getattr(columns, field)
+              for field in ("text_a", "text_b", "label", "guid")}
+    return {field: int(name) if header is None
+            else tables.column_index(path, name, header)
+            for field, name in wanted.items() if name is not None}
+
+
+def _example(row: tables.Row, places: dict[str, int], split: str,
+             labels: tuple[str, ...]) -> Example:
+    def cell(field: str) -> str | None:
+        return row.cells[places[field]] if field in places else None
+
+    label, guid = cell("label"), cell("guid")
+    return Example(
+        # The release counts lines from 0.
+        guid=f"{split}-{row.number - 1}" if guid is None else guid.strip(),
+        text_a=cell("text_a"), text_b=cell("text_b"),
+        label=None if label is None else parse_label(label, labels, row.where),
+        where=row.where)
+
+
+def _task(name: str, folder: str, labels: tuple[str, ...], submission: str,
+          labelled: _Columns, unlabelled: _Columns, *,
+          metrics: tuple[str, ...] = ("accuracy",), positive: str | None = None,
+          file_names: tuple[str, str] = ("dev.tsv", "test.tsv"),
+          drop_short: bool = False,
+          submission_range: tuple[float, float] | None = None
+          ) -> ClassificationTask:
+    split_files = {
+        "train": _File("train.tsv", labelled, drop_short),
+        "dev": _File(file_names[0], labelled, drop_short),
+        "test": _File(file_names[1], unlabelled),
+    }
+    return ClassificationTask(
+        name=name, labels=labels, metric_names=metrics, main_metric=metrics[0],
+        readers={split: functools.partial(
+            _read, task=name, split=split, folders=(folder,), alternatives=(file,),
+            labels=labels) for split, file in split_files.items()},
+        positive_label=positive, submission_file=submission,
+        submission_range=submission_range, pairs=labelled.text_b is not None)
+
+
+_BINARY = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_NLI = ("contradiction", "entailment", "neutral")
+_SENTENCES = _Columns("sentence1", "sentence2")
+_LABELLED_SENTENCES = _Columns("sentence1", "sentence2", "label")
+_QUESTION = _Columns("question", "sentence")
+_F1 = ("accuracy", "f1", "accuracy_f1_mean")
+
+
+def _mnli(name: str, kind: str, submission: str) -> ClassificationTask:
+    return _task(
+        name, "MNLI", _NLI, submission,
+        _Columns("sentence1", "sentence2", "gold_label"), _SENTENCES,
+        file_names=(f"dev_{kind}.tsv", f"test_{kind}.tsv"))
+
+
+def _ax() -> ClassificationTask:
+    """The diagnostic set: no training set, and one file, most often unlabelled."""
+    full = _File("diagnostic-full.tsv", _Columns(
+        "Premise", "Hypothesis", "Label", guid=None))
+    labelled = _File("diagnostic.tsv", _LABELLED_SENTENCES)
+    reader = functools.partial(
+        _read, task="ax", folders=("diagnostic", "AX"), labels=_NLI)
+    return ClassificationTask(
+        name="ax", labels=_NLI, metric_names=("matthews", "accuracy"),
+        main_metric="matthews",
+        readers={
+            "dev": functools.partial(
+                reader, split="dev", alternatives=(full, labelled)),
+            "test": functools.partial(
+                reader, split="test",
+                alternatives=(_File("diagnostic.tsv", _SENTENCES),)),
+        },
+        submission_file="AX.tsv", trained_as="mnli")
+
+
+TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
+    _task("cola", "CoLA", _BINARY, "CoLA.tsv",
+          _Columns("3", label="1", guid=None, header=False), _Columns("sentence"),
+          metrics=("matthews", "accuracy")),
+    _mnli("mnli", "matched", "MNLI-m.tsv"),
+    _mnli("mismnli", "mismatched", "MNLI-mm.tsv"),
+    _task("mrpc", "MRPC", _BINARY, "MRPC.tsv",
+          _Columns("#1 String", "#2 String", "Quality", guid=None),
+          _Columns("#1 String", "#2 String"), metrics=_F1, positive="1"),
+    _task("rte", "RTE", _ENTAILMENT, "RTE.tsv", _LABELLED_SENTENCES, _SENTENCES),
+    _task("sst-2", "SST-2", _BINARY, "SST-2.tsv",
+          _Columns("sentence", label="label", guid=None), _Columns("sentence")),
+    _task("sts-b", "STS-B", (), "STS-B.tsv",
+          _Columns("sentence1", "sentence2", "score"), _SENTENCES,
+          metrics=("pearson", "spearman", "pearson_spearman_mean", "mse"),
+          submission_range=(0.0, 5.0)),
+    # Some questions hold a line end, which breaks their lines in the download.
+    _task("qqp", "QQP", _BINARY, "QQP.tsv",
+          _Columns("question1", "question2", "is_duplicate", guid="id"),
+          _Columns("question1", "question2", guid="id"), metrics=_F1, positive="1",
+          drop_short=True),
+    _task("qnli", "QNLI", _ENTAILMENT, "QNLI.tsv",
+          _QUESTION._replace(label="label"), _QUESTION),
+    _task("wnli", "WNLI", _BINARY, "WNLI.tsv", _LABELLED_SENTENCES, _SENTENCES),
+    _ax(),
+)}

@@ -1,0 +1,263 @@
+"""Classification and regression of one text or two: what GLUE and own data share."""
+
+import dataclasses
+import math
+from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.common import ExampleSet, Outputs, as_table, check_labelled
+from albert_tf.tokenization.tokenizer import FullTokenizer
+
+SPLITS = ("train", "dev", "test")
+
+
+class Example(NamedTuple):
+    """One text or pair of texts, as they stand in the file.
+
+    Attributes:
+      guid: the example's name; in GLUE's test sets the index the board expects.
+      label: one of the task's labels, a number for regression, None if unknown.
+      where: "file, line 12".
+    """
+
+    guid: str
+    text_a: str
+    text_b: str | None = None
+    label: str | float | None = None
+    where: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationTask:
+    """A task: its files, features, scores and files of predictions.
+
+        task = glue.TASKS["sst-2"]
+        examples = task.read("glue", "dev").examples
+        [features] = task.featurize(
+            examples[0], tokenizer=tokenizer, max_seq_length=128)
+
+    Attributes:
+      name: as --task_name has it.
+      labels: the label of each class id; () for regression.
+      metric_names: keys of `score`'s result, names of finetuning.metrics.
+      main_metric: the one by which the best checkpoint is chosen; higher is better.
+      readers: split (of SPLITS) → function that takes the data folder and returns the
+        split's ExampleSet.
+      positive_label: the label whose F1 is reported.
+      submission_file: name of the file for GLUE's board; "" for none.
+      submission_range: smallest and largest number that the board takes.
+      trained_as: the task whose models predict this one, which has no training set of
+        its own; "" if it has.
+      of_glue: whether files for GLUE's board are written.
+      guid_name: heads the examples' names in files of predictions.
+      pairs: whether an example is two texts.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    metric_names: tuple[str, ...]
+    main_metric: str
+    readers: Mapping[str, Callable[[str], ExampleSet]]
+    positive_label: str | None = None
+    submission_file: str = ""
+    submission_range: tuple[float, float] | None = None
+    trained_as: str = ""
+    pairs: bool = False
+    of_glue: bool = True
+    guid_name: str = "guid"
+
+    @property
+    def is_regression(self) -> bool:
+        return not self.labels
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of units of the head: of labels, or 1 for regression."""
+        return len(self.labels) or 1
+
+    # --- data and features
+
+    def read(self, data_dir: str, split: str) -> ExampleSet:
+        """The examples of one of SPLITS."""
+        if split not in self.readers:
+            advice = (f"; train with --task_name={self.trained_as}"
+                      if self.trained_as and split == "train" else "")
+            raise InputError(
+                f"--task_name={self.name} has no {split} set, only "
+                f"{' and '.join(self.readers) or 'none'}{advice}.")
+        found = self.readers[split](data_dir)
+        if not found.examples:
+            raise InputError(f"{', '.join(found.paths)}: there is no example in the "
+                             f"{split} set of {self.name}.")
+        labels = {example.label for example in found.examples}
+        undefined = [name for name in self.metric_names if name in metrics.CORRELATIONS]
+        if split == "dev" and undefined and len(labels) == 1 and None not in labels:
+            what = (f"{', '.join(found.paths)}: the label of all "
+                    f"{len(found.examples)} examples is {labels.pop()}, so "
+                    f"{' and '.join(undefined)} cannot be computed")
+            if self.is_regression:
+                raise InputError(f"{what}; give a set with different labels, or do "
+                                 "without --do_eval.")
+            return found._replace(notes=(*found.notes, f"{what} and will be 0."))
+        return found
+
+    def featurize(self, example: Example, *, tokenizer: FullTokenizer,
+                  max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
+        """The example as the model's input (the release's convert_single_example).
+
+        One dict, a list because other tasks make several of an example: input_ids,
+        input_mask, segment_ids, not padded, and label_ids, the class id or the number;
+        0 where the label is unknown, and if they are to be `marked`, `labelled`, 1 or
+        0. A pair is cut from its longer text.
+        """
+        features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
+        if self.is_regression:
+            label = float(example.label or 0)
+        else:
+            label = 0 if example.label is None else self.labels.index(example.label)
+        return [{**features, "label_ids": [label],
+                 **({"labelled": [int(example.label is not None)]} if marked else {})}]
+
+    # --- scores
+
+    def label_ids(self, examples: Sequence[Example]) -> np.ndarray:
+        """Labels [N], which none may lack: class ids, int64, or numbers, float32."""
+        check_labelled(examples)
+        if self.is_regression:
+            return np.array([example.label for example in examples], np.float32)
+        ids = {label: i for i, label in enumerate(self.labels)}
+        return np.array([ids[example.label] for example in examples], np.int64)
+
+    def decisions(self, outputs: Outputs) -> np.ndarray:
+        """Class ids [N] of the highest output, or the values [N] of a regression."""
+        rows = self._rows(outputs)
+        return rows[:, 0] if self.is_regression else rows.argmax(axis=-1)
+
+    def _rows(self, outputs: Outputs) -> np.ndarray:
+        """Probabilities [N, labels], or values [N, 1] of a regression; checked."""
+        rows = np.stack(outputs["logits" if self.is_regression else "probabilities"])
+        rows = rows.reshape(len(rows), self.num_outputs)
+        metrics.check_finite(rows, "the model's output for example {}".format)
+        return rows
+
+    def score(self, examples: Sequence[Example], outputs: Outputs) -> dict[str, float]:
+        """The metrics of a whole set, by metric_names and in their order."""
+        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
+
+    def failure(self, examples: Sequence[Example], outputs: Outputs) -> str:
+        """What shows that the model has not learned the task; "" for nothing."""
+        rows, labels = self._rows(outputs), self.label_ids(examples)
+        if not self.is_regression:
+            return metrics.at_chance(rows, labels, self.labels)
+        # A model that always gives the mean is as good as this one.
+        if np.std(rows) < 0.01 * np.std(labels):
+            return f"all {len(rows)} predictions are about {np.mean(rows):.3g}"
+        return ""
+
+    def chance_loss(self, examples: Sequence[Example]) -> float:
+        """The loss of a model that knows but how frequent each label is."""
+        labels = self.label_ids(examples)
+        return (float(np.var(labels)) if self.is_regression
+                else metrics.entropy(labels))
+
+    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
+                   ) -> dict[str, float]:
+        """`score` of class ids [N], or numbers [N]."""
+        positive = (1 if self.positive_label is None
+                    else self.labels.index(self.positive_label))
+        return {name: metrics.compute(name, predictions, labels, positive)
+                for name in self.metric_names}
+
+    def report(self, examples: Sequence[Example], outputs: Outputs) -> str:
+        """The metrics and, for classes, precision, recall and F1 of each, as text."""
+        from sklearn.metrics import classification_report
+
+        predictions, labels = self.decisions(outputs), self.label_ids(examples)
+        scores = self.metrics_of(predictions, labels)
+        width = max(map(len, scores))
+        lines = [f"{self.name}: {len(labels)} examples", ""]
+        lines += [f"{name:{width}}  {value:.4f}" for name, value in scores.items()]
+        if not self.is_regression:
+            lines += ["", classification_report(
+                labels, predictions, labels=range(len(self.labels)),
+                target_names=self.labels, digits=4, zero_division=0.0).rstrip()]
+        return "\n".join(lines) + "\n"
+
+    # --- files of predictions
+
+    def write(self, output_dir: str, examples: Sequence[Example], outputs: Outputs,
+              prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
+        """Writes what the model said about a set, and returns the paths.
+
+          test_results.tsv    per example the probability of each label, or the value
+                              (as the release)
+          submit_results.tsv  index, prediction (as the release); of GLUE's tasks
+          predictions.tsv     for people: guid, the texts, the prediction, its
+                              probability, the true label where it is known; tabs and
+                              line ends within a text are written as blanks
+          CoLA.tsv and so on  for GLUE's board, under the name it expects
+
+        `prediction_file` takes the place of predictions.tsv (tables.write_predictions).
+        `all_probabilities` adds that of each label.
+        """
+        rows = self._rows(outputs)
+        if len(rows) != len(examples):
+            raise ValueError(f"{len(rows)} outputs for {len(examples)} examples")
+        # str of a float32 is the shortest text that reads back as the same number.
+        values = [[str(np.float32(value)) for value in row] for row in rows]
+        names = ([row[0] for row in values] if self.is_regression
+                 else [self.labels[i] for i in rows.argmax(axis=-1)])
+        header, guids = ("index", "prediction"), [example.guid for example in examples]
+        contents = {
+            "test_results.tsv": as_table(values, clean=False),
+        }
+        if self.of_glue:
+            contents["submit_results.tsv"] = as_table(
+                [header, *zip(guids, names)], clean=False)
+        readable = list(self._readable(examples, names, rows, all_probabilities))
+        if self.submission_file:
+            if self.submission_range:
+                names = [f"{value:.3f}" for value in np.clip(
+                    rows[:, 0], *self.submission_range)]
+            contents[self.submission_file] = as_table(
+                [header, *zip(guids, names)], clean=False)
+        return tables.write_predictions(
+            output_dir, contents, readable, prediction_file)
+
+    def _readable(self, examples: Sequence[Example], names: Sequence[str],
+                  rows: np.ndarray, all_probabilities: bool) -> Iterable[list[str]]:
+        pairs = any(example.text_b is not None for example in examples)
+        known = any(example.label is not None for example in examples)
+        classes = not self.is_regression
+        every = classes and all_probabilities
+        yield [self.guid_name, "text_a", *["text_b"] * pairs, "prediction",
+               *["probability"] * classes,
+               *[f"probability of {label}" for label in self.labels] * every,
+               *["label"] * known]
+        for example, name, row in zip(examples, names, rows):
+            label = "" if example.label is None else str(example.label)
+            yield [example.guid, example.text_a, *[example.text_b or ""] * pairs, name,
+                   *[f"{np.max(row):.4f}"] * classes,
+                   *[str(np.float32(value)) for value in row] * every, *[label] * known]
+
+
+def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
+    """A label as a file has it at `where`, "file, line 12": one of `labels`, or a
+    number where there are none."""
+    text = text.strip()
+    if labels:
+        if text not in labels:
+            raise InputError(f"{where}: the label '{text}' is not one of "
+                             f"{', '.join(map(repr, labels))}.")
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{where}: the label '{text}' is not a number.")
+    return value

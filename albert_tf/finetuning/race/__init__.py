@@ -1,0 +1,1 @@
+"""RACE: questions with four options."""

@@ -1,0 +1,244 @@
+"""Pieces of a SQuAD paragraph ↔ characters of its text.
+
+SentencePiece sees a prepared text, and may add blanks to it, so its pieces are matched
+to the paragraph's characters. The release does so by a longest common subsequence
+(LCS), restricted to a band around the diagonal and with ties broken in one way; which
+characters are matched decides where answers begin and end, so the same match is made
+here. WordPiece, which the release could not take for SQuAD, has exact offsets of its
+own.
+
+    paragraph   T h e   c a f é          8 characters
+    pieces     ▁the     ▁ca   fe
+    their text " the"   " ca" "fe"       the blank before "the" matches nothing
+    starts      0       3     6          first character of each piece
+    ends        2       5     7          last character of each piece
+"""
+
+import functools
+from typing import NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from albert_tf.tokenization.cleaning import comparable
+from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
+from albert_tf.tokenization.tokenizer import FullTokenizer
+
+# The release drops a paragraph of which a smaller share of characters is matched.
+MIN_MATCHED_SHARE = 0.8
+# What the band leaves on either side beyond the difference of the two lengths.
+BAND_MARGIN = 5
+
+# Steps of the way back through the LCS table.
+_UP, _LEFT, _MATCH = 0, 1, 2
+
+
+class ParagraphAlignment(NamedTuple):
+    """A paragraph's pieces and the characters that they stand for.
+
+    Attributes:
+      piece_ids: id of each piece.
+      starts, ends: first and last character of each piece, both included.
+      piece_of_start, piece_of_end: per character of the paragraph, the piece that an
+        answer starting there starts with, and that one ending there ends with.
+    """
+
+    piece_ids: list[int]
+    starts: list[int]
+    ends: list[int]
+    piece_of_start: list[int]
+    piece_of_end: list[int]
+
+
+# The questions of a paragraph follow each other: it is aligned once for them all.
+@functools.lru_cache(maxsize=4)
+def align_paragraph(
+        text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
+    """Splits a paragraph into pieces and finds their characters; not to be changed.
+
+    None for a paragraph without pieces, or one of which SentencePiece's pieces match
+    less than four fifths of the characters, which the release drops.
+    """
+    if tokenizer.uses_sentencepiece:
+        return _align_by_lcs(text, tokenizer)
+    return _align_by_offsets(text, tokenizer)
+
+
+def _align_by_offsets(
+        text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
+    spans = tokenizer.tokenize_with_offsets(text)
+    if not spans:
+        return None
+    first = np.array([span.start for span in spans])
+    end = np.array([span.end for span in spans])
+    chars = np.arange(len(text))
+    # An answer begins with the first piece that ends behind its first character,
+    # and ends with the last piece that begins no later than its last one.
+    starting = np.minimum(np.searchsorted(end, chars, side="right"), len(spans) - 1)
+    ending = np.maximum(np.searchsorted(first, chars, side="right") - 1, 0)
+    return ParagraphAlignment(
+        [span.id for span in spans], first.tolist(), (end - 1).tolist(),
+        starting.tolist(), ending.tolist())
+
+
+def _align_by_lcs(
+        text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
+    """The alignment of the release's convert_examples_to_features."""
+    pieces = tokenizer.tokenize(tokenizer.prepare(text))
+    if not pieces:
+        return None
+    piece_text = "".join(pieces).replace(UNDERLINE, " ")
+    matches = match_characters(
+        comparable_characters(
+            text, tokenizer.do_lower_case, tokenizer.strip_accents), piece_text)
+    if matches is None:
+        return None
+
+    lengths = np.array([len(piece) for piece in pieces])
+    behind = np.cumsum(lengths)
+    char_of = np.full(len(piece_text), -1)  # character of the paragraph, or -1
+    char_of[matches[matches >= 0]] = np.flatnonzero(matches >= 0)
+    size = len(text)
+    piece_of = np.repeat(np.arange(len(pieces)), lengths)
+    return ParagraphAlignment(
+        tokenizer.convert_tokens_to_ids(pieces),
+        fill_starts(char_of, size)[behind - lengths].tolist(),
+        fill_ends(char_of, size)[behind - 1].tolist(),
+        piece_of[fill_starts(matches)].tolist(),
+        piece_of[fill_ends(matches)].tolist())
+
+
+# --- Places that match nothing ---------------------------------------------------
+
+def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
+    """Each -1 (no match) of a rising `index` replaced by the place after the last match
+    before it, or by 0 if there is none (the release's _convert_index, is_start).
+
+    So each place knows where something that starts there starts on the other side. Not
+    all may be -1. `size` is the length of the other side, to go beyond the last match;
+    None stays at it.
+    """
+    before = np.maximum.accumulate(index)
+    filled = np.where(before < 0, 0, before + 1)
+    if size is None:
+        last = int(np.flatnonzero(index >= 0)[-1])
+        filled[last:] = index[last]
+    else:
+        filled = np.minimum(filled, max(size - 1, int(before[-1])))
+    return np.where(index < 0, filled, index)
+
+
+def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
+    """As fill_starts, for what ends at each place: each -1 is replaced by the place
+    before the next match, or at the end by the other side's last place."""
+    places = np.flatnonzero(index >= 0)
+    last = int(index[places[-1]])
+    beyond = last if size is None else max(size - 1, last)
+    behind = np.where(index < 0, np.iinfo(np.int64).max, index)
+    after = np.minimum.accumulate(behind[::-1])[::-1]
+    filled = np.maximum(after - 1, 0)
+    filled[places[-1] + 1:] = beyond
+    return np.where(index < 0, filled, index)
+
+
+# --- The longest common subsequence ----------------------------------------------
+
+def comparable_characters(text: str, lower: bool, strip_accents: bool = True
+                          ) -> list[str]:
+    """Each character of a text as `comparable` makes it."""
+    if text.isascii():
+        return list(text.lower() if lower else text)
+    return [comparable(char, lower, strip_accents) for char in text]
+
+
+def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
+    """Matches characters to a text, which is not empty, as the release does.
+
+    Each of `chars` is a string, which matches a character of `text` if equal to it.
+    Returns int [len(chars)], the place in `text` or -1; rising where not -1. None if
+    the match is too poor.
+    """
+    if not chars:
+        return None
+    band = abs(len(chars) - len(text)) + BAND_MARGIN
+    matches = match_greedily(chars, text, band)
+    if matches is not None:
+        return matches
+    enough = MIN_MATCHED_SHARE * len(chars)
+    for wider in (band, 2 * band):
+        matched, matches = match_by_table(chars, text, wider)
+        if matched > enough:
+            return matches
+    # One that meets the share exactly is kept, though it was tried twice.
+    return matches if matched == enough else None
+
+
+def match_greedily(
+        chars: Sequence[str], text: str, band: int) -> Optional[np.ndarray]:
+    """The result of match_by_table in one pass, or None where it may differ.
+
+    If all characters that occur in `text` at all can be found in it one after the
+    other, that is the longest match; and of several the table's ties choose the one
+    that matches each character at its first chance. The band holds this match whole as
+    long as few characters do not occur.
+    """
+    occurring = {*text}
+    matches: list[int] = []
+    place = -1
+    for char in chars:
+        if char not in occurring:
+            matches.append(-1)
+            continue
+        place = text.find(char, place + 1)
+        if place < 0:
+            return None
+        matches.append(place)
+    absent = matches.count(-1)
+    if (absent > band or len(text) - len(chars) + absent >= band
+            or len(chars) - absent <= MIN_MATCHED_SHARE * len(chars)):
+        return None
+    return np.array(matches)
+
+
+def match_by_table(
+        chars: Sequence[str], text: str, band: int) -> tuple[int, np.ndarray]:
+    """Longest common subsequence within a band, by dynamic programming: how many
+    characters are matched, and their places as in match_characters.
+
+    Row i is chars[i]; column k is the place j = i - band + k of `text`. Places out of
+    the band count as 0. Of equal ways the one up comes first, then left.
+
+             k=0  1  2  3   (band 2)
+        i=0   .  .  j0 j1
+        i=1   .  j0 j1 j2
+        i=2   j0 j1 j2 j3
+    """
+    size, width = len(chars), 2 * band
+    codes = np.array([ord(c) if len(c) == 1 else -2 for c in chars], np.int32)
+    padded = np.full(band + max(len(text), size + band), -1, np.int32)
+    padded[band:band + len(text)] = np.frombuffer(
+        text.encode("utf-32-le", "surrogatepass"), np.int32)
+    steps = np.empty((size, width), np.int8)
+    above = np.zeros(width + 1, np.int32)  # The row above, a 0 out of its band.
+    left = np.zeros(width, np.int32)
+    for i in range(size):
+        same = padded[i:i + width] == codes[i]
+        diagonal = (above[:-1] + 1) * same
+        row = np.maximum.accumulate(np.maximum(above[1:], diagonal))
+        left[1:] = row[:-1]
+        steps[i] = left > above[1:]
+        steps[i][diagonal > np.maximum(above[1:], left)] = _MATCH
+        above[:-1] = row
+
+    matches = np.full(size, -1)
+    i, k = size - 1, len(text) - size + band
+    matched = int(above[k])
+    while i >= 0 and 0 <= k < width and i - band + k >= 0:
+        step = steps[i, k]
+        if step == _MATCH:
+            matches[i] = i - band + k
+            i -= 1
+        elif step == _LEFT:
+            k -= 1
+        else:
+            i, k = i - 1, k + 1
+    return matched, matches

@@ -1,0 +1,196 @@
+"""Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
+
+import csv
+import io
+import json
+import os
+import re
+from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.finetuning.common import write_files
+
+FORMATS = ("tsv", "csv", "jsonl")
+_SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+             ".json": "jsonl"}
+_SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
+# A longer cell has swallowed the rest of the file; Python's own limit is 128 KiB.
+_LONGEST_CELL = 1 << 26
+
+
+class Row(NamedTuple):
+    """A row: `where` is "file, line 12", the first line of a row that spans several,
+    `number` that line, from 1, and `cells` a list of texts (TSV, CSV) or the fields by
+    name (JSON lines)."""
+
+    where: str
+    number: int
+    cells: list[str] | dict[str, object]
+
+
+def format_of(path: str) -> str:
+    """The format of a file by its name; a final .gz is ignored."""
+    name = os.fspath(path).lower().removesuffix(".gz")
+    for suffix, kind in _SUFFIXES.items():
+        if name.endswith(suffix):
+            return kind
+    raise InputError(
+        f"{path}: unknown file extension; the name must end in .tsv, .csv or .jsonl, "
+        "each with or without .gz"
+        + ("; save the spreadsheet as CSV in UTF-8." if name.endswith(_SPREADSHEETS)
+           else "."))
+
+
+def read_rows(path: str, file_format: str, delimiter: str | None = None
+              ) -> Iterator[Row]:
+    """Rows of a file, a header's included; blank lines come with no cells.
+
+        for row in read_rows("train.tsv", format_of("train.tsv")):
+
+    Quote characters are plain text in TSV, as in GLUE's files; in CSV a cell in double
+    quotes may hold delimiters, line ends and doubled quotes. Files are UTF-8, with or
+    without a byte-order mark, with any kind of line end, and decompressed by their
+    name. `delimiter` is one other than the tab or comma.
+    """
+    if file_format not in FORMATS:
+        raise ValueError(f"{file_format!r} is none of {FORMATS}")
+    lines = text_lines(path)
+    if file_format == "csv":
+        yield from _csv(path, lines, delimiter or ",")
+        return
+    for number, line in lines:
+        where = f"{path}, line {number}"
+        if not line.strip(" "):
+            yield Row(where, number, [])
+        elif file_format == "jsonl":
+            yield Row(where, number, _json_object(path, number, line))
+        else:
+            yield Row(where, number, line.split(delimiter or "\t"))
+
+
+def text_lines(path: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines of text. Where the first holds carriage returns, these alone end
+    the lines, as on old Macs."""
+    ends = None
+    for number, line in files.read_lines(path):
+        if "\0" in line:
+            raise InputError(
+                f"{path}, line {number}: character {line.index(chr(0)) + 1} is NUL, "
+                "which no text has; the file may be of another kind, or in UTF-16: "
+                "convert it to UTF-8, for example with iconv.")
+        if ends is None:
+            ends, before = "\r" in line, 0
+        if not ends:
+            yield number, line
+            continue
+        parts = line.split("\r")
+        yield from enumerate(parts, before + 1)
+        before += len(parts)
+
+
+def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
+         ) -> Iterator[Row]:
+    csv.field_size_limit(_LONGEST_CELL)
+    last = ""
+
+    def texts() -> Iterator[str]:
+        nonlocal last
+        for _, line in lines:
+            last = line
+            yield line + "\n"
+
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    while True:
+        number = reader.line_num + 1
+        where = f"{path}, line {number}"
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            other = re.search(r'"([;\t|,])"', last)
+            raise InputError(f"{where}: not valid CSV ({error}); " + (
+                delimiter_advice(other[1]) if other and other[1] != delimiter else
+                "a quote that opens a cell must be closed, and one inside it doubled"
+                ) + ".") from error
+        blank = len(cells) < 2 and not "".join(cells).strip(" ")
+        yield Row(where, number, [] if blank else cells)
+
+
+def delimiter_advice(delimiter: str) -> str:
+    """What to do about a file whose cells seem to be apart by another delimiter."""
+    name = {"\t": "$'\\t'"}.get(delimiter, f"'{delimiter}'")
+    return f"its cells seem to be apart by {delimiter!r}: add --delimiter={name}"
+
+
+def other_delimiter(line: list[str]) -> str:
+    """The character that a line of one cell seems to be delimited by; "" for none."""
+    counts = {mark: line[0].count(mark) for mark in ";\t|,"} if len(line) == 1 else {}
+    return max(counts, key=counts.get) if any(counts.values()) else ""
+
+
+def _json_object(path: str, number: int, line: str) -> dict[str, object]:
+    value = files.parse_json(line, path, (
+        "this looks like one array over many lines, but " if line.lstrip().startswith(
+            "[") else "") + "each line must hold one JSON object", number)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}, line {number}: holds a JSON {type(value).__name__}, "
+                         "but each line must hold one JSON object.")
+    return value
+
+
+def write_predictions(output_dir: str, contents: Mapping[str, str],
+                      rows: Sequence[Sequence[str | int]], prediction_file: str = ""
+                      ) -> list[str]:
+    """Writes files by name and, for people, a table, whose first row names the columns:
+    as predictions.tsv or, in its place, as `prediction_file`, .tsv, .csv or .jsonl; the
+    last two keep the texts as they are. Returns the paths."""
+    if not prediction_file:
+        return write_files(output_dir, {**contents, "predictions.tsv": written(
+            rows, "tsv").decode()})
+    files.write(prediction_file, written(rows, format_of(prediction_file)))
+    return [*write_files(output_dir, contents), prediction_file]
+
+
+def written(rows: Sequence[Sequence[str | int]], file_format: str) -> bytes:
+    """A file's content; the first row names the columns. In TSV white space within a
+    cell is written as one blank."""
+    stream = io.StringIO()
+    if file_format == "csv":
+        csv.writer(stream, lineterminator="\n").writerows(rows)
+    else:
+        for row in rows[file_format == "jsonl":]:
+            stream.write((json.dumps({
+                name: float(cell) if name.startswith("probability") else cell
+                for name, cell in zip(rows[0], row)}, ensure_ascii=False)
+                          if file_format == "jsonl" else
+                          "\t".join(" ".join(str(cell).split()) for cell in row)) + "\n")
+    return stream.getvalue().encode()
+
+
+def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
+    """A sentence on lines that are `what`, if there are any."""
+    if not numbers:
+        return ()
+    listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
+    return (f"{path}: {len(numbers)} line(s) {what} (line {listed}).",)
+
+
+def column_index(path: str, name: str, header: list[str]) -> int:
+    """The column of a name in the header; a number from 0 where none is called so.
+    `path` is for the error message."""
+    names = [title.strip() for title in header]
+    if names.count(name) > 1:
+        raise InputError(
+            f"{path}: {names.count(name)} columns are called '{name}'; rename all "
+            "but one, or give the column's number from 0.")
+    if name in names:
+        return names.index(name)
+    if name.isdecimal() and int(name) < len(names):
+        return int(name)
+    raise InputError(
+        f"{path}: there is no column '{name}'; the header has "
+        # A whole text, where the file has no header.
+        + ", ".join(repr(each if len(each) <= 40 else f"{each[:40]}...")
+                    for each in names) + ".")

@@ -1,0 +1,1 @@
+"""A tag for every word: names, parts of speech."""

@@ -1,0 +1,393 @@
+"""Files of tagged words read: CoNLL's columns, CoNLL-U, JSON lines.
+
+    EU  NNP  B-ORG            {"text": "EU rejects German call",
+    rejects  VBZ  O            "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
+"""
+
+import dataclasses
+import json
+import re
+from typing import Any, Iterator, Optional, Sequence
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.tagging.files import (
+    CONLLU, GLOBAL_COLUMNS, PREDICTION, Line, Sentence, joined)
+from albert_tf.finetuning.tagging.scoring import Entity, as_tags
+from albert_tf.tokenization.cleaning import split_words
+
+FORMATS = ("conll", "conllu", "jsonl")
+_DOCUMENT = "-DOCSTART-"
+_ADVICE = "each line needs one object with text and entities, or words and tags"
+# A character of a segmented word and its number in it: 科0 技1.
+_NUMBERED = re.compile(r"(.\D*?)([0-9]{1,9})", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+      format: one of FORMATS, "auto" by the name: .conllu; .jsonl, .json; else columns.
+      tag_column: a number from 0, or from -1 backwards; of CoNLL-U a name or number.
+      word_column: of CoNLL's columns.
+      split: how a text is split into words; one of cleaning.WORD_SPLITS.
+      strip_numbers: the words of columns end in a number of their segmentation, which
+        is taken off.
+    """
+
+    format: str = "auto"
+    tag_column: str = ""
+    word_column: int = 0
+    split: str = "punctuation"
+    strip_numbers: bool = False
+
+    def format_of(self, path: str) -> str:
+        if self.format != "auto":
+            return self.format
+        name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
+        return ("conllu" if name.endswith((".conllu", ".conllup")) else
+                "jsonl" if name.endswith((".jsonl", ".ndjson", ".json")) else "conll")
+
+    def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True
+             ) -> tuple[list[Sentence], list[str]]:
+        """The sentences of a file, and notes for the user.
+
+        Args:
+          scheme: in which entities become tags.
+          tagged: whether there are tags; None: where the file has a place for them.
+        """
+        kind = self.format_of(path)
+        notes: list[str] = []
+        if kind == "jsonl":
+            found = list(_read_jsonl(path, self.split, scheme, tagged, notes))
+        elif kind == "conllu":
+            found = list(_read_conllu(path, self.tag_column, tagged))
+        else:
+            found = list(self._read_conll(path, tagged))
+        if not found:
+            raise InputError(f"{path}: there is no word in this file.")
+        return found, notes
+
+    def _read_conll(self, path: str, tagged: Optional[bool]) -> Iterator[Sentence]:
+        lines, width, first, column = [], 0, 0, None
+        between: list[Line] = []
+        for number, line in [*tables.text_lines(path), (0, "")]:
+            blank = not line.strip(" \t\r\f\v")
+            if blank or line.startswith(_DOCUMENT):
+                if lines:
+                    yield self._sentence(path, between, lines, column)
+                    between, lines = [], []
+                between.append(Line(() if blank else tuple(line.split()),
+                                    None if blank else "O"))
+                continue
+            if not width:
+                tabs, first = "\t" in line, number
+            cells = tuple(cell.strip(" ") or cell for cell in (
+                line.split("\t") if tabs else re.split(" +", line.strip(" "))))
+            width = width or len(cells)
+            if len(cells) != width:
+                raise InputError(
+                    f"{path}, line {number}: has {len(cells)} columns where line "
+                    f"{first} has {width}; a line needs a word and its tags, apart by "
+                    f"{'tabs' if tabs else 'blanks'}, a blank line ends a sentence.")
+            if number == first:
+                column = self._tag_column(path, number, width, tagged)
+            if not cells[self.word_column]:
+                raise InputError(
+                    f"{path}, line {number}: the word (column {self.word_column}) is "
+                    "missing; mend the line, or leave it empty to end the sentence.")
+            if column is not None and not cells[column].strip():
+                raise InputError(f"{path}, line {number}: the tag (column {column}) is "
+                                 "missing; give O to words outside of entities.")
+            lines.append((number, cells))
+
+    def _tag_column(self, path: str, number: int, width: int, tagged: Optional[bool]
+                    ) -> Optional[int]:
+        """The column of the tags, None for none; refuses a table without the columns,
+        of which line `number` is the first line."""
+        column = None
+        if tagged or tagged is None and width > 1:
+            column = _number(self.tag_column or "-1")
+            if column is None:
+                raise InputError(
+                    f"--tag_column={self.tag_column} is no number of a column, which "
+                    f"{path} needs; count from 0, or from -1 backwards (names are for "
+                    "CoNLL-U).")
+        for place, flag in ((self.word_column, "word_column"), (column, "tag_column")):
+            if place is not None and not -width <= place < width:
+                raise InputError(f"{path}, line {number}: has {width} columns, but "
+                                 f"--{flag} is {place}.")
+        if column is not None and column % width == self.word_column % width:
+            raise InputError(
+                f"{path}, line {number}: has no tags, as column {column} is the words'; "
+                "it needs a word and its tag a line, apart by a tab or blanks.")
+        return column
+
+    def _sentence(self, path, between, lines, column) -> Sentence:
+        words = [cells[self.word_column] for _, cells in lines]
+        if self.strip_numbers:
+            for i, word in enumerate(words):
+                match = _NUMBERED.fullmatch(word)
+                if match is None:
+                    raise InputError(
+                        f"{path}, line {lines[i][0]}: '{word}' does not end in a "
+                        "number, as the other words do; mend it, or give "
+                        "--nostrip_numbers.")
+                words[i] = match[1]
+        tags = None
+        if column is not None:
+            tags = tuple(cells[column].strip() for _, cells in lines)
+        text, spans = joined(words, "" if self.split == "characters" else " ")
+        # conlleval takes the last but one for the truth.
+        again = tags and column % len(lines[0][1]) != len(lines[0][1]) - 1
+        rows = [Line((*cells, cells[column]) if again else cells, i)
+                for i, (_, cells) in enumerate(lines)]
+        width = len(rows[0].cells)
+        between = [Line((*row.cells, *["O"] * (width - len(row.cells))), row.adds)
+                   if row.cells else row for row in between]
+        return Sentence(tuple(words), tags, text, spans, (*between, *rows),
+                        tuple(number for number, _ in lines), path)
+
+
+def are_numbered(sentences: Sequence[Sentence]) -> bool:
+    """Whether each word ends in its number in a segmented word, 0 for a first one, but
+    for slips of one in a hundred."""
+    slips = words = 0
+    for sentence in sentences:
+        last = -1
+        for word in sentence.words:
+            match = _NUMBERED.fullmatch(word)
+            if match is None:
+                return False
+            slips += match[2] not in ("0", str(last + 1))
+            words += 1
+            last = int(match[2])
+    return slips * 100 <= words
+
+
+def _number(text: str) -> Optional[int]:
+    return int(text) if re.fullmatch("-?[0-9]{1,9}", text) else None
+
+
+# ---- CoNLL-U ---------------------------------------------------------------
+
+
+def _read_conllu(path: str, column: str, tagged: Optional[bool]) -> Iterator[Sentence]:
+    """Words are the syntactic ones: of "don't" written as 1-2 its words 1 and 2. Empty
+    nodes, such as 8.1, are none."""
+    names, lines = CONLLU, []
+    for number, line in [*tables.text_lines(path), (0, "")]:
+        if line.startswith(GLOBAL_COLUMNS):
+            names = line[len(GLOBAL_COLUMNS):].split()
+            if names[:2] != CONLLU[:2]:
+                raise InputError(f"{path}, line {number}: the columns {' '.join(names)}"
+                                 " do not begin with ID and FORM.")
+        if line.strip():
+            lines.append((number, line))
+            continue
+        if any(not line.startswith("#") for _, line in lines):
+            place = _column(path, column or "UPOS", names)
+            yield _conllu_sentence(path, lines, names, place, tagged is not False)
+            lines = []
+
+
+def _column(path: str, column: str, names: Sequence[str]) -> int:
+    known = {name.upper(): i for i, name in enumerate(names)}
+    if column.upper() in known:
+        return known[column.upper()]
+    place = _number(column)
+    if place is not None and -len(names) <= place < len(names):
+        return place
+    raise InputError(f"--tag_column={column} is no column of {path}; give one of "
+                     f"{', '.join(names)}.")
+
+
+def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[str],
+                     column: int, tagged: bool) -> Sentence:
+    misc = names.index("MISC") if "MISC" in names else None
+    rows, words, tags, numbers = [], [], [], []
+    # Of the text: tokens as they are written, and how many words they are.
+    surface: list[tuple[str, int, str]] = []
+    last_of_token = 0
+    for number, line in lines:
+        if line.startswith("#"):
+            if line.startswith(GLOBAL_COLUMNS):
+                line = f"{line.rstrip()} {PREDICTION}"
+            rows.append(Line((line,), None))
+            continue
+        cells, where = tuple(line.split("\t")), f"{path}, line {number}"
+        if len(cells) != len(names):
+            raise InputError(f"{where}: has {len(cells)} columns where CoNLL-U has "
+                             f"{len(names)} ({' '.join(names)}), apart by tabs.")
+        match = re.fullmatch(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?", cells[0])
+        if match is None:
+            raise InputError(f"{where}: the ID '{cells[0]}' is none of a word (1), a "
+                             "token of several (1-2) or an empty node (1.1).")
+        space = "" if misc is not None and "SpaceAfter=No" in cells[misc].split(
+            "|") else " "
+        if match[2]:
+            rows.append(Line(cells, "_"))
+            if match[2] == "-":
+                first, last_of_token = int(match[1]), int(match[3])
+                if first != len(words) + 1 or last_of_token < first:
+                    raise InputError(f"{where}: the token {cells[0]} does not begin "
+                                     f"with the next word, {len(words) + 1}.")
+                surface.append((cells[1], last_of_token - first + 1, space))
+            continue
+        if int(match[1]) != len(words) + 1:
+            raise InputError(
+                f"{where}: the ID is {cells[0]} where {len(words) + 1} is next; IDs "
+                "count from 1, a blank line ends a sentence.")
+        if not cells[1]:
+            raise InputError(f"{where}: the word (FORM) is missing.")
+        if len(words) >= last_of_token:
+            surface.append((cells[1], 1, space))
+        rows.append(Line(cells, len(words)))
+        words.append(cells[1])
+        tags.append(cells[column])
+        numbers.append(number)
+    if len(words) < max(last_of_token, 1):
+        raise InputError(f"{path}, line {lines[-1][0]}: the sentence ends without word "
+                         f"{len(words) + 1}.")
+    text, spans = "", []
+    for form, count, space in surface:
+        own = words[len(spans):len(spans) + count]
+        start = len(text)
+        if "".join(own) == form:
+            spans += [(start + first, start + end)
+                      for first, end in joined(own, "")[1]]
+        else:  # Of French "du", both "de" and "le".
+            spans += [(start, start + len(form))] * count
+        text += form + space
+    return Sentence(tuple(words), tuple(tags) if tagged else None, text.rstrip(" "),
+                    tuple(spans), (*rows, Line((), None)), tuple(numbers), path)
+
+
+# ---- JSON lines ------------------------------------------------------------
+
+
+def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
+                notes: list[str]) -> Iterator[Sentence]:
+    widened: list[int] = []
+    if tagged and scheme == "none":
+        scheme = "iob2"
+    for row in tables.read_rows(path, "jsonl"):
+        if row.cells == []:
+            continue
+        fields = dict(row.cells)
+        text, words = fields.pop("text", None), fields.pop("words", None)
+        tags, found = fields.pop("tags", None), fields.pop("entities", None)
+        if words is not None:
+            words = _strings(words, "words", row.where)
+            text, spans = _placed(words, text, split)
+        else:
+            if not isinstance(text, str):
+                raise InputError(f"{row.where}: has no 'text'; {_ADVICE}.")
+            words, spans = of_text(text, split)
+        if not words:
+            raise InputError(f"{row.where}: there is no word in it; leave it out.")
+        if tagged is False:
+            tags = None
+        elif found is not None:
+            placed = _entities(found, text, row.where)
+            inner = [_words_of(entity, spans, row.where) for entity in placed]
+            widened += [row.number for entity, (first, end) in zip(placed, inner) if (
+                spans[first][0], spans[end - 1][1]) != entity[:2]]
+            for before, after in zip(inner, inner[1:]):
+                if after[0] < before[1]:
+                    raise InputError(
+                        f"{row.where}: two entities share the word "
+                        f"'{words[after[0]]}', and a word has one tag; leave one out.")
+            tags = as_tags(
+                [Entity(*place, entity.type) for place, entity in zip(inner, placed)],
+                len(words), scheme)
+        elif tags is not None:
+            tags = _strings(tags, "tags", row.where)
+            if len(tags) != len(words):
+                raise InputError(f"{row.where}: there are {len(words)} words but "
+                                 f"{len(tags)} tags; each word needs one.")
+        elif tagged:
+            raise InputError(f"{row.where}: has neither 'entities' nor 'tags'; "
+                             f"{_ADVICE}.")
+        yield Sentence(
+            tuple(words), None if tags is None else tuple(tags), text, spans,
+            (*(Line((word, *([] if tags is None else [tags[i]])), i)
+               for i, word in enumerate(words)), Line((), None)),
+            (row.number,) * len(words), path, fields)
+    if widened:
+        notes += tables.line_note(
+            path, widened, "have entities that begin or end inside a word and are "
+            "taken to its ends; --split_words=characters makes each character a word")
+
+
+def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
+    """The words of a text and their places in it."""
+    spans = tuple(split_words(text, split))
+    return [text[start:end] for start, end in spans], spans
+
+
+def _strings(value: Any, name: str, where: str) -> list[str]:
+    if not isinstance(value, list) or not all(map(_fits_a_column, value)):
+        raise InputError(f"{where}: '{name}' is not a list of texts that are not empty "
+                         "and hold neither tab nor line end.")
+    return value
+
+
+def _fits_a_column(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and not re.search(r"[\t\n\r]", value)
+
+
+def _placed(words: Sequence[str], text: Any, split: str):
+    """The text and the place of each word in it; they are joined where they do not
+    stand there one after the other."""
+    spans, end = [], 0
+    for word in words if isinstance(text, str) else ():
+        start = text.find(word, end)
+        if start < 0:
+            break
+        end = start + len(word)
+        spans.append((start, end))
+    if len(spans) == len(words):
+        return text, tuple(spans)
+    return joined(words, "" if split == "characters" else " ")
+
+
+def _entities(found: Any, text: str, where: str) -> list[Entity]:
+    """The entities of an object, by characters, in their order in the text."""
+    if not isinstance(found, list):
+        raise InputError(f"{where}: 'entities' is not a list; {_ADVICE}.")
+    placed = []
+    for value in found:
+        if isinstance(value, dict):
+            start, end = value.get("start"), value.get("end")
+            kind = value.get("type", value.get("label"))
+        else:
+            start, end, kind = value if isinstance(value, list) and len(
+                value) == 3 else (None, None, None)
+        shown = json.dumps(value, ensure_ascii=False)[:60]
+        if type(start) is not int or type(end) is not int or not _fits_a_column(kind):
+            raise InputError(f"{where}: the entity {shown} lacks start and end, "
+                             "numbers of characters, or type.")
+        if not 0 <= start < end <= len(text) or not text[start:end].strip():
+            raise InputError(
+                f"{where}: the entity {shown} is not in the text of {len(text)} "
+                "characters: start counts from 0, end is that behind the last one.")
+        own = value.get("text", text[start:end]) if isinstance(value, dict) else None
+        if own is not None and own != text[start:end]:
+            raise InputError(
+                f"{where}: the entity {shown} is '{text[start:end]}' in the text; "
+                "offsets count characters (code points), not bytes.")
+        placed.append(Entity(start, end, kind))
+    return sorted(placed)
+
+
+def _words_of(entity: Entity, spans: Sequence[tuple[int, int]], where: str
+              ) -> tuple[int, int]:
+    """The words that an entity touches: the first, and the one behind the last."""
+    inside = [i for i, (start, end) in enumerate(spans)
+              if start < entity.end and entity.start < end]
+    if not inside:
+        raise InputError(f"{where}: the entity from {entity.start} to {entity.end} "
+                         "touches no word.")
+    return inside[0], inside[-1] + 1

@@ -1,0 +1,302 @@
+"""Tagging words: names, parts of speech. The first piece of a word carries its tag.
+
+    words      Angela   Merkel       speaks
+    pieces    ▁angela  ▁mer  kel    ▁speaks        each word is tokenized by itself
+    label_ids    1       2    0        3           0: no label
+
+readers reads files, files writes predictions, scoring knows
+entities.
+"""
+
+import collections
+import dataclasses
+import json
+from typing import Any, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning import metrics
+from albert_tf.finetuning import tables
+from albert_tf.finetuning.tagging import files, readers, scoring
+from albert_tf.finetuning.common import ExampleSet, Outputs, write_files
+from albert_tf.finetuning.tagging.files import Sentence
+from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.tokenization.sequences import (
+    NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
+from albert_tf.tokenization.tokenizer import FullTokenizer
+
+OUTSIDE = scoring.OUTSIDE
+_USE = {"train": "train on", "dev": "score", "test": "predict"}
+
+
+class Tagged(NamedTuple):
+    """What a model says of a sentence: a tag for each word, and its probability."""
+
+    tags: list[str]
+    scores: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggingTask:
+    """Words with tags, and the options of reading, windows and scores.
+
+        task = build_task("train.conll")
+        examples = task.read("dev.conll", "dev").examples
+        windows = task.featurize(examples[0], tokenizer=tokenizer)
+
+    Attributes:
+      labels: the tag of each class id.
+      scheme: how tags name entities; one of scoring.SCHEMES.
+      reading: how files are read.
+      strict: whether only entities count that are written as the scheme says.
+      max_seq_length: pieces of a window, special ones included.
+      doc_stride: pieces from the start of a window to the next.
+    """
+
+    labels: tuple[str, ...]
+    scheme: str = "none"
+    reading: Reading = Reading()
+    strict: bool = False
+    max_seq_length: int = 128
+    doc_stride: int = 64
+
+    name = "tagging"
+
+    def __post_init__(self):
+        repeated = [tag for tag, n in collections.Counter(self.labels).items() if n > 1]
+        if repeated:
+            raise InputError(f"--labels has '{repeated[0]}' more than once.")
+        if len(self.labels) < 2:
+            raise InputError(
+                f"there are {len(self.labels)} tags ({', '.join(self.labels) or 'none'}"
+                "), but a model needs two at least to choose from.")
+        for label in self.labels:
+            scoring.check_tag(label, self.scheme, "--labels")
+        if self.strict and self.scheme == "none":
+            raise InputError("--strict is for tags that name entities, which these do "
+                             "not (--scheme=none); leave it out.")
+
+    @property
+    def main_metric(self) -> str:
+        return "accuracy" if self.scheme == "none" else "f1"
+
+    # ---- data and features -------------------------------------------------
+
+    def read(self, path: str, split: str, tagged: Optional[bool] = True) -> ExampleSet:
+        """The sentences of a file; `tagged` as for Reading.read."""
+        found, notes = self.reading.read(path, self.scheme, tagged)
+        for sentence in found:
+            for place, tag in enumerate(sentence.tags or ()):
+                if tag in self.labels:
+                    continue
+                try:
+                    scoring.check_tag(tag, self.scheme, sentence.where(place))
+                except InputError as error:
+                    if split != "test":
+                        raise
+                    raise InputError(
+                        f"{str(error).removesuffix('.')}, or --notest_tags for a file "
+                        "without tags.") from error
+        unknown = {tag for sentence in found for tag in sentence.tags or ()}.difference(
+            self.labels)
+        if unknown:
+            notes += tables.line_note(path, [
+                sentence.numbers[i] for sentence in found
+                for i, tag in enumerate(sentence.tags or ()) if tag in unknown],
+                f"have tags that the model does not know ({_some(unknown)}); they "
+                + ("are not trained on" if split == "train" else "count as wrong"))
+        if self.scheme != "none":
+            notes += tables.line_note(path, [
+                sentence.numbers[i] for sentence in found if sentence.tags
+                for i in scoring.misplaced(sentence.tags, self.scheme)],
+                f"have tags that {self.scheme} does not allow there; they are read as "
+                "conlleval reads them")
+        bare = sum(sentence.tags is None for sentence in found)
+        if 0 < bare < len(found):
+            notes.append(f"{path}: {bare} of {len(found)} sentences have no tags, so "
+                         "the file is not scored.")
+        return ExampleSet(found, (path,), tuple(notes))
+
+    def featurize(self, example: Sentence, *, tokenizer: FullTokenizer
+                  ) -> list[dict[str, list[int]]]:
+        """The windows of a sentence.
+
+        Each word is tokenized by itself; one that cleaning leaves nothing of is the
+        unknown piece. A word has its label, and its entry in word_index and word_place,
+        in the window that shows most pieces around its first one, and only there; a
+        window with no such word is left out.
+        """
+        pieces, first = [], []
+        for found in tokenizer.encode_batch(example.words):
+            first.append(len(pieces))
+            pieces += found or [tokenizer.unk_id]
+        ids = {label: i for i, label in enumerate(self.labels, 1)}
+        word_of = dict(zip(first, range(len(first))))
+        spans = window_spans(len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE,
+                             self.doc_stride)
+        windows = []
+        for (begin, end), own in zip(spans, max_context(spans)):
+            words = {word_of[piece]: piece - begin + 1 for piece in range(begin, end)
+                     if own[piece - begin] and piece in word_of}
+            if not words:
+                continue
+            input_ids, segment_ids = assemble(
+                pieces[begin:end], None, tokenizer.cls_id, tokenizer.sep_id)
+            labels = [0] * len(input_ids)
+            for word, place in words.items():
+                labels[place] = ids.get(example.tags[word], 0) if example.tags else 0
+            windows.append({
+                "input_ids": input_ids, "input_mask": [1] * len(input_ids),
+                "segment_ids": segment_ids, "label_ids": labels,
+                "word_index": [*words], "word_place": [*words.values()]})
+        return windows
+
+    def sentence(self, text: str) -> Sentence:
+        """A text that comes without words, split as those of JSON lines."""
+        words, spans = readers.of_text(text, self.reading.split)
+        if not words:
+            raise InputError("the text holds no word that could get a tag.")
+        return Sentence(tuple(words), None, text, spans, (), (1,) * len(words), "text")
+
+    # ---- results -----------------------------------------------------------
+
+    def answer(self, example: Sentence, found: Tagged) -> dict[str, Any]:
+        """`words`, `tags` and, where tags name them, `entities`: type, start, end (in
+        the text), text, score."""
+        return files.answer(example.text, example.words, example.spans, *found,
+                                    with_entities=self.scheme != "none")
+
+    def tagged(self, examples: Sequence[Sentence], outputs: Outputs,
+               columns: Mapping[str, Sequence]) -> list[Tagged]:
+        """What a model's outputs, a row for each window, say of each sentence;
+        `columns` are those of the windows' table of features."""
+        found = [Tagged([""] * len(example.words), [0.0] * len(example.words))
+                 for example in examples]
+        for row, (example, words, places) in enumerate(zip(
+                np.reshape(columns["example_index"], -1), columns["word_index"],
+                columns["word_place"])):
+            tags, scores = outputs["tags"][row], outputs["probabilities"][row]
+            for word, place in zip(words, places):
+                if not np.isfinite(scores[place]):
+                    raise metrics.diverged("the model's output for word "
+                                           f"{word + 1} of {examples[example].where()}")
+                found[example].tags[word] = self.labels[tags[place]]
+                found[example].scores[word] = float(scores[place])
+        if not all(all(sentence.tags) for sentence in found):
+            raise ValueError("a word has no place in any window")
+        return found
+
+    def counts(self, examples: Sequence[Sentence], tagged: Sequence[Tagged]
+               ) -> scoring.Counts:
+        """How right the tags of sentences are, all of which have true ones."""
+        return scoring.score([example.tags for example in examples],
+                                     [found.tags for found in tagged],
+                                     self.scheme, self.strict)
+
+    def metrics_of(self, counts: scoring.Counts) -> dict[str, float]:
+        """F1, precision, recall of entities, and the share of words with the right tag;
+        of parts of speech that alone."""
+        return {name: value for name, value in counts.metrics().items()
+                if self.scheme != "none" or name == "accuracy"}
+
+    def report(self, counts: scoring.Counts) -> str:
+        """The metrics, and precision, recall and F1 of each type, as text."""
+        how = {"none": "by tag"}.get(self.scheme, (
+            "entities, strict" if self.strict else "entities as conlleval counts them"))
+        return (f"{counts.words} words; {how}\n\n"
+                + "".join(f"{name:9}  {value:.4f}\n"
+                          for name, value in self.metrics_of(counts).items())
+                + f"\n{counts.report()}")
+
+    def failure(self, examples: Sequence[Sentence], tagged: Sequence[Tagged]) -> str:
+        """What shows that the model has not learned the task, "" for nothing."""
+        given = {tag for found in tagged for tag in found.tags}
+        true = {tag for example in examples for tag in example.tags}
+        if len(given) == 1 and len(true) > 1:
+            words = sum(len(example.words) for example in examples)
+            return f"all {words} predictions are '{given.pop()}'"
+        return ""
+
+    def chance_loss(self, columns: Mapping[str, Any]) -> float:
+        """The loss of a model that knows but how frequent each tag is."""
+        labels = columns["label_ids"].values
+        return metrics.entropy(labels[labels > 0])
+
+    def write(self, output_dir: str, examples: Sequence[Sentence],
+              tagged: Sequence[Tagged]) -> list[str]:
+        """Writes what the model said, and returns the paths.
+
+          predictions.conll   the lines of the file with the tag as the last column, for
+                              conlleval; of CoNLL-U predictions.conllup, whose first
+                              line names the columns
+          predictions.jsonl   a sentence a line: text, words, tags and, with characters
+                              of the text, entities
+        """
+        kind = self.reading.format_of(examples[0].path)
+        text = files.as_conll(
+            examples, [found.tags for found in tagged], tabs=kind == "conllu")
+        if kind == "conllu":
+            text = files.with_columns_named(text)
+        lines = [json.dumps({**example.fields, "text": example.text,
+                             **self.answer(example, found)}, ensure_ascii=False) + "\n"
+                 for example, found in zip(examples, tagged)]
+        return write_files(output_dir, {
+            f"predictions.conll{'up' * (kind == 'conllu')}": text,
+            "predictions.jsonl": "".join(lines)})
+
+
+def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
+               known_labels: Sequence[str] = (), scheme: str = "auto",
+               reading: Reading = Reading(split="auto"),
+               strip_numbers: Optional[bool] = None, **options: Any) -> TaggingTask:
+    """A task, with what is left open taken from the training file.
+
+    Args:
+      labels: in the order of their class ids; by default those of the training file,
+        O first, the others sorted.
+      known_labels: of the model to start from: they are taken where they hold all of
+        the training file's, or there is none.
+      scheme: "auto" goes by the tags.
+      reading: its `split` may be "auto": "characters" where each word of the training
+        file is one, else "punctuation".
+      strip_numbers: None: where all words of the training file are numbered.
+      options: as for TaggingTask.
+    """
+    found, given, split = [], set(), reading.split
+    reading = dataclasses.replace(
+        reading, strip_numbers=bool(strip_numbers),
+        split="punctuation" if split == "auto" else split)
+    if train_file:
+        found, _ = reading.read(
+            train_file, "iob2" if scheme in ("auto", "none") else scheme)
+        is_json = reading.format_of(train_file) == "jsonl"
+        if strip_numbers is None and not is_json and (
+                readers.are_numbered(found)):
+            reading = dataclasses.replace(reading, strip_numbers=True)
+            found, _ = reading.read(train_file)
+        if split == "auto" and not is_json and (reading.strip_numbers or all(
+                len(word) == 1 for sentence in found for word in sentence.words)):
+            reading = dataclasses.replace(reading, split="characters")
+        given = {tag for sentence in found for tag in sentence.tags}
+        if scheme == "auto":
+            scheme = scoring.recognise([sentence.tags for sentence in found])
+        for sentence in found:
+            for place, tag in enumerate(sentence.tags):
+                scoring.check_tag(tag, scheme, sentence.where(place))
+    if labels is None:
+        if not train_file and not known_labels:
+            raise InputError("the tags are unknown without a training file: give "
+                             "--labels, in the order in which the model was trained.")
+        labels = (known_labels if given <= set(known_labels) else
+                  sorted(given, key=lambda tag: (tag != OUTSIDE, tag)))
+    elif given and not given & set(labels):
+        raise InputError(f"--labels: none of them is a tag of {train_file}, which has "
+                         f"{_some(given)}.")
+    if scheme == "auto":
+        scheme = scoring.scheme_of_labels(labels)
+    return TaggingTask(tuple(labels), scheme, reading, **options)
+
+
+def _some(tags) -> str:
+    return ", ".join(sorted(tags)[:5]) + ", ..." * (len(tags) > 5)

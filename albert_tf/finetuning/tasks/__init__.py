@@ -1,1 +1,0 @@
-"""Each task in one file: it reads, featurizes, scores and writes predictions."""

@@ -1,0 +1,1 @@
+"""Long jobs: processes, progress, work that resumes, locks, clusters."""

@@ -1,0 +1,167 @@
+"""Answers with an exported model: one request, or a whole file in batches by length.
+
+It needs TensorFlow and the folder that `export` wrote, nothing else: neither the
+model's code, nor its checkpoint, nor Keras.
+"""
+
+import contextlib
+import numbers
+import os
+from typing import Any, Mapping, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+LABELS_FILE = "labels.txt"
+SIGNATURE = "serving_default"
+# Of an export that takes text: its ids alone, and what becomes of text.
+IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
+# Of a model with exits, text or ids with the threshold, as the others with and without
+# text.
+EXIT_SIGNATURE, EXIT_IDS_SIGNATURE = "early_exit", "early_exit_ids"
+EXIT_INPUT = "exit_threshold"
+
+# What stands at positions of padding; 0 in all other inputs.
+_PADDING = {"p_mask": 1}
+
+
+class Server:
+    """A SavedModel, loaded once and asked often. Threads may share one.
+
+    >>> server = Server(export_dir)  # The folder that `export_classifier` wrote.
+    >>> server.labels
+    ('no', 'maybe', '好')
+    >>> server.predict([{"input_ids": [2, 7, 3], "input_mask": [1, 1, 1],
+    ...                  "segment_ids": [0, 0, 0]}])["logits"][0].shape
+    (3,)
+
+    Attributes:
+      labels: of the classes, in the order of the logits; () if there are none.
+    """
+
+    def __init__(self, export_dir: str):
+        if not files.exists(os.path.join(export_dir, "saved_model.pb")):
+            raise InputError(f"{export_dir}: holds no saved_model.pb; give a folder "
+                             "that --export_dir wrote.")
+        try:
+            self._loaded = _load(export_dir)
+        except (tf.errors.OpError, OSError) as error:
+            raise InputError(f"{export_dir}: cannot be loaded: "
+                             f"{str(error).splitlines()[0]}.") from error
+        if SIGNATURE not in self._loaded.signatures:
+            raise InputError(f"{export_dir}: has no signature {SIGNATURE}; give a "
+                             "folder that --export_dir wrote.")
+        signatures = self._loaded.signatures
+        takes_text = IDS_SIGNATURE in signatures
+        self._serve = signatures[IDS_SIGNATURE if takes_text else SIGNATURE]
+        name = EXIT_IDS_SIGNATURE if takes_text else EXIT_SIGNATURE
+        self._exits = signatures[name] if name in signatures else None
+        self._export_dir = export_dir
+        self._inputs = tuple(self._serve.structured_input_signature[1])
+        path = os.path.join(export_dir, "assets", LABELS_FILE)
+        self.labels = tuple(line for _, line in files.read_lines(path)) if (
+            files.exists(path)) else ()
+
+    def predict(self, features: Sequence[Mapping[str, Sequence[int]]],
+                batch_size: int = 32, exit_threshold: Optional[float] = None
+                ) -> dict[str, list[np.ndarray]]:
+        """The model's outputs for sequences, in their order: name → the array of each.
+
+        Sequences of like length share a batch of up to `batch_size`, padded to the
+        longest of them. The result does not depend on the batches except for float
+        rounding. Log-probabilities of positions are [S], without padding.
+
+        `features` are those of each sequence, without padding, as the tasks'
+        `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for models
+        of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
+
+        With `exit_threshold`, 0 to 1, a sequence stops after the first pass that gives
+        a label a higher probability; `passes` says after which.
+        """
+        serve, threshold = self._serve, {}
+        if exit_threshold is not None:
+            if self._exits is None:
+                raise InputError(f"{self._export_dir}: has no exits; export a model "
+                                 "that was trained with --early_exit.")
+            check_threshold(exit_threshold)
+            serve, threshold = self._exits, {
+                EXIT_INPUT: tf.constant(exit_threshold, tf.float32)}
+        if not (isinstance(batch_size, numbers.Integral) and batch_size > 0):
+            raise InputError(
+                f"batch_size is {batch_size!r}; give a whole number of 1 or more.")
+        lengths = [self._length(i, row) for i, row in enumerate(features)]
+        order = np.argsort(lengths, kind="stable")
+        found: dict[str, list] = {
+            name: [None] * len(lengths) for name in serve.structured_outputs}
+        for start in range(0, len(order), batch_size):
+            chosen = order[start:start + batch_size]
+            batch = self._batch(features, chosen, lengths)
+            try:
+                outputs = serve(**batch, **threshold)
+            except tf.errors.InvalidArgumentError as error:
+                raise InputError(
+                    "the model cannot take these inputs, such as an id that is not in "
+                    "its vocabulary, or more positions than it has: "
+                    f"{error.message.splitlines()[0]}.") from error
+            for name, values in outputs.items():
+                # One column for each position, or as many as the model has.
+                per_position = serve.structured_outputs[name].shape[1:] == [None]
+                for i, value in zip(chosen, values.numpy()):
+                    found[name][i] = value[:lengths[i]] if per_position else value
+        return found
+
+    def _length(self, i: int, row: Mapping[str, Sequence[int]]) -> int:
+        missing = [name for name in self._inputs if name not in row]
+        if missing:
+            raise InputError(
+                f"sequence {i} has no {missing[0]}, which the model takes.")
+        sizes = {name: len(row[name]) for name in self._inputs}
+        if len(set(sizes.values())) > 1 or not sizes["input_ids"]:
+            raise InputError(
+                f"sequence {i}: its inputs must have one length, of 1 or more, but "
+                f"have {', '.join(f'{name} {size}' for name, size in sizes.items())}.")
+        return sizes["input_ids"]
+
+    def _batch(self, features, chosen, lengths) -> dict[str, tf.Tensor]:
+        shape = [len(chosen), max(lengths[i] for i in chosen)]
+        batch = {}
+        for name in self._inputs:
+            values = np.full(shape, _PADDING.get(name, 0), np.int32)
+            for row, i in zip(values, chosen):
+                row[:lengths[i]] = _whole_numbers(features[i][name], i, name)
+            batch[name] = tf.constant(values)
+        return batch
+
+
+def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        values = np.asarray(given)
+        if np.array_equal(whole := values.astype(np.int32), values):
+            return whole
+    raise InputError(f"sequence {i}: {name} must be whole numbers.")
+
+
+def check_threshold(value: Any) -> None:
+    """Raises InputError for an exit_threshold that is no probability."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
+            0 <= value <= 1):
+        raise InputError(f"{EXIT_INPUT} is {value!r}; give a probability, 0 to 1: a text "
+                         "is done after the first pass that gives a label a higher one.")
+
+
+def _load(export_dir: str):
+    """The SavedModel, without TensorFlow's warning that it has no gradients by hand."""
+    from albert_tf.tokenization import in_graph
+
+    if files.exists(os.path.join(export_dir, "assets", in_graph.TOKENIZER_FILE)):
+        in_graph.tensorflow_text()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        return tf.saved_model.load(export_dir)
+    finally:
+        logging.set_verbosity(verbosity)

@@ -1,0 +1,565 @@
+"""Text to pieces in TensorFlow's graph, exactly as `tokenization` does it in Python.
+
+    strings ─► code points ─► cleaned ─► pieces ─► ids
+               unicode_decode  tables    tensorflow_text
+
+What is done to a character is taken from Python's own functions when the graph is made
+and stored as tables: the Unicode tables of tensorflow_text's operations are of another
+version. Shapes: N texts, C code points of all texts, P pieces of all texts; values of
+all texts lie in one row, with `rows`, the text of each.
+"""
+
+import functools
+import json
+import os
+import unicodedata
+from typing import Callable, NamedTuple, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.tokenization import (
+    cleaning, in_graph_unigram, tokenizer_json, wordpiece_tokenizer)
+from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
+from albert_tf.tokenization.tokenizer import FullTokenizer
+
+# Beside the vocabulary of an export: how text is cleaned for it.
+TOKENIZER_FILE = "tokenizer_config.json"
+
+_CODES = 0x110000
+_SURROGATES = range(0xD800, 0xE000)
+_PAGE = 256
+# A capital sigma, until its neighbours tell which small one it becomes.
+_SIGMA = _CODES
+_SIGMAS = (0x3C3, 0x3C2)  # within and at the end of a word
+
+
+class Flat(NamedTuple):
+    """Values of all texts, [C], the text of each, rising, and the texts' number."""
+
+    values: tf.Tensor
+    rows: tf.Tensor  # int64
+    num_rows: tf.Tensor  # int64
+
+    @classmethod
+    def of(cls, ragged: tf.RaggedTensor) -> "Flat":
+        return cls(ragged.values, ragged.value_rowids(), ragged.nrows())
+
+    def ragged(self) -> tf.RaggedTensor:
+        return tf.RaggedTensor.from_value_rowids(
+            self.values, self.rows, self.num_rows, validate=False)
+
+    def where(self, kept: tf.Tensor) -> "Flat":
+        return Flat(self.values[kept], self.rows[kept], self.num_rows)
+
+    def take(self, indices: tf.Tensor, values: tf.Tensor) -> "Flat":
+        """Other values, each from the place `indices` of these."""
+        return Flat(values, tf.gather(self.rows, indices), self.num_rows)
+
+
+# ---- tables ----------------------------------------------------------------
+
+
+class Table:
+    """int32 for each key below `size`; pages that are alike are stored once."""
+
+    def __init__(self, values: np.ndarray):
+        pages = np.pad(values.astype(np.int32), (0, -len(values) % _PAGE)).reshape(
+            -1, _PAGE)
+        unique, page = np.unique(pages, axis=0, return_inverse=True)
+        self._pages, self._page = unique.reshape(-1), page.reshape(-1).astype(np.int32)
+
+    def __call__(self, keys: tf.Tensor) -> tf.Tensor:
+        return tf.gather(
+            self._pages, tf.gather(self._page, keys // _PAGE) * _PAGE + keys % _PAGE)
+
+
+class Expansion:
+    """Each key becomes a list of values, mostly one: `changed`, others themselves."""
+
+    def __init__(self, changed: dict[int, Sequence[int]], size: int):
+        several = {key: values for key, values in changed.items() if len(values) != 1}
+        table = np.zeros(size, np.int64)
+        for key, values in changed.items():
+            table[key] = values[0] - key if len(values) == 1 else 0
+        # Numbers of the lists stand beyond all differences.
+        self._first = 2 * max(size, _SIGMA + 1)
+        table[list(several)] = self._first + np.arange(len(several))
+        self._table = Table(table)
+        self._values = np.concatenate(
+            [*map(np.array, several.values()), [0]]).astype(np.int32)
+        self._lengths = np.array([*map(len, several.values()), 0], np.int32)
+        self._starts = np.cumsum(self._lengths, dtype=np.int32) - self._lengths
+
+    def __call__(self, keys: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """[C] → the values, and for each the place of its key."""
+        entries = self._table(keys)
+
+        def expand():
+            listed = entries >= self._first
+            number = tf.where(listed, entries - self._first, len(self._lengths) - 1)
+            counts = tf.where(listed, tf.gather(self._lengths, number), 1)
+            source = tf.repeat(tf.range(tf.size(keys)), counts)
+            place = tf.range(tf.size(source)) - tf.gather(
+                tf.cumsum(counts, exclusive=True), source)
+            of_list = tf.gather(self._starts, tf.gather(number, source)) + place
+            return tf.where(
+                tf.gather(listed, source),
+                tf.gather(self._values, tf.minimum(of_list, len(self._values) - 1)),
+                tf.gather(keys + entries, source)), source
+
+        return tf.cond(tf.reduce_any(entries >= self._first), expand,
+                       lambda: (keys + entries, tf.range(tf.size(keys))))
+
+
+_PAGES = [
+    "".join(chr(code) for code in range(first, first + _PAGE)
+            if code not in _SURROGATES) for first in range(0, _CODES, _PAGE)]
+
+
+def of_characters(function: Callable[[str], int]) -> Table:
+    """A table of the code points."""
+    values = np.zeros(_CODES, np.int32)
+    for page in filter(None, _PAGES):
+        values[ord(page[0]):ord(page[0]) + len(page)] = list(map(function, page))
+    return Table(values)
+
+
+def _expansion(function: Callable[[str], str], lower: bool, first: bool = False
+               ) -> Expansion:
+    """An Expansion of the code points by a function of characters, and by lower case
+    after it or, `first`, before; "Σ", whose small letter depends on its neighbours,
+    becomes _SIGMA."""
+    def lowered(text):
+        return "".join(char if char == "Σ" else char.lower() for char in text) if (
+            lower) else text
+
+    def whole(text):
+        return function(lowered(text)) if first else lowered(function(text))
+
+    changed = {}
+    for page in _PAGES:
+        if whole(page) != page or "Σ" in page:
+            for char in page:
+                made = [_SIGMA if lower and c == "Σ" else ord(c) for c in whole(char)]
+                if made != [ord(char)]:
+                    changed[ord(char)] = made
+    return Expansion(changed, _CODES)
+
+
+# Of a character beside "Σ": whether it is cased, or passed over (Unicode's
+# Case_Ignorable), as str.lower sees it.
+_OTHER, _CASED, _IGNORED = range(3)
+
+
+@functools.lru_cache(maxsize=None)
+def _case_classes() -> Table:
+    def of(char):
+        if f"{char}Σ".lower()[-1] == "ς":
+            return _CASED
+        return _IGNORED if f"A{char}Σ".lower()[-1] == "ς" else _OTHER
+
+    return of_characters(of)
+
+
+def _lower_sigmas(chars: Flat, context: tf.Tensor) -> tf.Tensor:
+    """The values with each _SIGMA replaced: by "ς" where a cased character is before it
+    and none behind it, those passed over apart. `context` are characters [C] whose
+    classes count."""
+    is_sigma = tf.equal(chars.values, _SIGMA)
+
+    def replace():
+        classes = tf.where(is_sigma, _CASED, _case_classes()(
+            tf.where(is_sigma, 0, context)))
+        stands = tf.where(tf.not_equal(classes, _IGNORED))[:, 0]
+        # The row's end on either side; classes and rows of those not passed over.
+        edge = tf.constant([_OTHER])
+        kinds = tf.concat([edge, tf.gather(classes, stands), edge], 0)
+        rows = tf.concat([[-1], tf.gather(chars.rows, stands), [-1]], 0)
+        number = tf.cumsum(tf.cast(tf.not_equal(classes, _IGNORED), tf.int32))
+
+        def cased(step):
+            at = number + step
+            at = tf.clip_by_value(at, 0, tf.size(kinds) - 1)
+            return tf.equal(tf.gather(kinds, at), _CASED) & tf.equal(
+                tf.gather(rows, at), chars.rows)
+
+        small = tf.where(cased(-1) & ~cased(1), _SIGMAS[1], _SIGMAS[0])
+        return tf.where(is_sigma, small, chars.values)
+
+    return tf.cond(tf.reduce_any(is_sigma), replace, lambda: chars.values)
+
+
+def _decoded(texts: tf.Tensor) -> Flat:
+    """The code points of texts; what is no UTF-8 becomes U+FFFD."""
+    return Flat.of(tf.strings.unicode_decode(texts, "UTF-8"))
+
+
+def _encoded(chars: Flat) -> tf.Tensor:
+    return tf.strings.unicode_encode(chars.ragged(), "UTF-8")
+
+
+def rows_from(ragged: tf.RaggedTensor, first: tf.Tensor, counts: tf.Tensor
+              ) -> tf.RaggedTensor:
+    """`counts` [N] values of each row from the place `first` [N] on."""
+    begin = ragged.row_starts() + tf.cast(first, tf.int64)
+    places = tf.ragged.range(begin, begin + tf.cast(counts, tf.int64))
+    return places.with_values(tf.gather(ragged.values, places.values))
+
+
+@functools.lru_cache(maxsize=None)
+def is_space() -> Table:
+    """Of the code points: what str.strip takes away."""
+    return of_characters(str.isspace)
+
+
+@functools.lru_cache(maxsize=None)
+def _comparable(lower: bool, strip_accents: bool) -> Table:
+    """cleaning.comparable; -2 for what is not one character."""
+    def of(char):
+        made = cleaning.comparable(char, lower, strip_accents)
+        return ord(made) if len(made) == 1 else -2
+
+    return of_characters(of)
+
+
+def _before(values: tf.Tensor, first) -> tf.Tensor:
+    """Each value's predecessor; `first` for the first one."""
+    return tf.concat([[first], values], 0)[:-1]
+
+
+# ---- SentencePiece ---------------------------------------------------------
+
+
+class Cleaning:
+    """cleaning.preprocess_text as operations."""
+
+    def __init__(self, lower: bool, strip_accents: bool = True):
+        def changed(text):
+            made = "".join(" " if char.isspace() else char for char in text)
+            return "".join(c for c in unicodedata.normalize("NFKD", made)
+                           if not unicodedata.combining(c)) if strip_accents else made
+
+        self._expansion = _expansion(changed, lower)
+
+    def characters(self, texts: tf.Tensor) -> Flat:
+        """[N] → the code points of preprocess_text(text)."""
+        chars = _decoded(texts)
+        space = tf.cast(is_space()(chars.values), tf.bool)
+        # Of a run of white space the last character stays, but not at either end.
+        words = tf.cumsum(tf.cast(~space, tf.int32))
+        here = tf.math.segment_sum(tf.cast(~space, tf.int32), chars.rows)
+        behind = tf.gather(tf.cumsum(here), chars.rows)
+        within = (words > behind - tf.gather(here, chars.rows)) & (words < behind)
+        next_is_space = tf.concat([space, [True]], 0)[1:]
+        chars = chars.where(~space | (within & ~next_is_space))
+        values, source = self._expansion(chars.values)
+        chars = chars.take(source, values)
+        return chars._replace(values=_lower_sigmas(chars, chars.values))
+
+    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
+        return _encoded(self.characters(texts))
+
+
+@functools.lru_cache(maxsize=None)
+def _cleaning(lower: bool, strip_accents: bool) -> Cleaning:
+    return Cleaning(lower, strip_accents)
+
+
+class TokenizerOps(tf.Module):
+    """A FullTokenizer as operations; functions, each of which is traced once.
+
+    Attributes:
+      prepare: strings [N] → strings [N], as FullTokenizer.prepare.
+      ids: int32 [N, (pieces)] of prepared texts.
+      assets: name → content of the files that make the tokenizer again.
+    """
+
+    prepare: Callable[[tf.Tensor], tf.Tensor]
+    ids: Callable[[tf.Tensor], tf.RaggedTensor]
+    assets: dict[str, bytes]
+
+
+def traced(function: Callable) -> Callable:
+    """A function of strings [N], to be called in graphs."""
+    return tf.function(function, autograph=False,
+                       input_signature=[tf.TensorSpec([None], tf.string)])
+
+
+def operations(tokenizer: FullTokenizer) -> TokenizerOps:
+    """The operations that do what a tokenizer does."""
+    made = (SentencePieceOps if tokenizer.uses_sentencepiece else WordPieceOps)(
+        tokenizer)
+    made.assets[TOKENIZER_FILE] = json.dumps({
+        "do_lower_case": tokenizer.do_lower_case,
+        "strip_accents": tokenizer.strip_accents}).encode()
+    return made
+
+
+class SentencePieceOps(TokenizerOps):
+    """A SentencePieceTokenizer as operations."""
+
+    def __init__(self, tokenizer: FullTokenizer):
+        super().__init__()
+        text = tensorflow_text()
+        path = tokenizer.vocabulary_path
+        with files.open_binary(path) as stream:
+            model = stream.read()
+        if tokenizer_json.is_json(model):
+            path, model = "spiece.model", tokenizer_json.to_sentencepiece(path)
+        self.assets = {os.path.basename(path): model}
+        self.prepare = traced(_cleaning(
+            tokenizer.do_lower_case, tokenizer.strip_accents))
+        self.pieces, self.ids = traced(self._pieces), traced(
+            lambda texts: self._tokens(texts)[0])
+        self.tokens = traced(self._tokens)
+        self._vocab = list(tokenizer.vocab)
+        self._comparable = functools.partial(
+            _comparable, tokenizer.do_lower_case, tokenizer.strip_accents)
+        self._model = text.SentencepieceTokenizer(model, out_type=tf.string)
+        self._unigram = in_graph_unigram.Unigram.of(model)
+        self._unk_id = tokenizer.unk_id
+        self._ids = _lookup(tokenizer)
+        self._splits = Expansion(
+            {i: tokenizer.convert_tokens_to_ids(pieces)
+             for i, pieces in tokenizer.split_pieces().items()}, tokenizer.vocab_size)
+        digits = "".join(f"\\x{{{code:x}}}" for code in range(_CODES)
+                         if chr(code).isdigit())
+        self._digit_comma = f"(?s).*[{digits}],"
+
+    def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """The model's own pieces, strings [N, (pieces)], of prepared texts."""
+        found = self._model.tokenize(texts)
+        return self._unigram(found) if self._unigram else found
+
+    def comparable(self, codes: tf.Tensor) -> tf.Tensor:
+        """What each character becomes by itself; -2 where that is not one."""
+        return self._comparable()(codes)
+
+    def _tokens(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+        """Ids and, with the text of what is unknown, pieces of prepared texts."""
+        pieces = Flat.of(self.pieces(texts))
+        ids = self._ids.lookup(pieces.values)
+        values, source = self._splits(ids)
+        names = tf.where(tf.equal(values, self._unk_id),
+                         tf.gather(pieces.values, source),
+                         tf.gather(self._vocab, values))
+        found = pieces.take(source, values), names
+        unknown = tf.equal(ids, self._unk_id) & tf.strings.regex_full_match(
+            pieces.values, self._digit_comma)
+        found, names = tf.cond(
+            tf.reduce_any(unknown),
+            lambda: self._split_unknown(pieces, unknown, found, source), lambda: found)
+        return found.ragged(), found._replace(values=names).ragged()
+
+    def _split_unknown(self, pieces, unknown, found, source):
+        """The digit-comma rule of pieces that are not in the vocabulary."""
+        places = tf.cast(tf.where(unknown)[:, 0], tf.int32)
+        parts = self.pieces(tf.strings.regex_replace(
+            tf.strings.regex_replace(tf.gather(pieces.values, places), ",$", ""),
+            UNDERLINE, ""))
+        parts = Flat.of(tf.concat([parts, tf.fill([tf.size(places), 1], ",")], axis=1))
+        kept = ~tf.gather(unknown, source)
+        sources = tf.concat(
+            [source[kept], tf.gather(places, tf.cast(parts.rows, tf.int32))], 0)
+        order = tf.argsort(sources, stable=True)
+        values = tf.concat([found[0].values[kept], self._ids.lookup(parts.values)], 0)
+        names = tf.gather(tf.concat([found[1][kept], parts.values], 0), order)
+        return pieces.take(
+            tf.gather(sources, order), tf.gather(values, order)), names
+
+
+def _lookup(tokenizer: FullTokenizer, dtype=tf.int32) -> tf.lookup.StaticHashTable:
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(
+        list(tokenizer.vocab), list(tokenizer.vocab.values()), tf.string, dtype),
+        tokenizer.unk_id)
+
+
+# ---- WordPiece -------------------------------------------------------------
+
+# What a character is to the splitting into words, as bits.
+_SPACE, _CHINESE, _DROPPED = 1, 2, 4
+_UNKNOWN_WORD = "\0"  # No piece: cleaning leaves no such character.
+
+
+class Words(NamedTuple):
+    """The words of all texts, and of each of their characters its place.
+
+    A mark that was dropped belongs to the character before it.
+    """
+
+    chars: tf.RaggedTensor  # int32 [W, (characters)]
+    rows: tf.Tensor  # int64 [W], the text of each word
+    num_rows: tf.Tensor
+    starts: tf.Tensor  # int32 [C], the character in the text as given
+    ends: tf.Tensor  # int32 [C], behind it
+
+
+class Splitting:
+    """wordpiece_tokenizer.basic_tokenize as operations."""
+
+    def __init__(self, lower: bool, strip_accents: bool = True):
+        def kind(char):
+            if not wordpiece_tokenizer.CHUNK.match(char):
+                return _SPACE
+            if char in "\0\ufffd" or cleaning.is_control(char):
+                return _DROPPED
+            return _CHINESE * any(
+                first <= ord(char) <= last for first, last in cleaning.CHINESE_RANGES)
+
+        self._kind = of_characters(kind)
+        self._is_punctuation = of_characters(cleaning.is_punctuation)
+        self._changed, self._strips = None, lower and strip_accents
+        if lower:
+            self._changed = _expansion(
+                lambda text: unicodedata.normalize("NFD", text) if strip_accents
+                else text, lower=True, first=True)
+        if self._strips:
+            self._class = of_characters(unicodedata.combining)
+            self._is_mark = of_characters(
+                lambda char: unicodedata.category(char) == "Mn")
+
+    def __call__(self, texts: tf.Tensor) -> Words:
+        chars = _decoded(texts)
+        place = tf.range(tf.size(chars.values)) - tf.cast(tf.gather(
+            chars.ragged().row_starts(), chars.rows), tf.int32)
+        kinds = self._kind(chars.values)
+        kept = tf.equal(kinds & _DROPPED, 0)
+        chars, kinds, place = chars.where(kept), kinds[kept], place[kept]
+        starts, ends = place, place + 1
+        if self._changed:
+            values, source = self._changed(chars.values)
+            given = tf.gather(chars.values, source)
+            chars = chars.take(source, values)
+            chars = chars._replace(values=_lower_sigmas(chars, given))
+            if self._strips:
+                order = self._order(chars)
+                source = tf.gather(source, order)
+                chars = chars.take(order, tf.gather(chars.values, order))
+            kinds, starts, ends = (
+                tf.gather(part, source) for part in (kinds, starts, ends))
+        if self._strips:
+            is_mark = self._is_mark(chars.values) > 0
+            ends = _joined(starts, ends, is_mark, chars.rows)
+            chars = chars.where(~is_mark)
+            kinds, starts, ends = (part[~is_mark] for part in (kinds, starts, ends))
+        apart = (self._is_punctuation(chars.values) > 0) | tf.not_equal(kinds, 0)
+        begins = apart | _before(apart, True) | tf.not_equal(
+            chars.rows, _before(chars.rows, -1))
+        number = tf.cumsum(tf.cast(begins, tf.int64))
+        kept = tf.equal(kinds & _SPACE, 0)
+        number, rows = number[kept], chars.rows[kept]
+        begins = tf.not_equal(number, _before(number, -1))
+        return Words(
+            tf.RaggedTensor.from_row_starts(chars.values[kept], tf.where(begins)[:, 0]),
+            rows[begins], chars.num_rows, starts[kept], ends[kept])
+
+    def _order(self, chars: Flat) -> tf.Tensor:
+        """The canonical order of the characters: each run of those that combine by
+        combining class (Unicode standard, section 3.11)."""
+        classes = self._class(chars.values)
+        new_row = tf.not_equal(chars.rows, _before(chars.rows, -1))
+        sinks = (_before(classes, 0) > classes) & (classes > 0) & ~new_row
+
+        def sort():
+            run = tf.cumsum(tf.cast(tf.equal(classes, 0) | new_row, tf.int32))
+            return tf.argsort(run * 256 + classes, stable=True)
+
+        return tf.cond(tf.reduce_any(sinks), sort,
+                       lambda: tf.range(tf.size(classes)))
+
+
+def _joined(starts, ends, is_mark, rows):
+    """`ends` of characters with those of marks that follow them at once (see
+    cleaning.drop_marks)."""
+    size = tf.size(starts)
+
+    def step(distance, found, at):
+        # The mark at `distance` behind each character, if only marks are between.
+        there = at + distance < size
+        at = at[there]
+        mark = tf.gather(is_mark, at + distance) & tf.equal(
+            tf.gather(rows, at), tf.gather(rows, at + distance))
+        at = at[mark]
+        end = tf.gather(found, at)
+        here = tf.equal(tf.gather(starts, at + distance), end)
+        return distance + 1, tf.tensor_scatter_nd_update(
+            found, at[:, tf.newaxis],
+            tf.where(here, tf.gather(ends, at + distance), end)), at
+
+    return tf.while_loop(
+        lambda distance, found, at: tf.size(at) > 0, step,
+        (tf.constant(1), ends, tf.cond(
+            tf.reduce_any(is_mark), lambda: tf.cast(tf.where(~is_mark)[:, 0], tf.int32),
+            lambda: tf.zeros([0], tf.int32))),
+        (tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([None])))[1]
+
+
+@functools.lru_cache(maxsize=None)
+def _splitting(lower: bool, strip_accents: bool) -> Splitting:
+    return Splitting(lower, strip_accents)
+
+
+class WordPieceOps(TokenizerOps):
+    """A WordPieceTokenizer as operations."""
+
+    def __init__(self, tokenizer: FullTokenizer):
+        super().__init__()
+        text = tensorflow_text()
+        self.assets = {"vocab.txt": "".join(
+            f"{piece}\n" for piece in tokenizer.vocab).encode()}
+        self._words = _splitting(tokenizer.do_lower_case, tokenizer.strip_accents)
+        self._table = _lookup(tokenizer, tf.int64)
+        self._unknown = tokenizer.convert_ids_to_tokens([tokenizer.unk_id])[0]
+        self._model = text.WordpieceTokenizer(
+            self._table, suffix_indicator="##", unknown_token=self._unknown,
+            max_bytes_per_word=4 * wordpiece_tokenizer.MAX_WORD_CHARS,
+            token_out_type=tf.string)
+        self.prepare = traced(tf.identity)
+        self.ids = traced(self._ids_of)
+
+    def _pieces(self, words: Words) -> tf.RaggedTensor:
+        """Strings [W, (pieces)]."""
+        fits = words.chars.row_lengths() <= wordpiece_tokenizer.MAX_WORD_CHARS
+        return self._model.tokenize(tf.where(fits, tf.strings.unicode_encode(
+            words.chars, "UTF-8"), _UNKNOWN_WORD))
+
+    def _ids_of(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        words = self._words(texts)
+        pieces = self._pieces(words)
+        return tf.RaggedTensor.from_value_rowids(
+            tf.cast(self._table.lookup(pieces.values), tf.int32),
+            tf.gather(words.rows, pieces.value_rowids()), words.num_rows,
+            validate=False)
+
+    def located(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Ids, first and last character of the pieces: tokenize_with_offsets."""
+        words = self._words(texts)
+        pieces = Flat.of(self._pieces(words))
+        lengths = tf.strings.length(pieces.values, "UTF8_CHAR")
+        begins = tf.not_equal(pieces.rows, _before(pieces.rows, -1))
+        lengths = tf.where(begins, lengths, lengths - 2)  # without "##"
+        whole = tf.cast(tf.gather(words.chars.row_lengths(), pieces.rows), tf.int32)
+        lengths = tf.where(
+            begins & tf.equal(pieces.values, self._unknown), whole, lengths)
+        last = tf.cumsum(lengths)
+        found = (tf.cast(self._table.lookup(pieces.values), tf.int32),
+                 tf.gather(words.starts, last - lengths),
+                 tf.gather(words.ends, last - 1) - 1)
+        rows = tf.gather(words.rows, pieces.rows)
+        return tuple(tf.RaggedTensor.from_value_rowids(
+            part, rows, words.num_rows, validate=False) for part in found)
+
+
+def tensorflow_text():
+    """The package, which registers the operations of an export that takes text."""
+    try:
+        import tensorflow_text as package
+    except ImportError as error:
+        raise InputError(
+            "tensorflow_text is not installed, whose operations an exported model takes "
+            "text apart with: pip install --no-deps 'tensorflow-text=="
+            f"{'.'.join(tf.__version__.split('.')[:2])}.*'.") from error
+    return package

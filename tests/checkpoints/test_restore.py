@@ -1,0 +1,547 @@
+"""Weights by the release's names: what restoring reports, refuses and writes."""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.checkpoints import files as checkpoint_files, restore as tf1
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling import models
+from albert_tf.modeling.albert import AlbertModel
+from albert_tf.modeling.models import AlbertForPreTraining
+from tests.golden.model import HEADS, assert_holds, fixture_case
+from tests.helpers import FIXTURES
+
+GOLDEN = FIXTURES / "model" / "model.ckpt"
+TINY = AlbertConfig(
+    vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
+    num_attention_heads=2, intermediate_size=16, max_position_embeddings=12)
+GROUP = "bert/encoder/transformer/group_{}/inner_group_0"
+
+
+def pretrainer(**changes):
+    return AlbertForPreTraining(TINY.replace(**changes))
+
+
+def numbered_tensors(model, seed=0):
+    """Other values for every variable, all different."""
+    numbers = np.random.default_rng(seed)
+    return {name: numbers.standard_normal(value.shape).astype("f")
+            for name, value in tf1.tf1_tensors(model).items()}
+
+
+def numbered_model():
+    """A pretrainer with these values, and they."""
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    tf1.load_tf1_tensors(model, tensors)
+    return model, tensors
+
+
+def write(tmp_path, tensors, name="model.ckpt"):
+    path = str(tmp_path / name)
+    checkpoint_files.write_tensors(tensors, path)
+    return path
+
+
+def stored(tmp_path, model):
+    """A checkpoint of a model with other values: its tensors and its path."""
+    tensors = numbered_tensors(model)
+    return tensors, write(tmp_path, tensors)
+
+
+# ---- the release's checkpoints ---------------------------------------------
+
+
+def test_release_checkpoint_into_both_models():
+    config = fixture_case("shared").config
+    stored = {name: tf.train.load_variable(str(GOLDEN), name)
+              for name, _ in tf.train.list_variables(str(GOLDEN))}
+    whole = AlbertForPreTraining(config)
+    report = tf1.restore_tf1(whole, str(GOLDEN))
+    assert report.matched == sorted(stored)
+    assert (report.missing, report.extra, report.mismatched) == ([], [], [])
+    assert report.complete and report.source == str(GOLDEN)
+    assert_holds(whole, stored)
+
+    encoder = AlbertModel(config)
+    report = tf1.restore_tf1(encoder, str(GOLDEN))
+    assert report.extra == HEADS and report.complete
+    assert report.matched == sorted(set(stored) - set(HEADS))
+    assert_holds(encoder, stored)
+
+
+def test_optimizer_state_is_harmless(tmp_path):
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    state = {f"{name}/{slot}": np.zeros_like(value)
+             for name, value in tensors.items() for slot in ("adam_m", "adam_v")}
+    state["global_step"] = np.int64(7)
+    path = write(tmp_path, {**tensors, **state})
+    report = tf1.restore_tf1(model, path)
+    assert report.complete and report.unexpected == []
+    assert report.extra == sorted(state) and len(report.extra) == 65
+    assert_holds(model, tensors)
+
+
+# ---- the report and the policy ---------------------------------------------
+
+
+def check_refused(model, path, *words, **options):
+    """Restoring stops with these words, and the model keeps its values."""
+    before = tf1.tf1_tensors(model)
+    with pytest.raises(InputError) as error:
+        tf1.restore_tf1(model, path, **options)
+    for word in (path, *words):
+        assert word in str(error.value), (word, str(error.value))
+    assert "\n" not in str(error.value)
+    assert_holds(model, before)
+
+
+@pytest.mark.parametrize("made, make, words, differences", [
+    (pretrainer, lambda: pretrainer(vocab_size=22), [
+        "another shape: 2", "cls/predictions/output_bias", "config",
+        "bert/embeddings/word_embeddings is [20, 4] in the checkpoint, [22, 4] in the "
+        "model", "--allow_partial_init"], {"mismatched": [
+            ("bert/embeddings/word_embeddings", (22, 4), (20, 4)),
+            ("cls/predictions/output_bias", (22,), (20,))]}),
+    (lambda: AlbertModel(TINY), pretrainer, [
+        "lacks: 7", HEADS[0], HEADS[2], "and 4 more", "--allow_partial_init"],
+     {"missing": HEADS}),
+    (lambda: pretrainer(num_hidden_groups=2), pretrainer, [
+        "no place in the model: 16", GROUP.format(1), "and 13 more"], {}),
+], ids=["shapes", "missing", "scopes_it_lacks"])
+def test_a_mismatch_stops_unless_allowed(made, make, words, differences, tmp_path):
+    (tensors, path), model = stored(tmp_path, made()), make()
+    check_refused(model, path, *words)
+    before = tf1.tf1_tensors(model)
+    if second := sorted(name for name in tensors if GROUP.format(1) in name):
+        differences = {"extra": second, "unexpected": second}
+    report = tf1.restore_tf1(model, path, allow_partial=True)
+    found = {kind: value for kind, value in vars(report).items() if value}
+    lacking = {*report.missing, *(name for name, _, _ in report.mismatched)}
+    assert found == {"source": path, "matched": sorted(set(before) - lacking),
+                     **differences}
+    assert not report.complete
+    assert_holds(model, {**before, **{name: tensors[name] for name in report.matched}})
+
+
+def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
+    model = AlbertModel(TINY)
+    path = write(tmp_path, {**numbered_tensors(model),
+                            "output_weights": np.zeros([3, 8], "f")})
+    report = tf1.restore_tf1(model, path)
+    assert report.extra == ["output_weights"] and report.complete
+
+
+# ---- a head that may be new ------------------------------------------------
+
+
+def head_may_be_new(name):
+    return not name.startswith("bert/")
+
+
+@pytest.mark.parametrize("make_head", [
+    lambda: models.AlbertForSequenceClassification(TINY, 3),
+    # Its own scope is cls/squad, beside the heads of pretraining.
+    lambda: models.AlbertForSpans(TINY)])
+def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
+    tensors, path = stored(tmp_path, pretrainer())
+    model = make_head()
+    before = tf1.tf1_tensors(model)
+    head = sorted(name for name in before if head_may_be_new(name))
+    report = tf1.restore_tf1(model, path, may_be_new=head_may_be_new)
+    assert report.new == head and len(head) == 2
+    assert report.complete and report.missing == report.mismatched == []
+    # Pretraining's heads are left over, and so may the pooler be for spans.
+    assert report.unexpected == [] and set(HEADS) <= set(report.extra)
+    assert f"new, start from random values: {', '.join(head)}" in caplog.text
+    assert_holds(model, {**tensors, **{name: before[name] for name in head}})
+    # Nothing is new without leave.
+    check_refused(make_head(), path, "lacks: 2", head[0])
+
+
+def test_head_of_another_shape_is_new(tmp_path):
+    def classifier(num_labels):
+        return models.AlbertForSequenceClassification(TINY, num_labels)
+
+    tensors, path = stored(tmp_path, classifier(3))
+    same, other = classifier(3), classifier(2)
+    report = tf1.restore_tf1(same, path, may_be_new=head_may_be_new)
+    assert report.new == [] and report.extra == []
+    assert_holds(same, tensors)
+
+    before = tf1.tf1_tensors(other)
+    report = tf1.restore_tf1(other, path, may_be_new=head_may_be_new)
+    head = ["output_bias", "output_weights"]
+    assert report.new == head and report.complete
+    assert_holds(other, {**tensors, **{name: before[name] for name in head}})
+    check_refused(classifier(2), path, "another shape: 2",
+                  "output_bias is [3] in the checkpoint, [2] in the model")
+
+
+def test_encoder_is_never_new(tmp_path):
+    tensors = numbered_tensors(pretrainer())
+    lost = f"{GROUP.format(0)}/attention_1/self/key/kernel"
+    model = models.AlbertForSequenceClassification(TINY, 3)
+    check_refused(
+        model, write(tmp_path, {n: v for n, v in tensors.items() if n != lost}),
+        "lacks: 1", lost, may_be_new=head_may_be_new)
+    tensors[lost] = tensors[lost][:, :4]
+    check_refused(model, write(tmp_path, tensors), "another shape: 1", lost,
+                  may_be_new=head_may_be_new)
+    _, path = stored(tmp_path, pretrainer(num_hidden_groups=2))
+    check_refused(model, path, "no place in the model: 16", may_be_new=head_may_be_new)
+
+
+def test_own_hint_replaces_the_flags(tmp_path):
+    _, path = stored(tmp_path, AlbertModel(TINY))
+    with pytest.raises(InputError) as error:
+        tf1.restore_tf1(pretrainer(), path, hint="ask the librarian")
+    assert str(error.value).endswith("ask the librarian.")
+    assert "--" not in str(error.value)
+
+
+def test_nothing_that_matches_stops_in_any_case(tmp_path):
+    path = write(tmp_path, {"module/weights": np.zeros(3, "f")})
+    check_refused(pretrainer(), path, "none of its 1 tensors", allow_partial=True)
+
+
+def test_the_report_is_logged(tmp_path, caplog):
+    report = tf1.restore_tf1(
+        pretrainer(vocab_size=22),
+        write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
+                         "bert/new": np.zeros(2, "f")}), allow_partial=True)
+    lines = caplog.messages
+    assert lines == report.summary().splitlines()
+    assert lines[0].endswith(
+        "24 variables matched, 7 missing, 1 of another shape, 2 extra.")
+    assert len(lines) == 5
+    for line, word in zip(lines[1:], (HEADS[0], "[22, 4]", "bert/new", "global_step")):
+        assert word in line
+
+
+# ---- tensors in memory, export ---------------------------------------------
+
+
+def test_tensors_round_trip():
+    model, other = pretrainer(), pretrainer()
+    tensors = numbered_tensors(model)
+    report = tf1.load_tf1_tensors(model, tensors)
+    assert report.complete and report.matched == sorted(tensors)
+    taken = tf1.tf1_tensors(model)
+    tf1.load_tf1_tensors(model, numbered_tensors(model, seed=1))
+    tf1.load_tf1_tensors(other, taken)
+    assert_holds(other, tensors)
+    del taken[HEADS[0]]
+    with pytest.raises(InputError, match=f"the given tensors.*lacks: 1 .{HEADS[0]}"):
+        tf1.load_tf1_tensors(other, taken)
+    report = tf1.load_tf1_tensors(other, taken, allow_partial=True)
+    assert report.missing == [HEADS[0]]
+
+
+def test_tensors_do_not_follow_the_model():
+    model = pretrainer()
+    before = tf1.tf1_tensors(model)
+    copies = {name: value.copy() for name, value in before.items()}
+    for variable in model.weights:
+        variable.assign_add(tf.ones_like(variable))
+    np.testing.assert_equal(before, copies)
+
+
+def test_export_is_read_by_tf1_and_here(tmp_path):
+    model, tensors = numbered_model()
+    path = str(tmp_path / "made" / "model.ckpt")
+    tf1.export_tf1(model, path)
+    assert sorted(os.listdir(tmp_path / "made")) == [
+        "model.ckpt.data-00000-of-00001", "model.ckpt.index"]
+    other = pretrainer()
+    assert tf1.restore_tf1(other, path).complete
+    assert_holds(other, tensors)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = {name: tf.compat.v1.get_variable(name, value.shape)
+                     for name, value in tensors.items()}
+        tf.compat.v1.train.Saver(variables).restore(session, path)
+        np.testing.assert_equal(session.run(variables), tensors)
+
+
+# ---- group 0 for all groups ------------------------------------------------
+
+
+@pytest.mark.parametrize("changes, variables", [
+    ({"num_hidden_groups": 2}, 48),
+    ({"parameter_sharing": "attention"}, 50),
+    ({"parameter_sharing": "ffn"}, 62),
+    ({"parameter_sharing": "none"}, 80)])
+@pytest.mark.parametrize("stored_groups", [1, 4])
+def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
+    tensors, path = stored(tmp_path, pretrainer(num_hidden_groups=stored_groups))
+    model = pretrainer(**changes)
+    report = tf1.restore_tf1(model, path, init_from_group0=True)
+    assert report.complete and len(report.matched) == len(model.weights) == variables
+    for name, value in tf1.tf1_tensors(model).items():
+        parts = ["group_0" if part.startswith("group_") else part
+                 for part in name.split("/")]
+        np.testing.assert_array_equal(value, tensors["/".join(parts)], err_msg=name)
+    # What was not taken is reported all the same.
+    assert report.extra == sorted(
+        name for name in tensors for group in range(1, stored_groups)
+        if name.startswith(GROUP.format(group)))
+
+
+def test_missing_groups_point_to_group_0(tmp_path):
+    _, path = stored(tmp_path, pretrainer())
+    check_refused(pretrainer(parameter_sharing="none"), path, "--init_from_group0",
+                  "lacks: 48")
+    check_refused(pretrainer(num_hidden_groups=2, inner_group_num=2), path,
+                  "inner_group_1", init_from_group0=True)
+
+
+# ---- this project's own checkpoints ----------------------------------------
+
+
+def training_checkpoint(model):
+    optimizer = tf_keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    return tf.train.Checkpoint(model=model, optimizer=optimizer,
+                               step=optimizer.iterations)
+
+
+def test_own_training_checkpoint_by_name(tmp_path):
+    model, tensors = numbered_model()
+    prefix = str(tmp_path / "model.ckpt-best")
+    checkpoint_files.write_whole(training_checkpoint(model), prefix)
+    np.testing.assert_equal(checkpoint_files.read_tensors(prefix), tensors)
+    for other in (pretrainer(), AlbertModel(TINY)):
+        report = tf1.restore_tf1(other, str(tmp_path))
+        assert report.complete and report.source == prefix
+        assert_holds(other, tensors)
+
+
+def test_keras_weights_file_by_name(tmp_path):
+    model = pretrainer()
+    model.compile(optimizer="adam", metrics=["accuracy"])
+    model.optimizer.build(model.trainable_variables)
+    model.save_weights(str(tmp_path / "weights"))
+    found = checkpoint_files.read_tensors(str(tmp_path / "weights"))
+    assert sorted(found) == sorted(tf1.tf1_tensors(model))
+
+
+def test_object_checkpoint_whose_names_are_ambiguous(tmp_path):
+    module = tf.Module()
+    module.one = tf.Variable(1.0, name="same")
+    module.two = tf.Variable(2.0, name="same")
+    path = tf.train.Checkpoint(model=module).write(str(tmp_path / "model.ckpt"))
+    with pytest.raises(InputError, match="two variables.*'same'"):
+        checkpoint_files.read_tensors(path)
+
+
+def test_weights_under_a_mirrored_strategy(tmp_path):
+    tensors, path = stored(tmp_path, pretrainer())
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = pretrainer()
+        saved = training_checkpoint(model)
+    tf1.restore_tf1(model, path)
+    for variable in model.weights:
+        for copy in strategy.experimental_local_results(variable):
+            np.testing.assert_array_equal(copy, tensors[variable.name[:-2]])
+    other = numbered_tensors(model, seed=1)
+    with strategy.scope():
+        tf1.load_tf1_tensors(model, other)
+        assert_holds(model, other)
+    prefix = str(tmp_path / "run" / "model.ckpt-best")
+    checkpoint_files.write_whole(saved, prefix)
+    single = pretrainer()
+    assert tf1.restore_tf1(single, prefix).complete
+    assert_holds(single, other)
+
+
+# ---- paths -----------------------------------------------------------------
+
+
+def test_all_ways_to_name_a_checkpoint(tmp_path):
+    one, two, best = (write(tmp_path, {"w": np.float32(i)}, name) for i, name in
+                      enumerate(("model.ckpt-1", "model.ckpt-2", "model.ckpt-best")))
+    for path in (one, f"{one}.index", f"{one}.data-00000-of-00001"):
+        assert checkpoint_files.find_checkpoint(path) == one
+    assert checkpoint_files.find_checkpoint(str(tmp_path)) == best
+    (tmp_path / "model.ckpt-best.index").unlink()
+    with pytest.raises(InputError, match="neither model.ckpt-best nor.*model.ckpt-1"):
+        checkpoint_files.find_checkpoint(str(tmp_path))
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+    assert checkpoint_files.find_checkpoint(str(tmp_path)) == two
+    moved = str(shutil.copytree(tmp_path, tmp_path / "moved [1]"))
+    assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
+
+
+def test_in_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
+    assert checkpoint_files.read_tensors("model.ckpt") == {"w": 3.0}
+
+
+INDEX, DATA = ".index", ".data-00000-of-00001"
+
+
+def flip_a_bit(path):
+    content = bytearray(pathlib.Path(path + DATA).read_bytes())
+    content[8] ^= 1
+    pathlib.Path(path + DATA).write_bytes(content)
+
+
+@pytest.mark.parametrize("damage, words", [
+    (lambda path: os.remove(path + INDEX), ["model.ckpt.index is missing"]),
+    (lambda path: os.remove(path + DATA), [
+        "0 of the 1 data files", "model.ckpt.data-*-of-00001"]),
+    (lambda path: os.rename(path + DATA, path + ".data-00000-of-00002"), [
+        "1 of the 2 data files"]),
+    (lambda path: os.truncate(path + INDEX, 20), ["damaged", "again"]),
+    (lambda path: os.truncate(path + DATA, 40), ["tensor ", "damaged"]),
+    (flip_a_bit, ["tensor ", "damaged"])],
+    ids=["no_index", "no_data", "no_shard", "cut_index", "cut_data", "bit"])
+def test_damaged_checkpoints(tmp_path, damage, words):
+    model = pretrainer()
+    _, path = stored(tmp_path, model)
+    damage(path)
+    check_refused(model, path, *words)
+
+
+def test_paths_that_are_no_checkpoint(tmp_path):
+    note = tmp_path / "notes.txt"
+    note.write_text("hello")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    (gone / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
+    for path, words in (
+            (note, ["not a checkpoint", "prefix"]),
+            (tmp_path / "absent", ["there is no checkpoint"]),
+            (tmp_path / "absent.index", ["absent.index is missing"]),
+            (tmp_path, ["neither model.ckpt-best"]),
+            (gone, ["model.ckpt-7", "not there"])):
+        check_refused(pretrainer(), str(path), *words)
+
+
+# ---- writing ---------------------------------------------------------------
+
+
+def test_writing_replaces_and_leaves_nothing_else(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-best")
+    for step in (1, 2):
+        checkpoint = tf.train.Checkpoint(step=tf.Variable(step))
+        checkpoint_files.write_whole(checkpoint, prefix)
+    # An older one of more data files.
+    (tmp_path / "model.ckpt-best.data-00001-of-00002").write_bytes(b"old")
+    checkpoint_files.write_whole(tf.train.Checkpoint(step=tf.Variable(3)), prefix)
+    assert sorted(os.listdir(tmp_path)) == [
+        "model.ckpt-best.data-00000-of-00001", "model.ckpt-best.index"]
+    step = tf.Variable(0)
+    tf.train.Checkpoint(step=step).read(prefix).assert_consumed()
+    assert int(step) == 3
+
+
+def test_a_failed_write_keeps_the_old(tmp_path):
+    prefix = str(tmp_path / "model.ckpt-best")
+    checkpoint_files.write_tensors({"w": np.float32(1)}, prefix)
+
+    class Broken:
+        def write(self, temporary):
+            assert temporary != prefix
+            for suffix in ("data-00000-of-00001", "index"):
+                with open(f"{temporary}.{suffix}", "wb"):
+                    pass
+            raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+
+    with pytest.raises(InputError, match="model.ckpt-best.*disk full"):
+        checkpoint_files.write_whole(Broken(), prefix)
+    assert len(os.listdir(tmp_path)) == 2
+    assert checkpoint_files.read_tensors(prefix) == {"w": 1.0}
+
+
+def test_the_index_comes_last(tmp_path, monkeypatch):
+    prefix = str(tmp_path / "model.ckpt-best")
+    checkpoint_files.write_tensors({"w": np.float32(1)}, prefix)
+    seen = []
+    rename = checkpoint_files.files.rename
+
+    def watch(source, target):
+        seen.append((os.path.basename(target), os.path.exists(f"{prefix}.index")))
+        rename(source, target)
+
+    monkeypatch.setattr(checkpoint_files.files, "rename", watch)
+    checkpoint_files.write_tensors({"w": np.float32(2)}, prefix)
+    assert seen == [("model.ckpt-best.data-00000-of-00001", False),
+                    ("model.ckpt-best.index", False)]
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="model.ckpt.*cannot be written"):
+        tf1.export_tf1(pretrainer(), str(tmp_path / "file" / "model.ckpt"))
+
+
+# ---- the config beside checkpoints -----------------------------------------
+
+
+def test_config_beside_checkpoints(tmp_path):
+    config = AlbertConfig.from_dict({**TINY.to_dict(), "gap_size": 0})
+    tf1.write_config(str(tmp_path), config)
+    assert tf1.read_config(str(tmp_path)) == config
+    before = (tmp_path / "albert_config.json").stat().st_mtime_ns
+    tf1.write_config(str(tmp_path), config)
+    assert (tmp_path / "albert_config.json").stat().st_mtime_ns == before
+
+
+def test_config_that_differs_is_refused(tmp_path):
+    with pytest.raises(InputError, match="albert_config.json"):
+        tf1.read_config(str(tmp_path))
+    tf1.write_config(str(tmp_path), TINY)
+    other = TINY.replace(hidden_size=16, parameter_sharing="ffn")
+    with pytest.raises(InputError) as error:
+        tf1.write_config(str(tmp_path), other)
+    for words in (str(tmp_path), "hidden_size is 8 there and 16 here",
+                  "parameter_sharing is 'all' there and 'ffn' here"):
+        assert words in str(error.value)
+    assert "vocab_size" not in str(error.value)
+    assert tf1.read_config(str(tmp_path)) == TINY
+
+
+# ---- damage ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_are_refused_by_name(value, tmp_path):
+    model = pretrainer()
+    tensors = numbered_tensors(model)
+    name = "bert/pooler/dense/bias"
+    tensors[name][1] = value
+    check_refused(model, write(tmp_path, tensors), name, "NaN or infinite")
+
+
+def test_flipped_bits_of_an_index_are_refused_or_harmless(tmp_path):
+    """TensorFlow checks the sum of each block; the footer's padding has none."""
+    tensors = {f"{name}/kernel": np.arange(3.0) for name in "abc"}
+    path = write(tmp_path, tensors)
+    index = pathlib.Path(f"{path}.index")
+    good = index.read_bytes()
+    harmless = 0
+    for bit in range(len(good) * 8):
+        damaged = bytearray(good)
+        damaged[bit // 8] ^= 1 << bit % 8
+        index.write_bytes(damaged)
+        try:
+            found = checkpoint_files.read_tensors(path)
+        except InputError as error:
+            assert path in str(error) and "are damaged" in str(error)
+            continue
+        harmless += 1
+        assert found.keys() == tensors.keys()
+        for name, value in tensors.items():
+            np.testing.assert_array_equal(found[name], value)
+    assert harmless < 500

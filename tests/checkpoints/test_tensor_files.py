@@ -1,0 +1,125 @@
+"""PyTorch's files without PyTorch, and without running what they ask for.
+
+    python -m pytest tests/checkpoints/test_tensor_files.py
+
+The fixtures were written by PyTorch 2.13, one of them in the format before 1.6.
+"""
+
+import io
+import os
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+
+from albert_tf.checkpoints import tensor_files
+from albert_tf.errors import InputError
+from tests.helpers import FIXTURES
+
+EXPECTED = {"a": np.arange(6).reshape(2, 3), "a_t": np.arange(6).reshape(2, 3).T,
+            "half": [1.5, -2.0], "bf": [1.5, -2.0], "ids": [[0, 1, 2, 3]], "p": [9.0]}
+
+
+@pytest.mark.parametrize("name", ["before_1_6.bin", "since_1_6.bin"])
+def test_tensors_of_both_kinds_of_file(name):
+    found = tensor_files.read(str(FIXTURES / "interop" / name))
+    assert set(found) == set(EXPECTED)
+    for key, value in EXPECTED.items():
+        assert found[key].shape == np.shape(value)
+        np.testing.assert_array_equal(found[key].read(), value)
+
+
+class Evil:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_pickle_that_calls_os_system_is_refused_and_not_run(archive, tmp_path):
+    content = pickle.dumps({"a": Evil(tmp_path / "marker")})
+    path = tmp_path / "pytorch_model.bin"
+    if archive:
+        with zipfile.ZipFile(path, "w") as made:
+            made.writestr("archive/data.pkl", content)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=r"asks for (posix|nt)\.system.*nothing of it"):
+        tensor_files.read(str(path))
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize("function", [
+    ("builtins", "eval"), ("torch", "load"), ("torch._utils", "_rebuild"),
+    ("albert_tf.files", "remove"), ("numpy", "load")])
+def test_other_functions_are_named(function, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(b"c" + "\n".join(function).encode() + b"\n.")
+    with pytest.raises(InputError, match=r"asks for {}\.{}".format(*function)):
+        tensor_files.read(str(path))
+
+
+@pytest.mark.parametrize("name", ["before_1_6.bin", "since_1_6.bin"])
+def test_damage_ends_in_a_sentence(name, tmp_path):
+    """Every byte changed in turn, every end cut: InputError, or numbers."""
+    content = (FIXTURES / "interop" / name).read_bytes()
+    path = tmp_path / "pytorch_model.bin"
+    random = np.random.default_rng(0)
+    damaged = [content[:cut] for cut in range(0, len(content), 29)]
+    for place in random.integers(0, len(content), 300):
+        changed = bytearray(content)
+        changed[place] ^= int(random.integers(1, 256))
+        damaged.append(bytes(changed))
+    refused = 0
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            for tensor in tensor_files.read(str(path)).values():
+                tensor.read()
+        except InputError as error:
+            refused += 1
+            assert str(path) in str(error)
+    assert refused > 100
+
+
+@pytest.mark.parametrize("content", [{"state_dict": None}, {"state_dict": [1]}, [1]])
+def test_what_is_stored_is_no_dictionary(content, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr("archive/data.pkl", pickle.dumps(content))
+    with pytest.raises(InputError, match="what is stored is no dictionary"):
+        tensor_files.read(str(path))
+
+
+@pytest.mark.parametrize("pickled", [
+    b"\x80\x02}r\xff\xff\xff\x3f.",  # The dictionary is remembered as number 2^30.
+    b"}p1073741823\n."])
+def test_what_would_fill_the_memory_is_refused(pickled, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(pickled)
+    with pytest.raises(InputError, match="remembers more objects than it has"):
+        tensor_files.read(str(path))
+
+
+def test_a_size_that_repeats_numbers_is_refused():
+    numbers = tensor_files._Storage("FloatStorage", "0", lambda key: b"\0" * 8)
+    tensor = tensor_files._rebuild(numbers, 0, (1 << 40,), (0,))
+    with pytest.raises(ValueError, match="beyond its numbers"):
+        tensor.read()
+
+
+def test_a_tensor_beyond_its_numbers(tmp_path):
+    content = io.BytesIO()
+    with zipfile.ZipFile(FIXTURES / "interop" / "since_1_6.bin") as source:
+        names = source.namelist()
+        with zipfile.ZipFile(content, "w") as made:
+            for name in names:
+                data = source.read(name)
+                made.writestr(name, data[:4] if name.endswith("data/0") else data)
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(content.getvalue())
+    with pytest.raises(InputError, match="the tensor a is damaged or cut short"):
+        tensor_files.read(str(path))["a"].read()

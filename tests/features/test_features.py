@@ -1,0 +1,490 @@
+"""Vectors of many texts in a file: their numbers, formats, resuming, wrong inputs.
+
+Parquet needs pyarrow, a cluster apache_beam; tests of both are skipped without.
+
+    python -m pytest tests/serving/test_features.py
+"""
+
+import io
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import albert_tf
+from albert_tf.jobs import beam
+from albert_tf import files
+from albert_tf.errors import InputError
+from albert_tf.features import job, model as features
+from albert_tf.features.options import KINDS, Options
+from tests.commands import run_commands
+from tests.helpers import ROOT
+from tests.serving import tiny_models
+
+TEXTS = ["It is.", "", "The first text of them is long. " * 20, "Größe", "x"]
+LINES = [f"text number {i}, " * (i % 7 + 1) for i in range(30)]
+NEEDS_PYARROW, NEEDS_BEAM, NEEDS_DASK = (pytest.mark.skipif(
+    find_spec(name) is None, reason=f"needs {name}")
+    for name in ("pyarrow", "apache_beam", "distributed"))
+
+
+@pytest.fixture(scope="module", name="model")
+def _model(tmp_path_factory):
+    return tiny_models.write(tmp_path_factory.mktemp("model") / "tf1", "pretrained")
+
+
+def texts_in(folder, lines, name="texts.txt"):
+    path = folder / name
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return str(path)
+
+
+def extract(model, folder, name, pooling=(), layers=(-1,), lines=TEXTS, **options):
+    """The file made of some lines."""
+    output = str(folder / name)
+    job.extract(model, [texts_in(folder, lines)], output,
+                        Options(pooling, layers), **options)
+    return output
+
+
+def rows_of(path):
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+# ---- numbers ---------------------------------------------------------------
+
+
+def test_vectors_are_the_model_s_after_any_pass(model, tmp_path):
+    loaded = albert_tf.load(model)
+    pooling = ("pooled", "mean", "cls", "max", "lasttoken", "pieces")
+    rows = rows_of(extract(model, tmp_path, "out.jsonl", pooling, (1, -1)))
+    assert len(rows) == len(TEXTS)
+    for text, row in zip(TEXTS, rows):
+        batch = loaded.tokenizer(text, max_length=64)
+        out = loaded.model.bert(batch)
+        hidden = np.stack([each[0].numpy() for each in out["encoder_outputs"]])
+        first = loaded.model.bert.pooler(hidden[:, 0]).numpy()
+        for name, expected in (
+                ("pooled", first), ("mean", hidden.mean(axis=1)), ("cls", hidden[:, 0]),
+                ("max", hidden.max(axis=1)), ("lasttoken", hidden[:, -1]),
+                ("piece_vectors", hidden.transpose(1, 0, 2))):
+            np.testing.assert_allclose(row[name], expected, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(first[-1], out["pooled_output"][0], atol=1e-5)
+        assert row["pieces"] == loaded.tokenizer.convert_ids_to_tokens(
+            batch["input_ids"][0])
+
+
+def test_the_first_passes_alone_are_computed(model, monkeypatch):
+    loaded = albert_tf.load(model)
+    head = features.Features(loaded, Options(("mean",), (1,), 16))
+    passes = []
+    bert = head.bert
+    monkeypatch.setattr(head, "bert", lambda *args, computation, **options: (
+        passes.append(computation.passes) or bert(
+            *args, computation=computation, **options)))
+    head.compute({name: np.ones([1, 4], np.int32) for name in head.inputs})
+    assert passes == [1]
+
+
+def test_the_default_is_what_predict_embeds_by(model, tmp_path):
+    rows = rows_of(extract(model, tmp_path, "out.jsonl"))
+    for row, answer in zip(rows, albert_tf.load(model).predict(TEXTS, task="embed")):
+        assert row.keys() == answer.keys()
+        for name, values in answer.items():
+            np.testing.assert_allclose(row[name], values, atol=1e-6)
+
+
+def test_pairs_and_ids_go_along(model, tmp_path):
+    lines = ['{"id": 7, "text": "It is.", "text_pair": "Größe"}', '{"text": "x"}']
+    path = texts_in(tmp_path, lines, "in.jsonl")
+    job.extract(model, [path], str(tmp_path / "out.jsonl"), Options(("mean",)))
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert list(rows[0]) == ["id", "mean"] and rows[0]["id"] == 7
+    assert list(rows[1]) == ["mean"]
+    [expected] = albert_tf.load(model).predict(["It is."], ["Größe"], task="embed")
+    np.testing.assert_allclose(rows[0]["mean"], expected["mean"], atol=1e-6)
+    tabbed = texts_in(tmp_path, ["It is.\tGröße"])
+    [row] = job.stream(model, [tabbed], Options(("mean",)))
+    np.testing.assert_allclose(row["mean"], rows[0]["mean"], atol=1e-6)
+
+
+# ---- formats ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [(-1,), (1, 2)])
+def test_npz_holds_what_json_lines_hold(layers, model, tmp_path):
+    pooling = ("mean", "pieces")
+    rows = rows_of(extract(model, tmp_path, "out.jsonl", pooling, layers))
+    found = np.load(extract(model, tmp_path, "out.npz", pooling, layers, unit_texts=2))
+    np.testing.assert_allclose(found["mean"], [row["mean"] for row in rows], atol=1e-6)
+    assert found["mean"].dtype == np.float32
+    ends = np.cumsum(found["piece_counts"])
+    for row, pieces, values in zip(rows, np.split(found["pieces"], ends),
+                                   np.split(found["piece_vectors"], ends)):
+        assert row["pieces"] == pieces.tolist()
+        np.testing.assert_allclose(values, row["piece_vectors"], atol=1e-6)
+
+
+@NEEDS_PYARROW
+@pytest.mark.parametrize("layers", [(-1,), (1, 2)])
+def test_parquet_holds_what_json_lines_hold(layers, model, tmp_path):
+    from pyarrow import parquet
+
+    pooling = ("mean", "pieces")
+    rows = rows_of(extract(model, tmp_path, "out.jsonl", pooling, layers))
+    found = parquet.read_table(extract(
+        model, tmp_path, "out.parquet", pooling, layers, unit_texts=2)).to_pylist()
+    for row, other in zip(rows, found):
+        assert row.keys() == other.keys() and row["pieces"] == other["pieces"]
+        for name in ("mean", "piece_vectors"):
+            np.testing.assert_allclose(row[name], other[name], atol=1e-6)
+
+
+def test_ids_of_columns(model, tmp_path):
+    for name, ids in (("numbers", [5, -2**63]), ("texts", ["a", "longer"])):
+        path = texts_in(tmp_path, [json.dumps({"id": i, "text": "x"}) for i in ids],
+                        "in.jsonl")
+        job.extract(model, [path], str(tmp_path / f"{name}.npz"),
+                            Options(("mean",)), unit_texts=1)
+        assert np.load(tmp_path / f"{name}.npz")["id"].tolist() == ids
+
+
+# ---- resuming --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [
+    "out.jsonl", "out.npz", pytest.param("out.parquet", marks=NEEDS_PYARROW)])
+def test_a_run_that_was_stopped_is_resumed(name, model, tmp_path, monkeypatch):
+    for folder in ("whole", "broken"):
+        (tmp_path / folder).mkdir()
+    whole = extract(model, tmp_path / "whole", name, lines=LINES, unit_texts=7)
+    computed = []
+    rows = features.Features.rows
+
+    def some(head, inputs):
+        if len(computed) == 2:
+            raise KeyboardInterrupt
+        computed.append(len(inputs))
+        return rows(head, inputs)
+
+    monkeypatch.setattr(features.Features, "rows", some)
+    folder = tmp_path / "broken"
+    with pytest.raises(KeyboardInterrupt):
+        extract(model, folder, name, lines=LINES, unit_texts=7)
+    assert not (folder / name).exists()
+    # The text is not written anew, as it would then be another.
+    monkeypatch.setattr(features.Features, "rows", lambda head, inputs: (
+        computed.append(len(inputs)) or rows(head, inputs)))
+    job.extract(model, [str(folder / "texts.txt")], str(folder / name),
+                        unit_texts=7)
+    assert computed == [7, 7, 7, 7, 2]
+    assert pathlib.Path(whole).read_bytes() == (folder / name).read_bytes()
+    assert sorted(os.listdir(folder)) == sorted(["texts.txt", name])
+
+
+def test_a_kill_right_after_the_last_step(model, tmp_path, monkeypatch):
+    """The output is whole, but the unfinished work is still there."""
+    monkeypatch.setattr(files, "remove_folder", lambda path: None)
+    output = extract(model, tmp_path, "out.jsonl")
+    monkeypatch.undo()
+    before = os.stat(output)
+    assert os.path.isdir(f"{output}.unfinished")
+    job.extract(model, [str(tmp_path / "texts.txt")], output)
+    assert os.stat(output) == before and not os.path.isdir(f"{output}.unfinished")
+    with pytest.raises(InputError, match="--output_file=.*out.jsonl is there already"):
+        job.extract(model, [str(tmp_path / "texts.txt")], output)
+
+
+def test_another_text_begins_anew_and_other_options_are_refused(
+        model, tmp_path, monkeypatch):
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "_join", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        extract(model, tmp_path, "out.jsonl", ("mean",))
+    with pytest.raises(InputError, match='unfinished run with pooling=."mean"..*this one'):
+        extract(model, tmp_path, "out.jsonl", ("max",))
+    monkeypatch.undo()
+    rows = rows_of(extract(model, tmp_path, "out.jsonl", ("mean",), lines=["x"] * 3))
+    assert len(rows) == 3
+    np.testing.assert_allclose(rows[0]["mean"], rows[2]["mean"], atol=1e-6)
+
+
+def test_units_are_bounded_in_numbers(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_UNIT_BYTES", 4 * 16 * 50)
+    seen = []
+    rows = features.Features.rows
+    monkeypatch.setattr(features.Features, "rows", lambda head, inputs: (
+        seen.append(len(inputs)) or rows(head, inputs)))
+    extract(model, tmp_path, "pieces.jsonl", ("pieces",), lines=["abcde"] * 12)
+    assert seen == [6, 6]  # of five characters and three special pieces each
+
+
+def test_small_files_go_together(tmp_path, monkeypatch):
+    paths = [texts_in(tmp_path, ["x" * 30], f"{i}.txt") for i in range(5)]
+    assert job.tasks_of(paths) == [(0, tuple(paths))]
+    monkeypatch.setattr(job, "_TASK_BYTES", 70)
+    assert [task for _, task in job.tasks_of(paths)] == [
+        tuple(paths[:2]), tuple(paths[2:4]), tuple(paths[4:])]
+
+
+# ---- wrong inputs ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("options, pattern", [
+    ({"pooling": ("media",)}, "--pooling=media: is not known; give some of pooled, cls"),
+    ({"pooling": ("embedding",)}, "--pooling=embedding: only folders of sentence-tr"),
+    ({"pooling": ("mean", "mean")}, "--pooling=mean: is there twice"),
+    ({"layers": (3,)}, "--layers=3: the model has 2 passes; give 1 to 2"),
+    ({"layers": (0,)}, "--layers=0: the model has 2 passes"),
+    ({"layers": (2, -1)}, "--layers=2,-1: give each pass once"),
+    ({"layers": ()}, "--layers=: give each pass once, one at least"),
+    ({"max_seq_length": 65}, "--max_seq_length=65: give 4 to 64"),
+    ({"max_seq_length": 3}, "--max_seq_length=3: give 4 to 64"),
+])
+def test_options_that_a_model_has_not(options, pattern, model, tmp_path):
+    with pytest.raises(InputError, match=pattern):
+        job.extract(model, [texts_in(tmp_path, TEXTS)],
+                            str(tmp_path / "out.jsonl"), Options(**options))
+    assert os.listdir(tmp_path) == ["texts.txt"]
+
+
+@pytest.mark.parametrize("name, line, output, pattern", [
+    ("in.jsonl", '{"txt": "x"}', "o.jsonl", "in.jsonl, line 2: there is no input 'txt'"),
+    ("in.jsonl", '{"text": 5}', "o.jsonl", "line 2: 'text' is 5, not a text"),
+    ("in.jsonl", '{"text": "x"', "o.jsonl", "in.jsonl, line 2: not JSON"),
+    ("in.jsonl", '{"id": "b", "text": "x"}', "o.npz",
+     "line 2: the id is 'b', those before are whole numbers; files of columns"),
+    ("in.jsonl", '{"text": "x"}', "o.npz", "line 2: the id is missing, those before"),
+    ("in.jsonl", '{"id": 1.5, "text": "x"}', "o.npz", "line 2: the id is 1.5; files"),
+    ("in.jsonl", '{"id": 9223372036854775808, "text": "x"}', "o.npz", "is 9223372036"),
+    ("in.jsonl", "", "o.txt", "--output_file=.*o.txt: its name says no format.*.npz"),
+    ("in.jsonl", "", "in.jsonl", "in.jsonl is also an input"),
+])
+def test_wrong_texts_are_found_before_the_model_is_loaded(
+        name, line, output, pattern, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "_extractor", None)
+    path = texts_in(tmp_path, ['{"id": 3, "text": "It is."}', line], name)
+    with pytest.raises(InputError, match=pattern):
+        job.extract(model, [path], str(tmp_path / output))
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_what_the_user_has_stays(model, tmp_path):
+    (tmp_path / "out.npz").write_text("mine")
+    with pytest.raises(InputError, match="is there already; give a new name"):
+        extract(model, tmp_path, "out.npz")
+    assert (tmp_path / "out.npz").read_text() == "mine"
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "file").write_text("mine")
+    with pytest.raises(InputError, match="holds other files, such as file"):
+        extract(model, tmp_path, "o.jsonl", work_dir=str(tmp_path / "own"))
+    assert (tmp_path / "own" / "file").read_text() == "mine"
+    with pytest.raises(InputError, match="removed in the end, but .*model.* lies in it"):
+        extract(model, tmp_path, "o.jsonl", work_dir=str(pathlib.Path(model).parent))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="--output_file: the folder .*file cannot be wri"):
+        job.extract(model, [texts_in(tmp_path, TEXTS)],
+                            str(tmp_path / "file" / "o.jsonl"),
+                            work_dir=str(tmp_path / "work"))
+    with pytest.raises(InputError, match="there is no text in it"):
+        extract(model, tmp_path, "o.jsonl", lines=[])
+
+
+def test_without_the_packages(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'albert_tf\[parquet\]'"):
+        extract(model, tmp_path, "out.parquet")
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(InputError, match="--runner needs Apache Beam: pip install"):
+        extract(model, tmp_path, "out.jsonl", runner="DirectRunner")
+    assert os.listdir(tmp_path) == ["texts.txt"]
+
+
+# ---- the standard input, and the command -----------------------------------
+
+
+def test_the_standard_input(model, tmp_path, monkeypatch):
+    given = "It is.\n" + '{"id": 1, "text": "x"}\n'
+    for run in range(2):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        if run:
+            job.extract(model, ["-"], str(tmp_path / "out.jsonl"))
+            found = rows_of(tmp_path / "out.jsonl")
+        else:
+            found = list(job.stream(model, ["-"], Options(), held=1))
+        assert [row.get("id") for row in found] == [None, 1]
+    assert os.listdir(tmp_path) == ["out.jsonl"]
+    with pytest.raises(InputError, match="standard input, which goes neither with"):
+        job.extract(model, ["-", "x"], str(tmp_path / "new.jsonl"))
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    text = texts_in(folder, TEXTS)
+    bad = texts_in(folder, ['{"text": 5}'], "bad.jsonl")
+    common = [f"--model={model}", f"--input_file={text}"]
+    how = ["--pooling=mean,max", "--layers=-1,-2", "--max_seq_length=9"]
+    bare, named = folder / "bare", folder / "named"
+    shutil.copytree(model, bare)
+    (bare / tiny_models.SPM.name).unlink()
+    shutil.copytree(bare, named)
+    (named / "task.json").unlink(missing_ok=True)
+    (named / "vocabulary.json").write_text(
+        json.dumps({"file": "other.model", "sha256": "0" * 64}))
+    with run_commands("extract_features", {
+            "wrong text": [f"--model={model}", f"--input_file={bad}",
+                           f"--output_file={folder}/x.jsonl"],
+            "wrong layers": [*common, "--layers=last"],
+            "no file": [*common, "--runner=DirectRunner"],
+            "word": [*common, "mean"],
+            "no vocabulary": [f"--model={bare}", common[1]],
+            "two vocabularies": [f"--model={bare}", common[1], "--vocab_file=a.txt",
+                                 f"--spm_model_file={tiny_models.SPM}"],
+            "vocabulary that is not there": [
+                f"--model={bare}", common[1], "--spm_model_file=/no/spm.model"],
+            "another vocabulary": [f"--model={named}", common[1],
+                                   f"--spm_model_file={tiny_models.SPM}"],
+            "no model": ["--model=/no/model", f"--input_file={text}",
+                         f"--output_file={folder}/x.jsonl"],
+            "given vocabulary": [
+                f"--model={bare}", f"--spm_model_file={tiny_models.SPM}", common[1],
+                f"--output_file={folder}/given.npz", *how],
+            "made": [*common, f"--output_file={folder}/out.npz", *how],
+    }, light={"wrong text", "wrong layers", "no file", "word", "no model", "no vocabulary",
+              "two vocabularies", "vocabulary that is not there", "another vocabulary"},
+    ) as found:
+        yield found, folder
+
+
+@pytest.mark.long
+def test_the_command(results):
+    found, folder = results
+    made = found.ok("made")
+    arrays = np.load(folder / "out.npz")
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "mean": (5, 2, 16), "max": (5, 2, 16)}
+    found.ok("given vocabulary")
+    given = np.load(folder / "given.npz")
+    assert all((array == arrays[name]).all() for name, array in given.items())
+    assert "embedding: 5 of 5 texts (100.0%)" in made["log"]
+    assert "texts/s" in made["log"]
+
+
+@pytest.mark.parametrize("name, pattern", [
+    ("wrong text", "bad.jsonl, line 1: 'text' is 5, not a text"),
+    ("wrong layers", "--layers=last: give whole numbers"),
+    ("no file", "--runner needs an --output_file"),
+    ("word", "'mean' is not a flag"),
+    ("no model", "/no/model: there is no such file"),
+    ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
+    ("two vocabularies", "--vocab_file and --spm_model_file are two vocabularies"),
+    ("vocabulary that is not there", "--spm_model_file: /no/spm.model is not there"),
+    ("another vocabulary", ".model is not the vocabulary of the model in .*named, which "
+     r"was made with another \(other.model\)"),
+])
+def test_wrong_commands_end_in_a_sentence(name, pattern, results):
+    results[0].refused(name, pattern)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npz"])
+def test_kills_leave_nothing_wrong(name, model, tmp_path):
+    texts_in(tmp_path, LINES * 300)
+    command = [sys.executable, "extract_features.py", f"--model={model}",
+               f"--input_file={tmp_path}/texts.txt", "--batch_size=4"]
+    subprocess.run([*command, f"--output_file={tmp_path}/whole-{name}"], cwd=ROOT,
+                   check=True, capture_output=True)
+    for kills in range(20):
+        process = subprocess.Popen([*command, f"--output_file={tmp_path}/{name}"],
+                                   cwd=ROOT, stderr=subprocess.DEVNULL)
+        parts = len(list(tmp_path.glob("*.unfinished/unit-*.json")))
+        while process.poll() is None and len(list(tmp_path.glob(
+                "*.unfinished/unit-*.json"))) <= parts:
+            time.sleep(0.01)
+        if kills < 5:
+            process.send_signal(signal.SIGKILL)
+        if process.wait() == 0:
+            break
+    assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    assert not list(tmp_path.glob("*unfinished*"))
+
+
+# ---- on a cluster ----------------------------------------------------------
+
+
+@NEEDS_BEAM
+@pytest.mark.parametrize("name, pooling", [
+    ("out.jsonl", ()), pytest.param("out.npz", ("pieces",), marks=pytest.mark.slow)])
+def test_the_direct_runner_makes_the_same_file(name, pooling, model, tmp_path):
+    run_both(model, tmp_path, name, pooling, "DirectRunner", ())
+
+
+def run_both(model, tmp_path, name, pooling, runner, flags):
+    found = []
+    for folder, options in (("local", {}), ("beam", dict(
+            runner=runner, runner_options=flags))):
+        (tmp_path / folder).mkdir()
+        found.append(extract(model, tmp_path / folder, name, pooling, lines=LINES,
+                             unit_texts=7, **options))
+        assert sorted(os.listdir(tmp_path / folder)) == sorted(["texts.txt", name])
+    assert pathlib.Path(found[0]).read_bytes() == pathlib.Path(found[1]).read_bytes()
+
+
+@NEEDS_BEAM
+def test_a_cluster_goes_on_with_what_is_finished(model, tmp_path, monkeypatch):
+    def stopped(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job, "_join", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        extract(model, tmp_path, "out.jsonl", lines=LINES, unit_texts=7)
+    monkeypatch.undo()
+    monkeypatch.setattr(features.Features, "rows", stopped)  # Nothing is left to do.
+    job.extract(model, [str(tmp_path / "texts.txt")],
+                        str(tmp_path / "out.jsonl"), unit_texts=7, runner="DirectRunner")
+    assert len(rows_of(tmp_path / "out.jsonl")) == len(LINES)
+
+
+@NEEDS_BEAM
+@pytest.mark.parametrize("runner, flags, pattern", [
+    ("DirectRunner", ["--direct_num_worker=2"], "--direct_num_worker is not an option"),
+    ("NoRunner", (), "--runner=NoRunner: ")])
+def test_an_unknown_runner_or_option(runner, flags, pattern, model, tmp_path):
+    with pytest.raises(InputError, match=pattern):
+        extract(model, tmp_path, "out.jsonl", runner=runner, runner_options=flags)
+    assert os.listdir(tmp_path) == ["texts.txt"]
+
+
+@NEEDS_BEAM
+@NEEDS_DASK
+@pytest.mark.slow
+def test_dask_makes_the_same_file(model, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.start_beam_engine", "--num_workers=2",
+         "--seconds_to_start=120", "--memory_limit=4GiB"], cwd=ROOT,
+        stdout=subprocess.PIPE, text=True)
+    try:
+        ready = process.stdout.readline()
+        assert ready.startswith("Ready"), ready
+        run_both(model, tmp_path, "out.jsonl", (), "DaskRunner",
+                 ready.split("--runner=DaskRunner")[1].split())
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_all_kinds_are_named_by_the_flag():
+    text = (ROOT / "extract_features.py").read_text()
+    assert all(f" {kind}" in text or f'"{kind}' in text for kind in KINDS)
+    assert beam.absolute("gs://x/y") == "gs://x/y"

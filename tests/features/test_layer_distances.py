@@ -1,0 +1,153 @@
+"""How far layers move their input: numbers against plain NumPy, any sharing, wrong
+inputs.
+
+    python -m pytest tests/serving/test_layer_distances.py
+"""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import albert_tf
+from albert_tf.errors import InputError
+from albert_tf.features import layer_distances
+from tests.commands import run_commands
+from tests.serving import tiny_models
+
+TEXTS = ["It is.", "The first text of them is long. " * 9, "Größe", ("One.", "Two.")]
+
+
+def expected(loaded, texts, max_length):
+    """The values of all pieces, [3, layers, pieces]."""
+    bert, inner, found = loaded.model.bert, loaded.config.inner_group_num, []
+    for text in texts:
+        batch = loaded.tokenizer(
+            *([text] if isinstance(text, str) else text), max_length=max_length)
+        out = bert(batch)
+        states = [bert.encoder.enter(out["embedding_output"]).numpy(),
+                  *(each.numpy() for each in out["encoder_outputs"][inner - 1::inner])]
+        states = np.float64([state[0] for state in states])
+        before, after = states[:-1], states[1:]
+        cosine = (before * after).sum(-1) / np.linalg.norm(before, axis=-1) / (
+            np.linalg.norm(after, axis=-1))
+        found.append([np.linalg.norm(after - before, axis=-1), cosine,
+                      np.degrees(np.arccos(cosine))])
+    return np.concatenate(found, axis=-1)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, dict(num_hidden_layers=1), dict(parameter_sharing="none", embedding_size=16),
+    dict(num_hidden_layers=4, num_hidden_groups=2),
+    dict(num_hidden_layers=3, inner_group_num=2)])
+def test_distances_are_those_of_all_pieces(changes, tmp_path):
+    loaded = albert_tf.load(tiny_models.write(
+        tmp_path / "model", "pretrained",
+        config=dataclasses.replace(tiny_models.TINY, **changes)))
+    told = []
+    found = layer_distances.measure(loaded, TEXTS, 20, 2, 3, told.append)
+    values = expected(loaded, TEXTS, 20)
+    assert told == [3, 1] and found.texts == len(TEXTS)
+    assert found.positions == values.shape[-1]
+    assert found.means.shape == (3, loaded.config.num_hidden_layers)
+    np.testing.assert_allclose(found.means, values.mean(-1), rtol=1e-4)
+    np.testing.assert_allclose(found.deviations, values.std(-1), rtol=1e-3)
+    assert found.unevenness() == pytest.approx(
+        values[0].mean(-1).std() / values[0].mean(), rel=1e-3)
+
+
+def test_states_that_are_alike():
+    given = np.float32([[[3, 4], [1, 0], [0, 0], [0, 0]]])
+    after = np.float32([[[3, 4], [0, 2], [0, 0], [0, 5]]])
+    distance, cosine, degrees = layer_distances._moved(given, after).numpy()[0]
+    np.testing.assert_allclose(distance, [0, 5 ** 0.5, 0, 5], rtol=1e-6)
+    np.testing.assert_allclose(cosine, [1, 0, 1, 0], atol=1e-6)
+    np.testing.assert_allclose(degrees, [0, 90, 0, 90], atol=1e-4)
+
+
+def test_table_of_models_of_different_depth():
+    lines = layer_distances.table({
+        title: layer_distances.Distances(
+            1, 5, np.ones((3, depth)), np.zeros((3, depth))).as_dict()
+        for title, depth in (("one", 1), ("three", 3))}).splitlines()
+    assert [line.split() for line in lines[:2]] == [
+        ["layer", "one", "three"], ["L2", "cosine", "degrees"] * 2]
+    assert [len(line.split()) for line in lines[2:5]] == [7, 4, 4]
+    assert lines[-1].endswith("one 0.000, three 0.000")
+
+
+def test_no_text(tmp_path):
+    loaded = albert_tf.load(tiny_models.write(tmp_path / "model", "encoder"))
+    with pytest.raises(InputError, match="there is no text to measure"):
+        layer_distances.measure(loaded, [], 20)
+
+
+# ---- the command -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module", name="results")
+def _results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    model = tiny_models.write(folder / "model", "pretrained")
+    deep = tiny_models.write(folder / "a,b", "classes", config=dataclasses.replace(
+        tiny_models.TINY, parameter_sharing="none", num_hidden_layers=3))
+    shutil.copytree(model, folder / "bare")
+    (folder / "bare" / tiny_models.SPM.name).unlink()
+    shutil.copytree(model, folder / "without")
+    (folder / "without/albert_config.json").unlink()
+    for name, text in (("texts.txt", "It is.\n\nOne.\tTwo.\n"), ("empty.txt", " \n\n"),
+                       ("bad.jsonl", '{"text": "a"}\n{"text": 5}\n')):
+        (folder / name).write_text(text)
+    common = [f"--model={model}", f"--input_file={folder}/texts.txt"]
+    light = {
+        "titles": [*common, "--titles=A,B"],
+        "no model": [f"--model={model},/no/model", common[1]],
+        "empty model": ["--model=", common[1]],
+        "no config": [f"--model={folder}/without", common[1]],
+        "no vocabulary": [f"--model={folder}/bare", common[1]],
+        "no file": [common[0], f"--input_file={folder}/none.txt"],
+        "no text": [common[0], f"--input_file={folder}/empty.txt"],
+        "bad text": [common[0], f"--input_file={folder}/bad.jsonl"],
+        "length": [*common, "--max_seq_length=65"],
+        "over input": [*common, f"--output={folder}/texts.txt"],
+        "over model": [*common, f"--picture={model}/albert_config.json"],
+        "same": [*common, f"--output={folder}/x", f"--picture={folder}/x"]}
+    with run_commands("analyze_layers", {**light, "config": [
+            f"--model={folder}/without", common[1],
+            f"--albert_config_file={model}/albert_config.json"], "made": [
+            f"--model={model},{deep}", common[1], "--titles=shared,apart",
+            f"--output={folder}/layers.json", f"--picture={folder}/layers.png"]},
+            light=light) as found:
+        yield found, folder
+
+
+@pytest.mark.long
+def test_the_command(results):
+    found, folder = results
+    found.ok("config")
+    found.ok("made")
+    made = json.loads((folder / "layers.json").read_text())["models"]
+    shared, apart = made["shared"], made["apart"]
+    assert len(shared["l2_distance"]["mean"]) == 2
+    assert len(apart["degrees"]["standard_deviation"]) == 3
+    assert shared["texts"] == apart["texts"] == 2
+    assert (folder / "layers.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name, pattern", [
+    ("titles", "--titles=A,B: there are 1 models; give each a title of"),
+    ("no model", "/no/model: there is no such file"),
+    ("empty model", ": there is no such file"),
+    ("no config", "no albert_config.json is there, .* give the config"),
+    ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
+    ("no file", "--input_file: no file matches"),
+    ("no text", "--input_file: there is no text in it"),
+    ("bad text", "bad.jsonl, line 2: 'text' is 5, not a text"),
+    ("length", "--max_seq_length=65: give 4 to 64"),
+    ("over input", "--output: .*texts.txt is also an input"),
+    ("over model", "--picture: .* is also an input .--model"),
+    ("same", "is also --output")])
+def test_wrong_commands_end_in_a_sentence(name, pattern, results):
+    results[0].refused(name, pattern)

@@ -1,0 +1,377 @@
+"""A user's own TSV, CSV and JSON lines."""
+
+import csv
+import gzip
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.classification import custom
+from albert_tf.finetuning import tables
+from tests.helpers import SHARED
+
+DataFile = custom.DataFile
+
+
+def write(tmp_path, name, content):
+    path = tmp_path / name
+    content = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return str(path)
+
+
+def read(tmp_path, name, content, *, text_a="text", label="label", labels=None,
+         **more):
+    options = {key: more.pop(key) for key in ("label_needed", "split")
+               if key in more}
+    file = DataFile(write(tmp_path, name, content), text_a, label=label, **more)
+    return custom.read(file, labels=labels, **options)
+
+
+def triples(found):
+    return [(e.text_a, e.text_b, e.label) for e in found.examples]
+
+
+# --- formats
+
+@pytest.mark.parametrize("name, content", [
+    ("x.tsv", "text\tlabel\tother\nfine\tyes\t1\nnot so\tno\t2\n"),
+    ("x.TSV", "\ufefftext\tlabel\tother\r\nfine\tyes\t1\r\nnot so\tno\t2"),
+    ("x.csv", "label,text\nyes,fine\nno,not so\n"),
+    ("x.csv", 'label,"text"\r\n"yes","fine"\r\nno,not so'),
+    ("x.jsonl", '{"text": "fine", "label": "yes"}\n{"label": "no", "text": "not so"}'),
+    ("x.json", '{"text": "fine", "label": "yes"}\n{"label": "no", "text": "not so"}'),
+    ("x.tsv.gz", "text\tlabel\nfine\tyes\nnot so\tno\n"),
+    ("x.csv.gz", "text,label\nfine,yes\nnot so, no \n"),
+    ("x.jsonl.gz", '{"text": "fine", "label": "yes"}\n'
+                   '{"label": "no", "text": "not so"}'),
+])
+def test_the_name_tells_the_format(tmp_path, name, content):
+    assert triples(read(tmp_path, name, content)) == [
+        ("fine", None, "yes"), ("not so", None, "no")]
+
+
+def test_the_format_and_delimiter_can_be_told(tmp_path):
+    assert triples(read(tmp_path, "x.txt", 'text;label\n"a;b";yes\n',
+                        file_format="csv", delimiter=";")) == [("a;b", None, "yes")]
+    with pytest.raises(InputError, match="x.txt: unknown file extension"):
+        read(tmp_path, "x.txt", "text\tlabel\n")
+    with pytest.raises(InputError, match="--delimiter='::' is not a single"):
+        read(tmp_path, "x.csv", "text\n", delimiter="::")
+
+
+def test_quotes_are_text_in_tsv_and_quotes_in_csv(tmp_path):
+    assert triples(read(tmp_path, "x.tsv", 'text\tlabel\n"He said ""\tyes\n')) == [
+        ('"He said ""', None, "yes")]
+    found = read(tmp_path, "x.csv",
+                 'text,label\n"Say ""yes"",\nplease",yes\nplain,no\n')
+    assert triples(found) == [('Say "yes",\nplease', None, "yes"),
+                              ("plain", None, "no")]
+    # The second example stands on the file's fourth line.
+    assert [e.where[-6:] for e in found.examples] == ["line 2", "line 4"]
+
+
+def test_pairs_and_columns_by_number(tmp_path):
+    file = DataFile(write(tmp_path, "x.tsv", "no\tA man.\tA dog.\nyes\tOne.\tTwo.\n"),
+                    "1", "2", "0", header=False)
+    found = custom.read(file, split="dev")
+    assert triples(found) == [("A man.", "A dog.", "no"), ("One.", "Two.", "yes")]
+    assert [e.guid for e in found.examples] == ["dev-1", "dev-2"]
+    assert triples(read(tmp_path, "y.csv", "x,y\na,b\n", text_a="1", label="0")) == [
+        ("b", None, "a")]
+
+
+def test_json_labels_may_be_numbers_or_truth_values(tmp_path):
+    found = read(tmp_path, "x.jsonl", "".join(
+        f'{{"text": "t", "label": {value}}}\n' for value in ("1", "true", "0.5")))
+    assert [e.label for e in found.examples] == ["1", "true", "0.5"]
+
+
+def test_numbers_to_predict(tmp_path):
+    found = read(tmp_path, "x.tsv", "text\tlabel\na\t 1.5\nb\t-2e1\n", labels=())
+    assert [e.label for e in found.examples] == [1.5, -20.0]
+
+
+def test_blank_lines_are_counted(tmp_path):
+    for name, content in [("x.tsv", "text\tlabel\n\na\tyes\n\n"),
+                          ("x.csv", "text,label\n\na,yes\n \n"),
+                          ("x.jsonl", '\n{"text": "a", "label": "yes"}\n \n')]:
+        found = read(tmp_path, name, content)
+        assert len(found.examples) == 1
+        assert "2 line(s) blank and left out" in found.notes[0]
+    assert read(tmp_path, "y.tsv", "text\tlabel\na\tyes\n").notes == ()
+
+
+# --- wrong inputs
+
+@pytest.mark.parametrize("name, content, message", [
+    ("x.tsv", "txt\tlabel\na\tyes\n",
+     "x.tsv: there is no column 'text'; the header has 'txt', 'label'; .*--noheader"),
+    ("x.tsv", f"{'good' * 99}\tyes\n",
+     f"the header has '{'good' * 10}\\.\\.\\.', 'yes';"),
+    ("x.csv", "text,label,text\na,yes,b\n", "2 columns are called 'text'"),
+    ("x.tsv", "text\tlabel\na\tyes\nb\n",
+     "x.tsv, line 3: has 1 columns where the first line has 2"),
+    ("x.tsv", "text\tlabel\na\tb\tyes\n",
+     "x.tsv, line 2: has 3 columns where the first line has 2"),
+    ("x.tsv", "text\tlabel\na\tyes\n \tyes\n",
+     r"x.tsv, line 3: the text of column 'text' is empty"),
+    ("x.tsv", "text\tlabel\na\tyes\n\t\n", "x.tsv, line 3: the text .* is empty"),
+    ("x.csv", "text,label\na,yes\n,\n", "x.csv, line 3: the text .* is empty"),
+    ("x.tsv", "text\tlabel\na\t\n",
+     r"x.tsv, line 2: there is no label in column 'label'\."),
+    ("x.csv", 'text,label\na,yes\n"b,no\n',
+     "x.csv, line 3: not valid CSV .*a quote that opens"),
+    ("x.tsv", "text\tlabel\n", "x.tsv: there is no example in this file"),
+    ("x.tsv", "", "x.tsv: there is no example in this file"),
+    ("x.jsonl", '{"text": "a", "label": "x"}\n{"text": "a"',
+     "x.jsonl, line 2: not JSON .*one JSON object"),
+    ("x.json", '[\n{"text": "a", "label": "x"}\n]', "line 1: not JSON.*array"),
+    ("x.jsonl", '["a", "yes"]', "x.jsonl, line 1: holds a JSON list"),
+    ("x.jsonl", '{"sentence": "a", "label": "x"}',
+     r"line 1: there is no field 'text', only 'sentence', 'label'\."),
+    ("x.jsonl", '{"text": "a"}', r"line 1: there is no field 'label', only 'text'\."),
+    ("x.jsonl", '{"text": 5, "label": "x"}', "line 1: .*'text' holds 5, not a text"),
+    ("x.jsonl", '{"text": "a", "label": null}', "line 1: there is no label in col"),
+    ("x.jsonl", '{"text": "a", "label": ["x"]}', r'line 1: .*holds \["x"\], not a l'),
+    ("x.jsonl", '{"text": "a\\ud83d", "label": "x"}', "line 1: .*ud83d.*half of a pair"),
+    ("x.tsv.gz", "text\tlabel\n", "no example"),
+])
+def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, name, content)
+
+
+def test_labels_outside_the_set_are_refused(tmp_path):
+    with pytest.raises(InputError,
+                       match=r"line 3: the label 'may' is not one of 'no', 'yes'\."):
+        read(tmp_path, "x.tsv", "text\tlabel\na\tyes\nb\tmay\n", labels=("no", "yes"))
+    with pytest.raises(InputError, match="line 2: the label 'high' is not a number"):
+        read(tmp_path, "x.tsv", "text\tlabel\na\thigh\n", labels=())
+
+
+def test_without_a_header_columns_are_numbers(tmp_path):
+    with pytest.raises(InputError, match="a column is a number from 0, not 'text'"):
+        read(tmp_path, "x.tsv", "a\tyes\n", header=False)
+    with pytest.raises(InputError, match="line 1: there is no column 2, only 0 to 1"):
+        read(tmp_path, "x.tsv", "a\tyes\n", header=False, text_a="0", label="2")
+
+
+def test_a_file_that_is_missing_or_damaged_is_refused(tmp_path):
+    with pytest.raises(InputError, match="none.tsv: cannot be opened"):
+        custom.read(DataFile(str(tmp_path / "none.tsv"), "text"))
+    whole = gzip.compress(b"text\tlabel\n" + b"a\tyes\n" * 9)
+    for content in (whole[:-12], b"text\tlabel\n"):
+        (tmp_path / "x.tsv.gz").write_bytes(content)
+        with pytest.raises(InputError, match="damaged or cut short"):
+            custom.read(DataFile(str(tmp_path / "x.tsv.gz"), "text"))
+
+
+# --- the task
+
+def build(tmp_path, train, dev=None, test=None, **options):
+    data = {split: DataFile(write(tmp_path, f"{split}.tsv", content), "text",
+                            label="label")
+            for split, content in (("train", train), ("dev", dev), ("test", test))
+            if content is not None}
+    return custom.build_task(data, **options)
+
+
+TRAIN = "text\tlabel\na\tno\nb\tyes\nc\tmaybe\n"
+
+
+def test_labels_are_those_of_the_training_file_sorted(tmp_path):
+    assert build(tmp_path, TRAIN).labels == ("maybe", "no", "yes")
+    numbers = "text\tlabel\n" + "".join(f"t\t{n}\n" for n in (10, 9, 2, -1, 9))
+    assert build(tmp_path, numbers).labels == ("-1", "2", "9", "10")
+
+
+def test_labels_given_keep_their_order(tmp_path):
+    task = build(tmp_path, TRAIN, labels=["yes", "no", "maybe"])
+    assert task.labels == ("yes", "no", "maybe")
+    assert task.label_ids(task.read("", "train").examples).tolist() == [1, 0, 2]
+
+
+def test_a_label_of_the_dev_set_must_be_one_of_the_training_set(tmp_path):
+    task = build(tmp_path, TRAIN, dev="text\tlabel\na\tno\nb\tnever\n")
+    with pytest.raises(InputError, match="dev.tsv, line 3: the label 'never' is not"):
+        task.read("", "dev")
+    task = build(tmp_path, TRAIN, dev="text\tlabel\na\tno\nb\t\n")
+    with pytest.raises(InputError, match="dev.tsv, line 3: there is no label"):
+        task.read("", "dev")
+
+
+def test_a_test_set_needs_no_label(tmp_path):
+    for content in ("text\nfirst\nsecond\n", "text\tlabel\nfirst\t\nsecond\t \n"):
+        task = build(tmp_path, TRAIN, test=content)
+        assert triples(task.read("", "test")) == [
+            ("first", None, None), ("second", None, None)]
+    found = build(tmp_path, TRAIN, test="text\tlabel\na\tyes\n").read("", "test")
+    assert triples(found) == [("a", None, "yes")]
+    data = {"test": DataFile(write(tmp_path, "t.jsonl", '{"text": "a"}'), "text",
+                             label="label")}
+    task = custom.build_task(data, labels=("no", "yes"))
+    assert triples(task.read("", "test")) == [("a", None, None)]
+    data = {"test": DataFile(write(tmp_path, "t.tsv", "a\n"), "0", label="1",
+                             header=False)}
+    task = custom.build_task(data, labels=("no", "yes"))
+    assert triples(task.read("", "test")) == [("a", None, None)]
+
+
+def test_files_are_looked_for_in_the_data_folder(tmp_path):
+    write(tmp_path, "train.tsv", TRAIN)
+    task = custom.build_task({"train": DataFile("train.tsv", "text", label="label")},
+                             data_dir=str(tmp_path))
+    assert len(task.read("elsewhere", "train").examples) == 3
+    again = pickle.loads(pickle.dumps(task))
+    assert again.read("", "train") == task.read("", "train")
+
+
+@pytest.mark.parametrize("train, options, message", [
+    (TRAIN, {"labels": ["no", "yes", "no"]}, "--labels has 'no' more than once"),
+    (TRAIN, {"labels": ["no"]}, "there are 1 labels"),
+    (TRAIN, {"labels": ["no", "yes"], "regression": True}, "leave them out with regr"),
+    ("text\tlabel\na\tno\n", {}, r"there are 1 labels \(no\)"),
+    (None, {"test": "text\na\n"}, "without a training file: give --labels"),
+])
+def test_labels_that_cannot_be_are_refused(tmp_path, train, options, message):
+    with pytest.raises(InputError, match=message):
+        build(tmp_path, train, **options)
+
+
+def test_training_needs_the_column_of_the_label(tmp_path):
+    with pytest.raises(InputError, match="name the column of the label"):
+        custom.build_task({"train": DataFile("train.tsv", "text")})
+
+
+def test_metrics_fit_the_number_of_labels(tmp_path):
+    three = build(tmp_path, TRAIN)
+    assert (three.metric_names, three.main_metric) == (
+        ("accuracy", "macro_f1"), "accuracy")
+    two = build(tmp_path, "text\tlabel\na\tgood\nb\tbad\n")
+    assert two.metric_names == ("accuracy", "macro_f1", "f1", "matthews")
+    # F1 is that of the second label, "good": one of two found.
+    scores = two.metrics_of(np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1]))
+    assert np.isclose(scores["f1"], 2 / 3)
+    assert np.isclose(scores["macro_f1"], (2 / 3 + 4 / 5) / 2)
+    number = build(tmp_path, "text\tlabel\na\t1\nb\t2.5\n", regression=True)
+    assert number.is_regression and number.num_outputs == 1
+    assert (number.metric_names, number.main_metric) == (
+        ("pearson", "spearman", "mse"), "pearson")
+
+
+def test_a_split_that_was_not_given_is_told(tmp_path):
+    with pytest.raises(InputError, match="custom has no dev set, only train"):
+        build(tmp_path, TRAIN).read("", "dev")
+
+
+def test_an_unknown_format_is_a_mistake_of_the_caller(tmp_path):
+    with pytest.raises(ValueError, match="xml"):
+        list(tables.read_rows(write(tmp_path, "x.xml", "x"), "xml"))
+
+
+@pytest.mark.shared
+def test_a_real_chinese_set_is_read_whole():
+    folder = SHARED / "data" / "chinese" / "ChnSentiCorp"
+    data = {split: DataFile(f"{split}.tsv", "0", label="1", header=False)
+            for split in ("train", "dev")}
+    # Its test file has a header, other columns and no labels.
+    data["test"] = DataFile("test.tsv", "text_a")
+    task = custom.build_task(data, data_dir=str(folder))
+    assert task.labels == ("negative", "positive")
+    counts = {split: len(task.read("", split).examples) for split in data}
+    assert counts == {"train": 9600, "dev": 1200, "test": 1200}
+
+
+# ---- what is no table as it was named ---------------------------------------
+
+
+@pytest.mark.parametrize("name, content, message", [
+    ("x.csv", "text;label\na;yes\n", "no column 'text'.*add --delimiter=';'"),
+    ("x.csv", '"text";"label"\n"a";"yes"\n', "line 1: not valid CSV.*--delimiter=';'"),
+    ("x.csv", "text\tlabel\na\tyes\n", r"add --delimiter=\$'\\t'"),
+    ("x.tsv", "text,label\na,yes\n", "add --delimiter=','"),
+    ("x.csv", "text,label\na\0b,yes\n", "line 2: character 2 is NUL.*UTF-8"),
+    ("x.tsv", "text\tlabel\na\0b\tyes\n", "line 2: character 2 is NUL"),
+    ("x.jsonl", '{"text": "a", "label": NaN}', "line 1: .*'label' holds nan.*no label"),
+    ("x.jsonl", '{"text": "a", "label": -1e999}', "'label' holds -inf"),
+    ("x.xlsx", "PK", "unknown file extension.*save the spreadsheet as CSV in UTF-8")])
+def test_a_table_of_another_kind_is_told_what_it_seems_to_be(
+        tmp_path, name, content, message):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, name, content)
+
+
+def test_without_a_header_the_delimiter_is_recognized_too(tmp_path):
+    with pytest.raises(InputError, match="no column 1, only 0 to 0; .*delimiter=';'"):
+        read(tmp_path, "x.csv", "a;yes\n", text_a="0", label="1", header=False)
+
+
+@pytest.mark.parametrize("name, content", [
+    ("x.csv", 'text,label\ra,yes\r"b\rc",no\r'),
+    ("x.tsv", "text\tlabel\ra\tyes\rb c\tno"),
+    ("x.jsonl", '{"text": "a", "label": "yes"}\r{"text": "b c", "label": "no"}\r')])
+def test_carriage_returns_may_end_lines(tmp_path, name, content):
+    found = triples(read(tmp_path, name, content))
+    assert [(text.replace("\n", " "), label) for text, _, label in found] == [
+        ("a", "yes"), ("b c", "no")]
+
+
+def test_a_cell_may_be_long(tmp_path):
+    long = "a " * 100_000
+    assert triples(read(tmp_path, "x.csv", f"text,label\n{long},yes\n")) == [
+        (long, None, "yes")]
+
+
+def test_numbers_that_are_all_equal_are_no_set_to_evaluate_on(tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\na,3\nb,3.0\n")
+    task = custom.build_task({"dev": DataFile(
+        str(tmp_path / "dev.csv"), "text", label="label")}, regression=True)
+    with pytest.raises(InputError, match="all 2 examples is 3.0, so pearson and spear"):
+        task.read("", "dev")
+
+
+def test_one_class_alone_is_told_where_a_correlation_is_reported(tmp_path):
+    (tmp_path / "dev.csv").write_text("text,label\na,1\nb,1\n")
+    task = custom.build_task({"dev": DataFile(
+        str(tmp_path / "dev.csv"), "text", label="label")}, labels=("0", "1"))
+    assert "matthews cannot be computed and will be 0." in task.read("", "dev").notes[0]
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl", "out.tsv"])
+def test_predictions_keep_names_and_texts(tmp_path, name):
+    text = 'Two\n"lines",  blanks'
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"key": key, "t": t}) + "\n" for key, t in (
+        ("a7", text), (12, "plain"))))
+    task = custom.build_task({"test": DataFile(str(path), "t", guid="key")},
+                             labels=["x", "y"])
+    examples = task.read("", "test").examples
+    outputs = {"probabilities": np.array([[0.25, 0.75], [0.9, 0.1]], "f")}
+    paths = task.write(str(tmp_path), examples, outputs, str(tmp_path / name), True)
+    assert {os.path.basename(path) for path in paths} == {"test_results.tsv", name}
+    if name.endswith("jsonl"):
+        rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        assert rows[0]["probability of y"] == 0.75
+    else:
+        with open(tmp_path / name, newline="") as file:
+            rows = list(csv.DictReader(
+                file, dialect="excel" if name.endswith("csv") else "excel-tab"))
+    assert [row["key"] for row in rows] == ["a7", "12"]
+    assert [row["prediction"] for row in rows] == ["y", "x"]
+    if not name.endswith("tsv"):
+        assert rows[0]["text_a"] == text
+    assert {"probability of x", "probability of y"} <= rows[0].keys()
+
+
+def test_a_missing_name_is_refused(tmp_path):
+    path = tmp_path / "in.tsv"
+    path.write_text("t\nA text.\n")
+    task = custom.build_task({"test": DataFile(str(path), "t", guid="key")},
+                             labels=["x", "y"])
+    with pytest.raises(InputError, match="no column 'key'"):
+        task.read("", "test")

@@ -1,0 +1,397 @@
+"""GLUE: reading, features, scores and files of predictions."""
+
+import functools
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from albert_tf.config import NAMED
+from albert_tf.errors import InputError
+from albert_tf.finetuning.classification import task as classification, glue
+from albert_tf.finetuning.common import HIGHEST_RATES, RECIPES, recipe_for
+from albert_tf.tokenization import sequences
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.helpers import FIXTURES, SHARED
+
+CLASSIFIER = FIXTURES / "classifier"
+
+
+def load(name):
+    with gzip.open(CLASSIFIER / name) as stream:
+        return json.load(stream)
+
+
+GOLDEN = load("features.json.gz")
+
+
+@pytest.fixture(scope="session", name="glue_dir")
+def _glue_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("glue")
+    for name, content in load("data.json.gz").items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return folder
+
+
+@functools.lru_cache
+def tokenizer(kind):
+    if kind == "spm":
+        return FullTokenizer(spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
+    return FullTokenizer(vocab_file=str(FIXTURES / "tokenization" / "wp_vocab.txt"))
+
+
+def write(folder, name, *lines):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes("\n".join(lines).encode())
+    return str(folder)
+
+
+def read(task, data_dir, split):
+    return glue.TASKS[task].read(str(data_dir), split)
+
+
+# --- reading and features
+
+@pytest.mark.parametrize("key", GOLDEN)
+def test_examples_and_features_are_the_releases(glue_dir, key):
+    name, split, kind, length = key.split("/")
+    length = int(length)
+    task = glue.TASKS[name]
+    convert = functools.partial(
+        task.featurize, tokenizer=tokenizer(kind), max_seq_length=length)
+    examples = task.read(str(glue_dir), split).examples
+    assert len(examples) == len(GOLDEN[key])
+    for example, expected in zip(examples, GOLDEN[key]):
+        prepare = tokenizer(kind).prepare
+        assert example.guid == expected["guid"]
+        assert prepare(example.text_a) == expected["text_a"]
+        assert (example.text_b if example.text_b is None
+                else prepare(example.text_b)) == expected["text_b"]
+        assert example.label == (None if split == "test" else expected["label"])
+        [features] = convert(example)
+        padded = sequences.pad_inputs(
+            features["input_ids"], features["segment_ids"], length)
+        assert features["input_mask"] == [1] * len(features["input_ids"])
+        assert padded == {field: expected[field] for field in padded}
+        assert features["label_ids"] == [expected["label_id"]]
+        assert isinstance(features["label_ids"][0], int if task.labels else float)
+
+
+def test_every_task_of_the_release_is_covered():
+    assert {key.split("/")[0] for key in GOLDEN} == set(glue.TASKS)
+    assert {"/".join(key.split("/")[:2]) for key in GOLDEN} == {
+        f"{name}/{split}" for name, task in glue.TASKS.items()
+        for split in task.readers if (name, split) != ("ax", "dev")}
+
+
+def test_labels_are_in_the_releases_order():
+    expected = json.loads((CLASSIFIER / "labels.json").read_text())
+    assert {name: list(task.labels) or [None]
+            for name, task in glue.TASKS.items()} == expected
+
+
+@pytest.mark.parametrize("case", json.loads(
+    (CLASSIFIER / "truncate_pair.json").read_text()))
+def test_pairs_are_cut_as_in_the_release(case):
+    first, second = sequences.truncate_longer_first(
+        range(case["len_a"]), range(case["len_b"]), case["max_length"])
+    assert (len(first), len(second)) == (case["out_a"], case["out_b"])
+
+
+def test_featurizing_goes_to_other_processes():
+    convert = functools.partial(
+        glue.TASKS["qqp"].featurize, tokenizer=tokenizer("spm"), max_seq_length=8)
+    example = classification.Example("1", "The ferry", label="1")
+    again, copy = pickle.loads(pickle.dumps((convert, example)))
+    assert again(copy) == convert(example)
+    assert pickle.loads(pickle.dumps(glue.TASKS["qqp"])).labels == ("0", "1")
+
+
+def test_a_second_text_of_no_pieces_is_no_second_text():
+    convert = functools.partial(
+        glue.TASKS["sts-b"].featurize, tokenizer=tokenizer("spm"))
+    long = "The ferry leaves at nine."
+    for second, length in ((" ", 8), ("cut away, as one piece has room", 4)):
+        [features] = convert(classification.Example("1", long, second),
+                             max_seq_length=length)
+        cls, *pieces, sep = features["input_ids"]
+        assert (cls, sep) == (tokenizer("spm").cls_id, tokenizer("spm").sep_id)
+        assert sep not in pieces and set(features["segment_ids"]) == {0}
+        assert len(pieces) == {8: 6, 4: 1}[length]
+
+
+def test_a_length_without_room_for_text_is_refused():
+    with pytest.raises(InputError, match="--max_seq_length=3 leaves no room"):
+        glue.TASKS["sst-2"].featurize(
+            classification.Example("1", "x"), tokenizer=tokenizer("spm"),
+            max_seq_length=3)
+
+
+def test_quotes_are_text_and_line_ends_and_byte_order_mark_are_not(tmp_path):
+    write(tmp_path, "MRPC/dev.tsv",
+          "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r",
+          '1\t1\t2\t"Open\tquotes "" here\r', '0 \t3\t4\ta\tb\r', "")
+    first, second = read("mrpc", tmp_path, "dev").examples
+    assert (first.text_a, first.text_b) == ('"Open', 'quotes "" here')
+    assert (second.text_b, second.label, second.guid) == ("b", "0", "dev-2")
+    assert second.where.endswith("dev.tsv, line 3")
+
+
+@pytest.mark.parametrize("folder", ["SST-2", "sst2", "SST_2", "."])
+def test_the_folder_may_be_spelt_otherwise_or_given_itself(tmp_path, folder):
+    write(tmp_path, f"{folder}/dev.tsv", "sentence\tlabel", "good\t1")
+    assert read("sst-2", tmp_path, "dev").examples[0].text_a == "good"
+
+
+def test_broken_lines_of_qqp_are_counted(glue_dir):
+    found = read("qqp", glue_dir, "train")
+    assert len(found.examples) == 10
+    [note] = found.notes
+    assert "train.tsv: 2 line(s) left out, as they have too few columns" in note
+    assert "(line 5, 9)" in note
+
+
+def test_blank_lines_and_surplus_columns_are_told(tmp_path):
+    write(tmp_path, "dev.tsv", "sentence\tlabel", "good\t1", "", "bad\t0\tmore")
+    found = read("sst-2", tmp_path, "dev")
+    assert [e.label for e in found.examples] == ["1", "0"]
+    assert "1 line(s) blank and left out (line 3)" in found.notes[0]
+    assert "longer than the header" in found.notes[1]
+
+
+def test_the_diagnostic_set_has_labels_only_in_its_full_file(tmp_path, glue_dir):
+    with pytest.raises(InputError, match="no column 'label'.*'sentence2'"):
+        read("ax", glue_dir, "dev")
+    write(tmp_path, "diagnostic/diagnostic-full.tsv",
+          "Logic\tDomain\tPremise\tHypothesis\tLabel", "\t\ta\tb\tneutral")
+    [example] = read("ax", tmp_path, "dev").examples
+    assert (example.text_a, example.text_b, example.label) == ("a", "b", "neutral")
+
+
+# --- wrong inputs
+
+def test_the_diagnostic_set_cannot_be_trained_on(glue_dir):
+    with pytest.raises(InputError, match="no train set.*--task_name=mnli"):
+        read("ax", glue_dir, "train")
+
+
+def test_a_missing_file_is_told_with_the_places_looked_at(tmp_path):
+    with pytest.raises(InputError) as error:
+        read("mnli", tmp_path, "dev")
+    assert "MNLI/dev_matched.tsv nor" in str(error.value)
+    assert "--data_dir" in str(error.value)
+
+
+@pytest.mark.parametrize("lines, message", [
+    (["text\tlabel", "good\t1"],
+     r"dev.tsv: there is no column 'sentence'; the header has 'text', 'label'\."),
+    (["sentence\tlabel", "good\t1", "bad\tnegative"],
+     r"dev.tsv, line 3: the label 'negative' is not one of '0', '1'\."),
+    (["sentence\tlabel", "good\t1", "bad"],
+     r"dev.tsv, line 3: has 1 columns, but 2 are needed\."),
+    (["sentence\tsentence\tlabel", "good\tbad\t1"],
+     "2 columns are called 'sentence'"),
+    (["sentence\tlabel"], "there is no example in the dev set of sst-2"),
+    ([""], "there is no example in the dev set of sst-2"),
+])
+def test_a_wrong_file_is_refused_in_a_sentence(tmp_path, lines, message):
+    with pytest.raises(InputError, match=message):
+        read("sst-2", write(tmp_path, "dev.tsv", *lines), "dev")
+
+
+@pytest.mark.parametrize("value", ["high", "nan", ""])
+def test_a_score_that_is_no_number_is_refused(tmp_path, value):
+    write(tmp_path, "dev.tsv", "index\tsentence1\tsentence2\tscore",
+          f"0\ta\tb\t{value}")
+    with pytest.raises(InputError, match=f"line 2: the label '{value}' is not a num"):
+        read("sts-b", tmp_path, "dev")
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path):
+    (tmp_path / "dev.tsv").write_bytes(b"sentence\tlabel\ncaf\xe9\t1\n")
+    with pytest.raises(InputError, match="dev.tsv, line 2: byte 4 is not UTF-8"):
+        read("sst-2", tmp_path, "dev")
+
+
+# --- scores
+
+def test_metrics_are_those_of_the_board():
+    main = {name: task.main_metric for name, task in glue.TASKS.items()}
+    assert main == dict.fromkeys(glue.TASKS, "accuracy") | {
+        "cola": "matthews", "sts-b": "pearson", "ax": "matthews"}
+    for name in ("mrpc", "qqp"):
+        assert "f1" in glue.TASKS[name].metric_names
+    assert "spearman" in glue.TASKS["sts-b"].metric_names
+
+
+def test_two_metrics_are_also_reported_as_their_mean():
+    scores = glue.TASKS["mrpc"].metrics_of(
+        np.array([1, 1, 0, 0]), np.array([1, 0, 0, 0]))
+    assert scores["accuracy"] == 0.75 and np.isclose(scores["f1"], 2 / 3)
+    assert np.isclose(scores["accuracy_f1_mean"], (0.75 + 2 / 3) / 2)
+    values = np.array([1.0, 4.0, 9.0])
+    scores = glue.TASKS["sts-b"].metrics_of(values, np.sqrt(values))
+    assert list(scores) == list(glue.TASKS["sts-b"].metric_names)
+    assert np.isclose(scores["spearman"], 1) and scores["mse"] > 1
+    assert np.isclose(scores["pearson_spearman_mean"], (1 + scores["pearson"]) / 2)
+
+
+@pytest.mark.parametrize("name", glue.TASKS)
+def test_every_task_scores_itself_perfect(name):
+    task, ids = glue.TASKS[name], [0, 1, 1, 0, 1, 1]
+    examples = [classification.Example("", "", label=task.labels[i] if task.labels
+                                       else i) for i in ids]
+    outputs = {"logits": [np.float32([i]) for i in ids],
+               "probabilities": np.eye(task.num_outputs)[ids] if task.labels else None}
+    scores = task.score(examples, outputs)
+    assert scores.pop("mse", 0) == 0
+    assert np.allclose(list(scores.values()), 1)
+
+
+def test_labels_become_class_ids_or_numbers(glue_dir):
+    task = glue.TASKS["rte"]
+    labels = task.label_ids(read("rte", glue_dir, "dev").examples)
+    assert labels.tolist() == [0, 1] * 5 and labels.dtype == np.int64
+    scores = glue.TASKS["sts-b"].label_ids(read("sts-b", glue_dir, "dev").examples)
+    assert scores.dtype == np.float32 and scores[0] == 5
+    with pytest.raises(InputError, match="test.tsv, line 2: there is no label"):
+        task.label_ids(read("rte", glue_dir, "test").examples)
+
+
+def test_the_report_names_every_label():
+    task = glue.TASKS["mnli"]
+    examples = [classification.Example("", "", label=task.labels[i]) for i in (0, 1, 0)]
+    text = task.report(examples, {"probabilities": np.eye(3)[[0, 1, 1]]})
+    assert "mnli: 3 examples" in text and "accuracy  0.6667" in text
+    for label in task.labels:  # Also "neutral", which does not occur.
+        assert label in text
+    examples = [classification.Example("", "", label=value) for value in (2.0, 3.0)]
+    assert "spearman" in glue.TASKS["sts-b"].report(
+        examples, {"logits": np.array([1.0, 2.0])})
+
+
+# --- files of predictions
+
+def predict(tmp_path, name, examples, outputs):
+    key = "logits" if glue.TASKS[name].is_regression else "probabilities"
+    paths = glue.TASKS[name].write(str(tmp_path), examples, {key: outputs})
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        path.rpartition("/")[2] for path in paths)
+    return {path.name: [line.split("\t") for line in
+                        path.read_text(encoding="utf-8").splitlines()]
+            for path in tmp_path.iterdir()}
+
+
+def test_files_of_predicted_classes(tmp_path, glue_dir):
+    examples = read("qnli", glue_dir, "test").examples
+    outputs = np.array(
+        [[.75, .25], [.5, .5], [.125, .875], [.1, .9]], np.float32)
+    written = predict(tmp_path, "qnli", examples, outputs)
+    chosen = ["entailment", "entailment", "not_entailment", "not_entailment"]
+    assert written["test_results.tsv"] == [
+        ["0.75", "0.25"], ["0.5", "0.5"], ["0.125", "0.875"], ["0.1", "0.9"]]
+    assert written["submit_results.tsv"] == written["QNLI.tsv"] == [
+        ["index", "prediction"], *([str(i), c] for i, c in enumerate(chosen))]
+    assert written["predictions.tsv"][:2] == [
+        ["guid", "text_a", "text_b", "prediction", "probability"],
+        ["0", "The ferry leaves at nine.", "The boat departs at 9.", "entailment",
+         "0.7500"]]
+
+
+def test_scores_outside_the_boards_range_are_clipped_for_the_board_alone(
+        tmp_path, glue_dir):
+    examples = read("sts-b", glue_dir, "test").examples
+    outputs = np.array([[5.25], [-0.1], [2.0002], [4]], np.float32)
+    written = predict(tmp_path, "sts-b", examples, outputs)
+    assert [row[1] for row in written["STS-B.tsv"]] == [
+        "prediction", "5.000", "0.000", "2.000", "4.000"]
+    assert [row[1] for row in written["submit_results.tsv"]] == [
+        "prediction", "5.25", "-0.1", "2.0002", "4.0"]
+    assert written["test_results.tsv"] == [["5.25"], ["-0.1"], ["2.0002"], ["4.0"]]
+    assert "probability" not in written["predictions.tsv"][0]
+
+
+def test_texts_and_known_labels_stand_beside_the_predictions(tmp_path):
+    examples = [classification.Example("7", "two\nlines\tand a tab", label="1"),
+                classification.Example("8", "plain")]
+    written = predict(tmp_path, "sst-2", examples, np.array([[.1, .9], [.6, .4]]))
+    assert written["predictions.tsv"] == [
+        ["guid", "text_a", "prediction", "probability", "label"],
+        ["7", "two lines and a tab", "1", "0.9000", "1"],
+        ["8", "plain", "0", "0.6000", ""]]
+
+
+def test_the_boards_file_names():
+    assert {task.submission_file for task in glue.TASKS.values()} == {
+        "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "STS-B.tsv", "MNLI-m.tsv",
+        "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv", "AX.tsv"}
+
+
+def test_outputs_of_a_diverged_model_are_refused(tmp_path):
+    examples = [classification.Example(str(i), "x") for i in range(2)]
+    with pytest.raises(InputError, match="example 1 is not a number.*diverged"):
+        predict(tmp_path, "sst-2", examples, np.array([[.5, .5], [np.nan, .5]]))
+    assert not list(tmp_path.iterdir())
+
+
+# --- recipes
+
+def test_every_task_has_the_papers_recipe():
+    assert set(glue.TASKS) < set(RECIPES)
+    recipe = RECIPES["qqp"]
+    assert (recipe.albert_dropout, recipe.classifier_dropout, recipe.batch_size,
+            recipe.learning_rate, recipe.num_train_steps, recipe.warmup_steps,
+            recipe.max_seq_length) == (0.1, 0.1, 128, 5e-5, 14000, 1000, 512)
+    for recipe in RECIPES.values():
+        assert 0 < recipe.warmup_steps < recipe.num_train_steps
+        assert recipe.max_seq_length in (384, 512)
+
+
+# --- real data
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name, counts", [
+    ("cola", (8551, 1043, 1063)), ("mrpc", (3667, 408, 1725)),
+    ("rte", (2490, 277, 3000)), ("sst-2", (67349, 872, 1821)),
+    ("sts-b", (5749, 1500, 1379)), ("wnli", (635, 71, 146))])
+def test_real_data_is_read_whole(name, counts):
+    for split, count in zip(classification.SPLITS, counts):
+        found = read(name, SHARED / "data" / "glue", split)
+        assert len(found.examples) == count and not found.notes
+        assert all(e.text_a.strip() for e in found.examples)
+        if split != "test":
+            assert len(set(glue.TASKS[name].label_ids(found.examples))) == (
+                    len(glue.TASKS[name].labels) or len(
+                        {e.label for e in found.examples}))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name, average", [
+    ("cola", 11), ("sst-2", 14), ("sts-b", 28), ("mrpc", 59), ("rte", 71)])
+def test_real_sequences_are_short(name, average):
+    task = glue.TASKS[name]
+    examples = read(name, SHARED / "data" / "glue", "train").examples
+    examples = examples[::len(examples) // 10_000 + 1]
+    tokens = FullTokenizer(
+        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
+    mean = np.mean([len(task.featurize(
+        example, tokenizer=tokens, max_seq_length=512)[0]["input_ids"])
+        for example in examples])
+    assert round(mean) == average, mean
+
+
+def test_recipes_know_sizes_and_name_their_source():
+    assert {size for size, _ in HIGHEST_RATES} == {
+        name.removesuffix("-v2") for name in NAMED if name.endswith("-v2")}
+    assert recipe_for("mrpc") == recipe_for("mrpc", "base", 1) == RECIPES["mrpc"]
+    for version in 1, 2:
+        recipe = recipe_for("mrpc", "xlarge", version)
+        assert recipe.learning_rate == 5e-6 and "issue 151" in recipe.source
+        assert recipe.num_train_steps == RECIPES["mrpc"].num_train_steps
+    assert "of version 1" in recipe_for("mrpc", "large", 2).source
+    assert recipe_for("race-v2", "large", 2) == RECIPES["race-v2"]

@@ -1,0 +1,338 @@
+import functools
+import gzip
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.race import task
+from albert_tf.finetuning.race.task import RaceTask
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.helpers import FIXTURES, SHARED
+
+FOLDER = FIXTURES / "race"
+PASSAGE = {
+    "id": "high7.txt", "article": "A dog ran.\nIt was wet.",
+    "questions": ["What ran?", "It was _ ."],
+    "options": [["a dog", "a cat", "a man", "a car"], ["wet", "dry", "old", "red"]],
+    "answers": ["A", "B"]}
+
+
+@functools.lru_cache(maxsize=None)
+def golden():
+    return json.loads(gzip.decompress((FOLDER / "features.json.gz").read_bytes()))
+
+
+@functools.lru_cache(maxsize=None)
+def tokenizer():
+    return FullTokenizer(spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
+
+
+def features_of(example, max_seq_length=32, max_qa_length=16):
+    (features,) = RaceTask(max_seq_length, max_qa_length).featurize(
+        example, tokenizer=tokenizer())
+    return features
+
+
+def question(article, text, *options):
+    return task.RaceExample("x", 0, "high", article, text, options, 0, "x")
+
+
+def passage(**changes):
+    """PASSAGE with other values; None takes a key out."""
+    values = {**PASSAGE, **changes}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def write(folder, *passages, split="dev", level="high", names=None):
+    """Writes passages as N.txt, or as the given texts, under a data_dir."""
+    target = folder / split / level
+    target.mkdir(parents=True, exist_ok=True)
+    for i, content in enumerate(passages):
+        name = names[i] if names else f"{i + 1}.txt"
+        text = content if isinstance(content, str) else json.dumps(content)
+        (target / name).write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+def read(folder, split, **options):
+    return RaceTask(**options).read(str(folder), split).examples
+
+
+def read_high(folder, **options):
+    return read(folder, "dev", high_only=True, **options)
+
+
+# ---- equal to the release --------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [
+    f"{split}/{case}" for split in ("train", "dev", "test") for case in (
+        "high0_middle0/64_12", "high1_middle0/64_12", "high0_middle1/64_12",
+        "high0_middle0/128_128", "high0_middle0/48_20")])
+def test_examples_and_features_are_the_releases(key):
+    split, levels, lengths = key.split("/")
+    max_seq_length, max_qa_length = map(int, lengths.split("_"))
+    examples = read(FOLDER, split, high_only="high1" in levels,
+        middle_only="middle1" in levels)
+    assert len(examples) == len(golden()[key])
+    for example, row in zip(examples, golden()[key]):
+        assert (example.example_id, example.label) == (row["example_id"], row["label"])
+        features = features_of(example, max_seq_length, max_qa_length)
+        assert features["label_ids"] == [row["features"]["label_id"]]
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            rows = [values + [0] * (max_seq_length - len(values))
+                    for values in features[name]]
+            assert rows == row["features"][name], (example.example_id, name)
+
+
+def test_every_set_of_the_release_is_compared():
+    assert len(golden()) == 15
+
+
+def test_features_are_padded_to_the_longest_choice_alone():
+    features = features_of(question("a dog", "it", "a", "a very wet dog", "b", "c"))
+    lengths = [sum(mask) for mask in features["input_mask"]]
+    assert max(lengths) == len(features["input_ids"][0]) < 32
+    assert {len(row) for values in (features["input_ids"], features["segment_ids"])
+            for row in values} == {max(lengths)}
+    assert min(lengths) < max(lengths)
+
+
+# ---- where the release failed ----------------------------------------------
+
+
+def test_question_and_option_longer_than_the_sequence_are_cut():
+    words = " ".join(["bicycle"] * 30)
+    features = features_of(question("a dog", words, "end", "a", "b", "c"),
+                           max_seq_length=10, max_qa_length=128)
+    pieces = tokenizer().encode(f"{words} end")
+    assert features["input_ids"][0] == [
+        tokenizer().cls_id, tokenizer().sep_id, *pieces[-7:], tokenizer().sep_id]
+    assert features["segment_ids"][0] == [0, 0] + [1] * 8
+
+
+def test_a_number_before_a_comma_is_read():
+    features = features_of(question(
+        "over 1,200, people", "how many?", "1,200,", "12,", "3", "4"))
+    assert len(features["input_ids"]) == 4
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+def test_files_are_read_in_the_order_of_their_numbers(tmp_path):
+    names = ["10.txt", "9.txt", "100.txt", "extra.txt"]
+    folder = write(tmp_path, *(passage(id=name) for name in names), names=names)
+    ids = [example.example_id for example in read_high(folder)]
+    assert ids == ["9.txt", "9.txt", "10.txt", "10.txt", "100.txt", "100.txt",
+                   "extra.txt", "extra.txt"]
+
+
+def test_one_file_per_passage_gives_the_same_examples_as_all_txt(tmp_path):
+    passages = [json.loads(line) for line in
+                (FOLDER / "RACE" / "dev" / "high" / "all.txt").read_text().splitlines()]
+    # Over several lines, as an editor may save them.
+    write(tmp_path, *(json.dumps(value, indent=1) for value in passages))
+    apart = [example._replace(where="") for example in read_high(tmp_path)]
+    together = [example._replace(where="") for example in read_high(FOLDER)]
+    assert apart == together
+
+
+def test_a_passage_without_id_is_named_after_its_file(tmp_path):
+    folder = write(tmp_path, passage(id=None), names=["31.txt"])
+    assert read_high(folder)[0].example_id == "high31.txt"
+
+
+def test_the_folder_race_and_the_one_around_it_are_both_taken(tmp_path):
+    write(tmp_path / "RACE", PASSAGE)
+    assert len(read_high(tmp_path)) == len(read_high(tmp_path / "RACE")) == 2
+
+
+def test_a_test_set_without_answers_is_predicted_but_not_scored(tmp_path):
+    folder = write(tmp_path, passage(answers=None), split="test")
+    examples = read(folder, "test", high_only=True)
+    assert [example.label for example in examples] == [None, None]
+    assert features_of(examples[0])["label_ids"] == [0]
+    with pytest.raises(InputError, match="no question with an answer"):
+        RaceTask().score(examples, {"probabilities": np.eye(4)[[0, 0]]})
+    for split, use in ("train", "trained on"), ("dev", "scored"):
+        folder = write(tmp_path, passage(answers=None), split=split)
+        with pytest.raises(InputError, match=f"1.txt: there are no answers, .*{use}"):
+            read(folder, split, high_only=True)
+
+
+def test_examples_go_to_other_processes():
+    examples = read(FOLDER, "dev")
+    assert pickle.loads(pickle.dumps(examples)) == examples
+
+
+# ---- wrong input -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"article": None}, "'article' is missing or is not text"),
+    ({"article": 3}, "'article' is missing or is not text"),
+    ({"questions": None}, "'questions' is missing or is not a list"),
+    ({"options": None}, "'options' is missing or is not a list of lists"),
+    ({"answers": "AB"}, "'answers' is not a list"),
+    ({"questions": [], "options": [], "answers": []}, "the passage has no question"),
+    ({"options": PASSAGE["options"][:1]}, "there are 2 questions but 1 options"),
+    ({"answers": ["A"]}, "there are 2 questions but 1 answers"),
+    ({"answers": ["A", "E"]}, 'question 2: the answer "E" is not one of A, B, C, D'),
+    ({"answers": ["A", ""]}, 'question 2: the answer "" is not one of A, B, C, D'),
+    ({"answers": ["A", "AB"]}, 'question 2: the answer "AB" is not one of A, B, C, D'),
+    ({"answers": ["A", 1]}, "question 2: the answer 1 is not one of A, B, C, D"),
+    ({"questions": ["a", None]}, "question 2: the question is not text"),
+    ({"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
+     "question 2: there are 3 options; it needs 4 texts"),
+    ({"options": [["a", "b", "c", "d"], "abcd"]},
+     "question 2: there are no list of options; it needs 4 texts"),
+    ({"options": [["a", "b", "c", "d"], ["1", 2, "3", "4"]]},
+     "question 2: option B is 2 and not text; write it in quotes"),
+])
+def test_a_wrong_passage_is_named(tmp_path, changes, message):
+    folder = write(tmp_path, passage(id="a"), passage(**changes))
+    path = tmp_path / "dev" / "high" / "2.txt"
+    with pytest.raises(InputError) as error:
+        read_high(folder)
+    assert str(error.value).startswith(str(path)) and message in str(error.value)
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("1.txt", '{\n "article": "a",\n "questions": [}',
+     r"1\.txt, line 3: not JSON \(Expecting"),
+    ("all.txt", f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n",
+     r"all\.txt, line 3: not JSON .*on one"),
+    ("1.txt", "[1]", r"1\.txt: is not a JSON object"),
+    ("all.txt", f"{json.dumps(PASSAGE)}\n{json.dumps(passage(options=None))}\n",
+     r"all\.txt, line 2: 'options' is missing"),
+    ("all.txt", "\n", "all.txt: is empty"),
+    ("1.md", "{}", "dev/high: holds no .txt file"),
+])
+def test_a_wrong_file_is_named_with_its_line(tmp_path, name, text, message):
+    with pytest.raises(InputError, match=message):
+        read_high(write(tmp_path, text, names=[name]))
+
+
+def test_missing_folders_are_named(tmp_path):
+    with pytest.raises(InputError, match="--data_dir=.*: there is neither a folder"):
+        read(tmp_path, "dev")
+    write(tmp_path, PASSAGE)
+    with pytest.raises(InputError, match="dev/middle: there is no such folder; check "
+                       "--data_dir, or give --high_only"):
+        read(tmp_path, "dev")
+    with pytest.raises(InputError, match=r"no such folder; check --data_dir\."):
+        read(tmp_path, "dev", middle_only=True)
+
+
+def test_passages_that_may_be_there_twice_are_refused(tmp_path):
+    folder = write(tmp_path, PASSAGE, PASSAGE)
+    with pytest.raises(InputError, match=r"2\.txt: the id 'high7.txt' is also that of "
+                       r"the passage in .*1\.txt"):
+        read_high(folder)
+    write(tmp_path, json.dumps(PASSAGE), names=["all.txt"])
+    with pytest.raises(InputError, match="holds all.txt and 2 other .txt files"):
+        read_high(folder)
+
+
+def test_both_levels_only_is_refused():
+    with pytest.raises(InputError, match="--high_only and --middle_only exclude"):
+        read_high(FOLDER, middle_only=True)
+
+
+@pytest.mark.parametrize("lengths, flag", [
+    ((3, 12), "--max_seq_length=3"), ((32, 0), "--max_qa_length=0")])
+def test_lengths_without_room_are_refused(lengths, flag):
+    with pytest.raises(InputError, match=f"{flag} leaves no room"):
+        RaceTask(*lengths)
+
+
+# ---- scores and files ------------------------------------------------------
+
+
+def test_accuracy_is_that_of_all_and_of_each_level():
+    examples = read(FOLDER, "dev")
+    middle = sum(example.level == "middle" for example in examples)
+    right = np.array([example.label for example in examples])
+    guesses = right.copy()
+    guesses[0] = (guesses[0] + 1) % 4
+    assert examples[0].level == "middle"
+
+    def score(chosen, examples=examples):
+        return RaceTask().score(examples, {"probabilities": np.eye(4)[chosen]})
+
+    assert score(right) == {
+        "accuracy": 1.0, "middle_accuracy": 1.0, "high_accuracy": 1.0}
+    assert score(guesses) == pytest.approx({
+        "accuracy": 1 - 1 / len(examples), "middle_accuracy": 1 - 1 / middle,
+        "high_accuracy": 1.0})
+    assert set(score(right[middle:], examples[middle:])) == {
+        "accuracy", "high_accuracy"}
+    # Questions without an answer do not count.
+    assert score(guesses, [examples[0]._replace(label=None), *examples[1:]]) == {
+        "accuracy": 1.0, "middle_accuracy": 1.0, "high_accuracy": 1.0}
+
+
+def test_predictions_are_written_as_letters_and_for_people(tmp_path):
+    examples = read_high(write(tmp_path / "data", passage(
+        questions=["What\tran?", "It was _ ."])))
+    probabilities = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]], "f")
+    paths = RaceTask().write(
+        str(tmp_path / "out"), examples, {"probabilities": probabilities})
+    letters, table = [open(path, encoding="utf-8").read() for path in paths]
+    assert json.loads(letters) == {"high7.txt": ["A", "D"]}
+    assert [line.split("\t") for line in table.splitlines()] == [
+        ["id", "question_number", "level", "question", "prediction", "probability",
+         "option", "answer"],
+        ["high7.txt", "1", "high", "What ran?", "A", "0.7000", "a dog", "A"],
+        ["high7.txt", "2", "high", "It was _ .", "D", "0.4000", "red", "B"]]
+    # The letters are what a set's files have as answers.
+    again = passage(answers=json.loads(letters)["high7.txt"])
+    assert read_high(write(tmp_path / "again", again))[1].label == 3
+
+
+def test_predictions_without_true_answers_have_no_column_of_them(tmp_path):
+    folder = write(tmp_path / "data", passage(answers=None), split="test")
+    examples = read(folder, "test", high_only=True)
+    paths = RaceTask().write(
+        str(tmp_path), examples, {"probabilities": np.full((2, 4), 0.25)})
+    assert open(paths[1], encoding="utf-8").readline().split("\t")[-1] == "option\n"
+
+
+def test_a_diverged_model_is_told(tmp_path):
+    examples = read(FOLDER, "dev")
+    probabilities = np.full((len(examples), 4), 0.25)
+    probabilities[1, 2] = np.nan
+    with pytest.raises(InputError, match="question 2 of devmiddle0.txt is not a num"):
+        RaceTask().write(str(tmp_path), examples, {"probabilities": probabilities})
+    assert not list(tmp_path.iterdir())
+
+
+# ---- real data -------------------------------------------------------------
+
+
+@pytest.mark.shared
+def test_real_passages_are_read_and_featurized(tmp_path):
+    data = SHARED / "data" / "race"
+    counts = {}
+    for split in ("train", "dev"):
+        examples = read(data, split)
+        counts[split] = len({example.example_id for example in examples})
+        assert {example.level for example in examples} == {"middle", "high"}
+        for example in examples[::40]:
+            features = features_of(example, 512, 128)
+            assert len(features["input_ids"]) == 4
+            assert len(features["input_ids"][0]) <= 512
+    assert counts == {"train": 300, "dev": 120}
+    # One all.txt in the order of the files gives the same.
+    for level in task.LEVELS:
+        paths = sorted(
+            (data / "dev" / level).iterdir(), key=lambda path: int(path.stem))
+        lines = [json.dumps(json.loads(path.read_text("utf-8"))) for path in paths]
+        write(tmp_path, "\n".join(lines), level=level, names=["all.txt"])
+    whole = read(tmp_path, "dev")
+    assert [example._replace(where="") for example in whole] == [
+        example._replace(where="") for example in examples]

@@ -1,0 +1,147 @@
+"""SQuAD: what a file may hold, and what is told of one that does not.
+
+    python -m pytest tests/finetuning/squad/test_dataset.py
+"""
+
+import json
+import re
+
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.squad.task import SquadTask
+from albert_tf.finetuning.squad.dataset import SquadDataset
+
+
+def content(**changes):
+    """A file's content with one question, changed at one level or another."""
+    paragraph = {"context": "The clock is old.", "qas": [{
+        "id": "q1", "question": "What is old?",
+        "answers": [{"text": "clock", "answer_start": 4}]}]}
+    for key, value in changes.items():
+        holder = paragraph if key in paragraph else paragraph["qas"][0]
+        if value is None:
+            holder.pop(key)
+        else:
+            holder[key] = value
+    return {"version": "1.1", "data": [{"title": "Clocks", "paragraphs": [paragraph]}]}
+
+
+def write(tmp_path, data):
+    path = tmp_path / "squad.json"
+    path.write_bytes(data if isinstance(data, bytes)
+                     else json.dumps(data, ensure_ascii=False).encode())
+    return str(path)
+
+
+AT = "squad.json, article 1, paragraph 1, question"
+# Questions of version 2.0 without an answer.
+IMPOSSIBLE = content(answers=[], is_impossible=True)
+
+
+@pytest.mark.parametrize("data, message", [
+    (b'{"data": [\n{"paragraphs": [}]}', "squad.json, line 2: not JSON"),
+    (b"", "squad.json, line 1: not JSON"),
+    (b'{"data":\n["\xff"]}', "squad.json, line 2: byte 3 is not UTF-8"),
+    ([1, 2], "squad.json: the file has no 'data'"),
+    ({"data": {}}, "squad.json: the file has a 'data' that is not a list"),
+    ({"data": []}, "squad.json: there is no question in it"),
+    ({"data": [{"paragraphs": []}]}, "squad.json: there is no question in it"),
+    ({"data": [{"paragraphs": [{"context": "a", "qas": []}]}, {"title": "b"}]},
+     "squad.json, article 2 has no 'paragraphs'"),
+    (content(context=None), "squad.json, article 1, paragraph 1 has no 'context'"),
+    (content(qas=None), "squad.json, article 1, paragraph 1 has no 'qas'"),
+    (content(id=None), f"{AT} 1 has no 'id'"),
+    (content(id=7), f"{AT} 1 has a 'id' that is not a string"),
+    (content(question=None), f"{AT} 'q1' has no 'question'"),
+    (content(is_impossible="no"), f"{AT} 'q1' has a 'is_impossible' that is not true"),
+    (content(answers={}), f"{AT} 'q1' has a 'answers' that is not a list"),
+    (content(answers=[{}]), f"{AT} 'q1', answer has no 'text'"),
+    (content(qas=content()["data"][0]["paragraphs"][0]["qas"] * 2),
+     f"{AT} 'q1': an earlier question has this id"),
+])
+def test_what_is_not_squad_is_told_with_its_place(tmp_path, data, message):
+    with pytest.raises(InputError, match=re.escape(message)) as error:
+        SquadDataset.read(write(tmp_path, data))
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_told(tmp_path):
+    with pytest.raises(InputError, match="nowhere.json: cannot be opened"):
+        SquadDataset.read(str(tmp_path / "nowhere.json"))
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    path = write(tmp_path, b"\xef\xbb\xbf" + json.dumps(content()).encode())
+    assert SquadDataset.read(path).articles == content()["data"]
+
+
+@pytest.mark.parametrize("answers, message", [
+    ([], "has no answer to train on"),
+    (None, "has no answer to train on"),
+    ([{"text": "", "answer_start": 0}], "has no answer to train on"),
+    ([{"text": "clock", "answer_start": 5}],
+     "the answer 'clock' does not stand at character 5 of its paragraph, where there "
+     "is 'lock '; correct its answer_start."),
+    ([{"text": "clock", "answer_start": -13}], "does not stand at character -13"),
+    ([{"text": "clock", "answer_start": 400}], "does not stand at character 400"),
+    ([{"text": "clock"}], "answer has no 'answer_start'"),
+    ([{"text": "clock", "answer_start": "4"}], "'answer_start' that is not a number"),
+])
+def test_answers_unfit_for_training_are_told_with_the_question(answers, message):
+    dataset = SquadDataset(content(answers=answers), "squad.json")
+    with pytest.raises(InputError, match=f"{re.escape(AT)} 'q1'.*{re.escape(message)}"):
+        dataset.examples(is_training=True, version_2=False)
+    # Prediction takes no notice of answers.
+    example, = dataset.examples(is_training=False, version_2=False)
+    assert example.answer_text is None and example.start_position is None
+
+
+def test_training_takes_the_first_of_several_answers(tmp_path):
+    answers = [{"text": "old", "answer_start": 13},
+               {"text": "clock", "answer_start": 4}]
+    found = SquadTask().read(
+        write(tmp_path, content(answers=answers)), is_training=True)
+    assert found.examples[0][3:] == ("old", 13, False)
+    assert "1 of 1 questions have several answers" in found.notes[0]
+    assert not SquadTask().read(write(tmp_path, content()), is_training=True).notes
+    # Those of a question that is marked impossible are not looked at.
+    assert not SquadTask(True).read(
+        write(tmp_path, content(answers=answers, is_impossible=True)),
+        is_training=True).notes
+
+
+@pytest.mark.parametrize("data, answered", [
+    (content(), True), (IMPOSSIBLE, True), (content(answers=[]), False),
+    (content(answers=None), False)])
+def test_a_test_set_has_no_answers(tmp_path, data, answered):
+    found = SquadTask(True).read(write(tmp_path, data))
+    assert found.answered == answered and not found.notes
+
+
+def test_scoring_needs_answers(tmp_path):
+    SquadDataset(content()).check_answered(False)
+    SquadDataset(IMPOSSIBLE).check_answered(True)
+    for answers, version_2 in ([], False), (None, False), (None, True):
+        path = write(tmp_path, content(answers=answers))
+        with pytest.raises(InputError, match="'q1' has no answers.*cannot be scored"):
+            SquadTask(version_2).read(path, must_score=True)
+    partly = content()
+    partly["data"] += content(id="q2", answers=None)["data"]
+    found = SquadTask().read(write(tmp_path, partly))
+    assert not found.answered
+    assert "no metrics: " in found.notes[0] and "'q2' has no answers" in found.notes[0]
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_version_2_needs_its_flag(is_training):
+    dataset = SquadDataset(IMPOSSIBLE)
+    with pytest.raises(InputError, match="'q1' .*add --version_2_with_negative"):
+        dataset.examples(is_training=is_training, version_2=False)
+    example, = dataset.examples(is_training=is_training, version_2=True)
+    assert example.is_impossible == is_training
+
+
+def test_version_1_can_be_read_with_the_flag_of_version_2():
+    example, = SquadDataset(content()).examples(is_training=True, version_2=True)
+    assert example.answer_text == "clock" and not example.is_impossible

@@ -1,0 +1,412 @@
+"""SQuAD: examples and features against the release's, alignment, windows.
+
+`fixtures/squad/features.json.xz` holds the release's outputs: datasets, examples,
+_convert_index, and features as hashes per example with a few in full.
+"""
+
+import copy
+import functools
+import gzip
+import hashlib
+import json
+import lzma
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.squad import task as squad, alignment
+from albert_tf.finetuning.squad.task import SquadTask
+from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.helpers import FIXTURES, SHARED
+
+MODEL = str(FIXTURES / "spm" / "en4k.model")
+SETTINGS = ["train_v1_a", "train_v1_b", "dev_v1_a", "dev_v1_b", "dev_v1_c",
+            "train_v2_a", "train_v2_b", "train_v2_c", "dev_v2_a", "dev_v2_b"]
+WINDOWS = ("max_seq_length", "doc_stride", "max_query_length")
+
+
+@functools.cache
+def golden():
+    path = FIXTURES / "squad" / "features.json.xz"
+    return json.loads(lzma.decompress(path.read_bytes()))
+
+
+@functools.cache
+def spm(do_lower_case=True):
+    return FullTokenizer(spm_model_file=MODEL, do_lower_case=do_lower_case)
+
+
+def read(name):
+    """Examples of one of golden's datasets, such as train_v1."""
+    return SquadDataset(golden()["datasets"][name]).examples(
+        is_training=name.startswith("train"), version_2=name.endswith("v2"))
+
+
+def featurize(example, tokenizer=None, is_training=True, **sizes):
+    return SquadTask(**sizes).featurize(
+        example, tokenizer=tokenizer or spm(), is_training=is_training)
+
+
+def as_released(feature, window_index, max_seq_length, is_training):
+    """A numbered feature in the form of the release's InputFeatures."""
+    length = len(feature["input_ids"])
+    assert feature["input_mask"] == [1] * length
+    assert feature["paragraph_len"] == [length]
+    padding = max_seq_length - length
+    first = length - 1 - len(feature["tok_start_to_orig_index"])
+    input_ids = feature["input_ids"] + [spm().pad_id] * padding
+    return {
+        "unique_id": feature["unique_ids"][0],
+        "example_index": None if is_training else feature["example_index"][0],
+        "doc_span_index": window_index,
+        "tok_start_to_orig_index": feature["tok_start_to_orig_index"],
+        "tok_end_to_orig_index": feature["tok_end_to_orig_index"],
+        "token_is_max_context": {
+            str(position): bool(value) for position, value
+            in enumerate(feature["token_is_max_context"], first)},
+        "tokens": spm().convert_ids_to_tokens(input_ids),
+        "input_ids": input_ids,
+        "input_mask": feature["input_mask"] + [0] * padding,
+        "segment_ids": feature["segment_ids"] + [0] * padding,
+        "paragraph_len": length,
+        "start_position": feature["start_positions"][0] if is_training else None,
+        "end_position": feature["end_positions"][0] if is_training else None,
+        "is_impossible": bool(feature["is_impossible"][0]),
+        "p_mask": feature["p_mask"] + [1] * padding,
+    }
+
+
+@functools.cache
+def released_windows(key):
+    """In a setting of golden's, each example's windows in the release's form."""
+    setting, is_training = golden()["settings"][key], key.startswith("train")
+    per_example = [
+        featurize(example, spm(setting["do_lower_case"]), is_training,
+                  **{name: setting[name] for name in WINDOWS})
+        for example in read(key[:-2])]
+    numbered = squad.number_features(per_example)
+    return [[as_released(next(numbered), window, setting["max_seq_length"], is_training)
+             for window in range(len(features))] for features in per_example]
+
+
+def sha256(value):
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def spans_text(example, feature):
+    """Text of the characters from the answer's first piece to its last."""
+    first = feature["paragraph_len"][0] - 1 - len(feature["tok_start_to_orig_index"])
+    start = feature["tok_start_to_orig_index"][feature["start_positions"][0] - first]
+    end = feature["tok_end_to_orig_index"][feature["end_positions"][0] - first]
+    return example.paragraph_text[start:end + 1]
+
+
+def example_of(text, answer=None, question="what?"):
+    return SquadExample("q", question, text, answer, answer and text.index(answer),
+                        False)
+
+
+# --- The release's outputs -------------------------------------------------------
+
+@pytest.mark.parametrize("name", ["train_v1", "train_v2", "dev_v1", "dev_v2"])
+def test_examples_equal_the_release(name, tmp_path):
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps(golden()["datasets"][name]), encoding="utf-8")
+    examples = SquadTask(name.endswith("v2")).read(
+        str(path), is_training=name.startswith("train")).examples
+    assert examples == read(name)
+    assert [tuple(example) for example in examples] == [
+        tuple(expected[name] for name in (
+            "qas_id", "question_text", "paragraph_text", "orig_answer_text",
+            "start_position", "is_impossible"))
+        for expected in golden()["examples"][name]]
+    assert all(expected["end_position"] is None
+               for expected in golden()["examples"][name])
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_features_equal_the_release(key):
+    expected = golden()["settings"][key]
+    # A paragraph of little but blanks, with one question in version 1.1.
+    assert [example.qas_id for example, windows
+            in zip(read(key[:-2]), released_windows(key)) if not windows] == (
+                ["q132", "q133"] if "v2" in key else ["q132"])
+    found = [windows for windows in released_windows(key) if windows]
+    assert sum(map(len, found)) == expected["n_features"]
+    for place, windows in expected.get("features", {}).items():
+        assert found[int(place)] == windows
+    assert list(map(sha256, found)) == expected["sha256_per_example"]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("key", SETTINGS)
+def test_all_features_equal_the_release_in_full(key):
+    path = SHARED / "golden" / "squad" / f"features_{key}.json.gz"
+    assert sum(released_windows(key), []) == json.loads(
+        gzip.decompress(path.read_bytes()))
+
+
+def test_conversion_of_unmatched_places_equals_the_release():
+    for case in golden()["convert_index"]:
+        index = np.array([-1 if i is None else i for i in case["index"]])
+        fill = (alignment.fill_starts if case["is_start"]
+                else alignment.fill_ends)
+        assert fill(index, case["m"])[case["pos"]] == case["out"], case
+
+
+# --- Matching characters ---------------------------------------------------------
+
+def plain_match(chars, text, band):
+    """The same match cell by cell: up, unless left is more, unless a match is."""
+    table, steps = {}, {}
+    for i in range(len(chars)):
+        for j in range(max(i - band, 0), min(i + band, len(text))):
+            up, left = table.get((i - 1, j), 0), table.get((i, j - 1), 0)
+            diagonal = table.get((i - 1, j - 1), 0) + 1
+            table[i, j], steps[i, j] = (left, "left") if left > up else (up, "up")
+            if chars[i] == text[j] and diagonal > table[i, j]:
+                table[i, j], steps[i, j] = diagonal, "match"
+    matches = [-1] * len(chars)
+    i, j = len(chars) - 1, len(text) - 1
+    while (i, j) in steps:
+        if steps[i, j] == "match":
+            matches[i] = j
+        i, j = (i - (steps[i, j] != "left"), j - (steps[i, j] != "up"))
+    return table[len(chars) - 1, len(text) - 1], matches
+
+
+def random_pairs(count):
+    """Characters and a text much like them, of few letters so that ties abound."""
+    chooser = random.Random(5)
+    for _ in range(count):
+        letters = "ab c"[:chooser.randint(1, 4)]
+        text = "".join(chooser.choices(letters, k=chooser.randint(1, 25)))
+        chars = [char for char in text if chooser.random() > 0.05]
+        for extra in chooser.choices(["", "zz", "q", *letters],
+                                     k=chooser.randrange(5)):
+            chars.insert(chooser.randrange(len(chars) + 1), extra)
+        yield chars or ["a"], " " + text
+
+
+def test_tables_give_the_match_that_a_plain_table_gives():
+    for chars, text in random_pairs(300):
+        for band in (abs(len(chars) - len(text)) + 1, 12, 40):
+            if band > abs(len(chars) - len(text)):
+                matched, matches = alignment.match_by_table(chars, text, band)
+                assert (matched, matches.tolist()) == plain_match(chars, text, band)
+
+
+def test_the_greedy_match_is_the_table_s_wherever_it_applies():
+    applied = 0
+    for chars, text in random_pairs(1000):
+        band = abs(len(chars) - len(text)) + alignment.BAND_MARGIN
+        greedy = alignment.match_greedily(chars, text, band)
+        if greedy is not None:
+            applied += 1
+            matched, matches = alignment.match_by_table(chars, text, band)
+            assert greedy.tolist() == matches.tolist(), (chars, text)
+            assert matched > alignment.MIN_MATCHED_SHARE * len(chars)
+    assert applied > 300
+
+
+LETTERS = "".join(random.Random(2).choices("abcdefghijklmnopqrstuvwxy", k=60))
+
+
+@pytest.mark.parametrize("chars, text", [
+    ("?" * 8 + LETTERS, LETTERS + "z" * 8), ("?" * 10 + LETTERS, LETTERS + "z" * 6),
+    (LETTERS + "?" * 5, "z" * 5 + LETTERS)])
+def test_a_shift_beyond_the_band_is_found_in_one_of_twice_its_width(chars, text):
+    band = abs(len(chars) - len(text)) + alignment.BAND_MARGIN
+    narrow, _ = alignment.match_by_table(chars, text, band)
+    assert narrow < 0.8 * len(chars)
+    assert alignment.match_greedily(chars, text, band) is None
+    matches = alignment.match_characters(chars, text)
+    assert "".join(text[i] for i in matches if i >= 0) == LETTERS
+
+
+@pytest.mark.parametrize("unmatched, kept", [(1, True), (2, True), (3, False)])
+def test_a_match_of_less_than_four_fifths_is_none(unmatched, kept):
+    text = "abcdefghi"[:10 - unmatched]
+    matches = alignment.match_characters([*text, *"?" * unmatched], text)
+    assert (matches is not None) == kept
+
+
+# --- Alignment of paragraphs -----------------------------------------------------
+
+@pytest.mark.parametrize("text, answer", [
+    ("The café of Zoë is old.", "Zoë"),
+    ("Some  text with\ttwo   blanks here and there, and\n\nit ends. ", "two   blanks"),
+    ("About ½ of the ﬁsh… were sold in 1999, 2001, and 2003.", "1999, 2001,"),
+    ("3,418,250, people", "3,418,250"),
+])
+def test_answers_are_found_again_from_their_positions(text, answer):
+    example = example_of(text, answer)
+    feature, = featurize(example)
+    assert spans_text(example, feature).strip() == answer
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t", "\u0301"])
+@pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+def test_a_paragraph_without_pieces_has_no_features(tmp_path, kind, text):
+    tokenizer = spm() if kind == "sentencepiece" else chinese(tmp_path)
+    assert featurize(example_of(text), tokenizer, is_training=False) == []
+
+
+def test_an_answer_that_no_piece_stands_for_has_no_features_in_training():
+    example = example_of("the old\u0301\u0302\u0301 clock", "\u0302")
+    assert featurize(example, is_training=False) and featurize(example) == []
+
+
+def test_a_paragraph_is_split_into_pieces_once_for_all_its_questions(monkeypatch):
+    alignment.align_paragraph.cache_clear()
+    texts = []
+    tokenize = type(spm()).tokenize
+    monkeypatch.setattr(type(spm()), "tokenize", lambda self, text: (
+        texts.append(text), tokenize(self, text))[1])
+    examples = read("dev_v1")
+    for example in examples:
+        featurize(example, is_training=False)
+    paragraphs = {spm().prepare(example.paragraph_text) for example in examples}
+    assert sum(text in paragraphs for text in texts) == len(paragraphs)
+
+
+# --- Windows ---------------------------------------------------------------------
+
+def test_windows_cover_the_paragraph_and_mark_each_piece_s_best_one():
+    example = example_of("one two three four five six seven eight nine ten " * 3)
+    windows = featurize(example, is_training=False, max_seq_length=24, doc_stride=5,
+                        max_query_length=8)
+    assert len(windows) > 3
+    best = [np.array(w["tok_start_to_orig_index"])[
+        np.array(w["token_is_max_context"], bool)] for w in windows]
+    whole, = featurize(example, is_training=False)
+    # Each piece is in just one of them; only the first window has the first piece.
+    assert sorted(np.concatenate(best)) == whole["tok_start_to_orig_index"]
+    assert windows[0]["token_is_max_context"][0] == 1
+    assert windows[-1]["token_is_max_context"][-1] == 1
+    for window in windows:
+        assert len(window["input_ids"]) <= 24
+        assert len({len(window[name]) for name in (
+            "input_ids", "input_mask", "segment_ids", "p_mask")}) == 1
+
+
+def test_in_training_windows_without_the_whole_answer_are_impossible():
+    text = "zero one two three four five six seven eight nine ten eleven twelve"
+    example = example_of(text, "six")
+    windows = featurize(example, max_seq_length=16, doc_stride=6, max_query_length=4)
+    possible = [w for w in windows if not w["is_impossible"][0]]
+    assert 0 < len(possible) < len(windows)
+    for window in possible:
+        assert spans_text(example, window).strip() == "six"
+    for window in windows:
+        if window["is_impossible"][0]:
+            assert window["start_positions"] == window["end_positions"] == [0]
+
+
+def test_features_do_not_depend_on_the_order_of_examples_or_the_process():
+    function = functools.partial(
+        SquadTask().featurize, tokenizer=spm(), is_training=True)
+    examples = read("train_v2")
+    forward = [function(example) for example in examples]
+    other = pickle.loads(pickle.dumps(function))
+    backward = [other(example) for example in reversed(examples)]
+    assert forward == backward[::-1]
+
+
+def test_features_may_be_changed_without_changing_later_ones():
+    example = read("train_v1")[0]
+    first, second = featurize(example), featurize(example)
+    before = copy.deepcopy(second)
+    for values in first[0].values():
+        values.clear()
+    assert second == before == featurize(example)
+
+
+def test_an_example_without_features_keeps_its_place_in_the_numbering():
+    numbered = list(squad.number_features([[{"a": [1]}, {"a": [2]}], [], [{"a": [3]}]]))
+    assert [f["example_index"] for f in numbered] == [[0], [0], [2]]
+    assert [f["unique_ids"][0] - squad.FIRST_UNIQUE_ID for f in numbered] == [0, 1, 2]
+    assert [f["a"] for f in numbered] == [[1], [2], [3]]
+
+
+# --- Chinese, by WordPiece -------------------------------------------------------
+
+CHINESE = ("王小明于一九八七年在杭州开了一家名为“Bluebird Café”的书店，"
+           "后来搬到西湖边。书店有３层楼，藏书12,500册。")
+CHINESE_ANSWERS = ["一九八七年", "杭州", "Bluebird Café", "西湖边", "３层楼", "12,500册"]
+
+
+def chinese(directory):
+    path = directory / "zh_vocab.txt"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "blue", "##bird", "ca",
+             "##fe", "12", "500", "##0", "?", ",", "？"]
+    words += sorted({char for char in CHINESE if ord(char) > 0x2000} - set(words))
+    path.write_text("\n".join(words) + "\n", encoding="utf-8")
+    return FullTokenizer(str(path))
+
+
+def check_chinese(tokenizer):
+    for answer in CHINESE_ANSWERS:
+        example = example_of(CHINESE, answer, "书店在哪里？")
+        windows = featurize(example, tokenizer, max_seq_length=40, doc_stride=8,
+                            max_query_length=8)
+        found = [spans_text(example, window) for window in windows
+                 if not window["is_impossible"][0]]
+        assert found and set(found) == {answer}
+    assert len(windows) > 1
+
+
+def test_chinese_answers_are_found_again_by_wordpiece(tmp_path):
+    check_chinese(chinese(tmp_path))
+
+
+@pytest.mark.shared
+def test_chinese_answers_are_found_again_by_the_whole_vocabulary():
+    check_chinese(FullTokenizer(str(SHARED / "data" / "chinese" / "vocab.txt")))
+
+
+@pytest.mark.parametrize("sizes, message", [
+    ((20, 8, 17), "--max_seq_length=20 leaves no room.*at least 21"),
+    ((384, 0, 64), "--doc_stride=0 is not positive"),
+    ((384, 128, 0), "--max_query_length=0 is not positive"),
+])
+def test_windows_without_room_are_told(sizes, message):
+    with pytest.raises(InputError, match=message):
+        SquadTask(False, *sizes)
+    SquadTask(False, 21, 1, 17)
+
+
+# --- Real data -------------------------------------------------------------------
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name, version_2, is_training, num_examples, num_features", [
+    ("dev-v1.1.json", False, False, 10570, 10866),
+    ("v2.0-16-articles.json", True, False, 6078, 6398),
+    ("v2.0-train-11-articles.json", True, True, 5147, 5269),
+])
+@pytest.mark.long
+def test_real_data_loses_no_example_and_no_answer(
+        name, version_2, is_training, num_examples, num_features):
+    tokenizer = FullTokenizer(
+        spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
+    task = SquadTask(version_2)
+    examples = task.read(
+        str(SHARED / "data" / "squad" / name), is_training=is_training).examples
+    per_example = [task.featurize(example, tokenizer=tokenizer, is_training=is_training)
+                   for example in examples]
+    assert len(examples) == num_examples and all(per_example)
+    assert sum(map(len, per_example)) == num_features
+    if is_training:
+        answered = [(example, [w for w in windows if not w["is_impossible"][0]])
+                    for example, windows in zip(examples, per_example)
+                    if not example.is_impossible]
+        assert all(windows for _, windows in answered)
+        found = [spans_text(example, windows[0]).strip() == example.answer_text.strip()
+                 for example, windows in answered]
+        print(f"answers found again: {np.mean(found):.4f} of {len(found)}")
+        assert np.mean(found) > 0.9

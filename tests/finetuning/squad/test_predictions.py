@@ -1,0 +1,323 @@
+"""SQuAD: from log-probabilities to answers.
+
+fixtures/squad/predictions*: 17 of the questions of golden/squad with their
+windows, two sets of results and the release's answers (chosen for ties, empty
+texts, spans found twice, accents, questions without windows or valid spans).
+"""
+
+import gzip
+import json
+import types
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.feature_table import Ragged
+from albert_tf.finetuning.squad.task import QuestionSet, SquadTask
+from albert_tf.finetuning.squad.predictions import (
+    Spans, TopSpans, Windows, merge_repeated, null_odds, rank_spans, spans_v1, spans_v2)
+from tests.helpers import FIXTURES, SHARED
+
+RUNS = ("one", "two_accumulated", "nbest3_len5")
+
+
+def read_json(path):
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def read_subset(version):
+    """(examples, windows, arrays of results, the release's runs)"""
+    arrays = dict(np.load(FIXTURES / "squad" / f"predictions_{version}.npz"))
+    expected = read_json(FIXTURES / "squad" / "predictions_expected.json.gz")[version]
+    cuts = np.cumsum(arrays["pieces"])[:-1]
+    windows = Windows(
+        **{name: arrays[name]
+           for name in ("unique_ids", "example_index", "paragraph_len")},
+        **{name: np.split(arrays[name], cuts)
+           for name in ("tok_start_to_orig_index", "tok_end_to_orig_index",
+                        "token_is_max_context")})
+    examples = [types.SimpleNamespace(**e) for e in expected["examples"]]
+    return examples, windows, arrays, expected["runs"]
+
+
+def read_golden(version):
+    """The same with all questions."""
+    folder = SHARED / "golden" / "squad"
+    features = read_json(folder / f"features_dev_{version}_a.json.gz")
+    for feature in features:
+        own = feature["token_is_max_context"]
+        feature["token_is_max_context"] = [own[key] for key in sorted(own, key=int)]
+    windows = Windows(
+        unique_ids=[f["unique_id"] for f in features],
+        **{name: [f[name] for f in features] for name in (
+            "example_index", "paragraph_len", "tok_start_to_orig_index",
+            "tok_end_to_orig_index", "token_is_max_context")})
+    examples = [types.SimpleNamespace(**e)
+                for e in read_json(folder / f"examples_dev_{version}.json.gz")]
+    runs = read_json(folder / f"{version}_predictions.json.gz")
+    if version == "v2":
+        for run in runs.values():
+            run["thresholds"] = {threshold: found["predictions"]
+                                 for threshold, found in run["thresholds"].items()}
+    return examples, windows, dict(np.load(folder / f"{version}_logits.npz")), runs
+
+
+def top_spans(arrays, i):
+    return TopSpans(*(arrays[f"{name}_{i}"] for name in TopSpans._fields))
+
+
+def spans_of(version, examples, windows, arrays, i, run):
+    longest = run["max_answer_length"]
+    if version == "v1":
+        return spans_v1(examples, windows, arrays[f"start_log_prob_{i}"],
+                        arrays[f"end_log_prob_{i}"], n_best_size=run["n_best_size"],
+                        max_answer_length=longest)
+    return spans_v2(examples, windows, top_spans(arrays, i), start_n_top=5, end_n_top=4,
+                    max_answer_length=longest)
+
+
+def predict(version, examples, windows, arrays, run):
+    """Answers from all results that the run used, which the release accumulates."""
+    used = run["results_used"]
+    spans = Spans(*(np.concatenate(columns) for columns in zip(*(
+        spans_of(version, examples, windows, arrays, i, run) for i in used))))
+    order = np.argsort(spans.row, kind="stable")  # Window by window.
+    odds = [null_odds(examples, windows, arrays[f"cls_logits_{i}"])
+            for i in used] if version == "v2" else None
+    return rank_spans(
+        examples, windows, Spans(*(column[order] for column in spans)),
+        run["n_best_size"], odds and {
+            qas_id: sum(found[qas_id] for found in odds) / len(odds)
+            for qas_id in odds[0]})
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("read", [
+    read_subset, pytest.param(read_golden, marks=pytest.mark.shared)])
+def test_answers_equal_the_releases(read, version, name):
+    examples, windows, arrays, runs = read(version)
+    run, found = runs[name], predict(version, examples, windows, arrays, runs[name])
+    assert list(found.nbest) == list(run["nbest"])
+    if version == "v1":
+        # The one difference: the release answers "empty" without windows too.
+        assert found.without_windows == ["q132"]
+        assert found.texts["q132"] == found.nbest["q132"][0]["text"] == ""
+        assert run["predictions"].pop("q132") == run["nbest"].pop("q132")[0]["text"]
+        assert found.texts == {"q132": "", **run["predictions"]}
+    else:
+        assert found.without_windows == ["q132", "q133"]
+        assert found.null_odds == pytest.approx(run["null_odds"], abs=1e-9, rel=0)
+        for threshold, texts in run["thresholds"].items():
+            given = None if threshold == "None" else float(threshold)
+            assert found.texts_at(given) == texts
+    for qas_id, expected in run["nbest"].items():
+        entries = found.nbest[qas_id]
+        assert [e["text"] for e in entries] == [e["text"] for e in expected]
+        for key in ("probability", "start_log_prob", "end_log_prob"):
+            np.testing.assert_allclose([e[key] for e in entries],
+                                       [e[key] for e in expected], rtol=0, atol=1e-9)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_spans_come_in_the_releases_order(version):
+    examples, windows, arrays, runs = read_golden(version)
+    run = runs["nbest3_len5"]
+    spans = merge_repeated(spans_of(version, examples, windows, arrays, 0, run))
+    expected = [
+        (int(unique_id), start, end, *np.mean(scores, axis=0))
+        for by_window in run["accumulated"].values()
+        for unique_id, found in by_window.items() for start, end, scores in found]
+    found = list(zip(np.asarray(windows.unique_ids)[spans.row].tolist(),
+                     *(column.tolist() for column in spans[1:])))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+
+
+# A paragraph by hand: each window is [CLS] q [SEP] pieces [SEP].
+
+PARAGRAPH = "red green blue cyan pink"
+PIECES = [(0, 2), (4, 8), (10, 13), (15, 18), (20, 23)]
+
+
+def paragraph_windows(*parts):
+    """Windows of one example; a part is (first piece, last piece + 1, own pieces)."""
+    return Windows(
+        unique_ids=np.arange(len(parts))[:, None],
+        # As a table of features has them: a column of single numbers.
+        example_index=np.zeros((len(parts), 1), int),
+        paragraph_len=np.array([[4 + end - start] for start, end, _ in parts]),
+        tok_start_to_orig_index=[np.array([p[0] for p in PIECES[start:end]])
+                                 for start, end, _ in parts],
+        tok_end_to_orig_index=[np.array([p[1] for p in PIECES[start:end]])
+                               for start, end, _ in parts],
+        token_is_max_context=[np.array([int(i in own) for i in range(start, end)])
+                              for start, end, own in parts])
+
+
+EXAMPLES = [types.SimpleNamespace(qas_id="q", question_text="Which?",
+                                  paragraph_text=PARAGRAPH)]
+
+
+def log_probs(*pieces, question=-9.0, length=None):
+    """[CLS] q [SEP] pieces [SEP], -inf up to `length`."""
+    row = [question] * 3 + list(pieces) + [question]
+    return np.array(row + [-np.inf] * ((length or len(row)) - len(row)), np.float32)
+
+
+def ranked(windows, starts, ends, examples=EXAMPLES, **options):
+    return SquadTask(**options).rank(
+        examples, {"start_log_probs": starts, "end_log_probs": ends},
+        windows._asdict())
+
+
+def ranked_v2(windows, results, examples=EXAMPLES, top=(1, 1)):
+    return SquadTask(True, start_n_top=top[0], end_n_top=top[1]).rank(
+        examples, results._asdict(), windows._asdict())
+
+
+def one_span(cls_logit):
+    """The piece at position 3, from a head that gives one start and one end."""
+    return TopSpans(*np.array([[[-1.0]], [[3]], [[-1.0]], [[3]]]),
+                    np.array([cls_logit]))
+
+
+def best_of(windows, starts, ends, **options):
+    return [entry["text"] for entry
+            in ranked(windows, starts, ends, **options).nbest["q"]]
+
+
+def test_a_span_counts_in_the_window_that_holds_most_of_its_start_s_context():
+    windows = paragraph_windows((0, 3, {0, 1}), (1, 5, {2, 3, 4}))
+    starts = [log_probs(-5, -5, 0), log_probs(0, -5, -5, -1)]
+    ends = [log_probs(-5, -5, 0), log_probs(0, -5, -5, -1)]
+    # "blue" in window 0 and "green" in window 1 would be better.
+    assert best_of(windows, starts, ends)[0] == "pink"
+
+
+def test_equal_scores_keep_the_order_of_the_windows_and_positions():
+    windows = paragraph_windows((0, 5, range(5)))
+    same = [log_probs(-1, -1, -1, -1, -1)]
+    assert best_of(windows, same, same)[:6] == [
+        "red", "red green", "red green blue", "red green blue cyan", PARAGRAPH, "green"]
+    # Among equal starts and ends, the first n_best_size are tried.
+    assert best_of(windows, same, same, n_best_size=2) == ["red", "red green"]
+
+
+def test_an_answer_is_not_longer_than_allowed():
+    windows = paragraph_windows((0, 5, range(5)))
+    starts, ends = [log_probs(0, -9, -9, -9, -9)], [log_probs(-9, -8, -1, 0, -9)]
+    assert best_of(windows, starts, ends)[0] == "red green blue cyan"
+    assert best_of(windows, starts, ends, max_answer_length=3)[0] == "red green blue"
+
+
+def test_positions_of_the_question_are_tried_and_fall_out():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    starts = [log_probs(-3, -4, question=-1)]
+    assert best_of(windows, starts, starts, n_best_size=6) == [
+        "red", "red green", "green"]
+    assert best_of(windows, [log_probs(-3, -np.inf)], starts) == ["red", "red green"]
+    # The question takes all of two places, so no span is left.
+    assert best_of(windows, starts, starts, n_best_size=2) == ["empty"]
+
+
+@pytest.mark.parametrize("padding", [-np.inf, -1e30])
+def test_padding_does_not_change_the_answers(padding):
+    generator = np.random.default_rng(3)
+    examples, windows, _, _ = read_subset("v1")
+    rows = [np.log(generator.dirichlet(np.ones(n)), dtype=np.float32)
+            for n in windows.paragraph_len for _ in "se"]
+
+    def predictions(length):
+        padded = rows if length is None else [
+            np.concatenate([row, np.full(length - len(row), padding, np.float32)])
+            for row in rows]
+        return ranked(windows, padded[::2], padded[1::2], examples, n_best_size=100)
+
+    bare = predictions(None)
+    assert bare == predictions(64) == predictions(384)
+    assert len(bare.nbest["q001"]) == 100
+
+
+def test_padding_in_the_top_spans_does_not_change_the_answers():
+    # Four pieces of which only three can start: the fourth of the top is padding.
+    windows = paragraph_windows((0, 3, {0, 1, 2}))
+    index = np.array([[3, 4, 5]])
+
+    def answers(extra_index, extra_score):
+        return ranked_v2(windows, TopSpans(
+            np.append([[-1.0, -2.0, -3.0]], [[extra_score]], axis=1),
+            np.append(index, [[extra_index]], axis=1),
+            np.full((1, 4, 1), -1.0), np.array([[[3], [5], [5], [63]]]),
+            np.array([0.5])), top=(4, 1))
+
+    assert answers(7, -1e30) == answers(300, -np.inf)
+    assert [e["text"] for e in answers(7, -1e30).nbest["q"]] == [
+        "red", "green blue", "blue"]
+
+
+def test_columns_of_a_feature_table_serve_as_windows():
+    examples, windows, arrays, runs = read_subset("v1")
+    ragged = [Ragged(np.concatenate(rows).astype(np.int32),
+                     np.cumsum([0, *map(len, rows)]), (None,)) for rows in windows[3:]]
+    columns = [np.asarray(c, np.int32)[:, None] for c in windows[:3]]
+    assert (predict("v1", examples, Windows(*columns, *ragged), arrays, runs["one"])
+            == predict("v1", examples, windows, arrays, runs["one"]))
+
+
+def test_questions_without_windows_are_answered_and_listed():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    windows.example_index[:] = 1
+    examples = [types.SimpleNamespace(qas_id=i, paragraph_text=PARAGRAPH)
+                for i in "abc"]
+    row = [log_probs(-3, -4)]
+    first = ranked(windows, row, row, examples)
+    assert first.texts == {"a": "", "b": "red", "c": ""}
+    assert first.without_windows == ["a", "c"]
+    second = ranked_v2(windows, one_span(9.0), examples)
+    assert second.texts == {"a": "", "b": "red", "c": ""}
+    assert second.null_odds["b"] == 9.0 < second.null_odds["a"]
+    assert second.texts_at(10.0) == second.texts
+
+
+def test_no_windows_at_all_is_no_failure():
+    found = ranked(paragraph_windows(), [], [])
+    assert found.texts == {"q": ""} and found.without_windows == ["q"]
+
+
+def test_values_that_are_not_numbers_are_told_with_their_question():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    with pytest.raises(InputError, match="question 'q' is not a number.*learning_rate"):
+        best_of(windows, [log_probs(-1, np.nan)], [log_probs(-1, -2)])
+    with pytest.raises(InputError, match="question 'q' is not a number"):
+        ranked_v2(windows, one_span(np.nan))
+
+
+def test_results_that_do_not_fit_the_windows_are_refused():
+    windows = paragraph_windows((0, 2, {0, 1}))
+    row = log_probs(-1, -2)
+    with pytest.raises(ValueError, match="2 windows|1 windows"):
+        best_of(windows, [row, row], [row, row])
+    with pytest.raises(ValueError, match="5 log-probabilities for 6 positions"):
+        best_of(windows, [row[:5]], [row])
+    windows.example_index[:] = 1
+    with pytest.raises(ValueError, match="there are 1 examples"):
+        best_of(windows, [row], [row])
+
+
+def test_outputs_are_ranked_and_scored_once():
+    examples, windows, arrays, runs = read_subset("v1")
+    outputs = {f"{end}_log_probs": arrays[f"{end}_log_prob_0"]
+               for end in ("start", "end")}
+    given = QuestionSet(None, examples, answered=False)
+    task, columns = SquadTask(), windows._asdict()
+    first = task.answers(given, outputs, columns)
+    assert first.texts == runs["one"]["predictions"] | {"q132": ""}
+    assert task.answers(given, outputs, columns) is first
+    # Other outputs, or a task with other settings, are ranked anew.
+    second = task.answers(given, dict(outputs), columns)
+    assert second == first and second is not first
+    third = SquadTask(n_best_size=3).answers(given, outputs, columns)
+    assert len(third.predictions.nbest["q001"]) == 3

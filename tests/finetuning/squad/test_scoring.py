@@ -1,0 +1,216 @@
+"""SQuAD: official metrics, the threshold of no answer, files of predictions.
+
+fixtures/squad/predictions_scores*: the release's metrics of its answers to the
+questions of golden/squad, and of pairs of texts.
+"""
+
+import gzip
+import json
+import math
+import types
+
+import pytest
+from official.nlp.tools import squad_evaluate_v2_0
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.squad import scoring
+from albert_tf.finetuning.squad.task import SquadTask
+from albert_tf.finetuning.squad.dataset import SquadDataset
+from albert_tf.finetuning.squad.predictions import Predictions
+from albert_tf.finetuning.squad.scoring import Answers
+from tests.helpers import FIXTURES
+
+RUNS = ("one", "two_accumulated", "nbest3_len5")
+SCORES = json.loads(gzip.decompress(
+    (FIXTURES / "squad" / "predictions_scores.json.gz").read_bytes()))
+
+
+def dataset_of(articles):
+    """The questions alone, as a dataset."""
+    return SquadDataset({"data": [{"paragraphs": [
+        {"context": "", "qas": [{"question": "", **q} for q in paragraph["qas"]]}
+        for paragraph in article["paragraphs"]]} for article in articles]})
+
+
+def released_predictions(run, null_odds=None):
+    return Predictions(run["predictions"], {}, null_odds, [])
+
+
+def score_as_released(articles, predictions):
+    """The release's evaluate_v2: metrics and answers at the threshold of best F1.
+
+    With its two mistakes: the question whose odds equal the threshold was counted as
+    answered in the search and is then left unanswered, so that the final F1 is
+    slightly under the best; and a question with null odds above 1.0, a limit for
+    probabilities, counts as unanswered, which matters when the threshold is above 1.
+    """
+    best = squad_evaluate_v2_0.evaluate(
+        articles, predictions.texts, predictions.null_odds)
+    threshold = best["final_f1_thresh"]
+    texts = predictions.texts_at(threshold)
+    scores = squad_evaluate_v2_0.evaluate(articles, texts, predictions.null_odds)
+    return {**{name: scores[name] for name in ("exact", "f1", "total")},
+            "null_score_diff_threshold": threshold}, texts
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_metrics_of_version_1_equal_the_releases(name):
+    run = SCORES["v1"]["runs"][name]
+    assert scoring.score(
+        dataset_of(SCORES["v1"]["articles"]), released_predictions(run)).metrics == (
+            pytest.approx(run["evaluate_v1"], rel=0, abs=1e-9))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_metrics_of_version_2_equal_the_releases(name):
+    run, articles = SCORES["v2"]["runs"][name], SCORES["v2"]["articles"]
+    predictions = released_predictions(run, run["null_odds"])
+    metrics, texts = score_as_released(articles, predictions)
+    assert metrics == pytest.approx(run["evaluate_v2"], rel=0, abs=1e-9)
+    assert texts == run["final_predictions"]
+    score = scoring.score(dataset_of(articles), predictions)
+    for best in "f1", "exact":
+        assert run[f"find_best_thresh_{best}"] == pytest.approx(
+            [score.metrics[f"best_{best}"], score.metrics[f"best_{best}_thresh"]],
+            rel=0, abs=1e-9)
+    # No odds of these are above 1, where the release's scores go another way.
+    assert score.texts == texts
+    assert score.metrics["f1"] == metrics["f1"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_question_s_metrics_equal_the_releases(name):
+    run = SCORES["v2"]["runs"][name]
+    outcomes = scoring.question_outcomes(
+        dataset_of(SCORES["v2"]["articles"]), run["predictions"], version_2=True)
+    assert {i: o.exact for i, o in outcomes.items()} == run["exact_raw"]
+    assert {i: o.f1 for i, o in outcomes.items()} == pytest.approx(
+        run["f1_raw"], rel=0, abs=1e-9)
+
+
+def question(qas_id, *answers):
+    return {"id": qas_id, "answers": [{"text": answer} for answer in answers]}
+
+
+def dataset(*questions):
+    return dataset_of([{"paragraphs": [{"qas": questions}]}])
+
+
+@pytest.mark.parametrize("pair", SCORES["pairs"], ids=lambda p: f"{p['a']}~{p['b']}")
+def test_two_texts_are_compared_as_the_release_does(pair):
+    asked, texts = dataset(question("q", pair["b"])), {"q": pair["a"]}
+    for version in 1, 2:
+        outcome = scoring.question_outcomes(asked, texts, version == 2)["q"]
+        assert outcome.exact == pair[f"em_v{version}"]
+        assert outcome.f1 == pytest.approx(pair[f"f1_v{version}"], abs=1e-9)
+
+
+DATASET = dataset(question("a", "red", "red", "a red"), question("b", "blue"),
+                  question("c"), question("d"))
+ANSWERS = Predictions(
+    {"a": "red", "b": "blue", "c": "green", "d": "pink"},
+    {i: [{"text": i, "probability": 0.5}] for i in "abcd"},
+    {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0}, [])
+
+
+def test_the_best_threshold_leaves_its_own_question_out_unless_told():
+    score = scoring.score(DATASET, ANSWERS)
+    assert score.metrics["best_f1"] == 100 and score.metrics["best_f1_thresh"] == 3
+    assert score.metrics["f1"] == 75 and score.texts["b"] == ""
+    mended = scoring.score(DATASET, ANSWERS, answer_at_threshold=True)
+    assert mended.metrics["f1"] == 100 and mended.texts["b"] == "blue"
+    for found in score, mended:
+        assert found.metrics["null_score_diff_threshold"] == 3
+
+
+@pytest.mark.parametrize("answer_at_threshold", [False, True])
+def test_where_no_answer_is_best_there_is_none(answer_at_threshold):
+    """The official search says 0, at which questions of lower odds are answered."""
+    wrong = ANSWERS._replace(texts=dict.fromkeys("abcd", "mauve"),
+                             null_odds={"a": -4.0, "b": -3.0, "c": -2.0, "d": 1.0})
+    score = scoring.score(DATASET, wrong, answer_at_threshold=answer_at_threshold)
+    assert set(score.texts.values()) == {""}
+    assert score.metrics["f1"] == score.metrics["best_f1"] == 50
+    assert score.metrics["exact"] == score.metrics["best_exact"] == 50
+    for name in "best_f1_thresh", "best_exact_thresh", "null_score_diff_threshold":
+        assert -5 < score.metrics[name] <= -4
+
+
+def test_a_threshold_given_is_applied_and_recorded():
+    score = scoring.score(DATASET, ANSWERS, threshold=4.5)
+    assert score.texts == {"a": "red", "b": "blue", "c": "green", "d": ""}
+    assert score.metrics["null_score_diff_threshold"] == 4.5
+    assert score.metrics["exact"] == 75
+    assert score.metrics["HasAns_exact"] == 100 and score.metrics["NoAns_exact"] == 50
+    assert score.metrics["best_f1"] == 100
+    with pytest.raises(ValueError, match="no null odds"):
+        ANSWERS._replace(null_odds=None).texts_at(0.0)
+
+
+@pytest.mark.parametrize("version_2, threshold, message", [
+    (True, math.nan, "threshold.* is not a number"),
+    (False, 0.0, "is for SQuAD 2.0")])
+def test_a_threshold_that_cannot_be_applied_is_told(version_2, threshold, message):
+    with pytest.raises(InputError, match=message):
+        SquadTask(version_2, threshold=threshold)
+
+
+def test_the_release_takes_null_odds_above_1_for_no_answer():
+    metrics, texts = score_as_released(DATASET.articles, ANSWERS)
+    assert texts["a"] == "red" and metrics["exact"] == 50
+
+
+def test_questions_that_cannot_be_scored_are_told():
+    final = ANSWERS._replace(null_odds=None)
+    with pytest.raises(InputError, match=r"'b' has no prediction \(3 of 4"):
+        scoring.score(DATASET, ANSWERS._replace(texts={"a": "red"}))
+    with pytest.raises(InputError, match="'b' has no prediction"):
+        scoring.score(dataset(question("a", "x"), question("b", "x")),
+                            final._replace(texts={"a": "x"}))
+    with pytest.raises(InputError, match="'c' has no answers.*version_2"):
+        scoring.score(DATASET, final)
+    with pytest.raises(InputError, match="'t' has no answers"):
+        scoring.score(dataset({"id": "t"}), ANSWERS._replace(texts={"t": ""}))
+
+
+def test_a_dataset_may_be_part_of_what_was_predicted():
+    score = scoring.score(DATASET, ANSWERS._replace(
+        texts=ANSWERS.texts | {"more": "x"},
+        null_odds=ANSWERS.null_odds | {"more": 1.0}))
+    assert score.metrics["total"] == 4
+
+
+def test_files_hold_the_answers_for_scripts_and_for_people(tmp_path):
+    examples = [types.SimpleNamespace(qas_id=i, question_text=f"Which\t{i}\n?")
+                for i in "abcd"]
+    texts = ANSWERS.texts_at(4.5) | {"b": "bläu"}
+    paths = scoring.write_prediction_files(
+        str(tmp_path / "out"), examples, Answers(ANSWERS, {}, texts), DATASET)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == sorted(
+        path.rpartition("/")[2] for path in paths) == [
+            "nbest_predictions.json", "null_odds.json", "predictions.json",
+            "predictions.tsv"]
+    content = {path.rpartition("/")[2]: open(path, encoding="utf-8").read()
+               for path in paths}
+    assert json.loads(content["predictions.json"]) == texts
+    assert "bläu" in content["predictions.json"]
+    assert json.loads(content["nbest_predictions.json"]) == ANSWERS.nbest
+    assert json.loads(content["null_odds.json"]) == ANSWERS.null_odds
+    rows = [line.split("\t") for line in content["predictions.tsv"].splitlines()]
+    assert rows == [
+        ["id", "question", "prediction", "probability", "answers", "exact_match"],
+        ["a", "Which a ?", "red", "0.5000", "red | a red", "yes"],
+        ["b", "Which b ?", "bläu", "0.5000", "blue", "no"],
+        ["c", "Which c ?", "green", "0.5000", "", "no"],
+        ["d", "Which d ?", "", "0.5000", "", "yes"]]
+
+
+def test_files_without_true_answers(tmp_path):
+    examples = [types.SimpleNamespace(qas_id="a", question_text="Which?")]
+    first = Predictions(
+        {"a": "red"}, {"a": [{"text": "red", "probability": 1.0}]}, None, [])
+    scoring.write_prediction_files(
+        str(tmp_path), examples, scoring.score(None, first), None)
+    assert not (tmp_path / "null_odds.json").exists()
+    assert (tmp_path / "predictions.tsv").read_text().splitlines()[1].split("\t") == [
+        "a", "Which?", "red", "1.0000", "", ""]

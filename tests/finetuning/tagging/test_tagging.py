@@ -1,0 +1,533 @@
+"""Tagging: files, windows, scores as conlleval's and seqeval's, predictions.
+
+    python -m pytest tests/finetuning/tagging/test_tagging.py
+"""
+
+import dataclasses
+import json
+import pickle
+import random
+import re
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.tagging import scoring
+from albert_tf.finetuning.tagging.task import build_task
+from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.tokenization.cleaning import split_words
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests.helpers import FIXTURES
+
+IOB1 = ("EU NNP I-NP I-ORG\nrejects VBZ I-VP O\n"
+        "New NNP I-NP I-LOC\nYork NNP I-NP I-LOC\n"
+        "Oslo NNP I-NP B-LOC\n\n\n-DOCSTART- -X- -X- O\n\nPeter NNP I-NP I-PER\n")
+IOB2 = (IOB1.replace("I-ORG", "B-ORG").replace("I-PER", "B-PER")
+        .replace("New NNP I-NP I", "New NNP I-NP B"))
+IOBES = (IOB2.replace("B-ORG", "S-ORG").replace("B-PER", "S-PER")
+         .replace("York NNP I-NP I", "York NNP I-NP E")
+         .replace("Oslo NNP I-NP B", "Oslo NNP I-NP S"))
+CONLLU = """\
+# sent_id = 1
+# text = Aller du Nord, don't.
+1\tAller\t_\tVERB\tV\tA=1,2|B=3\t_\t_\t_\t_
+2-3\tdu\t_\t_\t_\t_\t_\t_\t_\t_
+2\tde\t_\tADP\tP\t_\t_\t_\t_\t_
+3\tle\t_\tDET\tD\t_\t_\t_\t_\t_
+4\tNord\t_\tPROPN\tN\t_\t_\t_\t_\tSpaceAfter=No
+5\t,\t_\tPUNCT\tF\t_\t_\t_\t_\t_
+6-7\tdon't\t_\t_\t_\t_\t_\t_\t_\tX=1|SpaceAfter=No
+6\tdo\t_\tAUX\tV\t_\t_\t_\t_\t_
+7\tn't\t_\tPART\tR\t_\t_\t_\t_\t_
+7.1\tgo\t_\tVERB\tV\t_\t_\t_\t_\t_
+8\t.\t_\tPUNCT\tF\t_\t_\t_\t_\t_
+
+1\tJa\t_\tINTJ\tI\t_\t_\t_\t_\t_
+"""
+
+
+@pytest.fixture(name="write")
+def _write(tmp_path):
+    def write(content, name="train.conll"):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else "".join(
+            json.dumps(row, ensure_ascii=False) + "\n" for row in content))
+        return str(path)
+
+    return write
+
+
+def read(path, split="dev", tagged=True, **options):
+    task = build_task(path, **options)
+    return task, task.read(path, split, tagged)
+
+
+def spm():
+    return FullTokenizer(spm_model_file=str(FIXTURES / "spm" / "en4k.model"))
+
+
+# ---- reading ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text, scheme", [
+    (IOB1, "iob1"), (IOB2, "iob2"), (IOBES, "iobes"),
+    (re.sub(r"(\S+) \S+ \S+ (\S+)", r"\1\t\2", IOB2), "iob2"),
+    (IOB2.replace(" ", "  \t ").replace("\n", "\r\n"), "iob2"),
+    (IOB2.replace("\n\n", "\n\t\n"), "iob2")])
+def test_columns_of_any_number_and_scheme(text, scheme, write):
+    task, data = read(write(text))
+    assert task.scheme == scheme and not data.notes
+    assert [example.words for example in data.examples] == [
+        ("EU", "rejects", "New", "York", "Oslo"), ("Peter",)]
+    assert [[tuple(entity) for entity in scoring.entities(example.tags)]
+            for example in data.examples] == [
+        [(0, 1, "ORG"), (2, 4, "LOC"), (4, 5, "LOC")], [(0, 1, "PER")]]
+    assert task.labels[0] == "O" and list(task.labels[1:]) == sorted(task.labels[1:])
+
+
+def test_other_columns(write):
+    path = write(IOB2)
+    assert read(path, reading=Reading(tag_column="1"))[0].scheme == "none"
+    chunks, data = read(path, reading=Reading(tag_column="-2"))
+    assert data.examples[0].tags == ("I-NP", "I-VP", "I-NP", "I-NP", "I-NP")
+    assert chunks.scheme == "iob1"
+    # conlleval's truth is the last column but one.
+    lines = predicted(chunks, data.examples, "conll").splitlines()
+    assert lines[0] == "EU NNP I-NP B-ORG I-NP I-NP" and lines[7] == (
+        "-DOCSTART- -X- -X- O O O")
+
+
+def test_numbers_of_a_segmentation_are_no_part_of_words(write):
+    text = "科0\tB-PER\n技1\tI-PER\n31\tO\n310\tO\n\ufffd\ufffd0\tO\n"
+    text = text.replace("31\t", "22\t").replace("310", "33")
+    task, data = read(write(text))
+    assert data.examples[0].words == ("科", "技", "2", "3", "\ufffd\ufffd")
+    assert data.examples[0].text == "科技23\ufffd\ufffd"
+    assert task.reading.strip_numbers and task.reading.split == "characters"
+    lines = predicted(task, data.examples, "conll").splitlines()
+    assert lines[0] == "科0 B-PER B-PER" and lines[4] == "\ufffd\ufffd0 O O"
+    assert read(write(text), strip_numbers=False)[1].examples[0].words[0] == "科0"
+    assert not read(write("w1 O\nw2 B-X\n"))[0].reading.strip_numbers
+
+
+def test_conllu_words_are_syntactic_and_keep_their_place_in_the_text(write):
+    task, data = read(write(CONLLU, "a.conllu"))
+    first, second = data.examples
+    assert first.words == ("Aller", "de", "le", "Nord", ",", "do", "n't", ".")
+    assert first.tags == (
+        "VERB", "ADP", "DET", "PROPN", "PUNCT", "AUX", "PART", "PUNCT")
+    assert first.text == "Aller du Nord, don't." and second.text == "Ja"
+    assert [first.text[start:end] for start, end in first.spans] == [
+        "Aller", "du", "du", "Nord", ",", "do", "n't", "."]
+    assert first.where(7) == f"{data.paths[0]}, line 13"
+    assert task.scheme == "none" and task.main_metric == "accuracy"
+    for column, tag in (("xpos", "V"), ("3", "VERB"), ("FEATS", "A=1,2|B=3")):
+        _, data = read(write(CONLLU, "a.conllu"), reading=Reading(tag_column=column))
+        assert data.examples[0].tags[0] == tag
+
+
+def test_conllu_predictions_keep_every_line(write):
+    task, data = read(write(CONLLU, "a.conllu"))
+    found = predicted(task, data.examples, "conllup")
+    first, *lines = found.splitlines()
+    assert first.startswith("# global.columns = ID FORM LEMMA UPOS")
+    assert [line.rpartition("\t")[0] or line for line in lines] == (
+        [*CONLLU.splitlines(), ""])
+    assert [line.rpartition("\t")[2] for line in lines[2:13]] == [
+        "VERB", "_", "ADP", "DET", "PROPN", "PUNCT", "_", "AUX", "PART", "_", "PUNCT"]
+    # What was written can be read.
+    again = Reading(tag_column="ALBERT:TAG").read(write(found, "b.conllup"))[0]
+    assert [example.tags for example in again] == [
+        example.tags for example in data.examples]
+
+
+JSONL = [{"id": 7, "text": "Ångström met Dr. Wu’s dog 𝒳 in 科技.", "entities": [
+    {"start": 0, "end": 8, "type": "PER"}, [17, 19, "PER"],
+    {"start": 32, "end": 33, "label": "LOC", "text": "技"}]},
+    {"text": "Nobody.", "entities": []}]
+
+
+def test_spans_become_tags_and_tags_spans(write):
+    _, data = read(write(JSONL, "a.jsonl"))
+    first = data.examples[0]
+    assert first.words == ("Ångström", "met", "Dr", ".", "Wu", "’", "s", "dog", "𝒳",
+                           "in", "科", "技", ".")
+    assert first.tags == ("B-PER", "O", "O", "O", "B-PER", *["O"] * 6, "B-LOC", "O")
+    for scheme in ("iob1", "iob2", "iobes"):
+        task, data = read(write(JSONL, "a.jsonl"), scheme=scheme)
+        rows = [json.loads(line) for line in
+                predicted(task, data.examples, "jsonl").splitlines()]
+        assert rows[0]["id"] == 7 and rows[1]["entities"] == []
+        assert rows[0]["entities"] == [
+            dict(type="PER", start=0, end=8, text="Ångström", score=0.5),
+            dict(type="PER", start=17, end=19, text="Wu", score=0.5),
+            dict(type="LOC", start=32, end=33, text="技", score=0.5)]
+        again = task.read(write(rows, "b.jsonl"), "dev").examples
+        assert [e.tags for e in again] == [e.tags for e in data.examples]
+
+
+def test_spans_inside_words_are_widened_and_said(write):
+    rows = [{"text": "東京タワーへ", "entities": [{"start": 2, "end": 5, "type": "X"}]},
+            {"text": "ab cd", "entities": [{"start": 1, "end": 5, "type": "X"}]}]
+    _, data = read(write(rows, "a.jsonl"))
+    assert "2 line(s) have entities that begin or end inside a word" in data.notes[0]
+    assert data.examples[1].tags == ("B-X", "I-X")
+    task, data = read(write(rows, "a.jsonl"), reading=Reading(split="characters"))
+    assert not data.notes and data.examples[0].tags == (
+        "O", "O", "B-X", "I-X", "I-X", "O")
+    assert data.examples[0].text == "東京タワーへ"
+
+
+def test_words_and_tags_in_json(write):
+    rows = [{"words": ["No", ".", "5"], "tags": ["DET", "X", "NUM"], "text": "No. 5"}]
+    task, data = read(write(rows, "a.jsonl"))
+    assert task.scheme == "none" and data.examples[0].spans == ((0, 2), (2, 3), (4, 5))
+
+
+@pytest.mark.parametrize("split, words", [
+    ("punctuation", ["No", ".", "5", "科", "技", "a", "-", "b"]),
+    ("whitespace", ["No.", "5", "科技a-b"]),
+    ("characters", list("No.5科技a-b"))])
+def test_words_of_a_text(split, words):
+    text = " No. 5\u3000科技a-b\n"
+    assert [text[start:end] for start, end in split_words(text, split)] == words
+
+
+def test_tags_out_of_place_are_counted_and_unknown_ones_said(write):
+    train = write("a B-X\nb I-X\nc O\n")
+    task = build_task(train)
+    data = task.read(write("a B-X\nb I-Y\n\nc I-X\nd B-Z\n", "dev.conll"), "dev")
+    assert "2 line(s) have tags that the model does not know (B-Z, I-Y); they count" in (
+        data.notes[0]) and "(line 2, 5)" in data.notes[0]
+    assert "2 line(s) have tags that iob2 does not allow there" in data.notes[1]
+    assert "(line 2, 4)" in data.notes[1]
+
+
+def test_labels_of_the_model_to_start_from_are_kept(write):
+    path = write("a B-X\nb O\n")
+    known = ("B-X", "I-X", "O")
+    assert build_task(path, known_labels=known).labels == known
+    assert build_task(path, known_labels=("B-Y", "O")).labels == ("O", "B-X")
+    assert build_task(known_labels=known).scheme == "iob2"
+    assert build_task(labels=["O", "E-X", "B-X"]).scheme == "iobes"
+
+
+WRONG = {
+    "another number of columns": ("a B-X\nb O O\n", {},
+                                  "line 2: has 3 columns where line 1 has 2"),
+    "no tags": ("a\nb\n", {}, "line 1: has no tags"),
+    "no word": ("a\tB-X\n\tO\n", {}, r"line 2: the word \(column 0\) is missing"),
+    "no tag": ("a\tB-X\nb\t\n", {}, r"line 2: the tag \(column -1\) is missing"),
+    "empty": ("\n\n", {}, "there is no word in this file"),
+    "one tag": ("a O\n", {}, r"there are 1 tags \(O\)"),
+    "no tag of entities": ("a B-X\nb B_X\n", {},
+                           "line 2: the tag 'B_X' is neither O nor"),
+    "of another scheme": ("a B-X\nb E-X\n", {"scheme": "iob2"},
+                          "line 2: the tag 'E-X' is"),
+    "strict parts of speech": ("a X\nb Y\n", {"strict": True}, "--strict is for tags"),
+    "column": ("a B-X\nb O\n", {"reading": Reading(tag_column="5")},
+               "has 2 columns, but --tag_column is 5"),
+    "named column": ("a B-X\n", {"reading": Reading(tag_column="ner")},
+                     "--tag_column=ner is no number"),
+    "column of words": ("a B-X\n", {"reading": Reading(tag_column="0")}, "has no tags"),
+    "not numbered": ("科0 O\n技x B-X\n", {"strip_numbers": True},
+                     "line 2: '技x' does not end in a number"),
+    "labels": ("a B-X\nb O\n", {"labels": ["O", "B-X", "O"]}, "'O' more than once"),
+    "none of the labels": ("a NN\n", {"labels": ["DET", "ADJ"]},
+                           "none of them is a tag"),
+    "NUL": ("a\0 O\n", {}, "line 1: character 2 is NUL"),
+}
+WRONG_CONLLU = {
+    "columns": ("1\ta\n", "line 1: has 2 columns where CoNLL-U has 10"),
+    "ID": (CONLLU.replace("\n5\t", "\nv\t"), "line 8: the ID 'v' is none of a word"),
+    "order": (CONLLU.replace("\n5\t", "\n6\t"), "line 8: the ID is 6 where 5 is next"),
+    "token": (CONLLU.replace("6-7\t", "5-7\t"), "line 9: the token 5-7 does not begin"),
+    "cut": (CONLLU[:CONLLU.index("7\tn't")], "the sentence ends without word 7"),
+    "form": (CONLLU.replace("Nord\t", "\t"), r"line 7: the word \(FORM\) is missing"),
+}
+WRONG_JSON = {
+    "no text": ({"entities": []}, "line 1: has no 'text'"),
+    "no entities": ({"text": "a"}, "line 1: has neither 'entities' nor 'tags'"),
+    "beyond": ({"text": "ab", "entities": [[0, 3, "X"]]}, "is not in the text of 2 "),
+    "bytes": ({"text": "é ab", "entities": [
+        {"start": 1, "end": 3, "type": "X", "text": "ab"}]}, "count characters"),
+    "no type": ({"text": "ab", "entities": [[0, 1]]}, "lacks start and end"),
+    "true": ({"text": "ab", "entities": [[False, True, "X"]]}, "lacks start and end"),
+    "overlap": ({"text": "a b", "entities": [[0, 3, "X"], [2, 3, "Y"]]},
+                "two entities share the word 'b'"),
+    "blank": ({"text": " ", "entities": []}, "there is no word"),
+    "tags": ({"words": ["a"], "tags": []}, "there are 1 words but 0 tags"),
+    "words": ({"words": [1], "tags": ["X"]}, "'words' is not a list of texts"),
+    "line end": ({"words": ["a\nb"], "tags": ["X"]}, "hold neither tab nor line end"),
+    "type": ({"text": "ab", "entities": [[0, 1, "X\tY"]]}, "lacks start and end"),
+}
+
+
+@pytest.mark.parametrize("name, text, options, pattern", [
+    *(("a.conll", text, options, pattern) for text, options, pattern in WRONG.values()),
+    *(("a.conllu", text, {}, pattern) for text, pattern in WRONG_CONLLU.values()),
+    *(("a.jsonl", [row], {}, pattern) for row, pattern in WRONG_JSON.values())])
+def test_wrong_files_are_refused_in_a_sentence(name, text, options, pattern, write):
+    with pytest.raises(InputError, match=pattern) as caught:
+        read(write(text, name), **options)
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
+
+
+def test_a_file_to_predict_needs_no_tags(write):
+    task = build_task(write("a B-X\nb O\n"))
+    task = dataclasses.replace(task, reading=Reading(tag_column="UPOS"))
+    for text, tagged in (("a\nb\n", None), ("a NN\nb DT\n", False)):
+        data = task.read(write(text, "test.conll"), "test", tagged)
+        assert data.examples[0].tags is None
+        assert predicted(task, data.examples, "conll", ["B-X", "O"]) == (
+            "".join(f"{line} {tag}\n" for line, tag in zip(
+                text.splitlines(), ("B-X", "O"))) + "\n")
+    task = dataclasses.replace(task, reading=Reading())
+    with pytest.raises(InputError, match="'NN' is neither .* or --notest_tags"):
+        task.read(write("a NN\n", "test.conll"), "test", None)
+
+
+# ---- windows ---------------------------------------------------------------
+
+
+def outputs_of(examples, windows, tag_ids=None):
+    """Outputs of a model that gives each place its number as the tag, or `tag_ids`."""
+    columns = {name: [np.array(window[name]) for window in windows] for name in (
+        "example_index", "word_index", "word_place")}
+    tags = [np.zeros(len(window["input_ids"]), int) if tag_ids is None else tag_ids[i]
+            for i, window in enumerate(windows)]
+    return {"tags": tags, "probabilities": [np.full(len(row), 0.5) for row in tags]
+            }, columns
+
+
+@pytest.mark.parametrize("stride", [1, 3, 6, 100])
+def test_each_word_of_a_long_sentence_is_scored_once_where_it_has_most_context(
+        stride, write):
+    words = [f"w{i}" + "xyz" * (i % 7) for i in range(60)]
+    path = write("".join(f"{word} {'B-X' if i % 3 else 'O'}\n"
+                         for i, word in enumerate(words)))
+    task = build_task(path, max_seq_length=14, doc_stride=stride)
+    [example], tokenizer = task.read(path, "train").examples, pickle.loads(
+        pickle.dumps(spm()))
+    windows = task.featurize(example, tokenizer=tokenizer)
+    pieces = [tokenizer.encode(word) for word in words]
+    begin = np.cumsum([0, *map(len, pieces)])
+    flat = [piece for word in pieces for piece in word]
+    seen = sorted(i for window in windows for i in window["word_index"])
+    assert seen == list(range(60)) and len(windows) > 1
+    tags = []
+    for window in windows:
+        ids = window["input_ids"]
+        assert len(ids) <= 14 and (ids[0], ids[-1]) == (
+            tokenizer.cls_id, tokenizer.sep_id)
+        labels = np.array(window["label_ids"])
+        assert sorted(np.flatnonzero(labels)) == sorted(window["word_place"])
+        for word, place in zip(window["word_index"], window["word_place"]):
+            # The window's pieces lie around the word as in the sentence.
+            first = begin[word] - (place - 1)
+            assert ids[1:-1] == flat[first:first + len(ids) - 2]
+            assert task.labels[labels[place] - 1] == example.tags[word]
+            context = min(place - 1, len(ids) - 2 - place)
+            step = min(stride, 12)
+            least = min((12 - step) // 2, begin[word], len(flat) - 1 - begin[word])
+            assert context >= least - 1
+        tags.append(np.maximum(labels - 1, 0))
+    outputs, columns = outputs_of(
+        [example], [{**window, "example_index": [0]} for window in windows], tags)
+    [found] = task.tagged([example], outputs, columns)
+    assert tuple(found.tags) == example.tags and set(found.scores) == {0.5}
+    assert task.metrics_of(task.counts([example], [found]))["f1"] == 1.0
+
+
+def test_a_sentence_of_a_whole_file_needs_no_more_memory_than_its_pieces(write):
+    path = write("a B-X\nb O\n" * 20_000)
+    task = build_task(path, max_seq_length=64)
+    windows = task.featurize(task.read(path, "train").examples[0], tokenizer=spm())
+    assert sum(len(window["word_index"]) for window in windows) == 40_000
+
+
+def test_words_that_cleaning_removes_are_unknown_pieces(tmp_path, write):
+    (tmp_path / "vocab.txt").write_text("\n".join(
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]) + "\n")
+    tokenizer = FullTokenizer(vocab_file=str(tmp_path / "vocab.txt"))
+    path = write("ab B-X\n\ufffd\ufffd O\nq O\n\u200b O\n")
+    task = build_task(path)
+    [window] = task.featurize(task.read(path, "dev").examples[0], tokenizer=tokenizer)
+    assert window["input_ids"] == [2, 5, 6, 1, 1, 1, 3]
+    assert window["word_place"] == [1, 3, 4, 5]
+    assert window["label_ids"] == [0, 2, 0, 1, 1, 1, 0]
+
+
+# ---- scores ----------------------------------------------------------------
+
+
+def conlleval(sentences):
+    """conlleval.pl of 2004, rule by rule; (words, right, true, given, correct)."""
+    def end(prev, tag, prev_type, kind):
+        return (prev + tag in ("BB", "BO", "IB", "IO", "EE", "EI", "EO")
+                or prev != "O" and prev_type != kind)
+
+    def start(prev, tag, prev_type, kind):
+        return (prev + tag in ("BB", "IB", "OB", "OI", "EE", "EI", "OE")
+                or tag != "O" and prev_type != kind)
+
+    counts, inside, last = [0] * 5, False, ("O", "", "O", "")
+    for line in [line for sentence in sentences for line in (*sentence, None)]:
+        true, given = line or ("O", "O")
+        c, ct, g, gt = *(true + "-").split("-")[:2], *(given + "-").split("-")[:2]
+        lc, lct, lg, lgt = last
+        ends = end(lc, c, lct, ct), end(lg, g, lgt, gt)
+        if inside and all(ends) and lct == lgt:
+            inside, counts[4] = False, counts[4] + 1
+        elif inside and (ends[0] != ends[1] or gt != ct):
+            inside = False
+        starts = start(lc, c, lct, ct), start(lg, g, lgt, gt)
+        if all(starts) and ct == gt:
+            inside = True
+        counts[2] += starts[0]
+        counts[3] += starts[1]
+        counts[0] += line is not None
+        counts[1] += line is not None and true == given
+        last = c, ct, g, gt
+    return counts
+
+
+def drawn(prefixes, seed, wrong=0.3):
+    """Sentences of random tags, whatever order they come in, and others like them."""
+    draw = random.Random(seed)
+    tags = ["O", "O", *(f"{prefix}-{kind}" for prefix in prefixes for kind in "XY")]
+    true = [draw.choices(tags, k=draw.randint(1, 9)) for _ in range(50)]
+    return true, [[draw.choice(tags) if draw.random() < wrong else tag for tag in row]
+                  for row in true]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scores_are_those_of_conlleval_on_any_tags(seed):
+    true, given = drawn("BI", seed)
+    words, right_words, *expected = conlleval(map(zip, true, given))
+    counts = scoring.score(true, given, "iob2")
+    assert [counts.words, counts.right_words] == [words, right_words]
+    assert [counter.total() for counter in counts[:3]] == expected
+    assert expected[2] == sum(len({*scoring.entities(a)} & {*scoring.entities(b)})
+                              for a, b in zip(true, given))
+    precision, recall = expected[2] / expected[1], expected[2] / expected[0]
+    assert counts.metrics()["f1"] == pytest.approx(
+        2 * precision * recall / (precision + recall))
+
+
+# Of a sentence of one type: what is well-formed, as an expression.
+@pytest.mark.parametrize("scheme, prefixes, pattern", [
+    ("iob2", "BI", "BI*"), ("iobes", "BIES", "S|BI*E")])
+@pytest.mark.parametrize("seed", range(5))
+def test_strict_entities_are_those_of_the_scheme(scheme, prefixes, pattern, seed):
+    draw = random.Random(seed)
+    for _ in range(100):
+        row = draw.choices("OO" + prefixes, k=draw.randint(1, 9))
+        assert [(start, end) for start, end, _ in scoring.strict_entities(
+            [tag + "-X" * (tag != "O") for tag in row], scheme)] == [
+                match.span() for match in re.finditer(pattern, "".join(row))]
+
+
+@pytest.mark.parametrize("scheme, tags, strict, loose", [
+    ("iob2", "O I-X I-X O", [], [(1, 3)]),
+    ("iob2", "B-X I-Y O", [(0, 1)], [(0, 1), (1, 2)]),
+    ("iob1", "I-X I-X B-X O I-Y", [(0, 2), (2, 3), (4, 5)], [(0, 2), (2, 3), (4, 5)]),
+    ("iob1", "O B-X O", [], [(1, 2)]),
+    ("iobes", "B-X I-X O S-Y S-Y", [(3, 4), (4, 5)], [(0, 2), (3, 4), (4, 5)]),
+    ("iob1", "I-X B-X B-Y O", [(0, 1)], [(0, 1), (1, 2), (2, 3)]),
+    ("iobes", "S-X I-X O", [(0, 1)], [(0, 1), (1, 2)]),
+    ("iobes", "E-X B-X E-X", [(1, 3)], [(0, 1), (1, 3)])])
+def test_strict_and_loose(scheme, tags, strict, loose):
+    tags = tags.split()
+    assert [entity[:2] for entity in scoring.strict_entities(tags, scheme)] == strict
+    assert [entity[:2] for entity in scoring.entities(tags)] == loose
+
+
+@pytest.mark.parametrize("scheme, tags, places", [
+    ("iob2", "O I-X I-X B-Y I-X", [1, 4]), ("iob1", "B-X I-X B-X B-Y", [0, 3]),
+    ("iobes", "B-X O I-X E-Y S-X B-X", [1, 2, 3, 5]),
+    ("iobes", "B-X I-X E-X S-X O", [])])
+def test_tags_out_of_place(scheme, tags, places):
+    assert scoring.misplaced(tags.split(), scheme) == places
+
+
+@pytest.mark.parametrize("scheme", ["iob1", "iob2", "iobes"])
+@pytest.mark.parametrize("seed", range(5))
+def test_entities_there_and_back(scheme, seed):
+    draw, place, found = random.Random(seed), 0, []
+    while place < 30:
+        end = place + draw.randint(1, 3)
+        if draw.random() < 0.7:
+            found.append(scoring.Entity(place, end, draw.choice("XY")))
+        place = end
+    tags = scoring.as_tags(found, 40, scheme)
+    assert scoring.entities(tags) == scoring.strict_entities(tags, scheme) == found
+    assert not scoring.misplaced(tags, scheme)
+
+
+def test_the_table_of_types(write):
+    path = write("a B-X\nb I-X\nc B-Y\nd O\n")
+    task, data = read(path)
+    [found] = predicted_tags(task, data.examples, ["B-X", "I-X", "B-X", "O"])
+    counts = task.counts(data.examples, [found])
+    assert counts.table() == {"X": (0.5, 1.0, 2 / 3, 1), "Y": (0.0, 0.0, 0.0, 1)}
+    lines = task.report(counts).splitlines()
+    assert lines[0] == "4 words; entities as conlleval counts them"
+    assert lines[-3].split() == ["X", "0.5000", "1.0000", "0.6667", "1"]
+    assert lines[-1].split() == ["all", "0.5000", "0.5000", "0.5000", "2"]
+
+
+def predicted_tags(task, examples, tags=None):
+    """What a model says that gives these tags, or the true ones."""
+    wanted = tags or [tag for example in examples for tag in example.tags]
+    windows = [{**window, "example_index": [index]}
+               for index, example in enumerate(examples)
+               for window in task.featurize(example, tokenizer=spm())]
+    ids, begin = [], np.cumsum([0, *(len(example.words) for example in examples)])
+    for window in windows:
+        row = np.zeros(len(window["input_ids"]), int)
+        for word, place in zip(window["word_index"], window["word_place"]):
+            row[place] = task.labels.index(
+                wanted[begin[window["example_index"][0]] + word])
+        ids.append(row)
+    return task.tagged(examples, *outputs_of(examples, windows, ids))
+
+
+def predicted(task, examples, kind, tags=None):
+    """The file of predictions of a model that gives these tags, or the true ones."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        task.write(folder, examples, predicted_tags(task, examples, tags))
+        with open(f"{folder}/predictions.{kind}", encoding="utf-8") as stream:
+            return stream.read()
+
+
+def test_predictions_are_what_conlleval_reads(write):
+    text = "Der ART O\nGroße B-X B-X\n\n-DOCSTART-\n\nOslo NE B-X\n"
+    task, data = read(write(text))
+    found = predicted(task, data.examples, "conll", ["B-X", "O", "B-X"])
+    assert found == ("Der ART O B-X\nGroße B-X B-X O\n\n-DOCSTART- O O O\n\n"
+                     "Oslo NE B-X B-X\n\n")
+    # A word with a blank needs tabs.
+    task, data = read(write("New York\tB-X\nis\tO\n"))
+    assert predicted(task, data.examples, "conll") == (
+        "New York\tB-X\tB-X\nis\tO\tO\n\n")
+
+
+def test_outputs_that_are_not_finite_say_so(write):
+    task, data = read(write("a B-X\nb O\n"))
+    windows = [{**task.featurize(data.examples[0], tokenizer=spm())[0],
+                "example_index": [0]}]
+    outputs, columns = outputs_of(data.examples, windows)
+    outputs["probabilities"][0][:] = np.nan
+    with pytest.raises(InputError, match="word 1 of .*line 1 is not a number: the "):
+        task.tagged(data.examples, outputs, columns)
+
+
+def test_a_model_that_gives_one_tag_has_not_learned(write):
+    task, data = read(write("a B-X\nb O\n"))
+    found = predicted_tags(task, data.examples, ["O", "O"])
+    assert task.failure(data.examples, found) == "all 2 predictions are 'O'"
+    assert not task.failure(data.examples, predicted_tags(task, data.examples))

@@ -1,0 +1,269 @@
+"""Text in, answers out: sequences, windows and answers are those of Python."""
+
+import functools
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.finetuning.race import task as race
+from albert_tf.finetuning.squad import task as squad
+from albert_tf.finetuning.tagging import task as tagging
+from albert_tf.finetuning.classification.task import ClassificationTask, Example
+from albert_tf.finetuning.squad.alignment import align_paragraph
+from albert_tf.finetuning.squad.dataset import SquadExample
+from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.modeling import models
+from albert_tf.serving import export
+from albert_tf.finetuning.squad import text_align, text as text_spans
+from albert_tf.tokenization import in_graph
+from albert_tf.finetuning.tagging import text as text_tags
+from albert_tf.finetuning import text as text_tasks
+from albert_tf.serving.saved_model import Server
+from albert_tf.tokenization import cleaning
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from tests import tiny_run
+from tests.helpers import run_python
+from tests.tokenization.test_in_graph import TOKENIZERS
+from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
+
+pytest.importorskip("tensorflow_text")
+
+TEXTS = [
+    "The whole  passage was written in 1,999, by him. ", "Short.", "", "a é\u0323 ½ ☃☃",
+    "Of three hundred people _ came, and then the others left them _ again." * 3,
+    "what is it", "ΑΣ 好吗 zzz eee"]
+PASSAGES = ["The café of Zoë opened in 1,999, and  closed in 2003. " * 4, "", "Yes.",
+            "한국 ☃☃ 好吗", " \n ", "One two three four five six seven eight nine ten."]
+QUESTIONS = ["When did the café close, in which year?", "Who?", "", "What is it",
+             "a", "How many " * 9]
+
+
+@functools.cache
+def tokenizer(kind):
+    if "accents" in kind:
+        return TOKENIZERS[kind]()
+    return (FullTokenizer(spm_model_file=MODEL) if kind == "sentencepiece"
+            else FullTokenizer(vocab_file=WP_VOCAB))
+
+
+KINDS = pytest.mark.parametrize("kind", ["sentencepiece", "wordpiece"])
+
+
+def check_rows(found, rows):
+    """Rows of a padded batch are those of features without padding."""
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        values = found[name].numpy()
+        assert len(values) == len(rows)
+        for row, wanted in zip(values, rows):
+            assert row[:len(wanted[name])].tolist() == list(wanted[name])
+            assert name == "input_ids" or not row[len(wanted[name]):].any()
+
+
+@pytest.mark.long
+@KINDS
+@pytest.mark.parametrize("length", [8, 13, 64])
+def test_texts_and_pairs_are_cut_as_in_training(kind, length):
+    task = ClassificationTask("t", ("0", "1"), (), "", {})
+    made = text_tasks.Texts(tokenizer(kind), length, ("0", "1"), pairs=True)
+    pairs = [(first, second) for first in TEXTS for second in TEXTS]
+    found = made.features({"text": tf.constant([first for first, _ in pairs]),
+                           "text_pair": tf.constant([second for _, second in pairs])})
+    check_rows(found, [task.featurize(
+        Example("", *pair), tokenizer=tokenizer(kind), max_seq_length=length)[0]
+        for pair in pairs])
+    alone = text_tasks.Texts(tokenizer(kind), length, ("0", "1"))
+    check_rows(alone.features({"text": tf.constant(TEXTS)}), [task.featurize(
+        Example("", text), tokenizer=tokenizer(kind), max_seq_length=length)[0]
+        for text in TEXTS])
+
+
+@pytest.mark.long
+@KINDS
+def test_choices_are_those_of_race(kind):
+    task = race.RaceTask(max_seq_length=30, max_qa_length=9)
+    options = ["one", "", "two of them and more", "_"]
+    found = text_tasks.Choices(tokenizer(kind), 30, max_qa_length=9).features({
+        "passage": tf.constant(TEXTS), "question": tf.constant(TEXTS[::-1]),
+        "options": tf.constant([options] * len(TEXTS))})
+    wanted = [task.featurize(race.RaceExample(
+        "", 0, "", passage, question, tuple(options), None, ""),
+        tokenizer=tokenizer(kind))[0] for passage, question in zip(TEXTS, TEXTS[::-1])]
+    for i, row in enumerate(wanted):
+        width = len(row["input_ids"][0])
+        for name in ("input_ids", "input_mask", "segment_ids"):
+            assert found[name][i, :, :width].numpy().tolist() == row[name]
+        assert not found["input_mask"][i, :, width:].numpy().any()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [
+    "sentencepiece", "wordpiece", "sentencepiece, accents", "wordpiece, accents"])
+def test_pieces_have_the_characters_that_squad_gives_them(kind):
+    passages = [*PASSAGES, *TEXTS, "a  b   c d", "x\u00a0y \u00a8 z", "tab\tand\nline "]
+    found = [part.to_list() for part in text_align.located(
+        in_graph.operations(tokenizer(kind)), tf.constant(passages))]
+    for i, passage in enumerate(passages):
+        aligned = align_paragraph(passage, tokenizer(kind))
+        wanted = [[], [], []] if aligned is None else [
+            aligned.piece_ids, aligned.starts, aligned.ends]
+        assert [part[i] for part in found] == wanted, ascii(passage)
+
+
+def make(head, vocab_size, **options):
+    config = tiny_run.config(vocab_size=vocab_size, max_position_embeddings=40)
+    model = head(config, **options)
+    for weight in model.weights:
+        weight.assign(weight + 0.5 * tf.random.stateless_normal(weight.shape, [1, 2]))
+    return model
+
+
+@pytest.mark.long
+@KINDS
+@pytest.mark.parametrize("split", cleaning.WORD_SPLITS)
+@pytest.mark.parametrize("length, stride", [(8, 2), (40, 64)])
+def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
+    labels = ("O", *(f"{prefix}-{type}" for type in "XY" for prefix in "BIES"))
+    task = tagging.TaggingTask(labels, "iobes", Reading(split=split),
+                               max_seq_length=length, doc_stride=stride)
+    made = text_tags.Tags(tokenizer(kind), length, labels, "iobes", split, stride)
+    texts = [*TEXTS, " \n", "İİ 's a\u0301. \0 ☃\u3000b", "好吗 " * 9, "x" * 300 + " y"]
+    inputs = {"text": tf.constant(texts)}
+    features, context = made.prepared(inputs)
+    found = {name: value.numpy() for name, value in made.tokenized(inputs).items()}
+    scores = np.random.default_rng(1).random(
+        [*features["input_ids"].shape, len(labels)], np.float32)
+    answers = {name: value.numpy() for name, value in made.answers(
+        inputs, context, {"probabilities": tf.constant(scores)}).items()}
+    assert not answers["words"][2].any() and not answers["entity_end"][2].any()
+    for i, text in enumerate(texts):
+        if not text.strip():
+            assert i not in found["text"]
+            continue
+        example, own = task.sentence(text), np.flatnonzero(found["text"] == i)
+        windows = task.featurize(example, tokenizer=tokenizer(kind))
+        check_rows({name: tf.constant(values[own]) for name, values in found.items()},
+                   windows)
+        for row, window in zip(own, windows):
+            word = np.full(len(found["word"][row]), -1)
+            word[window["word_place"]] = window["word_index"]
+            assert found["word"][row].tolist() == word.tolist()
+        [tagged] = task.tagged(
+            [example], {"tags": scores[own].argmax(-1),
+                        "probabilities": scores[own].max(-1)},
+            {"example_index": [0] * len(own), **{
+                name: [window[name] for window in windows]
+                for name in ("word_index", "word_place")}})
+        answer = task.answer(example, tagged)
+        for name in ("words", "tags"):
+            assert [value.decode() for value in answers[name][i] if value] == (
+                answer[name])
+        count = np.count_nonzero(answers["entity_end"][i])
+        assert count == len(answer["entities"])
+        for name in ("type", "text", "start", "end", "score"):
+            given = [value.decode() if isinstance(value, bytes) else value
+                     for value in answers[f"entity_{name}"][i][:count]]
+            assert given == pytest.approx(
+                [entity[name] for entity in answer["entities"]], abs=1e-5) if (
+                name == "score") else given == [
+                    entity[name] for entity in answer["entities"]]
+
+
+@pytest.mark.long
+def test_an_export_tags_in_the_words_of_the_task(tmp_path):
+    made, labels = tokenizer("sentencepiece"), ["NOUN", "VERB", "X"]
+    model = make(models.AlbertForTokenClassification, made.vocab_size, num_labels=3)
+    folder = str(tmp_path / "model")
+    export.export_tagger(model, folder, labels, text=text_tags.Tags(
+        made, 16, labels, doc_stride=5))
+    signatures = Server(folder)._loaded.signatures
+    found = signatures["serving_default"](text=tf.constant(TEXTS))
+    assert set(found) == {"words", "tags"}  # Parts of speech name no entities.
+    asked = signatures["tokenize"](text=tf.constant(TEXTS))
+    scores = signatures["ids"](**{
+        name: value for name, value in asked.items() if "_" in name})["probabilities"]
+    of = [row[asked["text"] == i] for i in (0,) for row in (
+        scores.numpy().argmax(-1), asked["word"].numpy())]
+    first = dict(sorted(zip(of[1].ravel(), of[0].ravel())))
+    first.pop(-1)
+    assert [labels[tag] for tag in first.values()] == [
+        tag.decode() for tag in found["tags"].numpy()[0] if tag]
+    none = signatures["serving_default"](text=tf.constant([], tf.string))
+    assert none["words"].shape[0] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version_2", [False, True])
+def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
+    made, threshold = tokenizer("sentencepiece"), 0.0 if version_2 else None
+    sizes = dict(max_seq_length=32, doc_stride=7, max_query_length=9)
+    task = squad.SquadTask(version_2, **sizes)
+    model = make(models.AlbertForConditionalSpans if version_2
+                 else models.AlbertForSpans, made.vocab_size)
+    folder = str(tmp_path / "written")
+    export.export_spans(model, folder, threshold=threshold, text=text_spans.Spans(
+        made, threshold=threshold, **sizes))
+    shutil.move(folder, tmp_path / "moved")
+    server = Server(str(tmp_path / "moved"))
+    examples = [SquadExample(str(i), question, passage, None, None, False)
+                for i, (question, passage) in enumerate(zip(QUESTIONS, PASSAGES))]
+    windows = list(squad.number_features([task.featurize(
+        example, tokenizer=made, is_training=False) for example in examples]))
+    wanted = task.rank(examples, server.predict(windows), {
+        name: [row[name] for row in windows] for name in windows[0]})
+    inputs = {"question": tf.constant(QUESTIONS), "passage": tf.constant(PASSAGES)}
+    signatures = server._loaded.signatures
+    check_rows(signatures["tokenize"](**inputs), windows)
+    found = {name: value.numpy() for name, value in signatures["serving_default"](
+        **inputs).items()}
+    for i, example in enumerate(examples):
+        text, score = wanted.texts[str(i)], wanted.nbest[str(i)][0]
+        if version_2:
+            assert abs(found["null_odds"][i] - wanted.null_odds[str(i)]) < 1e-4
+            text = text * (wanted.null_odds[str(i)] < threshold)
+        assert found["answer"][i].decode() == text
+        assert example.paragraph_text[found["start"][i]:found["end"][i]] == text
+        assert abs(score["start_log_prob"] + score["end_log_prob"]
+                   - found["score"][i]) < 1e-4
+    none = signatures["serving_default"](**{
+        name: tf.constant([], tf.string) for name in inputs})
+    assert all(len(value) == 0 for value in none.values())
+
+
+@pytest.mark.long
+def test_an_export_classifies_in_a_plain_process(tmp_path):
+    made = tokenizer("wordpiece")
+    model = make(models.AlbertForSequenceClassification, made.vocab_size, num_labels=2)
+    folder = str(tmp_path / "model")
+    export.export_classifier(model, folder, ["bad", "好"], text=text_tasks.Texts(
+        made, 24, labels=["bad", "好"], pairs=True))
+    code = (
+        "import sys, tensorflow as tf, tensorflow_text\n"
+        "serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+        "found = serve(text=tf.constant(sys.argv[2:]), "
+        "text_pair=tf.constant(sys.argv[:1:-1]))\n"
+        "print(found['probabilities'].numpy().tolist())\n"
+        "print([label.decode() for label in found['label'].numpy()])\n"
+        "try: serve(text=tf.constant(['a']), text_pair=tf.constant(['a', 'b']))\n"
+        "except tf.errors.InvalidArgumentError as error: print(error.message)\n"
+        "assert not any('albert' in name for name in sys.modules)\n")
+    texts = [text for text in TEXTS if text]
+    done = run_python("-c", code, folder, *texts, check=True, cwd=tmp_path,
+                      env={"PYTHONIOENCODING": "utf-8"})
+    lines = done.stdout.splitlines()
+    task = ClassificationTask("t", ("bad", "好"), (), "", {})
+    rows = [task.featurize(Example("", *pair), tokenizer=made, max_seq_length=24)[0]
+            for pair in zip(texts, texts[::-1])]
+    wanted = np.stack(Server(folder).predict(rows)["probabilities"])
+    np.testing.assert_allclose(eval(lines[0]), wanted, atol=1e-5)
+    assert eval(lines[1]) == [["bad", "好"][i] for i in wanted.argmax(axis=1)]
+    assert "text and text_pair must hold as many strings" in done.stdout
+
+
+def test_wrong_sizes():
+    with pytest.raises(InputError, match="--max_seq_length=3 leaves no room for text"):
+        text_tasks.Texts(tokenizer("wordpiece"), 3)
+    with pytest.raises(InputError, match="no room for the paragraph .* at least 68"):
+        text_spans.Spans(tokenizer("wordpiece"), 60)

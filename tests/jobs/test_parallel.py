@@ -1,0 +1,110 @@
+"""What the machine has: memory, and the control groups that give a process less; what
+may happen to workers (see also finetuning/test_featurizing, pretraining_data/test_local).
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from albert_tf.jobs import parallel
+from tests.helpers import run_python
+
+
+@pytest.mark.parametrize("line, folder, limit, used, cache", [
+    ("0::/a/b", "a", "memory.max", "memory.current", "inactive_file"),
+    ("0::/outside", "", "memory.max", "memory.current", "inactive_file"),
+    ("4:memory:/a/b", "memory/a", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file")])
+def test_control_groups_limit_the_memory(tmp_path, line, folder, limit, used, cache):
+    own = tmp_path / "cgroup"
+    own.write_text(f"9:cpu:/x\n{line}\n")
+    for group, most in ((tmp_path / folder, "1000"), (tmp_path / folder / "b", "max")):
+        group.mkdir(parents=True, exist_ok=True)
+        (group / limit).write_text(most + "\n")
+        (group / used).write_text("600\n")
+        (group / "memory.stat").write_text(f"rss 5\n{cache} 100\n")
+    assert list(parallel._left_by_control_groups(str(own), str(tmp_path))) == [500]
+    assert list(parallel._left_by_control_groups("/nowhere", str(tmp_path))) == []
+
+
+def test_available_memory():
+    assert 0 < parallel.available_memory() < sys.maxsize
+
+
+ENDED = """
+import sys, time
+from albert_tf.errors import InputError
+from albert_tf.jobs.parallel import WorkerPool
+from tests.test_parallel import sleep
+try:
+    with WorkerPool(sleep, 2) as pool:
+        for _ in pool.in_order([0, 600, 600], "sleeping"):
+            raise InputError("wrong")
+except InputError as error:
+    print(error)
+"""
+
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+
+def large(item):
+    return bytes(100_000_000)
+
+
+def killed(mark):
+    """A large result, while the first of which is sent the process is killed."""
+    if not os.path.exists(mark):
+        open(mark, "wb").close()
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    return large(mark)
+
+
+def test_workers_are_killed_while_they_send(tmp_path):
+    """Half a result in a pipe is not waited for."""
+    with parallel.WorkerPool(large, 2) as pool:
+        results = pool.in_order(range(8), "sending")
+        assert len(next(results)) == 100_000_000
+        results.close()
+    with parallel.WorkerPool(killed, 2) as pool:
+        marks = [str(tmp_path / str(number)) for number in range(3)]
+        for result in pool.in_order(marks, "sending"):
+            assert len(result) == 100_000_000
+
+
+class Unsendable(Exception):
+    def __reduce__(self):
+        raise TypeError("not to be sent")
+
+
+def fail(error):
+    raise error
+
+
+@pytest.mark.parametrize("error, found", [
+    (KeyError("it"), KeyError), (SystemExit("it"), SystemExit)])
+def test_errors_of_workers(error, found):
+    with pytest.raises(found, match="it") as caught, parallel.WorkerPool(
+            fail, 2) as pool:
+        list(pool.in_order([error], "failing"))
+    assert "in fail" in str(caught.value.__cause__)
+
+
+def test_an_error_that_cannot_be_sent():
+    with pytest.raises(RuntimeError, match="by itself"), parallel.WorkerPool(
+            fail_by_itself, 2) as pool:
+        list(pool.in_order([0], "failing"))
+
+
+def fail_by_itself(item):
+    raise Unsendable("by itself")
+
+
+def test_an_error_ends_workers_in_the_middle_of_their_work():
+    done = run_python("-c", ENDED, timeout=120)
+    assert (done.stdout, done.stderr, done.returncode) == ("wrong\n", "", 0)

@@ -1,0 +1,225 @@
+"""Instances and masks: the release's unit cases, invariants, options."""
+
+import collections
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+
+from albert_tf.errors import InputError
+from albert_tf.masking.options import MaskingOptions
+from albert_tf.masking.reference import RandomSource
+from albert_tf.pretraining_data import instances as pi
+from albert_tf.pretraining_data.options import (
+    FOLLOWING, InstanceOptions, ONE_SEGMENT, RANDOM_DOCUMENT, SINGLE_SEGMENT_CHOICES,
+    SWAPPED)
+from tests.helpers import FIXTURES
+
+CASES = json.loads(gzip.decompress(
+    (FIXTURES / "pretraining_data" / "unit_cases.json.gz").read_bytes()))
+VOCABULARY = [line.split("\t")[0] for line in (
+    FIXTURES / "spm" / "en4k.vocab").read_text(encoding="utf-8").splitlines()]
+
+
+def _setting(case):
+    """Options, pieces and generators of a unit case."""
+    flags = case["flags"]
+    options = MaskingOptions(
+        max_predictions_per_seq=case["max_predictions_per_seq"],
+        masked_lm_prob=case["masked_lm_prob"], ngram=flags["ngram"],
+        favor_shorter_ngram=flags["favor_shorter_ngram"],
+        do_whole_word_mask=flags["do_whole_word_mask"],
+        do_permutation=flags["do_permutation"])
+    rule = "release" if flags["spm_model_file"] else "wordpiece"
+    source = RandomSource(
+        random.Random(case["python_seed"]),
+        np.random.RandomState(case["np_seed"]))
+    return options, pi.Pieces.of(VOCABULARY, rule), source
+
+
+def _check_next_numbers(case, source):
+    assert source.python.random() == case["next_random"]
+    assert source.numpy.random_sample() == case["next_np_random"]
+
+
+@pytest.mark.parametrize("case", CASES["create_instances_from_document"])
+def test_instances_of_the_release(case):
+    masking_options, pieces, source = _setting(case)
+    options = InstanceOptions(
+        max_seq_length=case["max_seq_length"], short_seq_prob=case["short_seq_prob"],
+        random_next_sentence=case["flags"]["random_next_sentence"],
+        masking=masking_options)
+    documents = case.get("all_documents") or CASES["documents"]
+    walk = pi.create_instances(
+        documents, case["document_index"], pieces, options, source)
+    assert [
+        {"tokens": i.tokens, "segment_ids": i.segment_ids,
+         "is_random_next": bool(i.label), "token_boundary": i.token_boundary,
+         "masked_lm_positions": i.masked_lm_positions,
+         "masked_lm_labels": i.masked_lm_labels}
+        for i in walk.instances] == case["instances"]
+    assert walk.skipped == []
+    _check_next_numbers(case, source)
+
+
+PIECES = pi.Pieces.of(["▁a", "b"], "release")
+LONG, SHORT = ["▁a", "b", "▁c", "d", "▁e", "f"], ["▁x"]
+DOCUMENTS = [[LONG], [SHORT], [["▁p", "q"], ["▁r"], ["▁s", "t"]]]
+UNMASKED = MaskingOptions(masked_lm_prob=0)
+
+
+def _walk(index, seed=0, documents=DOCUMENTS, **options):
+    options = InstanceOptions(
+        **{"max_seq_length": 16, "short_seq_prob": 0, "masking": UNMASKED, **options})
+    return pi.create_instances(
+        documents, index, PIECES, options, RandomSource.from_seed(seed))
+
+
+def _segments(instance):
+    end = instance.tokens.index("[SEP]")
+    return instance.tokens[1:end], instance.tokens[end + 1:-1]
+
+
+def test_single_segment_takes_another_document_by_default():
+    for seed in range(20):
+        (instance,) = _walk(0, seed).instances
+        first, second = _segments(instance)
+        assert first == LONG and not set(second) & set(LONG)
+        assert (instance.label, instance.origin) == (1, RANDOM_DOCUMENT)
+
+
+def test_single_segment_split_gives_an_honest_order():
+    seen = collections.Counter()
+    for seed in range(60):
+        (instance,) = _walk(0, seed, single_segment="split").instances
+        first, second = _segments(instance)
+        if instance.label:
+            assert instance.origin == SWAPPED
+            first, second = second, first
+        else:
+            assert instance.origin == FOLLOWING
+        assert first + second == LONG
+        seen[instance.label, len(first)] += 1
+    # Cut before a word only: after two or four pieces.
+    assert set(seen) == {(0, 2), (0, 4), (1, 2), (1, 4)}
+
+
+def test_single_segment_split_inside_the_only_word():
+    documents = [[["▁ab", "cd", "ef"]], [SHORT]]
+    lengths = {len(_segments(_walk(
+        0, seed, documents, single_segment="split", short_seq_prob=0.1)[0][0])[0])
+        for seed in range(40)}
+    assert lengths == {1, 2}
+
+
+def test_what_cannot_be_split_is_skipped_and_counted():
+    assert _walk(1, single_segment="split") == ([], [1])
+    assert _walk(0, single_segment="skip") == ([], [len(LONG)])
+    assert len(_walk(2, single_segment="skip").instances) == 1
+
+
+def test_split_segment_does_not_come_back_after_a_random_one():
+    origins = set()
+    for seed in range(30):
+        walk = _walk(0, seed, single_segment="split", random_next_sentence=True)
+        (instance,) = walk.instances
+        origins.add(instance.origin)
+    assert origins == {FOLLOWING, RANDOM_DOCUMENT}
+
+
+@pytest.mark.parametrize("random_next", [True, False])
+@pytest.mark.parametrize("single_segment", SINGLE_SEGMENT_CHOICES)
+def test_one_document_alone_neither_loops_nor_fails(random_next, single_segment):
+    for seed in range(10):
+        walk = _walk(0, seed, [[["▁a", "b"]] * 9], max_seq_length=8, short_seq_prob=0.1,
+                     random_next_sentence=random_next, single_segment=single_segment,
+                     masking=MaskingOptions())
+        assert walk.instances
+        assert all(_segments(i)[0] and _segments(i)[1] for i in walk.instances)
+
+
+def test_every_piece_is_used_once_without_random_segments():
+    documents = [[[f"▁{s}", f"{s}b"] for s in range(50)], [SHORT]]
+    used = []
+    for instance in _walk(0, 4, documents, max_seq_length=23).instances:
+        first, second = _segments(instance)
+        assert (instance.label == 1) == (instance.origin == SWAPPED)
+        assert instance.num_cut == 0
+        used += second + first if instance.label else first + second
+    assert used == [piece for segment in documents[0] for piece in segment]
+
+
+def test_cut_pieces_are_counted():
+    documents = [[["▁a"] * 30, ["▁b"] * 30], [SHORT]]
+    (instance,) = _walk(0, documents=documents, max_seq_length=43,
+                        masking=MaskingOptions()).instances
+    assert len(instance.tokens) == 43 and instance.num_cut == 20
+    assert documents[0][0] == ["▁a"] * 30
+
+
+def _full_sentences(documents, seed=0, **options):
+    options = InstanceOptions(**{
+        "short_seq_prob": 0, "masking": UNMASKED, "sentence_objective": "none",
+        **options})
+    (walk,) = pi.create_walks(documents, PIECES, options, RandomSource.from_seed(seed))
+    assert walk.skipped == []
+    for instance in walk.instances:
+        assert len(instance.tokens) <= options.max_seq_length
+        assert (instance.tokens[0], instance.tokens[-1]) == ("[CLS]", "[SEP]")
+        assert instance.segment_ids == [0] * len(instance.tokens)
+        assert (instance.label, instance.origin) == (0, ONE_SEGMENT)
+    return walk.instances
+
+
+def test_full_sentences_run_over_the_ends_of_documents():
+    for length, expected in {
+            # Six pieces; one; two, one and two: with a [SEP] between documents.
+            13: [[*LONG, "[SEP]", *SHORT, "[SEP]", "▁p", "q"], ["▁r", "▁s", "t"]],
+            # Room for the [SEP], but not for the next sentence too: neither is taken.
+            9: [LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r", "▁s", "t"]],
+            8: [LONG, [*SHORT, "[SEP]", "▁p", "q", "▁r"], ["▁s", "t"]]}.items():
+        instances = _full_sentences(DOCUMENTS, max_seq_length=length)
+        assert [i.tokens[1:-1] for i in instances] == expected
+        assert not any(i.num_cut for i in instances)
+
+
+def test_full_sentences_cut_only_a_sentence_longer_than_the_target():
+    kept = set()
+    for seed in range(30):
+        long, rest = _full_sentences(DOCUMENTS, seed, max_seq_length=7)[:2]
+        assert len(long.tokens) == 7 and long.num_cut == 1
+        assert rest.tokens[1:-1] == ["▁x", "[SEP]", "▁p", "q", "▁r"]
+        kept.add(tuple(long.tokens[1:-1]))
+    assert kept == {tuple(LONG[1:]), tuple(LONG[:-1])}
+
+
+def test_full_sentences_have_a_target_of_their_own_each():
+    sentences = [["▁a"]] * 400
+    lengths = {len(i.tokens) for i in _full_sentences(
+        [sentences], max_seq_length=7, short_seq_prob=0.5)[:-1]}
+    assert lengths == {4, 5, 6, 7}
+    with pytest.raises(ValueError, match="create_full_sentences"):
+        _walk(0, sentence_objective="none")
+
+
+def test_random_next_sentence_is_the_objective_next():
+    both = {("random_next_sentence", True), ("sentence_objective", "next")}
+    for given in both:
+        options = InstanceOptions(**dict([given]))
+        assert both <= vars(options).items()
+    assert not InstanceOptions().random_next_sentence
+
+
+@pytest.mark.parametrize("options, named", [
+    (dict(max_seq_length=4), "--max_seq_length=4"),
+    (dict(short_seq_prob=1.5), "--short_seq_prob=1.5"),
+    (dict(single_segment="no"), "--single_segment=no"),
+    (dict(sentence_objective="no"), "--sentence_objective=no"),
+    (dict(sentence_objective="none", random_next_sentence=True),
+     "--random_next_sentence .* --sentence_objective=none"),
+])
+def test_values_out_of_range(options, named):
+    with pytest.raises(InputError, match=named):
+        InstanceOptions(**options)

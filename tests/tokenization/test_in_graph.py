@@ -1,0 +1,109 @@
+"""Tokenization in the graph gives what Python's gives: `pytest tests/serving`.
+
+The slow test takes every line of ../shared/data and every code point.
+"""
+
+import functools
+import pathlib
+import random
+import tempfile
+
+import pytest
+import tensorflow as tf
+
+from albert_tf.tokenization import in_graph
+from albert_tf.tokenization import sentencepiece_tokenizer
+from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.tokenization.wordpiece_tokenizer import basic_tokenize
+from tests.helpers import SHARED
+from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB, rows
+
+pytest.importorskip("tensorflow_text")
+
+CODES = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+# Between letters, first, last, after a digit, twice, amid marks and sigmas.
+CONTEXTS = ("{}", "a{}b", "{}b", "9{}", "{0}{0}", "ΑΣ{}", "ΣΑΣ{}Σ", "e\u0301{}\u0327,")
+TEXTS = [
+    "", " ", "\u00a0a \u2003b\u3000", "Café  No. ½ ﬁne", "ΑΣ ΑΣ. ΣΣ ΑΣΑ Σ", "İstanbul",
+    "1,999, 9,00,000 and 3,", "☃☃ ☃5, [CLS]", "`` quotes'' \u00a8", "好吗a\u0301b\0c",
+    "\U0001d16d\u0301\U0001d165a", "a" * 300, "\u2581 \u2581a", "e" * 40, "zzz eee eeee"]
+FOLDER = tempfile.TemporaryDirectory()
+TOKENIZERS = {
+    "sentencepiece": lambda: FullTokenizer(spm_model_file=MODEL),
+    "sentencepiece, cased": lambda: FullTokenizer(
+        spm_model_file=MODEL, do_lower_case=False),
+    "sentencepiece, accents": lambda: keeping_accents(True),
+    "sentencepiece, accents, cased": lambda: keeping_accents(False),
+    "wordpiece": lambda: FullTokenizer(vocab_file=WP_VOCAB),
+    "wordpiece, accents": lambda: FullTokenizer(
+        vocab_file=WP_VOCAB, strip_accents=False),
+    "wordpiece, cased": lambda: FullTokenizer(vocab_file=WP_VOCAB, do_lower_case=False)}
+
+
+def keeping_accents(lower):
+    """The vocabulary, as if it had been made of text with its accents."""
+    path = pathlib.Path(FOLDER.name, "accents.model")
+    path.write_bytes(sentencepiece_tokenizer.marked(pathlib.Path(MODEL).read_bytes()))
+    return FullTokenizer(spm_model_file=path, do_lower_case=lower)
+
+
+@functools.cache
+def made(name):
+    tokenizer = TOKENIZERS[name]()
+    return tokenizer, in_graph.operations(tokenizer)
+
+
+def check(name, texts):
+    tokenizer, ops = made(name)
+    prepared = ops.prepare(tf.constant(texts))
+    for text, found in zip(texts, prepared.numpy()):
+        assert found.decode() == tokenizer.prepare(text), ascii(text)
+    found = ops.ids(prepared).to_list()
+    for text, ids, wanted in zip(texts, found, tokenizer.encode_batch(texts)):
+        assert ids == wanted, ascii(text)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_pieces_are_those_of_python(name):
+    draw = random.Random(1)
+    samples = [draw.choice(CONTEXTS).format(code) for code in draw.sample(CODES, 500)]
+    check(name, [*TEXTS, *(row["text"] for row in rows()), *samples])
+
+
+@pytest.mark.parametrize("name", [
+    name if name in ("sentencepiece", "wordpiece, accents")
+    else pytest.param(name, marks=pytest.mark.long) for name in TOKENIZERS])
+def test_no_texts_and_bytes_that_are_no_text(name):
+    tokenizer, ops = made(name)
+    assert ops.ids(tf.constant([], tf.string)).shape[0] == 0
+    found = ops.ids(ops.prepare(tf.constant([b"a\xff b"]))).to_list()
+    assert found == [tokenizer.encode("a\ufffd b")]
+
+
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("strip", [True, False])
+def test_words_are_those_of_python(lower, strip):
+    splitting = in_graph._splitting(lower, strip)
+    texts = [*TEXTS, *(row["text"] for row in rows())]
+    words = splitting(tf.constant(texts))
+    found = [[] for _ in texts]
+    for word, row in zip(words.chars.to_list(), words.rows.numpy()):
+        found[row].append("".join(map(chr, word)))
+    assert found == [basic_tokenize(text, lower, strip) for text in texts]
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.skipif(SHARED is None, reason="needs ../shared")
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_every_line_and_every_code_point(name):
+    for context in CONTEXTS:
+        texts = [context.format(code) for code in CODES]
+        for first in range(0, len(texts), 50_000):
+            check(name, texts[first:first + 50_000])
+    for path in sorted((SHARED / "data").rglob("*")):
+        if path.is_file() and path.suffix not in (".model", ".vocab"):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            for first in range(0, len(lines), 5_000):
+                check(name, lines[first:first + 5_000])

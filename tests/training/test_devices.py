@@ -1,0 +1,102 @@
+"""Who writes, which batches a replica gets, when another worker is gone."""
+
+import types
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from albert_tf.errors import InputError
+from albert_tf.training import devices
+from tests import tiny_run
+
+
+@pytest.mark.parametrize("task_type, task_id, cluster, chief", [
+    (None, None, {}, True),
+    ("", 0, {}, True),
+    ("chief", 0, {"chief": ["a:1"], "worker": ["b:1"]}, True),
+    ("worker", 0, {"chief": ["a:1"], "worker": ["b:1"]}, False),
+    ("worker", 0, {"worker": ["a:1", "b:1"]}, True),
+    ("worker", 1, {"worker": ["a:1", "b:1"]}, False)])
+def test_one_process_writes(task_type, task_id, cluster, chief):
+    resolver = None if task_type is None else types.SimpleNamespace(
+        task_type=task_type, task_id=task_id,
+        cluster_spec=lambda: tf.train.ClusterSpec(cluster))
+    strategy = types.SimpleNamespace(cluster_resolver=resolver)
+    assert devices.is_chief(strategy) is chief
+
+
+def test_one_process_need_not_agree_with_others():
+    devices.check_same_start(tf.distribute.get_strategy(), 7)
+
+
+def test_a_worker_that_is_gone_is_told_from_other_errors():
+    gone = tf.errors.AbortedError(
+        None, None, "Collective ops is aborted by: Connection reset.\nMore: none")
+    explained = devices.explain_error(gone, "runs/base")
+    assert str(explained).startswith(
+        "another worker has ended or cannot be reached (Connection reset)")
+    assert "runs/base" in str(explained)
+    assert devices.explain_error(ValueError("no such thing"), "runs/base") is None
+
+
+@pytest.mark.parametrize("name, tpu, message", [
+    ("multi_worker_mirrored", None, "needs the environment variable TF_CONFIG"),
+    ("tpu", "foo", "--tpu=foo: there is no such TPU, or it cannot be reached"),
+    ("tpu", "grpc://foo", "--tpu=grpc://foo: nothing answers at that address"),
+    ("tpu", "grpc://no-such-host.invalid:8470", "nothing answers at that address"),
+    ("tpu", "", "--tpu=: there is no such TPU")])
+def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    # What asks for a name would leave this machine.
+    monkeypatch.setattr(
+        "official.common.distribute_utils.get_distribution_strategy",
+        mock.Mock(side_effect=OSError("Name or service not known")))
+    with pytest.raises(InputError, match=message):
+        devices.make_strategy(name, tpu)
+
+
+@pytest.mark.parametrize("name, options, message", [
+    ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus stands alone"),
+    ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "stands alone"),
+    ("mirrored", dict(num_gpus=99), "--num_gpus is 99, but TensorFlow sees"),
+    ("one_device", dict(num_gpus=-1), "--num_gpus is -1")])
+def test_wrong_devices(name, options, message):
+    with pytest.raises(InputError, match=message):
+        devices.make_strategy(name, **options)
+
+
+class Numbers(devices.Batches):
+    """Two shapes; a batch holds the number of its step, pipeline and shape."""
+
+    num_shapes = num_evaluation_shapes = 2
+
+    def training_dataset(self, shape, start_step, pipeline):
+        first = start_step * pipeline.replicas
+        return tf.data.Dataset.range(first, first + 10).map(lambda number: tf.fill(
+            [pipeline.batch_size, shape + 1], number))
+
+    def evaluation_dataset(self, shape, pipeline):
+        return self.training_dataset(shape, 0, pipeline), 5 - shape
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_each_replica_takes_its_share_of_each_shape(replicas):
+    strategy = tiny_run.strategy(replicas)
+    with strategy.scope():
+        batches = Numbers(8, 4)
+        trained, evaluated = batches.train(3), batches.evaluation()
+        assert batches.shape_of_step(7) == 0
+
+        def first(dataset):
+            values = strategy.experimental_local_results(next(iter(dataset)))
+            return [value.numpy() for value in values]
+
+        for shape, dataset in enumerate(trained):
+            np.testing.assert_array_equal(first(dataset), [
+                np.full([8 // replicas, shape + 1], 3 * replicas + replica)
+                for replica in range(replicas)])
+        assert [steps for _, steps in evaluated] == [5, 4]
+        assert [found.shape for found in first(evaluated[1][0])] == (
+            [(4 // replicas, 2)] * replicas)

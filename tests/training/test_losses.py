@@ -1,0 +1,247 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from albert_tf.checkpoints.restore import load_tf1_tensors
+from albert_tf.config import AlbertConfig
+from albert_tf.modeling.kernels import fast
+from albert_tf.modeling.models import AlbertForPreTraining
+from albert_tf.training import losses as objectives
+from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
+from tests.helpers import SHARED
+
+
+def loss_and_gradients(model, batch, denominators=None):
+    with tf.GradientTape() as tape:
+        heads = model(batch, training=True)
+        values = objectives.pretraining_losses(heads, batch, denominators)
+    gradients = tape.gradient(values["total_loss"], model.trainable_variables)
+    return heads, values, gradients
+
+
+def dense(gradients):
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def check_case(case):
+    model = AlbertForPreTraining(case.config)
+    load_tf1_tensors(model, case.weights)
+    heads, values, gradients = loss_and_gradients(model, case.batch)
+    golden = case.loss
+
+    def close(ours, theirs, tolerance=1e-5):
+        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+    for name in ("masked_lm_loss", "sentence_order_loss", "total_loss"):
+        close(values[name], golden[name])
+    close(tf.reshape(values["masked_lm_example_loss"], [-1]),
+          golden["masked_lm_example_loss"])
+    close(values["sentence_order_example_loss"], golden["sentence_order_example_loss"])
+    log_probs = tf.nn.log_softmax(heads["mlm_logits"])
+    log_probs = tf.reshape(log_probs, [-1, case.config.vocab_size]).numpy()
+    close(log_probs[:, case.columns], golden["masked_lm_log_probs"])
+    close(tf.nn.log_softmax(heads["sentence_order_logits"]),
+          golden["sentence_order_log_probs"])
+
+    # As it comes from the gather, with rows that occur twice apart, and summed.
+    close(tf.linalg.global_norm(gradients), golden["global_norm_as_original"])
+    close(tf.linalg.global_norm(dense(gradients)), golden["global_norm_dense"])
+    assert not np.isclose(
+        golden["global_norm_as_original"], golden["global_norm_dense"])
+    assert {v.name[:-2] for v in model.trainable_variables} == set(case.grads)
+    for variable, gradient in zip(model.trainable_variables, dense(gradients)):
+        name = variable.name[:-2]
+        np.testing.assert_allclose(
+            case.gradient_rows(name, gradient.numpy()), case.grads[name],
+            rtol=0, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_losses_and_gradients_are_the_releases(name):
+    check_case(fixture_case(name))
+
+
+@pytest.mark.parametrize("name", FIXTURE_CASES)
+def test_fast_parts_have_the_releases_losses_and_gradients(name, monkeypatch):
+    monkeypatch.setattr(fast, "parts_for", lambda hidden: fast.FAST)
+    check_case(fixture_case(name))
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_losses_and_gradients_are_the_releases_whole(name):
+    check_case(shared_case(name))
+
+
+def small_batch(seed=0, size=4):
+    numbers = np.random.default_rng(seed)
+    return {
+        "input_ids": numbers.integers(0, 20, [size, 6]),
+        "masked_lm_positions": numbers.integers(0, 6, [size, 3]),
+        "masked_lm_ids": numbers.integers(0, 20, [size, 3]),
+        # Parts with different numbers of predictions.
+        "masked_lm_weights": np.array(
+            [[1, 1, 1], [1, 1, 0], [1, 0, 0], [0, 0, 0]], "f"),
+        "sentence_order_labels": np.array([0, 1, 1, 0]),
+    }
+
+
+def small_heads(seed=1, size=4):
+    numbers = np.random.default_rng(seed)
+    return {"mlm_logits": numbers.standard_normal([size, 3, 20]).astype("f"),
+            "sentence_order_logits": numbers.standard_normal([size, 2]).astype("f")}
+
+
+def test_losses_by_hand():
+    batch, heads = small_batch(), small_heads()
+
+    def nll(logits, labels):
+        probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        return -np.log(np.take_along_axis(probs, labels[..., None], -1)[..., 0])
+
+    masked = nll(heads["mlm_logits"], batch["masked_lm_ids"])
+    order = nll(heads["sentence_order_logits"], batch["sentence_order_labels"])
+    values = objectives.pretraining_losses(heads, batch)
+    np.testing.assert_allclose(values["masked_lm_example_loss"], masked, rtol=1e-5)
+    np.testing.assert_allclose(values["sentence_order_example_loss"], order, rtol=1e-5)
+    weights = batch["masked_lm_weights"]
+    masked_lm = (weights * masked).sum() / (weights.sum() + 1e-5)
+    assert float(values["masked_lm_loss"]) == pytest.approx(masked_lm, rel=1e-5)
+    assert float(values["sentence_order_loss"]) == pytest.approx(order.mean(), rel=1e-5)
+    assert float(values["total_loss"]) == pytest.approx(
+        masked_lm + order.mean(), rel=1e-5)
+
+
+def test_a_batch_without_predictions_has_loss_zero():
+    batch = {**small_batch(), "masked_lm_weights": np.zeros([4, 3], "f")}
+    values = objectives.pretraining_losses(small_heads(), batch)
+    assert float(values["masked_lm_loss"]) == 0.0
+    assert np.isfinite(float(values["total_loss"]))
+
+
+def test_labels_under_both_names_and_shapes():
+    batch, heads = small_batch(), small_heads()
+    labels = batch.pop("sentence_order_labels")
+    for name in ("sentence_order_labels", "next_sentence_labels"):
+        for value in (labels, labels[:, None]):
+            found = objectives.sentence_order_labels({**batch, name: value})
+            np.testing.assert_array_equal(found, labels)
+            assert objectives.pretraining_losses(heads, {**batch, name: value})[
+                "sentence_order_example_loss"].shape == [4]
+
+
+def test_halves_with_the_denominators_of_the_whole_give_the_whole():
+    # Rare weights bring a LayerNorm's variance near 0, and rounding with it.
+    tf_keras.utils.set_random_seed(1)
+    config = AlbertConfig(
+        vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=16, max_position_embeddings=12,
+        initializer_range=0.3)
+    model, batch = AlbertForPreTraining(config), small_batch()
+    denominators = objectives.pretraining_denominators(batch)
+    assert float(denominators["masked_lm"]) == pytest.approx(6 + 1e-5)
+    assert float(denominators["sentence_order"]) == 4.0
+    _, whole, gradients = loss_and_gradients(model, batch)
+    halves = [loss_and_gradients(
+        model, {name: value[half] for name, value in batch.items()}, denominators)
+        for half in (slice(0, 2), slice(2, 4))]
+    for name in ("masked_lm_loss", "sentence_order_loss", "total_loss"):
+        total = sum(float(values[name]) for _, values, _ in halves)
+        assert total == pytest.approx(float(whole[name]), rel=1e-5)
+    for expected, *parts in zip(
+            dense(gradients), *(dense(part) for _, _, part in halves)):
+        np.testing.assert_allclose(sum(parts), expected, atol=1e-6)
+    # With their own denominators they would not: the parts differ in predictions.
+    own = [loss_and_gradients(
+        model, {name: value[half] for name, value in batch.items()})[1]
+        for half in (slice(0, 2), slice(2, 4))]
+    mean = sum(float(values["masked_lm_loss"]) for values in own) / 2
+    assert mean != pytest.approx(float(whole["masked_lm_loss"]), rel=1e-3)
+
+
+def weighted_mean(pair):
+    values, weights = (np.asarray(part, np.float64) for part in pair)
+    assert values.shape == weights.shape
+    return (values * weights).sum() / weights.sum()
+
+
+def test_without_the_sentence_loss_the_rest_is_as_it_was():
+    batch, heads = small_batch(), small_heads()
+    whole = objectives.pretraining_losses(heads, batch)
+    alone = objectives.pretraining_losses(heads, batch, sentence_loss=False)
+    assert alone["total_loss"] is alone["masked_lm_loss"]
+    assert float(alone["total_loss"]) == float(whole["masked_lm_loss"])
+    metrics = objectives.pretraining_metrics(heads, batch, alone)
+    assert set(metrics) == {"masked_lm_loss", "masked_lm_accuracy"}
+
+
+def test_metrics_leave_out_padding():
+    batch, heads = small_batch(), small_heads()
+    padded = {**batch, "example_weights": np.array([1, 1, 0, 0], "f")}
+    first = {name: value[:2] for name, value in batch.items()}
+    first_heads = {name: value[:2] for name, value in heads.items()}
+    whole = objectives.pretraining_metrics(
+        heads, padded, objectives.pretraining_losses(heads, padded))
+    part = objectives.pretraining_metrics(
+        first_heads, first, objectives.pretraining_losses(first_heads, first))
+    for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
+                 "sentence_order_accuracy"):
+        assert weighted_mean(whole[name]) == pytest.approx(weighted_mean(part[name]))
+    hits = heads["mlm_logits"][:2].argmax(-1) == batch["masked_lm_ids"][:2]
+    weights = batch["masked_lm_weights"][:2]
+    assert weighted_mean(whole["masked_lm_accuracy"]) == pytest.approx(
+        (hits * weights).sum() / weights.sum())
+
+
+@pytest.mark.shared
+def test_loss_of_the_releases_first_training_step():
+    from albert_tf.checkpoints.restore import restore_tf1
+
+    golden = SHARED / "golden" / "pretraining_run"
+    runs = json.loads((golden / "runs.json").read_text())
+    batch = dict(np.load(golden / "first_batch.npz"))
+    for name, start in (("lamb_default_lr", "init.ckpt"),
+                        ("lamb_groups_from_group0",
+                         "start_lamb_groups_from_group0.ckpt")):
+        model = AlbertForPreTraining(AlbertConfig.from_dict(runs[name]["config"]))
+        assert restore_tf1(model, str(golden / start)).complete
+        values = objectives.pretraining_losses(model(batch), batch)
+        assert float(values["total_loss"]) == pytest.approx(
+            runs[name]["loss_before_each_step"][0], abs=1e-5)
+
+
+# ---- exits -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own, labels", [
+    (objectives.CLASSIFICATION, [[0], [2]]), (objectives.REGRESSION, [[0.5], [2.0]])])
+def test_exits_count_by_their_pass_and_once_together(own, labels):
+    draw = np.random.default_rng(1)
+    width = 1 if own is objectives.REGRESSION else 3
+    logits, exits = (tf.constant(draw.standard_normal(shape), tf.float32)
+                     for shape in ((2, width), (2, 3, width)))
+    features = {"input_ids": tf.ones([2, 4], tf.int32), "label_ids": tf.constant(labels)}
+    objective = objectives.with_exits(own)
+
+    def loss(of, outputs):
+        return of.losses(outputs, features, of.denominators(features))
+
+    found = loss(objective, {"logits": logits, "exit_logits": exits})
+    each = [loss(own, {"logits": exits[:, i]})["total_loss"] for i in range(3)]
+    np.testing.assert_allclose(
+        found["total_loss"], loss(own, {"logits": logits})["total_loss"]
+        + (1 * each[0] + 2 * each[1] + 3 * each[2]) / 6, rtol=1e-5)
+    metrics = objective.metrics({"logits": logits}, features, found)
+    np.testing.assert_allclose(tf.reduce_mean(metrics["exit_loss"][0]),
+                               sum(w * e for w, e in zip((1, 2, 3), each)) / 6, rtol=1e-5)
+    # What a teacher says last is what all passes learn of it.
+    taught = objective.taught(features)
+    assert taught["exit_logits"].of == "logits" and taught["logits"].of == ""
+    last = taught["logits"].distance
+    np.testing.assert_allclose(
+        taught["exit_logits"].distance(exits, logits, 2.0),
+        sum(w * last(exits[:, i], logits, 2.0) for i, w in enumerate(
+            (1 / 6, 2 / 6, 3 / 6))), rtol=1e-5)
