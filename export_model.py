@@ -54,10 +54,6 @@ for _name, _help in _SIZES.items():
     flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 flags.mark_flag_as_required("export_dir")
-# Task → the heads that do it.
-_HEADS = {"classify": ("classification",), "tag": ("token_classification",),
-          "choose": ("multiple_choice",), "answer": ("conditional_spans", "spans"),
-          "order": ("sentence_order",)}
 
 
 def main(argv):
@@ -88,16 +84,12 @@ def main(argv):
         raise InputError(
             f"--export_text: {FLAGS.model} holds no vocabulary; give --spm_model_file "
             "or --vocab_file.")
-    heads = {task: head for task, names in _HEADS.items() for head in names
-             if head in loaded.heads}
-    task = FLAGS.task or next(
-        (task for task in heads if task != "order"), "embed")
-    if task != "embed" and task not in heads:
-        raise InputError(
-            f"--task={task}: {FLAGS.model} has no head for it, but could "
-            f"{', '.join([*heads, 'embed'])}.")
-    _export(loaded, task, heads.get(task, ""),
-            loaded.tokenizer if FLAGS.export_text else None)
+    tasks = [task for task in loaded.tasks() if task not in _ONLY_PORTABLE]
+    task = FLAGS.task or next(task for task in tasks if task != "order")
+    if task not in tasks:
+        raise InputError(f"--task={task}: {FLAGS.model} has no head for it, but could "
+                         f"{', '.join(tasks)}.")
+    _export(loaded, task, loaded.tokenizer if FLAGS.export_text else None)
 
 
 def _check_portable():
@@ -141,60 +133,55 @@ def _check_length(length, config):
                          "that the model has.")
 
 
-def _export(loaded, task, head, tokenizer):
+def _export(loaded, task, tokenizer):
+    from albert_tf.finetuning import text
+    from albert_tf.finetuning.squad.text import Spans
     from albert_tf.finetuning.tagging import scoring
-    from albert_tf.serving import export
-    from albert_tf.finetuning.squad import text as text_spans
-    from albert_tf.finetuning.tagging import text as text_tags
-    from albert_tf.finetuning import text as text_tasks
+    from albert_tf.finetuning.tagging.text import Tags
+    from albert_tf.serving.export import export
 
     kept = loaded.settings.get("flags", {})
     sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
     length = sizes["max_seq_length"] or loaded.config.max_position_embeddings
     _check_length(length, loaded.config)
-
-    def text(kind, **options):
-        """The way of text, where there is a vocabulary; `options` that are None are
-        the defaults."""
-        return tokenizer and kind(tokenizer, length, **{
-            name: value for name, value in options.items() if value is not None})
-
-    def of(*names):
-        return {name: sizes[name] for name in names}
-
+    head = loaded.tasks()[task]
+    count = head.width if head else 0
+    labels = list(loaded.labels)
     pairs = FLAGS.pairs
     if pairs is None:
         known = glue.TASKS.get(str(loaded.settings.get("task")))
         pairs = known.pairs if known else bool(kept.get("text_b_column"))
-    labels = list(loaded.labels)
-    model = export.model_of(loaded, head)
-    where = dict(export_dir=FLAGS.export_dir, dtype=FLAGS.dtype)
+    # How text becomes ids, and outputs an answer: a class, and of its options those that
+    # are not None.
+    threshold = None
     if task == "classify":
-        count = loaded.heads[head]
         labels = labels or [str(i) for i in range(count)] * (count > 1)
-        export.export_classifier(model, labels=labels, **where, text=text(
-            text_tasks.Texts, labels=labels, pairs=pairs))
+        kind, options = text.Texts, dict(labels=labels, pairs=pairs)
     elif task == "tag":
-        labels = labels or [str(i) for i in range(loaded.heads[head])]
-        export.export_tagger(model, labels=labels, **where, text=text(
-            text_tags.Tags, labels=labels, split=kept.get("split_words"),
-            scheme=kept.get("scheme") or scoring.scheme_of_labels(labels),
-            **of("doc_stride")))
+        labels = labels or [str(i) for i in range(count)]
+        kind, options = Tags, dict(
+            labels=labels, split=kept.get("split_words"), doc_stride=sizes["doc_stride"],
+            scheme=kept.get("scheme") or scoring.scheme_of_labels(labels))
     elif task == "choose":
         labels = labels or list("ABCD")
-        export.export_choices(model, labels=labels, **where, text=text(
-            text_tasks.Choices, labels=labels, **of("max_qa_length")))
+        kind, options = text.Choices, dict(
+            labels=labels, max_qa_length=sizes["max_qa_length"])
     elif task == "answer":
-        threshold = loaded.threshold if head == "conditional_spans" else None
-        export.export_spans(model, threshold=threshold, **where, text=text(
-            text_spans.Spans, threshold=threshold, **of(
-                "doc_stride", "max_query_length", "n_best_size", "max_answer_length")))
+        labels = []
+        threshold = loaded.threshold if head.name == "conditional_spans" else None
+        kind, options = Spans, dict(threshold=threshold, **{
+            name: sizes[name] for name in (
+                "doc_stride", "max_query_length", "n_best_size", "max_answer_length")})
     elif task == "order":
-        export.export_order(model, **where, text=text(
-            text_tasks.Texts, labels=text_tasks.ORDER_LABELS, pairs=True))
+        labels = []
+        kind, options = text.Texts, dict(labels=text.ORDER_LABELS, pairs=True)
     else:
-        export.export_vectors(model, **where, sentence=loaded.sentence, text=text(
-            text_tasks.Vectors, pairs=pairs))
+        labels = []
+        kind, options = text.Vectors, dict(pairs=pairs)
+    export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
+           tokenizer and kind(tokenizer, length, **{
+               name: value for name, value in options.items() if value is not None}),
+           threshold, loaded.sentence)
 
 
 if __name__ == "__main__":

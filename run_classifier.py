@@ -25,6 +25,7 @@ from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import early_exit
+from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.classification import task as classification, custom, glue
 from albert_tf.finetuning import tables
@@ -84,7 +85,7 @@ _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "labels", "regression", "delimiter", "early_exit")
 
 
-class Classification(FineTuningTask):
+class ClassificationRun(FineTuningTask):
     """A task of `glue` or `custom`, with what the flags say of it."""
 
     code = (classification,)
@@ -92,7 +93,8 @@ class Classification(FineTuningTask):
     def __init__(self, task: classification.ClassificationTask):
         self.task = task
         self.main_metric = task.main_metric
-        self.head = ("classification", task.num_outputs)
+        self.head = Classification(task.num_outputs, FLAGS.dropout_prob,
+                                   FLAGS.exit_weight if FLAGS.early_exit else None)
 
     def read(self, split):
         found = self.task.read(FLAGS.data_dir, split)
@@ -139,17 +141,6 @@ class Classification(FineTuningTask):
                                           "label_column", "header", "delimiter"),
                 "task": self.task.name, "labels": self.task.labels,
                 **({"marked": True} if FLAGS.unlabeled_file else {})}
-
-    def model(self):
-        from albert_tf.modeling import models
-        from albert_tf.training import losses
-
-        objective = (losses.REGRESSION if self.task.is_regression
-                     else losses.CLASSIFICATION)
-        return models.AlbertForSequenceClassification(
-            self.settings.config, self.task.num_outputs, FLAGS.dropout_prob,
-            FLAGS.exit_weight if FLAGS.early_exit else None), (
-                losses.with_exits(objective) if FLAGS.early_exit else objective)
 
     def kept_options(self):
         return finetuning_flags.values(
@@ -208,8 +199,8 @@ class Classification(FineTuningTask):
             logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
                          self.main_metric, value, FLAGS.threshold_to_export)
         else:
-            export.export_classifier(
-                model, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
+            export.export(
+                model, self.head, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
                 text=finetuning_flags.of_text(
                     text_tasks.Texts, self.settings.tokenizer, labels=self.task.labels,
                     pairs=self.task.pairs or FLAGS.text_b_column is not None))
@@ -274,7 +265,7 @@ def main(argv):
         finetuning_flags.use_recipe(
             task.name, recipe_for, num_train_steps="train_step",
             warmup_steps="warmup_step")
-    fine_tune(Classification(task), finetuning_flags.settings(
+    fine_tune(ClassificationRun(task), finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
         labels=task.labels))
 

@@ -15,6 +15,7 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
 import dataclasses
+import functools
 import math
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
@@ -422,18 +423,20 @@ def _build(config, options, sentence_objective: str, clock, teaching):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
-    from albert_tf.modeling import models
-    from albert_tf.training import losses, optimization
+    from albert_tf.modeling.pretraining import AlbertForPreTraining
+    from albert_tf.training import distillation, losses, optimization
 
     tf_keras.utils.set_random_seed(FLAGS.random_seed)
-    model = models.AlbertForPreTraining(config)
-    objective = losses.PRETRAINING
+    model = AlbertForPreTraining(config)
+    objective, targets = losses.PRETRAINING, distillation.pretraining_targets
     if sentence_objective == "none":
         model.freeze_sentence_layers()
         objective = losses.MASKED_LM_ALONE
+        targets = functools.partial(targets, sentence_loss=False)
     task = losses.Task(
         model, objective, best_metric="masked_lm_accuracy",
-        training_objective=teaching and teaching.around(objective, options.step.dtype))
+        training_objective=teaching and teaching.around(
+            objective, targets, options.step.dtype))
     if not FLAGS.do_train:
         return task, None
     optimizer = optimization.create_optimizer(

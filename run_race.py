@@ -32,6 +32,7 @@ from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
+from albert_tf.finetuning.race.head import MultipleChoice
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning import tables
@@ -80,10 +81,10 @@ class Race(FineTuningTask):
     """RACE, with what the flags say of it."""
 
     code = (race,)
-    head = ("multiple_choice", 1)
 
     def __init__(self, task: race.RaceTask):
         self.task = task
+        self.head = MultipleChoice(dropout_prob=FLAGS.dropout_prob)
         self._paths: dict[str, str] = {}
 
     def read(self, split):
@@ -127,13 +128,6 @@ class Race(FineTuningTask):
                              f"--{flag}" if FLAGS[flag].value else "--cached_dir")
         return path
 
-    def model(self):
-        from albert_tf.modeling import models
-        from albert_tf.training import losses
-
-        return models.AlbertForMultipleChoice(
-            self.settings.config, FLAGS.dropout_prob), losses.CHOICE
-
     def kept_options(self):
         return finetuning_flags.values(
             "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
@@ -174,8 +168,8 @@ class Race(FineTuningTask):
         from albert_tf.finetuning import text as text_tasks
 
         labels = list(race.LETTERS)
-        export.export_choices(
-            model, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
+        export.export(
+            model, self.head, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
                 text_tasks.Choices, self.settings.tokenizer, labels=labels,
                 max_qa_length=FLAGS.max_qa_length))
 

@@ -24,6 +24,7 @@ from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
+from albert_tf.finetuning.squad.head import ConditionalSpans, Spans
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.squad import task as squad, alignment, dataset
 from albert_tf.finetuning import tables
@@ -107,7 +108,9 @@ class Squad(FineTuningTask):
     def __init__(self, task: squad.SquadTask):
         self.task = task
         self.main_metric = task.main_metric
-        self.head = ("conditional_spans", 1) if task.version_2 else ("spans", 2)
+        self.head = ConditionalSpans(
+            start_n_top=FLAGS.start_n_top, end_n_top=FLAGS.end_n_top,
+            dropout_prob=FLAGS.dropout_prob) if task.version_2 else Spans()
         # Ends are scored for each start.
         self.vectors_of_piece = task.version_2 * task.start_n_top
 
@@ -181,16 +184,6 @@ class Squad(FineTuningTask):
         else:
             files.remove(path)
 
-    def model(self):
-        from albert_tf.modeling import models
-        from albert_tf.training import losses
-
-        if not self.task.version_2:
-            return models.AlbertForSpans(self.settings.config), losses.SPANS
-        return models.AlbertForConditionalSpans(
-            self.settings.config, FLAGS.start_n_top, FLAGS.end_n_top,
-            FLAGS.dropout_prob), losses.CONDITIONAL_SPANS
-
     def kept_options(self):
         return {"task": self.task.name,
                 "num_warmup_steps": self.settings.num_warmup_steps,
@@ -251,8 +244,8 @@ class Squad(FineTuningTask):
         threshold = metrics.get(_THRESHOLD)
         if threshold is None:
             threshold = self._known_threshold(self.step)
-        export.export_spans(
-            model, FLAGS.export_dir, FLAGS.dtype, threshold,
+        export.export(
+            model, self.head, FLAGS.export_dir, dtype=FLAGS.dtype, threshold=threshold,
             text=finetuning_flags.of_text(
                 text_spans.Spans, self.settings.tokenizer, threshold=threshold,
                 **finetuning_flags.values("doc_stride", "max_query_length",

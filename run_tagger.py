@@ -26,6 +26,7 @@ from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning.tagging.head import TokenClassification
 from albert_tf.finetuning.task import FineTuningTask, fine_tune
 from albert_tf.finetuning.tagging import task as tagging, readers, scoring
 from albert_tf.finetuning.common import as_json, write_files
@@ -96,7 +97,7 @@ class Tagging(FineTuningTask):
     def __init__(self, task: tagging.TaggingTask):
         self.task = task
         self.main_metric = task.main_metric
-        self.head = ("token_classification", len(task.labels))
+        self.head = TokenClassification(len(task.labels), FLAGS.dropout_prob)
 
     def read(self, split):
         data = self.task.read(FLAGS[f"{split}_file"].value, split,
@@ -143,14 +144,6 @@ class Tagging(FineTuningTask):
                     "unknown piece.", FLAGS[f"{split}_file"].value, unknown,
                     _words(data.examples))
 
-    def model(self):
-        from albert_tf.modeling import models
-        from albert_tf.training import losses
-
-        return models.AlbertForTokenClassification(
-            self.settings.config, len(self.task.labels),
-            FLAGS.dropout_prob), losses.TAGGING
-
     def kept_options(self):
         return finetuning_flags.values(
             "learning_rate", "warmup_step", "optimizer", "num_length_buckets", *_KEPT)
@@ -195,8 +188,8 @@ class Tagging(FineTuningTask):
         from albert_tf.serving import export
         from albert_tf.finetuning.tagging import text as text_tags
 
-        export.export_tagger(
-            model, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
+        export.export(
+            model, self.head, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
             text=finetuning_flags.of_text(
                 text_tags.Tags, self.settings.tokenizer, labels=self.task.labels,
                 scheme=self.task.scheme, split=self.task.reading.split,

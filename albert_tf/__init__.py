@@ -51,7 +51,7 @@ __getattr__, __dir__ = lazily(__name__, {
     "config": "AlbertConfig",
     "errors": "InputError",
     "modeling.albert": "AlbertModel",
-    "modeling.models": "AlbertForPreTraining",
+    "modeling.pretraining": "AlbertForPreTraining",
     # Modules by their short names.
     "checkpoints/": "checkpoint",
     "config/": "config",

@@ -98,17 +98,17 @@ def _trainer_step(model, task, batch, computation, **options):
 
 
 def _our_task(model):
-    from albert_tf.training import losses as objectives
+    from albert_tf.training import losses
 
-    return objectives.Task(model, objectives.PRETRAINING, "masked_lm_accuracy")
+    return losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
 
 
 def ours(config, size, length, dtype, recompute=False, **options):
     """`options` are further ones of StepOptions."""
-    from albert_tf.modeling import models
     from albert_tf.modeling.encoder import Computation
+    from albert_tf.modeling.pretraining import AlbertForPreTraining
 
-    model = models.AlbertForPreTraining(config)
+    model = AlbertForPreTraining(config)
     return _trainer_step(model, _our_task(model), random_batch(config, size, length),
                          Computation(dtype, recompute), **options)
 
@@ -133,7 +133,7 @@ def tf_models(config, size, length, dtype):
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf.modeling import heads
+    from albert_tf.modeling import layers
     from albert_tf.modeling.encoder import Computation
     from albert_tf.modeling.kernels import packing
 
@@ -145,8 +145,8 @@ def tf_models(config, size, length, dtype):
         def __init__(self):
             super().__init__()
             self.encoder = encoder
-            self.predictions = heads.MaskedLanguageModelHead(config)
-            self.seq_relationship = heads.OutputLayer(
+            self.predictions = layers.TokenScores(config)
+            self.seq_relationship = layers.OutputLayer(
                 "cls/seq_relationship", config.hidden_size, 2)
 
         def call(self, features, training=False, seed=None, computation=None):

@@ -106,11 +106,11 @@ def step_rate(dataset, batch_size: int, config) -> float:
     """Sequences a second and core of ALBERT's training step on the CPU."""
     import tensorflow as tf
 
-    from albert_tf.modeling import models
+    from albert_tf.modeling.pretraining import AlbertForPreTraining
     from albert_tf.training import losses, optimization, steps
     from albert_tf.training.options import StepOptions
 
-    model = models.AlbertForPreTraining(config)
+    model = AlbertForPreTraining(config)
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
     task = losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")

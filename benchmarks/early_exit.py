@@ -74,7 +74,6 @@ def _scores(loaded, metric, labels, logits):
 
 def _measure(folder):
     import albert_tf
-    from albert_tf.serving import export
 
     kept = files.read_object(os.path.join(folder, "early_exit.json"))
     loaded, (texts, pairs, labels) = albert_tf.load(folder), _evaluation_set(folder)
@@ -83,8 +82,7 @@ def _measure(folder):
         texts, pairs or [None] * len(texts))]
     ways = _thresholds(kept["curves"]["confidence"], kept["metric"])
     some = FLAGS.num_requests
-    answers, seconds = _timed(export.model_of(loaded, "classification"), loaded.labels,
-                              rows, lambda asked: ways)
+    answers, seconds = _timed(loaded.model, loaded.labels, rows, lambda asked: ways)
     passes = loaded.config.num_hidden_layers
     return {"metric": kept["metric"], "curves": kept["curves"], "sequences": len(rows),
             "pieces": float(np.mean([len(row["input_ids"]) for row in rows])),
@@ -108,7 +106,7 @@ def _timed(model, labels, rows, ways_of):
     from albert_tf.serving import export, saved_model
 
     with tempfile.TemporaryDirectory() as at:
-        export.export_classifier(model, os.path.join(at, "model"), labels)
+        export.export(model, model.heads["classification"], os.path.join(at, "model"), labels)
         asked = saved_model.Server(os.path.join(at, "model"))
     ways, some = ways_of(asked), rows[:FLAGS.num_requests]
     answers = {(way, size): asked.predict(of, size, exit_threshold=threshold)
@@ -133,7 +131,8 @@ def _timed(model, labels, rows, ways_of):
 def _measure_shape(rows):
     """Times of a model of --shape with random weights, half of whose passes are made."""
     from albert_tf.config import AlbertConfig
-    from albert_tf.modeling.models import AlbertForSequenceClassification
+    from albert_tf.finetuning.classification.head import Classification
+    from albert_tf.modeling.models import AlbertForTask
 
     config = AlbertConfig.named(FLAGS.shape)
     half = config.num_hidden_layers / 2
@@ -147,7 +146,7 @@ def _measure_shape(rows):
         return {"ordinary": None, "no exit": 1.0, "half of the passes": high}
 
     answers, seconds = _timed(
-        AlbertForSequenceClassification(config, 2, exit_weight=1.0), ["0", "1"], rows,
+        AlbertForTask(config, Classification(2, exit_weight=1.0)), ["0", "1"], rows,
         ways_of)
     for way, found in seconds.items():
         found["passes"] = float(np.mean(

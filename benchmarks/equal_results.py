@@ -33,19 +33,20 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
       JSON values; "equal" says whether the results are.
     """
     from albert_tf.finetuning.length_batching import FeatureBatches, Padded
-    from albert_tf.modeling import models
+    from albert_tf.finetuning.classification.head import Classification
+    from albert_tf.modeling.models import AlbertForTask
     from albert_tf.training import losses, steps
 
     # Weights that keep the size of what goes through them, or else a narrow model of
     # random weights gives nearly the same logits for every text.
     config = config.replace(initializer_range=config.hidden_size ** -0.5)
-    model = models.AlbertForSequenceClassification(config, task.num_outputs)
+    model = AlbertForTask(config, Classification(task.num_outputs))
 
     def score(predictions):
         return task.score(examples, predictions)
 
     made = losses.Task(
-        model, losses.CLASSIFICATION, task.main_metric, score)
+        model, model.head.objective(), task.main_metric, score)
 
     def evaluate(padded_to):
         evaluator = steps.Evaluator(made, FeatureBatches(
@@ -55,7 +56,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
         return metrics, np.stack(evaluator.predictions["logits"])
 
     _, logits = evaluate(lengths["by length"])
-    scale = _spread(model.output_layer, logits)
+    scale = _spread(model.head_layers["classification"]["output_layer"], logits)
     results = {padding: evaluate(padded_to)
                for padding, padded_to in lengths.items()}
     _, expected = results["by length"]

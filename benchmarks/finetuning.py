@@ -149,15 +149,16 @@ class Stopwatch:
     """
 
     def __init__(self, data, config: AlbertConfig):
-        from albert_tf.modeling import models
+        from albert_tf.finetuning.classification.head import Classification
+        from albert_tf.modeling.models import AlbertForTask
         from albert_tf.training import losses, optimization, steps
         from albert_tf.training.devices import Pipeline
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}
-        self._model = models.AlbertForSequenceClassification(config, num_outputs)
+        self._model = AlbertForTask(config, Classification(num_outputs))
         self._task = losses.Task(
-            self._model, losses.CLASSIFICATION, "accuracy")
+            self._model, self._model.head.objective(), "accuracy")
         self._optimizer = optimization.create_optimizer(
             1e-5, 10**6, 0, optimizer="adamw")
         self._optimizer.build(self._model.trainable_variables)

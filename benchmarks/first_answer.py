@@ -25,10 +25,11 @@ def checkpoint(folder):
     import tensorflow as tf
 
     from albert_tf.checkpoints import restore
-    from albert_tf.modeling import models
+    from albert_tf.finetuning.classification.head import Classification
+    from albert_tf.modeling.models import AlbertForTask
 
-    model = models.AlbertForSequenceClassification(
-        restore.read_config(folder), 2)
+    model = AlbertForTask(
+        restore.read_config(folder), Classification(2))
     restore.restore_tf1(model, folder)
     tf.function(model)({
         "input_ids": tf.constant([IDS]), "input_mask": tf.ones([1, len(IDS)], tf.int32),

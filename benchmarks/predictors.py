@@ -49,13 +49,14 @@ def our_model(config, task):
 def _make_our_model(config, task):
     import tensorflow as tf
 
-    from albert_tf.modeling import models
+    from albert_tf.finetuning.classification.head import Classification
+    from albert_tf.finetuning.squad.head import Spans
+    from albert_tf.modeling.models import AlbertForTask
 
-    model = (models.AlbertForSpans(config) if task == "spans" else
-             models.AlbertForSequenceClassification(config, 2))
+    model = AlbertForTask(config, Spans() if task == "spans" else Classification(2))
     # As a trained head's: scores that spread by 1, not by hundredths.
-    model.output_layer.output_weights.assign(tf.random.stateless_normal(
-        model.output_layer.output_weights.shape, [1, 2]))
+    weights = model.head_layers[model.head.name]["output_layer"].output_weights
+    weights.assign(tf.random.stateless_normal(weights.shape, [1, 2]))
     return model
 
 
@@ -66,10 +67,8 @@ def export(config, task, dtype, folder) -> str:
     path = os.path.join(folder, f"ours-{task}-{dtype}")
     if not os.path.exists(path):
         model = our_model(config, task)
-        if task == "spans":
-            model_export.export_spans(model, path, dtype)
-        else:
-            model_export.export_classifier(model, path, ("0", "1"), dtype)
+        model_export.export(
+            model, model.head, path, () if task == "spans" else ("0", "1"), dtype)
     return path
 
 

@@ -31,7 +31,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
     import tensorflow as tf
     import tf_keras
 
-    from albert_tf.modeling import models
+    from albert_tf.modeling.pretraining import AlbertForPreTraining
     from albert_tf.modeling.encoder import Computation
     from albert_tf.training import losses, steps
     from albert_tf.training.loss_scaling import LossScaling
@@ -40,7 +40,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
     batch = contestants.random_batch(config, _BATCH, _LENGTH)
     with strategy.scope():
         tf_keras.utils.set_random_seed(1)
-        model = models.AlbertForPreTraining(config)
+        model = AlbertForPreTraining(config)
         model(batch)
         before = {v.name: v.numpy() for v in model.trainable_variables}
         optimizer = tf_keras.optimizers.SGD(1.0)

@@ -76,7 +76,7 @@ def test_tensors_go_out_and_back_in(config):
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
 
 
-@pytest.mark.parametrize("module", ["modeling.albert", "modeling.models"])
+@pytest.mark.parametrize("module", ["modeling.albert", "modeling.models", "modeling.pretraining"])
 def test_the_examples_of_docstrings(module):
     done = doctest.testmod(importlib.import_module(f"albert_tf.{module}"))
     assert done.attempted and not done.failed
@@ -113,6 +113,7 @@ def test_paths_of_pathlib(config, tmp_path):
     from albert_tf.finetuning.squad import task as squad
     from albert_tf.records.spec import classification_spec
     from albert_tf.serving import export
+    from tests import models
 
     checkpoint, spm = albert_tf.checkpoint, FIXTURES / "spm" / "en4k.model"
     folder = tmp_path / "model"
@@ -120,7 +121,7 @@ def test_paths_of_pathlib(config, tmp_path):
     words = albert_tf.tokenization.FullTokenizer(
         vocab_file=FIXTURES / "tokenization" / "wp_vocab.txt")
     assert tokenizer.uses_sentencepiece and not words.uses_sentencepiece
-    model = albert_tf.heads.AlbertForSequenceClassification(config, 2)
+    model = models.classifier(config, 2)
     checkpoint.export_tf1(model, folder / "model.ckpt-best")
     checkpoint.write_config(folder, config)
     assert checkpoint.read_config(folder) == config
@@ -132,7 +133,7 @@ def test_paths_of_pathlib(config, tmp_path):
         assert albert_tf.load(path).format == "tf1"
     convert(folder, tmp_path / "hf", "hf")
     assert albert_tf.load(tmp_path / "hf").format == "hf"
-    export.export_classifier(model, tmp_path / "export", ["no", "yes"])
+    export.export(model, model.head, tmp_path / "export", ["no", "yes"])
     assert albert_tf.serving.Server(tmp_path / "export").labels == ("no", "yes")
 
     spec = classification_spec(2, 4000)

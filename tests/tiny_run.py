@@ -10,11 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import models
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import losses, optimization
 from albert_tf.training.devices import Batches
+
+from tests import models
 
 VOCAB_SIZE = 30
 LENGTH = 8

@@ -7,6 +7,7 @@ a way there and back changes no bit.
 """
 
 import dataclasses
+import importlib
 import math
 from typing import Any, Callable, Iterable, Mapping, Optional
 
@@ -15,6 +16,7 @@ import numpy as np
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling.heads import Head, dense_shapes, norm_shapes
 
 Shape = tuple[int, ...]
 
@@ -23,11 +25,22 @@ PROJECTION = "bert/encoder/embedding_hidden_mapping_in"
 POOLER = "bert/pooler/dense"
 BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
 
+# The heads that are known: name → the module that defines it, and the variable that
+# tells that a checkpoint has it. A new head is a line here.
+HEADS = {
+    "masked_lm": ("albert_tf.modeling.heads", "cls/predictions/output_bias"),
+    "sentence_order": ("albert_tf.modeling.heads", "cls/seq_relationship/output_weights"),
+    "classification": ("albert_tf.finetuning.classification.head", "output_weights"),
+    "multiple_choice": ("albert_tf.finetuning.race.head", "output_weights"),
+    "token_classification": ("albert_tf.finetuning.tagging.head", "output_weights"),
+    "spans": ("albert_tf.finetuning.squad.head", "cls/squad/output_weights"),
+    "early_exit": ("albert_tf.finetuning.classification.head", "exit/output_weights"),
+    "conditional_spans": ("albert_tf.finetuning.squad.head", "start_logits/dense/kernel")}
+
 # Heads whose output layer has no scope in the release, so that only what stands beside
 # a checkpoint tells them apart.
-ROOT_HEADS = ("classification", "multiple_choice", "token_classification")
-# Those that see the pooled output.
-POOLED_HEADS = ("sentence_order", "classification", "multiple_choice")
+ROOT_HEADS = tuple(name for name, (_, variable) in HEADS.items()
+                   if variable == "output_weights")
 _SHOWN = 3
 # Types whose numbers float32 holds as they are.
 TYPES = ("float32", "float16", "bfloat16")
@@ -103,19 +116,18 @@ class Checkpoint:
         return self.report.source
 
 
-# ---- the release's names ---------------------------------------------------
+# ---- heads and the release's names -----------------------------------------
 
 
-def _dense(scope: str, rows: int, columns: int) -> dict[str, Shape]:
-    return {f"{scope}/kernel": (rows, columns), f"{scope}/bias": (columns,)}
-
-
-def _norm(scope: str, size: int) -> dict[str, Shape]:
-    return {f"{scope}/gamma": (size,), f"{scope}/beta": (size,)}
-
-
-def _output(scope: str, rows: int, columns: int) -> dict[str, Shape]:
-    return {f"{scope}output_weights": (rows, columns), f"{scope}output_bias": (rows,)}
+def head(name: str, width: int = 1, **options: Any) -> Head:
+    """The head of a name (modeling.heads), without TensorFlow; `options` are fields of
+    it, of which those that it has not are left out."""
+    importlib.import_module(HEADS[name][0])
+    kind = Head.kinds[name]
+    if not kind.fixed_width:
+        options["width"] = width
+    fields = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in options.items() if name in fields})
 
 
 def encoder_shapes(config: AlbertConfig) -> dict[str, Shape]:
@@ -125,79 +137,54 @@ def encoder_shapes(config: AlbertConfig) -> dict[str, Shape]:
               "bert/embeddings/token_type_embeddings": (config.type_vocab_size, width),
               "bert/embeddings/position_embeddings": (
                   config.max_position_embeddings, width),
-              **_norm("bert/embeddings/LayerNorm", width)}
+              **norm_shapes("bert/embeddings/LayerNorm", width)}
     if config.projects_embeddings:
-        shapes |= _dense(PROJECTION, width, size)
+        shapes |= dense_shapes(PROJECTION, width, size)
     layers = range(config.num_hidden_layers)
     for index in sorted({config.attention_index(layer) for layer in layers}):
         for inner in range(config.inner_group_num):
             block = BLOCK.format(index, inner)
             for part in ("self/query", "self/key", "self/value", "output/dense"):
-                shapes |= _dense(f"{block}attention_1/{part}", size, size)
-            shapes |= _norm(f"{block}LayerNorm", size)
+                shapes |= dense_shapes(f"{block}attention_1/{part}", size, size)
+            shapes |= norm_shapes(f"{block}LayerNorm", size)
     for index in sorted({config.ffn_index(layer) for layer in layers}):
         for inner in range(config.inner_group_num):
             block = BLOCK.format(index, inner)
-            shapes |= _dense(f"{block}ffn_1/intermediate/dense", size,
+            shapes |= dense_shapes(f"{block}ffn_1/intermediate/dense", size,
                              config.intermediate_size)
-            shapes |= _dense(f"{block}ffn_1/intermediate/output/dense",
+            shapes |= dense_shapes(f"{block}ffn_1/intermediate/output/dense",
                              config.intermediate_size, size)
-            shapes |= _norm(f"{block}LayerNorm_1", size)
+            shapes |= norm_shapes(f"{block}LayerNorm_1", size)
     if config.use_pooler:
-        shapes |= _dense(POOLER, size, size)
+        shapes |= dense_shapes(POOLER, size, size)
     return shapes
-
-
-def head_shapes(config: AlbertConfig, head: str, outputs: int) -> dict[str, Shape]:
-    """The tensors of a head by name."""
-    size, width = config.hidden_size, config.embedding_size
-    if head == "masked_lm":
-        return {**_dense("cls/predictions/transform/dense", size, width),
-                **_norm("cls/predictions/transform/LayerNorm", width),
-                "cls/predictions/output_bias": (config.vocab_size,)}
-    if head == "conditional_spans":
-        return {**_dense("start_logits/dense", size, 1),
-                **_dense("end_logits/dense_0", 2 * size, size),
-                **_norm("end_logits/LayerNorm", size),
-                **_dense("end_logits/dense_1", size, 1),
-                **_dense("answer_class/dense_0", 2 * size, size),
-                "answer_class/dense_1/kernel": (size, 1)}
-    if head == "early_exit":
-        return {**_dense("exit/pooler/dense", size, size),
-                **_output("exit/", outputs, size)}
-    return _output({"sentence_order": "cls/seq_relationship/", "spans": "cls/squad/"}
-                   .get(head, ""), outputs, size)
 
 
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
     """All tensors of a model by name."""
     shapes = encoder_shapes(config)
-    for head, outputs in heads.items():
-        shapes |= head_shapes(config, head, outputs)
+    for name, outputs in heads.items():
+        shapes |= head(name, outputs).shapes(config)
     return shapes
 
 
 def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]:
-    """The heads that tensors by the release's names make up, `root_head` being that of
-    `output_weights`."""
-    found = {head: shapes[name][0] for head, name in {
-        "masked_lm": "cls/predictions/output_bias",
-        "sentence_order": "cls/seq_relationship/output_weights",
-        root_head or "classification": "output_weights",
-        "spans": "cls/squad/output_weights",
-        "early_exit": "exit/output_weights",
-        "conditional_spans": "start_logits/dense/kernel"}.items() if name in shapes}
-    if "masked_lm" in found:
-        found["masked_lm"] = 1
-    if "conditional_spans" in found:
-        found["conditional_spans"] = 1
-    return found
+    """The heads that tensors by the release's names make up → their widths; `root_head`
+    is that of `output_weights`, by default classification."""
+    other_roots = {*ROOT_HEADS} - {root_head or "classification"}
+    widths = {}
+    for name, (_, variable) in HEADS.items():
+        if variable in shapes and name not in other_roots:
+            kind = head(name)
+            widths[name] = kind.width if kind.fixed_width else shapes[variable][0]
+    return widths
 
 
 def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> AlbertConfig:
     """The config of a checkpoint, which must have the pooler that its heads see."""
     return dataclasses.replace(
-        config, use_pooler=config.use_pooler or not {*POOLED_HEADS}.isdisjoint(heads))
+        config, use_pooler=config.use_pooler or any(
+            head(name).reads == "pooled_output" for name in heads))
 
 
 # ---- tables ----------------------------------------------------------------

@@ -127,7 +127,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                               _why_dropped, lambda name: True)
     if heads:
         (head, outputs), = heads.items()
-        shapes = neutral.head_shapes(config, head, outputs)
+        shapes = neutral.head(head, outputs).shapes(config)
         of_head = Report(os.path.join(folder, TASK_WEIGHTS))
         tensors |= neutral.matched(of_head, shapes, _rows(shapes, config), of_task,
                                    _why_dropped, lambda name: False)
@@ -245,7 +245,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "activation": "linear", "dropout": 0.1})
     files.write_json(os.path.join(folder, TASK), task)
     _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
-              neutral.head_shapes(config, head, outputs))
+              neutral.head(head, outputs).shapes(config))
 
 
 def _write_h5(path: str, checkpoint: Checkpoint,

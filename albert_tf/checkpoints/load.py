@@ -10,7 +10,7 @@ from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Vocabulary
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.models import AlbertForConditionalSpans, AlbertWithHeads
+from albert_tf.modeling.models import AlbertWithHeads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,13 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
     """The model of a checkpoint, with its weights."""
-    config, heads = checkpoint.config, checkpoint.heads
-    options = checkpoint.facts.get("model", {})
-    if "conditional_spans" in heads:
-        model = AlbertForConditionalSpans(config, **options)
-    elif heads:
-        model = AlbertWithHeads(config, heads, **options)
+    config, model = checkpoint.config, None
+    if checkpoint.heads:
+        # A model of other origin may have been trained with answers in padding.
+        options = {"mask_padding": False, **checkpoint.facts.get("model", {})}
+        model = AlbertWithHeads(config, [
+            neutral.head(name, width, **options)
+            for name, width in checkpoint.heads.items()])
     else:
         model = AlbertModel(config)
     tensors = checkpoint.tensors if allow_nan else neutral.finite(

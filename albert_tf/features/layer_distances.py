@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import pictures
+from albert_tf.checkpoints.load import Loaded
 from albert_tf.errors import InputError
-from albert_tf.serving import predict
+from albert_tf.finetuning.answer import Answering, answers
 from albert_tf.text import inputs as text_inputs
 
 MEASURES = ("l2_distance", "cosine_similarity", "degrees")
@@ -47,15 +48,16 @@ class Distances:
             "l2_unevenness": self.unevenness()}
 
 
-class _Layers(predict.Head):
+class _Layers(Answering):
     """A text's sums over its pieces, of each measure and its square."""
 
-    def __init__(self, loaded: predict.Model, max_length: int):
-        super().__init__(loaded)
+    def __init__(self, loaded: Loaded, max_length: int):
+        super().__init__(loaded, None)
         self.max_length = max_length
 
     def outputs(self, features):
-        found = self.encoded(features)
+        found = self.bert(features, computation=self.computation,
+                          padding_is_read=False)
         # A layer may be several blocks one after the other.
         states = [self.bert.encoder.enter(found["embedding_output"]),
                   *found["encoder_outputs"][self.config.inner_group_num - 1::
@@ -82,7 +84,7 @@ def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
                      angle * (180 / np.pi)], axis=1)
 
 
-def measure(loaded: predict.Model, inputs: Iterable[Any], max_seq_length: int,
+def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
             batch_size: int = 32, held: int = 1024,
             on_texts: Callable[[int], None] = lambda count: None) -> Distances:
     """The distances of a model's layers on texts, as `predict` takes them; `held` of
@@ -96,7 +98,7 @@ def measure(loaded: predict.Model, inputs: Iterable[Any], max_seq_length: int,
     sums = squares = np.zeros([len(MEASURES), loaded.config.num_hidden_layers])
     rest = iter(inputs)
     while part := list(itertools.islice(rest, held)):
-        for found in predict.answers([
+        for found in answers([
                 head.request(text_inputs.named(each, head.names, head.optional), 1)
                 for each in part], batch_size):
             sums, squares = sums + found["sums"], squares + found["squares"]

@@ -6,14 +6,14 @@ from typing import Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.checkpoints import load as loading
 from albert_tf.checkpoints.load import Loaded
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.checkpoints.sentence_transformers import POOLED
-from albert_tf.errors import InputError
-from albert_tf.serving import predict
 from albert_tf.features import vectors
 from albert_tf.features.files import Row
 from albert_tf.features.options import EMBEDDING, PIECES, Options
+from albert_tf.finetuning.answer import Request, answers
 from albert_tf.text.inputs import Input
 
 _VECTORS = "piece_vectors"
@@ -22,32 +22,28 @@ _VECTORS = "piece_vectors"
 def load(model: str, options: Options, vocabulary: Optional[Vocabulary] = None
          ) -> "Features":
     """Of the model in a folder; `options` are filled in (Options.of)."""
-    loaded = predict.load(model, vocabulary=vocabulary)
-    if loaded.engine is not None:
-        raise InputError(f"{model}: is an export, which computes one task alone; give the "
-                         "model that it was made from.")
-    return Features(loaded, options)
+    return Features(loading.load(model, vocabulary=vocabulary), options)
 
 
-class Features(predict.Vectors):
+class Features(vectors.Vectors):
     """Texts or pairs as the vectors that options name."""
 
     def __init__(self, loaded: Loaded, options: Options):
         super().__init__(loaded)
         self.options, self.max_length = options, options.max_seq_length
-        self._computation = dataclasses.replace(
-            predict.COMPUTATION, passes=max(options.layers))
+        self.computation = dataclasses.replace(
+            self.computation, passes=max(options.layers))
 
     def rows(self, inputs: Sequence[Input]) -> list[Row]:
         """What is kept of each input, and its vectors."""
-        found = predict.answers([self.request(each.given, 1) for each in inputs],
-                                self.options.batch_size)
+        found = answers([self.request(each.given, 1) for each in inputs],
+                        self.options.batch_size)
         return [{**each.kept, **answer} for each, answer in zip(inputs, found)]
 
     def request(self, given, top_k):
         row = self.tokenizer.features(
             given["text"], given.get("text_pair"), self.max_length)
-        return predict.Request(
+        return Request(
             [row], lambda outputs: self._named(outputs[0], row["input_ids"]), self)
 
     def _named(self, outputs, ids):
@@ -61,7 +57,7 @@ class Features(predict.Vectors):
         return found
 
     def outputs(self, features):
-        encoded = self.bert(features, computation=self._computation,
+        encoded = self.bert(features, computation=self.computation,
                             padding_is_read=False)["encoder_outputs"]
         inner, mask = self.config.inner_group_num, features["input_mask"]
         hidden = [tf.cast(encoded[number * inner - 1], tf.float32)

@@ -8,10 +8,27 @@ from typing import Any, Mapping, Optional
 import tensorflow as tf
 
 from albert_tf.checkpoints.sentence_transformers import Dense, Sentence
+from albert_tf.finetuning.answer import Answering
 
 _ACTIVATIONS = {
     "Tanh": tf.tanh, "ReLU": tf.nn.relu, "Sigmoid": tf.sigmoid, "Identity": tf.identity,
     "GELU": lambda values: tf.nn.gelu(values, approximate=False)}
+
+
+class Vectors(Answering):
+    """A text or pair as vectors: the pooled output and the mean over tokens; of a
+    folder of sentence-transformers the one that it defines."""
+
+    def __init__(self, model, head=None):
+        super().__init__(model, head)
+        self.sentence = model.sentence
+
+    def outputs(self, features):
+        return of(self.bert(features, computation=self.computation,
+                            padding_is_read=False), features["input_mask"], self.sentence)
+
+    def answer(self, outputs):
+        return {name: outputs[name].tolist() for name in sorted(outputs, reverse=True)}
 
 
 def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] = None

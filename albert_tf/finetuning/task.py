@@ -23,6 +23,7 @@ from albert_tf.checkpoints.files import files_of_run
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError
+from albert_tf.modeling.heads import Head
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.common import ExampleSet
@@ -108,7 +109,7 @@ class FineTuningTask(abc.ABC):
       code: modules that make the features, besides those that all tasks share.
       vectors_of_piece: of the encoder's width, that the head makes of each piece in
         evaluation.
-      head: of the model, its name in checkpoints.checkpoint and its width.
+      head: what stands on the encoder, its outputs and what it learns.
       settings: of the command; set by `fine_tune` before anything is asked for.
       step: of the weights that are exported.
     """
@@ -117,7 +118,7 @@ class FineTuningTask(abc.ABC):
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
     vectors_of_piece = 0
-    head = ("", 0)
+    head: Head
     settings: Settings
     step = 0
 
@@ -166,13 +167,6 @@ class FineTuningTask(abc.ABC):
     def check_features(self, sets: Mapping[str, Any],
                        tables: Mapping[str, FeatureTable]) -> None:
         """Reports examples without features, where a task has such."""
-
-    # ---- what needs TensorFlow, imported within ----------------------------
-
-    @abc.abstractmethod
-    def model(self) -> tuple[Any, Any]:
-        """A model of `modeling.models`, new, and the one of `training.losses` that
-        it learns."""
 
     # ---- results -----------------------------------------------------------
 
@@ -262,13 +256,14 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
 
 def _teaching(task: FineTuningTask) -> Optional[distillation.Teaching]:
     """The teacher, checked; None without one."""
-    settings, (head, width) = task.settings, task.head
+    settings, head = task.settings, task.head
     if not settings.teacher:
         return None
     teaching = distillation.Teaching(
-        formats.read(settings.teacher, head=head if head in ROOT_HEADS else ""),
+        formats.read(settings.teacher,
+                     head=head.name if head.name in ROOT_HEADS else ""),
         settings.teacher_weight, settings.temperature, settings.teacher_hidden_weight)
-    teaching.check({head: width}, settings.config, settings.max_seq_length,
+    teaching.check({head.name: head.width}, settings.config, settings.max_seq_length,
                    settings.kept.get("labels", ()))
     teaching.check_pieces(settings.tokenizer.vocab)
     return teaching
@@ -331,6 +326,8 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
     import tf_keras
 
     from albert_tf.finetuning.length_batching import FeatureBatches
+    from albert_tf.finetuning.objectives import scored_alone
+    from albert_tf.modeling.models import AlbertForTask
     from albert_tf.training import losses, optimization
     from albert_tf.training.loop import Run
 
@@ -351,7 +348,7 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         return found
 
     tf_keras.utils.set_random_seed(options.step.random_seed)
-    model, objective = task.model()
+    model, objective = AlbertForTask(settings.config, task.head), task.head.objective()
     optimizer = None
     if settings.do_train:
         optimizer = optimization.create_optimizer(
@@ -361,12 +358,14 @@ def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
     run = Run(
         losses.Task(
-            model, objective, task.main_metric, score,
+            model, scored_alone(objective) if task.head.scored_alone else objective,
+            task.main_metric, score,
             # Only the encoder must be in the checkpoint that is started from.
             may_be_new=lambda name: not name.startswith("bert/"),
             on_report=watch.reported,
-            training_objective=settings.do_train and teaching and teaching.around(
-                objective, options.step.dtype) or None),
+            training_objective=teaching.around(
+                objective, task.head.targets, options.step.dtype)
+            if settings.do_train and teaching else objective),
         settings.config, options, FeatureBatches(
             padded["train"] if settings.do_train else None,
             padded[evaluated] if settings.do_eval else None,

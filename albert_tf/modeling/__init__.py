@@ -6,7 +6,6 @@ from albert_tf import lazily
 __getattr__, __dir__ = lazily(__name__, {
     "albert": "AlbertModel",
     "encoder": "Computation",
-    "models":
-        "AlbertForConditionalSpans AlbertForMultipleChoice AlbertForPreTraining "
-        "AlbertForSequenceClassification AlbertForSpans AlbertWithHeads",
+    "models": "AlbertForTask AlbertWithHeads",
+    "pretraining": "AlbertForPreTraining",
 })

@@ -1,117 +1,214 @@
-"""The heads that stand on the encoder, one for each kind of task.
+"""Heads: what stands on the encoder, one object for everything that a head is.
 
-Every variable carries the name that it has in the release's checkpoints; some heads of
-the release stand outside of any scope.
-Shapes: B batch, S sequence, P predictions, E embedding, H hidden, V pieces, k starts.
+A `Head` holds the names and shapes of its variables in a checkpoint, its layers, its
+outputs, what it learns, what a teacher teaches it, and how an answer is made of its
+outputs. Training, evaluation, prediction, export, conversion and distillation all use
+that one object:
+
+    shapes ──► checkpoints: conversion, restoring
+    layers, outputs ──► modeling.models ──► predictions ──► scores, answers
+                                       └──► served ──► exported models
+    objective, targets ──► training, distillation
+
+Here are the two heads of pretraining (paper, section 3.1); those of tasks are in the
+tasks' folders, `albert_tf/finetuning/*/head.py`. Checkpoints are converted without
+TensorFlow, so a module of heads loads it inside the methods that need it.
+
+Shapes: B batch, S sequence, P predictions, H hidden, E embedding, V tokens, K width.
 """
 
-import tensorflow as tf
-import tf_keras
+import dataclasses
+from typing import Any, ClassVar, Mapping
 
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.layers import (
-    Dense, DropoutSeeds, LayerNorm, NamedLayer, kernel_initializer)
 
-# Of the output layers of tasks, whatever the config's initializer_range is.
-TASK_INITIALIZER_RANGE = 0.02
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+# A further input of a classifier with exits, where it may answer after an early pass.
+EXIT_INPUT = "exit_threshold"
+
+Shapes = dict[str, tuple[int, ...]]
+Tensors = Mapping[str, Any]
+Layers = Mapping[str, Any]
 
 
-class MaskedLanguageModelHead(NamedLayer):
-    """Scores of every piece at the masked positions (`get_masked_lm_output`).
+# ---- names and shapes in a checkpoint --------------------------------------
 
-    The output weights are the word embeddings, passed in by the caller: a table of V
-    pieces of its own would cost as many parameters once more.
+
+def dense_shapes(scope: str, rows: int, columns: int) -> Shapes:
+    """Names and shapes of a layer `Dense` in a checkpoint."""
+    return {f"{scope}/kernel": (rows, columns), f"{scope}/bias": (columns,)}
+
+
+def norm_shapes(scope: str, size: int) -> Shapes:
+    """Names and shapes of a `LayerNorm` in a checkpoint."""
+    return {f"{scope}/gamma": (size,), f"{scope}/beta": (size,)}
+
+
+def output_shapes(scope: str, rows: int, columns: int) -> Shapes:
+    """Names and shapes of an `OutputLayer`; the scope "" is the root."""
+    scope = scope and f"{scope}/"
+    return {f"{scope}output_weights": (rows, columns), f"{scope}output_bias": (rows,)}
+
+
+# ---- the definition --------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """One head: by default a linear layer of `width` outputs on the pooled output.
+
+    Subclasses override what is different. All methods are functions of their arguments:
+    the variables belong to the model that called `layers`.
+
+    Attributes:
+      width: how many outputs it has; heads with `fixed_width` have always the same.
+      name: as checkpoints and `albert_tf.load` call it.
+      task: what a model with it can do, as predict.py calls it.
+      scope: of its output layer in a checkpoint; "" is the root.
+      reads: the encoder's output that it reads, "pooled_output" or "sequence_output".
+      positions: the feature that says at which positions it reads, "" for all.
+      inputs: the features that it needs to answer.
+      rank: axes of these features in training and in exports.
+      scored_alone: whether evaluation has no loss, since the outputs are others than in
+        training, and the predictions are scored as a whole.
     """
 
-    def __init__(self, config: AlbertConfig):
-        super().__init__("cls/predictions")
-        self.transform = Dense(
-            f"{self.scope}/transform/dense", config.hidden_size,
-            config.embedding_size, kernel_initializer(config), config.hidden_act)
-        self.layer_norm = LayerNorm(
-            f"{self.scope}/transform/LayerNorm", config.embedding_size,
-            config.masked_lm_layer_norm_eps or config.layer_norm_eps)
-        self.output_bias = self.make_weight("output_bias", [config.vocab_size], "zeros")
+    width: int = 1
 
-    def call(self, masked, word_embeddings):
-        """Outputs at the masked positions [B, P, H], [V, E] → logits [B, P, V]."""
-        batch, num_predictions, _ = tf.unstack(tf.shape(masked))
-        masked = tf.reshape(masked, [-1, masked.shape[-1]])
-        # Few positions: in float32 whatever type the layers compute in.
-        hidden = self.layer_norm(self.transform(tf.cast(masked, tf.float32)))
-        logits = tf.matmul(hidden, word_embeddings, transpose_b=True)  # [B·P, V]
-        logits = tf.nn.bias_add(logits, self.output_bias)
-        return tf.reshape(logits, [batch, num_predictions, self.output_bias.shape[0]])
+    name: ClassVar[str] = ""
+    task: ClassVar[str] = ""
+    scope: ClassVar[str] = ""
+    fixed_width: ClassVar[bool] = False
+    reads: ClassVar[str] = "pooled_output"
+    positions: ClassVar[str] = ""
+    inputs: ClassVar[tuple[str, ...]] = INPUTS
+    rank: ClassVar[int] = 2
+    scored_alone: ClassVar[bool] = False
+    # Every kind of head that has been defined, by its name.
+    kinds: ClassVar[dict[str, type["Head"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Head.kinds[cls.name] = cls
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether outputs at positions of padding count."""
+        return False
+
+    def shapes(self, config: AlbertConfig) -> Shapes:
+        """The names and shapes of its variables in a checkpoint."""
+        return output_shapes(self.scope, self.width, config.hidden_size)
+
+    def layers(self, config: AlbertConfig) -> Layers:
+        """Its Keras layers, new, whose variables carry the names of `shapes`."""
+        from albert_tf.modeling.layers import OutputLayer
+
+        return {"output_layer": OutputLayer(self.scope, config.hidden_size, self.width)}
+
+    def outputs(self, layers: Layers, encoded: Tensors, features: Tensors, dropout: Any,
+                training: bool = False) -> Tensors:
+        """What it computes of the encoder's outputs.
+
+        Args:
+          layers: what `layers` returned.
+          encoded: of AlbertModel.call, in float32, and `word_embeddings` [V, E].
+          features: the model's.
+          dropout: layers.DropoutSeeds of this call, which drop nothing but in training.
+          training: whether the true answers are known and used.
+        """
+        raise NotImplementedError
+
+    def predictions(self, outputs: Tensors) -> Tensors:
+        """What of the outputs scores and answers are made of, [B, ...]."""
+        return outputs
+
+    def served(self, outputs: Tensors) -> Tensors:
+        """What an exported model gives."""
+        return self.predictions(outputs)
+
+    def serving(self) -> "Head":
+        """This head as it answers."""
+        return self
+
+    # Of heads that are fine-tuned.
+
+    def objective(self) -> Any:
+        """What it learns, a training.losses.Objective."""
+        raise NotImplementedError
+
+    def targets(self, features: Tensors) -> Mapping[str, Any]:
+        """Output → how it is learned from a teacher's (training.distillation)."""
+        raise NotImplementedError
+
+    def answering(self, model: Any) -> Any:
+        """How its outputs answer a user: a finetuning.answer.Answering."""
+        raise NotImplementedError
 
 
-class OutputLayer(NamedLayer):
-    """x · weightsᵀ + bias, [N, in] → [N, out]: `output_weights`, `output_bias`.
+# ---- pretraining -----------------------------------------------------------
 
-    The scope "" is the root, where the release has them for classification and multiple
-    choice.
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLanguageModel(Head):
+    """Scores of every token at the masked positions (`get_masked_lm_output`)."""
+
+    name, task, fixed_width = "masked_lm", "fill-mask", True
+    reads, positions = "sequence_output", "masked_lm_positions"
+    inputs = (*INPUTS, "masked_lm_positions")
+
+    def shapes(self, config):
+        scope, width = "cls/predictions", config.embedding_size
+        return {**dense_shapes(f"{scope}/transform/dense", config.hidden_size, width),
+                **norm_shapes(f"{scope}/transform/LayerNorm", width),
+                f"{scope}/output_bias": (config.vocab_size,)}
+
+    def layers(self, config):
+        from albert_tf.modeling.layers import TokenScores
+
+        return {"predictions": TokenScores(config)}
+
+    def outputs(self, layers, encoded, features, dropout=None, training=False):
+        """`mlm_logits` [B, P, V] of the hidden states [B, P, H]."""
+        return {"mlm_logits": layers["predictions"](
+            encoded["sequence_output"], encoded["word_embeddings"])}
+
+    def predictions(self, outputs):
+        import tensorflow as tf
+
+        return {"probabilities": tf.nn.softmax(outputs["mlm_logits"])}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceOrder(Head):
+    """Whether two segments are in order (0) or swapped (1).
+
+    BERT's next sentence prediction takes its negatives from another text, so that the
+    topic alone gives them away. Two segments of one text, in either order, have the same
+    topic: what is left to learn is how a text hangs together (paper, section 3.1).
+    Release: `get_sentence_order_output`.
     """
 
-    def __init__(self, scope: str, in_size: int, out_size: int,
-                 initializer_range: float = TASK_INITIALIZER_RANGE):
-        super().__init__(scope or "output")
-        self.scope = scope
-        self.output_weights = self.make_weight(
-            "output_weights", [out_size, in_size],
-            tf_keras.initializers.TruncatedNormal(stddev=initializer_range))
-        self.output_bias = self.make_weight("output_bias", [out_size], "zeros")
+    width: int = 2
 
-    def make_weight(self, name: str, shape, initializer) -> tf.Variable:
-        if self.scope:
-            return super().make_weight(name, shape, initializer)
-        # "" is the root, whatever scope the model is constructed in.
-        with tf.name_scope(""):
-            return self.add_weight(name=name, shape=shape, initializer=initializer)
+    name, task, scope = "sentence_order", "order", "cls/seq_relationship"
 
-    def call(self, inputs):
-        logits = tf.matmul(inputs, self.output_weights, transpose_b=True)
-        return tf.nn.bias_add(logits, self.output_bias)
+    def layers(self, config):
+        from albert_tf.modeling.layers import OutputLayer
 
+        return {"output_layer": OutputLayer(
+            self.scope, config.hidden_size, self.width, config.initializer_range)}
 
-class EndHead(NamedLayer):
-    """Scores of the ends given the start, on which the end of an answer depends
-    (`end_logits`)."""
+    def outputs(self, layers, encoded, features, dropout=None, training=False):
+        """`sentence_order_logits` [B, 2] of the pooled output [B, H]."""
+        return {"sentence_order_logits": layers["output_layer"](encoded["pooled_output"])}
 
-    def __init__(self, config: AlbertConfig):
-        super().__init__("end_logits")
-        size = config.hidden_size
-        self.dense_0 = Dense("end_logits/dense_0", 2 * size, size,
-                             kernel_initializer(config))
-        self.layer_norm = LayerNorm(
-            "end_logits/LayerNorm", size, config.layer_norm_eps)
-        self.dense_1 = Dense("end_logits/dense_1", size, 1, kernel_initializer(config))
+    def predictions(self, outputs):
+        import tensorflow as tf
 
-    def call(self, hidden, starts):
-        """[B, S, H], hidden states of k starts [B, k, H] → [B, k, S]."""
-        # The first layer sees (position, start) side by side. Its product falls
-        # into one of positions and one of starts, instead of one of all pairs.
-        of_position, of_start = tf.split(self.dense_0.kernel, 2, axis=0)
-        positions = tf.einsum("bsh,hg->bsg", hidden, of_position)[:, tf.newaxis]
-        starts = tf.einsum("bkh,hg->bkg", starts, of_start)[:, :, tf.newaxis]
-        pairs = tf.tanh(positions + starts + self.dense_0.bias)  # [B, k, S, H]
-        return tf.squeeze(self.dense_1(self.layer_norm(pairs)), axis=-1)
+        return {"probabilities": tf.nn.softmax(outputs["sentence_order_logits"])}
+
+    def served(self, outputs):
+        return {"logits": outputs["sentence_order_logits"], **self.predictions(outputs)}
 
 
-class AnswerabilityHead(NamedLayer):
-    """The score of "has no answer", from the first piece and the expected start
-    (`answer_class`)."""
-
-    def __init__(self, config: AlbertConfig, dropout_prob: float):
-        super().__init__("answer_class")
-        self.dropout_prob = dropout_prob
-        size = config.hidden_size
-        self.dense_0 = Dense("answer_class/dense_0", 2 * size, size,
-                             kernel_initializer(config), "tanh")
-        self.kernel = self.make_weight(
-            "dense_1/kernel", [size, 1], kernel_initializer(config))
-
-    def call(self, hidden, start_probs, seeds: DropoutSeeds):
-        """Hidden states [B, S, H], probabilities of starts [B, S] → [B]."""
-        start = tf.einsum("bs,bsh->bh", start_probs, hidden)
-        features = self.dense_0(tf.concat([start, hidden[:, 0]], axis=-1))
-        features = seeds.dropout(features, self.dropout_prob)
-        return tf.squeeze(tf.matmul(features, self.kernel), axis=-1)
+MASKED_LM, SENTENCE_ORDER = MaskedLanguageModel(), SentenceOrder()

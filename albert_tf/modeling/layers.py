@@ -16,6 +16,10 @@ from albert_tf.modeling.kernels import fast, plain
 from albert_tf.modeling.kernels.recompute import after
 
 
+# Of the output layers of tasks, whatever the config's initializer_range is.
+TASK_INITIALIZER_RANGE = 0.02
+
+
 class NamedLayer(tf_keras.layers.Layer):
     """A layer whose variables are named as in the release's checkpoints, where `scope`
     is its path."""
@@ -96,6 +100,62 @@ class LayerNorm(NamedLayer):
 
     def call(self, inputs):
         return plain.normalize(inputs, self.gamma, self.beta, self.epsilon)
+
+
+class TokenScores(NamedLayer):
+    """Scores of every token at some positions (`get_masked_lm_output`).
+
+    The output weights are the word embeddings, passed in by the caller: a table of its
+    own would cost V · E parameters once more.
+    """
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__("cls/predictions")
+        self.transform = Dense(
+            f"{self.scope}/transform/dense", config.hidden_size,
+            config.embedding_size, kernel_initializer(config), config.hidden_act)
+        self.layer_norm = LayerNorm(
+            f"{self.scope}/transform/LayerNorm", config.embedding_size,
+            config.masked_lm_layer_norm_eps or config.layer_norm_eps)
+        self.output_bias = self.make_weight("output_bias", [config.vocab_size], "zeros")
+
+    def call(self, masked, word_embeddings):
+        """Outputs at the masked positions [B, P, H], [V, E] → logits [B, P, V]."""
+        batch, num_predictions, _ = tf.unstack(tf.shape(masked))
+        masked = tf.reshape(masked, [-1, masked.shape[-1]])
+        # Few positions: in float32 whatever type the layers compute in.
+        hidden = self.layer_norm(self.transform(tf.cast(masked, tf.float32)))
+        logits = tf.matmul(hidden, word_embeddings, transpose_b=True)  # [B·P, V]
+        logits = tf.nn.bias_add(logits, self.output_bias)
+        return tf.reshape(logits, [batch, num_predictions, self.output_bias.shape[0]])
+
+
+class OutputLayer(NamedLayer):
+    """x · weightsᵀ + bias, [N, in] → [N, out]: `output_weights`, `output_bias`.
+
+    The scope "" is the root, where the release has them for classification and multiple
+    choice.
+    """
+
+    def __init__(self, scope: str, in_size: int, out_size: int,
+                 initializer_range: float = TASK_INITIALIZER_RANGE):
+        super().__init__(scope or "output")
+        self.scope = scope
+        self.output_weights = self.make_weight(
+            "output_weights", [out_size, in_size],
+            tf_keras.initializers.TruncatedNormal(stddev=initializer_range))
+        self.output_bias = self.make_weight("output_bias", [out_size], "zeros")
+
+    def make_weight(self, name: str, shape, initializer) -> tf.Variable:
+        if self.scope:
+            return super().make_weight(name, shape, initializer)
+        # "" is the root, whatever scope the model is constructed in.
+        with tf.name_scope(""):
+            return self.add_weight(name=name, shape=shape, initializer=initializer)
+
+    def call(self, inputs):
+        logits = tf.matmul(inputs, self.output_weights, transpose_b=True)
+        return tf.nn.bias_add(logits, self.output_bias)
 
 
 def _not_negative(seed: tf.Tensor) -> tf.Tensor:
@@ -211,3 +271,13 @@ class DropoutSeeds:
     def dropout(self, inputs: tf.Tensor, rate: float) -> tf.Tensor:
         """Zeroes a share `rate` of `inputs` and scales up the rest."""
         return plain.drop(inputs, self.draw(tf.shape(inputs), rate))
+
+
+def of_positions(layer, hidden: tf.Tensor) -> tf.Tensor:
+    """An OutputLayer at every position: [B, S, H] → [B, S, K]."""
+    batch, length, size = tf.unstack(tf.shape(hidden))
+    output = layer(tf.reshape(hidden, [-1, size]))
+    width = output.shape[-1]
+    output = tf.reshape(output, [batch, length, width])
+    output.set_shape([*hidden.shape[:2], width])
+    return output

@@ -3,7 +3,7 @@
 What of the weights is the same for every request (kernels in the type of the
 products, query, key and value side by side) is computed here, once.
 
-Where the text's way to ids is given (`text_tasks`), the signature `serving_default`
+Where the text's way to ids is given (finetuning.text), the signature `serving_default`
 takes strings, `tokenize` gives what becomes of them, and `ids` takes that; without it
 `serving_default` takes ids. Of a classifier with exits `early_exit` and `early_exit_ids`
 take a threshold besides.
@@ -19,152 +19,84 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.load import Loaded
+from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
-from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import early_exit
 from albert_tf.features import vectors
-from albert_tf.serving.saved_model import (
-    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE,
-    SIGNATURE, TOKENIZE_SIGNATURE)
 from albert_tf.finetuning.text import TextTask
+from albert_tf.modeling import early_exit
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.heads import EXIT_INPUT, INPUTS, Head
+from albert_tf.serving.saved_model import (
+    EXIT_IDS_SIGNATURE, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE,
+    TOKENIZE_SIGNATURE)
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
 Outputs = Mapping[str, tf.Tensor]
 
 
-def export_classifier(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
-                      dtype: str = "float32", head: str = "",
-                      text: Optional[TextTask] = None) -> None:
-    """Writes an AlbertForSequenceClassification.
+def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
+           labels: Sequence[str] = (), dtype: str = "float32",
+           text: Optional[TextTask] = None, threshold: Optional[float] = None,
+           sentence: Optional[Sentence] = None) -> None:
+    """Writes what a model does with one of its heads.
 
-    Inputs of the signature that takes ids are `input_ids`, `input_mask`,
-    `segment_ids`, int32 [B, S] for any B and S, outputs `logits` [B, K] and, for
-    classes, `probabilities` [B, K]; the labels stand in the asset `labels.txt`, a line
-    each, in the order of K.
+    Inputs of the signature that takes ids are the head's, int32 [B, S] for any B and S
+    (for multiple choice [B, C, S]); outputs are `Head.served`. Without a head they are
+    hidden states: `mean` [B, H], over the tokens of each sequence, and `pooled` [B, H] if
+    there is a pooler, or the `embedding` that `sentence` defines.
 
-        export_classifier(model, "exported/sst-2", ["0", "1"])
+        export(model, model.heads["classification"], "exported/sst-2", ["0", "1"])
 
     Args:
+      model: an AlbertWithHeads; without a head also an AlbertModel.
+      head: one of the model's.
       export_dir: the SavedModel's folder; must not exist.
-      labels: of the classes; none for regression.
+      labels: of the outputs, in their order; they stand in the asset `labels.txt`, a
+        line each.
       dtype: of the layers' products and activations (Computation).
-      head: what the labels are of, for whoever reads the weights: classification by
-        default.
       text: how strings become ids, if the export is to take strings.
+      threshold: null odds from which on a question is left unanswered; it stands in the
+        asset `null_score_diff_threshold.txt`.
+      sentence: of a folder of sentence-transformers.
     """
-    def outputs(features, computation):
-        found = {"logits": model(features, computation=computation)["logits"]}
-        if labels:
-            found["probabilities"] = tf.nn.softmax(found["logits"])
-        return found
+    if head is None:
+        def outputs(features, computation):
+            return vectors.of(
+                getattr(model, "bert", model)(
+                    features, padding_is_read=False, computation=computation),
+                features["input_mask"], sentence)
+    else:
+        def outputs(features, computation):
+            return dict(head.served(model.run(head, features, computation=computation)))
 
     def exits(features, computation, exit_threshold):
-        return early_exit.answers(
-            model, model.output_layer, features, exit_threshold, computation)
+        return early_exit.answers(model, features, exit_threshold, computation)
 
-    # A number has no probability.
-    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, text,
-            head, exits=exits if labels and getattr(model, "exit_head", None) else None)
-
-
-def export_tagger(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
-                  dtype: str = "float32", text: Optional[TextTask] = None) -> None:
-    """As export_classifier, for an AlbertForTokenClassification: `logits` and
-    `probabilities` [B, S, K], of every piece. A word's are those of its first piece."""
-    export_classifier(model, export_dir, labels, dtype, "token_classification", text)
+    _export(model, outputs, head, export_dir, dtype, {
+        LABELS_FILE: labels,
+        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text,
+        exits if labels and _has_exits(model, head) else None)
 
 
-def export_choices(model: tf_keras.Model, export_dir: str, labels: Sequence[str],
-                   dtype: str = "float32", text: Optional[TextTask] = None) -> None:
-    """As export_classifier, for an AlbertForMultipleChoice of C choices: inputs are
-    [B, C, S], outputs [B, C]; `labels` are the choices' names."""
-    def outputs(features, computation):
-        logits = model(features, computation=computation)["logits"]
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
-
-    _export(model, outputs, _INPUTS, export_dir, dtype, {LABELS_FILE: labels}, text,
-            head="multiple_choice", rank=3)
-
-
-def export_spans(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
-                 threshold: Optional[float] = None,
-                 text: Optional[TextTask] = None) -> None:
-    """As export_classifier, for questions about a text: an AlbertForSpans or an
-    AlbertForConditionalSpans, whose signature takes `p_mask` too. Outputs are the
-    model's. `threshold`, the null odds from which on a question is left unanswered,
-    stands in the asset `null_score_diff_threshold.txt`."""
-    def outputs(features, computation):
-        return dict(model(features, computation=computation))
-
-    inputs = (*_INPUTS, "p_mask") if hasattr(model, "start_n_top") else _INPUTS
-    _export(model, outputs, inputs, export_dir, dtype, {
-        THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text)
-
-
-def export_vectors(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
-                   text: Optional[TextTask] = None,
-                   sentence: Optional[Sentence] = None) -> None:
-    """As export_classifier, for an AlbertModel: outputs are `mean` [B, H], over the
-    pieces of each sequence, and `pooled` [B, H] if there is a pooler; with `sentence`,
-    of a folder of sentence-transformers, `embedding` instead."""
-    def outputs(features, computation):
-        return vectors.of(
-            model(features, padding_is_read=False, computation=computation),
-            features["input_mask"], sentence)
-
-    _export(model, outputs, _INPUTS, export_dir, dtype, {}, text)
-
-
-def export_order(model: tf_keras.Model, export_dir: str, dtype: str = "float32",
-                 text: Optional[TextTask] = None) -> None:
-    """As export_classifier, for an AlbertWithHeads that tells whether two passages
-    stand in their order."""
-    def outputs(features, computation):
-        logits = model(features, computation=computation)["sentence_order_logits"]
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
-
-    _export(model, outputs, _INPUTS, export_dir, dtype, {}, text)
-
-
-def model_of(loaded: Loaded, head: str) -> tf_keras.Model:
-    """The model with one of its heads, or "" for none, that can be exported."""
-    config, count = loaded.config, loaded.heads.get(head, 0)
-    if head == "conditional_spans":
-        return loaded.model
-    exits = 1.0 if "early_exit" in loaded.heads else None
-    model = {
-        "classification": lambda: models.AlbertForSequenceClassification(
-            config, count, exit_weight=exits),
-        "token_classification": lambda: models.AlbertForTokenClassification(
-            config, count),
-        "multiple_choice": lambda: models.AlbertForMultipleChoice(config),
-        "spans": lambda: models.AlbertForSpans(config),
-        "": lambda: AlbertModel(config),
-    }.get(head, lambda: models.AlbertWithHeads(config, {head: count}))()
-    weights = {weight.name: weight for weight in loaded.model.weights}
-    for weight in model.weights:
-        weight.assign(weights[weight.name])
-    return model
+def _has_exits(model: tf_keras.Model, head: Optional[Head]) -> bool:
+    return head is not None and head.name == "classification" and (
+        "early_exit" in model.heads or head.exit_weight is not None)
 
 
 def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
-            inputs: Sequence[str], export_dir: str, dtype: str,
-            assets: Mapping[str, Sequence[str]], text: Optional[TextTask] = None,
-            head: str = "", rank: int = 2,
-            exits: Optional[Callable[..., Outputs]] = None) -> None:
+            head: Optional[Head], export_dir: str, dtype: str,
+            assets: Mapping[str, Sequence[str]], text: Optional[TextTask],
+            exits: Optional[Callable[..., Outputs]]) -> None:
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
     constants = _constants(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
     module = tf.Module()
-    specs = {name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}
+    specs = {name: tf.TensorSpec([None] * (head.rank if head else 2), tf.int32, name=name)
+             for name in (head.inputs if head else INPUTS)}
     functions, read = {}, set()
 
     def add(outputs, signature, of_ids, **more):
@@ -196,9 +128,11 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
+    # What `output_weights` are, for whoever reads the weights.
+    named = {"head": head.name} if head and not head.scope and head.name in (
+        ROOT_HEADS[1:]) else {}
     contents = {CONFIG_FILE: json.dumps(
-        {**model.config.to_dict(), **({"head": head} if head else {})},
-        indent=1).encode()} | {
+        {**model.config.to_dict(), **named}, indent=1).encode()} | {
         name: "".join(f"{line}\n" for line in lines).encode()
         for name, lines in assets.items() if lines} | (text.ops.assets if text else {})
     try:

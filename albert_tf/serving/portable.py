@@ -1,7 +1,7 @@
 """A task of a model as one small file that other engines compute.
 
-    Head.outputs ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
-                    weight once └► TensorFlow's converter ─► tables once ► model.tflite
+    Head.predictions ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
+                        weight once └► TensorFlow's converter ─► tables once ► model.tflite
 
 ONNX Runtime and OpenVINO read the one, TFLite (LiteRT) the other.
 
@@ -77,15 +77,15 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
     """
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} is there already; choose another.")
-    head = loaded.head(task)
-    if head.engine is not None:
+    if loaded.engine is not None:
         raise InputError(f"{loaded.report.source}: is an export already; give the model "
                          "that it was made from.")
     check(form, precision)
-    head = type(head)(loaded)  # One of its own, which computes otherwise.
-    head.computation = Computation(constants=_constants(head.bert))
+    shared = loaded.head(task)
+    answering = type(shared)(loaded, shared.head)  # A new one, which computes otherwise.
+    answering.computation = Computation(constants=_constants(answering.bert))
     content = {"model.onnx": _onnx, "model.tflite": _tflite}[FORMS[form].file](
-        head, precision)
+        answering, precision)
     tokenizer = loaded.tokenizer
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
@@ -129,17 +129,17 @@ def _constants(bert) -> dict[str, Any]:
     return found
 
 
-def _onnx(head, precision: str) -> bytes:
+def _onnx(answering, precision: str) -> bytes:
     import tf2onnx
 
     with _quiet():
         model, _ = tf2onnx.convert.from_function(
-            head.function, head.function.input_signature, opset=_OPSET)
+            answering.function, answering.function.input_signature, opset=_OPSET)
     return onnx_weights.stored_as(model, precision).SerializeToString()
 
 
-def _tflite(head, precision: str) -> bytes:
-    function = head.function.get_concrete_function()
+def _tflite(answering, precision: str) -> bytes:
+    function = answering.function.get_concrete_function()
     module = tf.Module()
     module.weights = list(function.graph.variables)
     with _quiet():

@@ -15,6 +15,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.errors import InputError
+from albert_tf.modeling.heads import EXIT_INPUT
 
 LABELS_FILE = "labels.txt"
 SIGNATURE = "serving_default"
@@ -23,7 +24,6 @@ IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
 # Of a model with exits, text or ids with the threshold, as the others with and without
 # text.
 EXIT_SIGNATURE, EXIT_IDS_SIGNATURE = "early_exit", "early_exit_ids"
-EXIT_INPUT = "exit_threshold"
 
 # What stands at positions of padding; 0 in all other inputs.
 _PADDING = {"p_mask": 1}
@@ -32,7 +32,7 @@ _PADDING = {"p_mask": 1}
 class Server:
     """A SavedModel, loaded once and asked often. Threads may share one.
 
-    >>> server = Server(export_dir)  # The folder that `export_classifier` wrote.
+    >>> server = Server(export_dir)  # The folder that `export` wrote.
     >>> server.labels
     ('no', 'maybe', '好')
     >>> server.predict([{"input_ids": [2, 7, 3], "input_mask": [1, 1, 1],

@@ -12,13 +12,16 @@ what the heads read can be learned too: the last hidden states, pooled for a hea
 sequences, by the mean of their squared difference (as Sun et al. 2019 and Jiao et al.
 2020 do with more layers).
 
-An objective around another: outputs that can be taught are named by the objective
-(`Objective.taught`). TensorFlow is imported late.
+A head names the outputs that a teacher can teach and how each is compared
+(`Head.targets`); `Teaching.around` makes an objective of another one and these.
+TensorFlow is imported late.
+
+Shapes: B batch, S sequence, P predictions, C choices, H hidden, N classes.
 """
 
 import dataclasses
 import re
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from absl import logging
 
@@ -27,6 +30,114 @@ from albert_tf.checkpoints import vocabulary as model_vocabulary
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+
+Tensors = Mapping[str, Any]
+
+# Scores below that are those of what cannot be, such as answers in padding.
+_IMPOSSIBLE = -1e20
+
+
+# ---- what is learned from a teacher ----------------------------------------
+
+
+def divergence(own: Any, teacher: Any, temperature: float) -> Any:
+    """T² · KL(softmax(teacher / T), softmax(own / T)): [..., N], [..., N] → [...].
+
+    What is impossible for the student counts as impossible for the teacher.
+    """
+    import tensorflow as tf
+
+    own, teacher = tf.cast(own, tf.float32), tf.cast(teacher, tf.float32)
+    teacher = tf.where(own < _IMPOSSIBLE, own, teacher)
+    own, teacher = (tf.nn.log_softmax(x / temperature) for x in (own, teacher))
+    return temperature ** 2 * tf.reduce_sum(tf.exp(teacher) * (teacher - own), axis=-1)
+
+
+def binary_divergence(own: Any, teacher: Any, temperature: float) -> Any:
+    """As `divergence`, of scores against 0: [B], [B] → [B]."""
+    import tensorflow as tf
+
+    return divergence(*(tf.stack([tf.zeros_like(x), x], axis=-1)
+                        for x in (own, teacher)), temperature)
+
+
+def squared_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
+    """For numbers, which have no softmax: [B, 1], [B, 1] → [B]."""
+    import tensorflow as tf
+
+    return tf.reduce_sum(tf.square(
+        tf.cast(own, tf.float32) - tf.cast(teacher, tf.float32)), axis=-1)
+
+
+def hidden_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
+    """Mean squared difference of hidden states: [..., H], [..., H] → [...]."""
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.square(
+        tf.cast(own, tf.float32) - tf.cast(teacher, tf.float32)), axis=-1)
+
+
+class Target(NamedTuple):
+    """How a student learns one of its outputs from a teacher's.
+
+    Attributes:
+      weights: of the values of `distance`; 0 leaves one out.
+      denominator: the name of what their sum is divided by (Objective.denominators).
+      share: of this output in the loss.
+      distance: (student's, teacher's, temperature) → one value for each that is learned.
+      of: the teacher's output, "" for the one of the same name.
+      hidden: whether it is a hidden state that the head reads, which only a teacher of
+        the same width can teach.
+    """
+
+    weights: Any
+    denominator: str
+    share: float = 1.0
+    distance: Callable[[Any, Any, float], Any] = divergence
+    of: str = ""
+    hidden: bool = False
+
+
+def hidden_target(features: Tensors, name: str, weights: Any) -> dict[str, Target]:
+    """The target of `sequence_output` [B, S, H], a mean over the tokens that are no
+    padding, or of `pooled_output`, [B, H] or of choices [B, C, H]."""
+    import tensorflow as tf
+
+    def distance(own, teacher, temperature):
+        values = hidden_difference(own, teacher)
+        values = tf.reshape(values, [tf.shape(values)[0], -1])
+        mask = (tf.cast(features["input_mask"], tf.float32)
+                if name == "sequence_output" else tf.ones_like(values))
+        return tf.reduce_sum(values * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+
+    return {name: Target(weights, "examples", distance=distance, hidden=True)}
+
+
+def pretraining_targets(features: Tensors, sentence_loss: bool = True
+                        ) -> dict[str, Target]:
+    """What a pretrained teacher teaches: the masked tokens and, with `sentence_loss`,
+    the order of the segments."""
+    import tensorflow as tf
+
+    from albert_tf.training.losses import example_weights
+
+    examples = example_weights(features)
+    weights = tf.cast(features["masked_lm_weights"], tf.float32) * examples[:, tf.newaxis]
+
+    def at_masked(own, teacher, temperature):
+        """The student's hidden states at the masked positions, the teacher's at all:
+        → [B, P]."""
+        return hidden_difference(own, tf.gather(
+            teacher, features["masked_lm_positions"], batch_dims=1))
+
+    targets = {"mlm_logits": Target(weights, "masked_lm"), "sequence_output": Target(
+        weights, "masked_lm", distance=at_masked, hidden=True)}
+    if sentence_loss:
+        targets["sentence_order_logits"] = Target(examples, "sentence_order")
+    return targets
+
+
+# ---- the teacher -----------------------------------------------------------
 
 _HEAD = {"masked_lm": "a head for masked pieces",
          "sentence_order": "a head for the order of sentences",
@@ -71,7 +182,7 @@ class Teaching:
         """Raises InputError where this teacher cannot teach such a student.
 
         Args:
-          heads: of the task, as checkpoints.checkpoint names them, and their widths.
+          heads: of the task, as checkpoints name them, and their widths.
           longest: sequence, in pieces.
           labels: of the classes, in the order of the outputs.
         """
@@ -147,41 +258,48 @@ class Teaching:
                 f"{self._given} has another vocabulary than the records, which were "
                 f"made with {vocabulary['file']}; give a teacher of that one.")
 
-    def around(self, own: Any, dtype: str = "float32") -> Any:
+    def around(self, own: Any, targets: Callable[[Tensors], Mapping[str, Target]],
+               dtype: str = "float32") -> Any:
         """The training.losses.Objective that learns from labels and teacher; in the
-        strategy's scope. Evaluation needs the one within alone."""
+        strategy's scope. Evaluation needs the one within alone.
+
+        Args:
+          own: the Objective of the labels.
+          targets: features → what is learned from the teacher (Head.targets).
+          dtype: of the teacher's products and activations.
+        """
         import tensorflow as tf
 
         from albert_tf.modeling.encoder import Computation
 
-        model, how = self._model(), Computation(dtype)
+        model, computation = self._model(), Computation(dtype)
 
-        def learned(features):
-            for name, taught in own.taught(features).items():
-                weight = self.hidden_weight if taught.hidden else (
-                    self.weight * taught.share)
-                if weight or not taught.hidden:
-                    yield name, taught, weight
+        def weighted(features):
+            for name, target in targets(features).items():
+                weight = self.hidden_weight if target.hidden else (
+                    self.weight * target.share)
+                if weight or not target.hidden:
+                    yield name, target, weight
 
         def losses(outputs, features, denominators):
-            found = dict(own.losses(outputs, features, denominators))
-            said = model(features, training=True, seed=tf.zeros([3], tf.int32),
-                         computation=how)
-            total = (1.0 - self.weight) * found["total_loss"]
-            for name, taught, weight in learned(features):
-                examples = taught.distance(
-                    outputs[name], tf.stop_gradient(said[taught.of or name]),
+            values = dict(own.losses(outputs, features, denominators))
+            taught = model(features, training=True, seed=tf.zeros([3], tf.int32),
+                           computation=computation)
+            total = (1.0 - self.weight) * values["total_loss"]
+            for name, target, weight in weighted(features):
+                distances = target.distance(
+                    outputs[name], tf.stop_gradient(taught[target.of or name]),
                     self.temperature)
                 total += weight * tf.math.divide_no_nan(
-                    tf.reduce_sum(examples * taught.weights),
-                    denominators[taught.denominator])
-                found[f"teacher_{name}"] = examples
-            return {**found, "total_loss": total}
+                    tf.reduce_sum(distances * target.weights),
+                    denominators[target.denominator])
+                values[f"teacher_{name}"] = distances
+            return {**values, "total_loss": total}
 
-        def metrics(outputs, features, found):
-            return {**own.metrics(outputs, features, found), **{
-                f"teacher_loss_{name}": (found[f"teacher_{name}"], taught.weights)
-                for name, taught, _ in learned(features)}}
+        def metrics(outputs, features, values):
+            return {**own.metrics(outputs, features, values), **{
+                f"teacher_loss_{name}": (values[f"teacher_{name}"], target.weights)
+                for name, target, _ in weighted(features)}}
 
         return dataclasses.replace(own, losses=losses, metrics=metrics)
 

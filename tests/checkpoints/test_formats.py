@@ -20,7 +20,7 @@ from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
+from tests import models
 from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
 from tests.golden.interop import assert_gives, case
 from tests.helpers import FIXTURES, ROOT
@@ -186,7 +186,7 @@ def test_named_sizes_of_albert_zh():
 def test_restoring_takes_every_format(target, tmp_path, caplog):
     path, tensors = stored(tmp_path / "tf1", heads=PRETRAINING)
     convert(path, str(tmp_path / target), target)
-    model = models.AlbertForSequenceClassification(TINY, 3)
+    model = models.classifier(TINY, 3)
     report = restore.restore_tf1(model, str(tmp_path / target),
                              may_be_new=lambda name: not name.startswith("bert/"))
     assert report.new == ["output_bias", "output_weights"]
@@ -198,7 +198,7 @@ def test_restoring_takes_every_format(target, tmp_path, caplog):
 def test_a_task_starts_with_a_new_pooler_where_there_is_none(tmp_path):
     path, _ = stored(tmp_path / "tf1", TINY.replace(use_pooler=False), {"masked_lm": 1})
     convert(path, str(tmp_path / "hf"), "hf")
-    model = models.AlbertForSequenceClassification(TINY, 3)
+    model = models.classifier(TINY, 3)
     report = restore.restore_tf1(model, str(tmp_path / "hf"),
                              may_be_new=lambda name: not name.startswith("bert/"))
     assert report.new == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel",

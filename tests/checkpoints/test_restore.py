@@ -12,9 +12,8 @@ import tf_keras
 from albert_tf.checkpoints import files as checkpoint_files, restore as tf1
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
-from albert_tf.modeling.models import AlbertForPreTraining
+from tests import models
 from tests.golden.model import HEADS, assert_holds, fixture_case
 from tests.helpers import FIXTURES
 
@@ -26,7 +25,7 @@ GROUP = "bert/encoder/transformer/group_{}/inner_group_0"
 
 
 def pretrainer(**changes):
-    return AlbertForPreTraining(TINY.replace(**changes))
+    return models.AlbertForPreTraining(TINY.replace(**changes))
 
 
 def numbered_tensors(model, seed=0):
@@ -63,7 +62,7 @@ def test_release_checkpoint_into_both_models():
     config = fixture_case("shared").config
     stored = {name: tf.train.load_variable(str(GOLDEN), name)
               for name, _ in tf.train.list_variables(str(GOLDEN))}
-    whole = AlbertForPreTraining(config)
+    whole = models.AlbertForPreTraining(config)
     report = tf1.restore_tf1(whole, str(GOLDEN))
     assert report.matched == sorted(stored)
     assert (report.missing, report.extra, report.mismatched) == ([], [], [])
@@ -148,9 +147,9 @@ def head_may_be_new(name):
 
 
 @pytest.mark.parametrize("make_head", [
-    lambda: models.AlbertForSequenceClassification(TINY, 3),
+    lambda: models.classifier(TINY, 3),
     # Its own scope is cls/squad, beside the heads of pretraining.
-    lambda: models.AlbertForSpans(TINY)])
+    lambda: models.spans(TINY)])
 def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
     tensors, path = stored(tmp_path, pretrainer())
     model = make_head()
@@ -169,7 +168,7 @@ def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
 
 def test_head_of_another_shape_is_new(tmp_path):
     def classifier(num_labels):
-        return models.AlbertForSequenceClassification(TINY, num_labels)
+        return models.classifier(TINY, num_labels)
 
     tensors, path = stored(tmp_path, classifier(3))
     same, other = classifier(3), classifier(2)
@@ -189,7 +188,7 @@ def test_head_of_another_shape_is_new(tmp_path):
 def test_encoder_is_never_new(tmp_path):
     tensors = numbered_tensors(pretrainer())
     lost = f"{GROUP.format(0)}/attention_1/self/key/kernel"
-    model = models.AlbertForSequenceClassification(TINY, 3)
+    model = models.classifier(TINY, 3)
     check_refused(
         model, write(tmp_path, {n: v for n, v in tensors.items() if n != lost}),
         "lacks: 1", lost, may_be_new=head_may_be_new)

@@ -120,7 +120,7 @@ def test_an_export_gives_the_same(theirs, tmp_path):
     from albert_tf.serving import export
 
     loaded = albert_tf.load(theirs)
-    export.export_vectors(loaded.model, str(tmp_path / "export"),
+    export.export(loaded.model, None, str(tmp_path / "export"),
                           sentence=loaded.sentence)
     serve = tf.saved_model.load(str(tmp_path / "export")).signatures["serving_default"]
     batch = {name: tf.constant(values)

@@ -15,13 +15,12 @@ from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
-from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import losses
 from albert_tf.training.loop import Run
 from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.options import RunOptions, StepOptions
-from tests import tiny_run
+from tests import models, tiny_run
 
 LENGTH = 24  # the longest
 STEPS = 10
@@ -68,13 +67,13 @@ def config(dropout=0.0):
 
 def make_task(dropout=0.0, score=None, best_metric="accuracy"):
     tf_keras.utils.set_random_seed(1)
-    model = AlbertForSequenceClassification(config(dropout), 3, dropout)
+    model = models.classifier(config(dropout), 3, dropout)
     # Larger weights than a model's first, so that inputs count.
     random = np.random.default_rng(3)
     load_tf1_tensors(model, {
         name: value + 0.2 * random.standard_normal(value.shape).astype(np.float32)
         for name, value in tf1_tensors(model).items()})
-    return losses.Task(model, losses.CLASSIFICATION, best_metric, score,
+    return losses.Task(model, models.CLASSIFICATION, best_metric, score,
                            may_be_new=lambda name: not name.startswith("bert/"))
 
 

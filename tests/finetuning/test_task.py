@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError, Stopped
+from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.task import FineTuningTask, Settings, _padded, fine_tune
 from albert_tf.finetuning.common import ExampleSet
-from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import losses
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
-from tests import tiny_run
+from tests import models, tiny_run
 
 LENGTH = 8
 SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)
@@ -40,6 +40,8 @@ SETS = {"train": make_rows(8, 5), "dev": make_rows(5, 6), "test": make_rows(3, 7
 class MadeUp(FineTuningTask):
     """Whose examples are features already; it keeps what it is asked to write."""
 
+    head = Classification(3)
+
     def __init__(self, folder, prediction_split="test"):
         self.folder, self.prediction_split = folder, prediction_split
         self.written, self.exported, self.scored = {}, [], lambda: None
@@ -59,9 +61,6 @@ class MadeUp(FineTuningTask):
 
     def feature_settings(self, split):
         return {}
-
-    def model(self):
-        return AlbertForSequenceClassification(CONFIG, 3), losses.CLASSIFICATION
 
     def score(self, data, outputs, table):
         self.scored()

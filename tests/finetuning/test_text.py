@@ -15,7 +15,6 @@ from albert_tf.finetuning.classification.task import ClassificationTask, Example
 from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.tagging.readers import Reading
-from albert_tf.modeling import models
 from albert_tf.serving import export
 from albert_tf.finetuning.squad import text_align, text as text_spans
 from albert_tf.tokenization import in_graph
@@ -24,7 +23,7 @@ from albert_tf.finetuning import text as text_tasks
 from albert_tf.serving.saved_model import Server
 from albert_tf.tokenization import cleaning
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.helpers import run_python
 from tests.tokenization.test_in_graph import TOKENIZERS
 from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
@@ -174,9 +173,9 @@ def test_tags_and_entities_are_those_of_the_task(kind, split, length, stride):
 @pytest.mark.long
 def test_an_export_tags_in_the_words_of_the_task(tmp_path):
     made, labels = tokenizer("sentencepiece"), ["NOUN", "VERB", "X"]
-    model = make(models.AlbertForTokenClassification, made.vocab_size, num_labels=3)
+    model = make(models.tagger, made.vocab_size, num_labels=3)
     folder = str(tmp_path / "model")
-    export.export_tagger(model, folder, labels, text=text_tags.Tags(
+    export.export(model, model.head, folder, labels, text=text_tags.Tags(
         made, 16, labels, doc_stride=5))
     signatures = Server(folder)._loaded.signatures
     found = signatures["serving_default"](text=tf.constant(TEXTS))
@@ -200,10 +199,10 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
     made, threshold = tokenizer("sentencepiece"), 0.0 if version_2 else None
     sizes = dict(max_seq_length=32, doc_stride=7, max_query_length=9)
     task = squad.SquadTask(version_2, **sizes)
-    model = make(models.AlbertForConditionalSpans if version_2
-                 else models.AlbertForSpans, made.vocab_size)
+    model = make(models.conditional_spans if version_2
+                 else models.spans, made.vocab_size)
     folder = str(tmp_path / "written")
-    export.export_spans(model, folder, threshold=threshold, text=text_spans.Spans(
+    export.export(model, model.head, folder, threshold=threshold, text=text_spans.Spans(
         made, threshold=threshold, **sizes))
     shutil.move(folder, tmp_path / "moved")
     server = Server(str(tmp_path / "moved"))
@@ -235,9 +234,9 @@ def test_an_export_answers_questions_as_the_task_does(version_2, tmp_path):
 @pytest.mark.long
 def test_an_export_classifies_in_a_plain_process(tmp_path):
     made = tokenizer("wordpiece")
-    model = make(models.AlbertForSequenceClassification, made.vocab_size, num_labels=2)
+    model = make(models.classifier, made.vocab_size, num_labels=2)
     folder = str(tmp_path / "model")
-    export.export_classifier(model, folder, ["bad", "好"], text=text_tasks.Texts(
+    export.export(model, model.head, folder, ["bad", "好"], text=text_tasks.Texts(
         made, 24, labels=["bad", "好"], pairs=True))
     code = (
         "import sys, tensorflow as tf, tensorflow_text\n"

@@ -12,10 +12,8 @@ import numpy as np
 
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling.models import (
-    AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForSequenceClassification,
-    AlbertForSpans)
 from albert_tf.training import losses as objectives
+from tests import models
 from tests.helpers import FIXTURES, SHARED
 
 CASES = {"cola": "classifier/head_cola", "mnli": "classifier/head_mnli",
@@ -25,17 +23,17 @@ CLASSIFIERS = ("cola", "mnli", "sts-b")
 
 # Case → (model of a config, objective).
 KINDS = {
-    "cola": (functools.partial(AlbertForSequenceClassification, num_labels=2),
-             objectives.CLASSIFICATION),
-    "mnli": (functools.partial(AlbertForSequenceClassification, num_labels=3),
-             objectives.CLASSIFICATION),
-    "sts-b": (functools.partial(AlbertForSequenceClassification, num_labels=1),
-              objectives.REGRESSION),
-    "race": (AlbertForMultipleChoice, objectives.CHOICE),
-    "spans": (AlbertForSpans, objectives.SPANS),
+    "cola": (functools.partial(models.classifier, num_labels=2),
+             models.CLASSIFICATION),
+    "mnli": (functools.partial(models.classifier, num_labels=3),
+             models.CLASSIFICATION),
+    "sts-b": (functools.partial(models.classifier, num_labels=1),
+              models.REGRESSION),
+    "race": (models.multiple_choice, models.CHOICE),
+    "spans": (models.spans, models.SPANS),
     "conditional_spans": (
-        functools.partial(AlbertForConditionalSpans, start_n_top=5, end_n_top=4),
-        objectives.CONDITIONAL_SPANS),
+        functools.partial(models.conditional_spans, start_n_top=5, end_n_top=4),
+        models.CONDITIONAL_SPANS),
 }
 # One of each kind of head.
 HEADS = ["cola", "sts-b", "race", "spans", "conditional_spans"]

@@ -10,7 +10,7 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_ten
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels import fast
-from albert_tf.modeling.models import AlbertForPreTraining
+from tests import models
 from tests.golden.model import (
     ALL_CASES, FIXTURE_CASES, HEADS, assert_holds, fixture_case, shared_case)
 from tests.helpers import SHARED
@@ -85,7 +85,7 @@ def test_golden_checkpoints_into_both_models(path):
     if path.endswith("init_groups1.ckpt"):
         config = config.replace(num_hidden_layers=4)
     stored = read_tensors(str(prefix))
-    for kind in (AlbertForPreTraining, AlbertModel):
+    for kind in (models.AlbertForPreTraining, AlbertModel):
         model = kind(config)
         report = restore_tf1(model, str(prefix))
         assert report.complete and not report.missing and not report.mismatched
@@ -113,7 +113,7 @@ def test_golden_finetuned_checkpoints_into_the_encoder(head, extra):
 def test_group_0_as_in_the_release_but_for_its_mistake():
     golden = SHARED / "golden" / "pretraining_run"
     run = json.loads((golden / "runs.json").read_text())["lamb_groups_from_group0"]
-    model = AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
+    model = models.AlbertForPreTraining(AlbertConfig.from_dict(run["config"]))
     report = restore_tf1(
         model, str(golden / run["init_checkpoint"]), init_from_group0=True)
     assert report.complete

@@ -13,8 +13,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.kernels.plain import Dropped, activation
 from albert_tf.modeling.layers import DropoutSeeds
-from albert_tf.modeling.models import AlbertForPreTraining
-from tests import tiny_run
+from tests import models, tiny_run
 
 TINY = AlbertConfig(
     vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=4,
@@ -54,7 +53,7 @@ def test_activations():
 
 
 def test_initial_values():
-    model = AlbertForPreTraining(TINY.replace(
+    model = models.AlbertForPreTraining(TINY.replace(
         hidden_size=64, embedding_size=32, vocab_size=500))
     for name, value in tf1_tensors(model).items():
         if name.endswith("gamma"):
@@ -74,10 +73,10 @@ def test_initial_values():
 
 
 def test_all_variables_exist_before_the_first_call_and_are_trainable():
-    model = AlbertForPreTraining(TINY)
+    model = models.AlbertForPreTraining(TINY)
     names = [v.name for v in model.trainable_variables]
     assert len(names) == len(set(names)) == len(model.weights) == 32
-    heads = AlbertForPreTraining(TINY)
+    heads = models.AlbertForPreTraining(TINY)
     heads({"input_ids": IDS, "masked_lm_positions": [[1], [2]]})
     assert [v.name for v in heads.trainable_variables] == names
 
@@ -261,14 +260,14 @@ def test_inputs_of_unknown_size():
 
 def test_xla_computes_the_same():
     batch = {"input_ids": IDS, "masked_lm_positions": np.array([[1, 2], [3, 0]])}
-    model = AlbertForPreTraining(TINY.replace(num_hidden_layers=2))
+    model = models.AlbertForPreTraining(TINY.replace(num_hidden_layers=2))
     eager = model(batch)
     compiled = tf.function(lambda: model(batch), jit_compile=True)()
     for name, value in eager.items():
         np.testing.assert_allclose(compiled[name], value, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [AlbertModel, AlbertForPreTraining])
+@pytest.mark.parametrize("kind", [AlbertModel, models.AlbertForPreTraining])
 def test_model_from_its_own_config(kind):
     model = kind(TINY.replace(parameter_sharing="ffn", hidden_act="relu"))
     with tf.name_scope("outer"):  # Names do not depend on the scope around.
@@ -279,7 +278,7 @@ def test_model_from_its_own_config(kind):
 
 def test_no_double_precision():
     config = TINY.replace(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    model = AlbertForPreTraining(config)
+    model = models.AlbertForPreTraining(config)
 
     @tf.function
     def run(batch):

@@ -11,8 +11,7 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.early_exit import ExitHead
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.layers import DropoutSeeds
-from albert_tf.modeling.models import AlbertForSequenceClassification
-from tests import tiny_run
+from tests import models, tiny_run
 
 IDS = tf.constant([[7, 9, 8, 5, 6], [9, 5, 0, 0, 0], [5, 5, 5, 0, 0]])
 FEATURES = {"input_ids": IDS, "input_mask": tf.cast(IDS > 0, tf.int32),
@@ -24,8 +23,8 @@ def pair(exit_weight=1.0, **config):
     """A model with exits, and the ordinary one of the same weights."""
     config = tiny_run.config(**{"num_hidden_layers": 4, "initializer_range": 0.3,
                                 **config})
-    model = AlbertForSequenceClassification(config, 3, 0.2, exit_weight)
-    ordinary = AlbertForSequenceClassification(config, 3, 0.2)
+    model = models.classifier(config, 3, 0.2, exit_weight)
+    ordinary = models.classifier(config, 3, 0.2)
     weights = {weight.name: weight for weight in model.weights}
     for weight in ordinary.weights:
         weight.assign(weights.pop(weight.name))
@@ -48,7 +47,7 @@ def test_the_one_head_reads_the_first_piece_after_each_pass(config):
         hidden = model.bert(FEATURES, computation=Computation(passes=passes))
         np.testing.assert_allclose(
             found["exit_logits"][:, passes - 1],
-            model.exit_head(hidden["sequence_output"][:, 0]), atol=1e-5)
+            model.head_layers["classification"]["exit_head"](hidden["sequence_output"][:, 0]), atol=1e-5)
     packed = model(FEATURES, computation=Computation(skip_padding=True))
     np.testing.assert_allclose(packed["exit_logits"], found["exit_logits"], atol=1e-5)
 
@@ -81,7 +80,7 @@ def test_weight_is_what_the_encoder_learns_of_the_exits(exit_weight):
 
 def pair_of(model):
     """The same model, whose exits count in full."""
-    whole = AlbertForSequenceClassification(model.config, 3, 0.2, 1.0)
+    whole = models.classifier(model.config, 3, 0.2, 1.0)
     for weight, value in zip(whole.weights, model.weights):
         weight.assign(value)
     return whole
@@ -92,7 +91,7 @@ def test_dropout_of_the_exits_leaves_that_of_the_last_pass_as_it_was():
     found = model(FEATURES, training=True, seed=SEED)
     np.testing.assert_array_equal(
         found["logits"], ordinary(FEATURES, training=True, seed=SEED)["logits"])
-    head, first = model.exit_head, tf.ones([3, 2, 8])
+    head, first = model.head_layers["classification"]["exit_head"], tf.ones([3, 2, 8])
     assert np.any(head(first, DropoutSeeds(SEED), 0.5) != head(first))
 
 

@@ -10,11 +10,10 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.restore import load_tf1_tensors, restore_tf1, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.finetuning.objectives import scored_alone
 from albert_tf.modeling import layers
-from albert_tf.modeling.models import (
-    AlbertForConditionalSpans, AlbertForSequenceClassification,
-    AlbertForTokenClassification)
-from albert_tf.training.losses import TAGGING
+from tests import models
+from tests.models import TAGGING
 from tests.golden import interop
 from tests.golden.heads import (
     HEADS, KINDS, build, case, close, train_losses, without_dropout)
@@ -98,6 +97,8 @@ def test_positions_of_padding_count_only_where_it_is_wanted():
 def test_prediction_of_spans_has_no_loss_and_no_metrics(name):
     features = case(name).features()
     model, objective = without_dropout(name)
+    assert model.head.scored_alone
+    objective = scored_alone(objective)
     outputs = model(features)
     losses = objective.losses(outputs, features, objective.denominators(features))
     assert losses == {"total_loss": 0.0}
@@ -238,18 +239,18 @@ def test_initial_values_of_heads():
         vocab_size=20, embedding_size=4, hidden_size=256, num_hidden_layers=1,
         num_attention_heads=2, intermediate_size=16, max_position_embeddings=12,
         initializer_range=0.1)
-    values = tf1_tensors(AlbertForSequenceClassification(config, num_labels=4))
+    values = tf1_tensors(models.classifier(config, num_labels=4))
     assert not values["output_bias"].any()
     assert 0.015 < np.abs(values["output_weights"]).max() <= 0.04 + 1e-6
     # The layers of the SQuAD 2.0 head follow the config.
-    values = tf1_tensors(AlbertForConditionalSpans(config))
+    values = tf1_tensors(models.conditional_spans(config))
     assert 0.15 < np.abs(values["end_logits/dense_0/kernel"]).max() <= 0.2 + 1e-6
 
 
 @pytest.mark.parametrize("option", ["start_n_top", "end_n_top"])
 def test_a_number_of_candidates_under_1_is_refused(option):
     with pytest.raises(InputError, match=f"{option} is 0; it must be 1 or more"):
-        AlbertForConditionalSpans(case("spans").config, **{option: 0})
+        models.conditional_spans(case("spans").config, **{option: 0})
 
 
 def test_metrics_are_values_and_weights_of_one_shape():
@@ -286,7 +287,7 @@ def tagger():
     """(model with Hugging Face's weights, its inputs with labels, their outputs)."""
     path, inputs, outputs = interop.case(TAGGER)
     found = formats.read(path)
-    model = AlbertForTokenClassification(
+    model = models.tagger(
         found.config, found.heads["token_classification"], dropout_prob=0.0)
     restore_tf1(model, path)
     ids = inputs["input_ids"]

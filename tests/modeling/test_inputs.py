@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
+
+from tests import models
 
 TINY = AlbertConfig(
     vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=1,
@@ -20,7 +21,7 @@ IDS, ONES, ZEROS = [[2, 7, 3, 0]], [[1, 1, 1, 0]], [[0, 0, 1, 0]]
 
 @pytest.fixture(scope="module", name="model")
 def _model():
-    return models.AlbertForSequenceClassification(TINY, 3)
+    return models.classifier(TINY, 3)
 
 
 def test_names_of_other_libraries(model):
@@ -72,7 +73,7 @@ def test_in_graphs_what_is_known_there_is_refused(model):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [AlbertModel, models.AlbertForSpans])
+@pytest.mark.parametrize("kind", [AlbertModel, models.spans])
 def test_models_are_saved(tmp_path, kind):
     model = kind(TINY)
     batch = {"input_ids": tf.constant(IDS), "input_mask": tf.constant(ONES)}

@@ -67,9 +67,9 @@ def test_every_published_size_is_pinned():
 
 def variables_of(config):
     """Parameters of the real models: encoder, with the pooler, with the heads."""
-    from albert_tf.modeling.models import AlbertForPreTraining
+    from tests import models
 
-    model = AlbertForPreTraining(config)
+    model = models.AlbertForPreTraining(config)
     sizes = {v.name: int(np.prod(v.shape)) for v in model.trainable_variables}
     total = sum(sizes.values())
     heads = sum(size for name, size in sizes.items() if name.startswith("cls/"))

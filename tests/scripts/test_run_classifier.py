@@ -18,10 +18,9 @@ import tensorflow as tf
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.files import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
-from albert_tf.modeling import models
 from albert_tf.serving import saved_model
 from albert_tf.tokenization import tokenizer
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT, ROOT
 
@@ -456,7 +455,7 @@ def test_exported_model_gives_the_probabilities_of_the_model(worked, data):
     del worked
     exported = saved_model._load(str(data / "exported"))
     assert (data / "exported" / "assets" / "labels.txt").read_text() == "好评\n差评\n"
-    model = models.AlbertForSequenceClassification(tiny_run.config(**CONFIG), 2)
+    model = models.classifier(tiny_run.config(**CONFIG), 2)
     tf.train.Checkpoint(model=model).read(
         str(data / "reviews" / "model.ckpt-best")).expect_partial()
     ids = np.random.default_rng(1).integers(5, 30, (3, 7)).astype(np.int32)

@@ -17,9 +17,8 @@ import tensorflow as tf
 from albert_tf import records
 from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.masking.options import SpecialIds
-from albert_tf.modeling import models
 from albert_tf.training import log as run_log
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.commands import finish, run_commands, start_cluster, start_program
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 

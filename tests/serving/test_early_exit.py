@@ -13,8 +13,9 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.models import AlbertForSequenceClassification
-from albert_tf.serving import early_exit, export, saved_model
+from albert_tf.modeling import early_exit
+from albert_tf.serving import export, saved_model
+from tests import models
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT
 from tests.serving import tiny_models
@@ -61,7 +62,7 @@ def middle(loaded):
     ({"parameter_sharing": "ffn"}, False)])
 def test_each_answer_is_that_of_the_pass_after_which_it_was_sure(changes, skip_padding):
     tf.random.set_seed(3)
-    model = AlbertForSequenceClassification(
+    model = models.classifier(
         dataclasses.replace(CONFIG, **changes), 3, exit_weight=1.0)
     ids = np.random.default_rng(2).integers(5, 4000, (8, 12)).astype(np.int32)
     mask = (np.arange(12) < np.arange(3, 11)[:, np.newaxis]).astype(np.int32)
@@ -78,7 +79,7 @@ def test_each_answer_is_that_of_the_pass_after_which_it_was_sure(changes, skip_p
         {name: tf.TensorSpec([None, None], tf.int32) for name in batch},
         tf.TensorSpec(None, tf.float32)])
     def answers(features, threshold):
-        return early_exit.answers(model, model.output_layer, features, threshold,
+        return early_exit.answers(model, features, threshold,
                                   Computation(skip_padding=skip_padding))
 
     found = answers(batch, tf.constant(threshold))
@@ -93,7 +94,7 @@ def test_each_answer_is_that_of_the_pass_after_which_it_was_sure(changes, skip_p
         np.testing.assert_allclose(alone["logits"][0], found["logits"][i], atol=1e-5)
     own = answers(batch, tf.constant([1.0, 0.0] * 4))
     np.testing.assert_array_equal(own["passes"], [4, 1] * 4)
-    model.exit_head.output_layer.output_bias.assign([999.0, 0.0, 0.0])
+    model.head_layers["classification"]["exit_head"].output_layer.output_bias.assign([999.0, 0.0, 0.0])
     for threshold, after in ((0.99, 1), (1.0, 4)):  # Of a probability of 1 exactly.
         np.testing.assert_array_equal(
             answers(batch, tf.constant(threshold))["passes"], [after] * 8)
@@ -195,8 +196,8 @@ def test_the_graph_refuses_what_is_no_probability(exported):
 
 
 def test_export_without_exits_has_the_signatures_it_had(tmp_path):
-    model = AlbertForSequenceClassification(tiny_models.TINY, 2)
-    export.export_classifier(model, str(tmp_path / "plain"), ["a", "b"])
+    model = models.classifier(tiny_models.TINY, 2)
+    export.export(model, model.head, str(tmp_path / "plain"), ["a", "b"])
     assert list(saved_model._load(str(tmp_path / "plain")).signatures) == ["serving_default"]
     with pytest.raises(InputError, match="plain: has no exits; export a model that was"):
         saved_model.Server(str(tmp_path / "plain")).predict(

@@ -10,11 +10,10 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.cli import finetuning_flags
 from albert_tf.errors import InputError
-from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.tokenization import in_graph
 from albert_tf.serving import saved_model
-from albert_tf.serving.export import export_classifier
-from tests import tiny_run
+from albert_tf.serving.export import export
+from tests import models, tiny_run
 from tests.commands import run_commands
 from tests.helpers import HAS_TENSORFLOW_TEXT
 from tests.serving import tiny_models
@@ -23,7 +22,7 @@ from tests.serving import tiny_models
 def make(num_labels):
     config = tiny_run.config(num_hidden_layers=1, max_position_embeddings=12,
                              hidden_dropout_prob=0.5)
-    return AlbertForSequenceClassification(config, num_labels, dropout_prob=0.5)
+    return models.classifier(config, num_labels, dropout_prob=0.5)
 
 
 def batch(rows, length, masked=2):
@@ -39,7 +38,7 @@ def batch(rows, length, masked=2):
 def _exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export") / "below" / "model"
     model = make(3)
-    export_classifier(model, f"{folder}/", ["no", "maybe", "好"])
+    export(model, model.head, f"{folder}/", ["no", "maybe", "好"])
     return folder, model
 
 
@@ -65,7 +64,7 @@ def test_labels_stand_beside_it(exported):
 
 def test_regression_has_no_probabilities(tmp_path):
     model = make(1)
-    export_classifier(model, str(tmp_path / "model"), ())
+    export(model, model.head, str(tmp_path / "model"), ())
     features = batch(2, 7)
     found = tf.saved_model.load(str(tmp_path / "model")).signatures[
         "serving_default"](**features)
@@ -79,7 +78,7 @@ def test_folder_that_exists_is_kept(tmp_path):
     (tmp_path / "model" / "notes").write_text("the user's")
     with pytest.raises(InputError, match=(
             "--export_dir=.*model is there already; choose another")):
-        export_classifier(make(2), str(tmp_path / "model"), ["a", "b"])
+        export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["notes"]
 
 
@@ -91,7 +90,7 @@ def test_failed_export_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "save", fail)
     with pytest.raises(InputError, match=(
             r"--export_dir=.*model: cannot be written: no room left\.")):
-        export_classifier(make(2), str(tmp_path / "model"), ["a", "b"])
+        export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert not list(tmp_path.iterdir())
 
 

@@ -227,7 +227,7 @@ def test_no_number_is_stored_twice(exported, model):
         exported("classes", "classify", "onnx"), "model.onnx")).graph.initializer
     numbers_of_model = sum(weight.numpy().size for weight in [
         *model("classes").model.bert.weights,
-        *model("classes").model.output_layers["classification"].weights])
+        *model("classes").model.head_layers["classification"]["output_layer"].weights])
     assert sum(len(each.raw_data) for each in stored) < 4 * numbers_of_model + 1000
 
 

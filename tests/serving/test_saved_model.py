@@ -10,22 +10,21 @@ import tf_keras
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.serving import export as model_export, saved_model as server_module
-from albert_tf.serving.export import export_classifier, export_spans
+from albert_tf.serving.export import export
 from albert_tf.serving.saved_model import Server
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.helpers import run_python
 
 LONGEST = 12
 MODELS = {
-    "classifier": lambda config: models.AlbertForSequenceClassification(
+    "classifier": lambda config: models.classifier(
         config, 3),
-    "spans": models.AlbertForSpans,
-    "spans that may be padding": lambda config: models.AlbertForSpans(
+    "spans": models.spans,
+    "spans that may be padding": lambda config: models.spans(
         config, mask_padding=False),
-    "conditional spans": lambda config: models.AlbertForConditionalSpans(
+    "conditional spans": lambda config: models.conditional_spans(
         config, start_n_top=3, end_n_top=2)}
 
 
@@ -38,11 +37,9 @@ def make(name, **changes):
     return model
 
 
-def export(model, folder, dtype="float32"):
-    if isinstance(model, models.AlbertForSequenceClassification):
-        export_classifier(model, folder, ["no", "maybe", "好"], dtype)
-    else:
-        export_spans(model, folder, dtype)
+def written(model, folder, dtype="float32"):
+    labels = ["no", "maybe", "好"] if model.head.name == "classification" else []
+    export(model, model.head, folder, labels, dtype)
     return folder
 
 
@@ -53,7 +50,7 @@ def _served(tmp_path_factory):
     def made(name):
         model = make(name)
         folder = tmp_path_factory.mktemp("export") / "model"
-        return model, Server(export(model, str(folder)))
+        return model, Server(written(model, str(folder)))
 
     return made
 
@@ -107,14 +104,14 @@ def test_probabilities_and_labels(served):
     dict(num_hidden_groups=2, embedding_size=8), dict(inner_group_num=2)], ids=str)
 def test_models_of_other_shapes(changes, tmp_path):
     model = make("classifier", **changes)
-    found = Server(export(model, str(tmp_path / "model"))).predict(FEATURES)
+    found = Server(written(model, str(tmp_path / "model"))).predict(FEATURES)
     for features, logits in zip(FEATURES, found["logits"]):
         np.testing.assert_allclose(
             logits, of_model(model, features)["logits"], rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_is_kept_by_the_export(tmp_path):
-    folders = {dtype: export(make("classifier"), str(tmp_path / dtype), dtype)
+    folders = {dtype: written(make("classifier"), str(tmp_path / dtype), dtype)
                for dtype in ("float32", "bfloat16")}
     found = {dtype: np.stack(Server(folder).predict(FEATURES)["logits"])
              for dtype, folder in folders.items()}
@@ -159,7 +156,7 @@ def test_export_leaves_the_model_as_it_was(served):
 
 
 def test_the_example_of_the_docstring(served, tmp_path):
-    folder = export(served("classifier")[0], str(tmp_path / "model"))
+    folder = written(served("classifier")[0], str(tmp_path / "model"))
     done = doctest.testmod(server_module, extraglobs={"export_dir": folder})
     assert done.attempted and not done.failed
 
@@ -239,15 +236,12 @@ def test_an_export_is_loaded_as_a_model(spans, tmp_path):
         vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=3,
         num_hidden_groups=2, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=12)
-    model = (models.AlbertForSpans(config) if spans
-             else models.AlbertForSequenceClassification(config, 3))
+    model = (models.spans(config) if spans
+             else models.classifier(config, 3))
     for variable in model.weights:
         variable.assign(tf.random.stateless_normal(variable.shape, [1, 2]))
     path = str(tmp_path / "exported")
-    if spans:
-        export_spans(model, path)
-    else:
-        export_classifier(model, path, ["a", "b", "c"])
+    export(model, model.head, path, [] if spans else ["a", "b", "c"])
     loaded = albert_tf.load(path)
     assert loaded.format == "export" and not loaded.report.dropped
     assert loaded.labels == (() if spans else ("a", "b", "c"))

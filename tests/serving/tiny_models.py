@@ -6,9 +6,8 @@ import shutil
 
 from albert_tf.checkpoints.restore import export_tf1, write_config
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import models
 from albert_tf.modeling.albert import AlbertModel
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.helpers import FIXTURES
 
 SPM = FIXTURES / "spm" / "en4k.model"
@@ -18,14 +17,14 @@ TINY = AlbertConfig(
 KINDS = {
     "encoder": AlbertModel,
     "pretrained": models.AlbertForPreTraining,
-    "classes": functools.partial(models.AlbertForSequenceClassification, num_labels=3),
-    "exits": functools.partial(models.AlbertForSequenceClassification, num_labels=3,
+    "classes": functools.partial(models.classifier, num_labels=3),
+    "exits": functools.partial(models.classifier, num_labels=3,
                                exit_weight=1.0),
-    "number": functools.partial(models.AlbertForSequenceClassification, num_labels=1),
-    "spans": models.AlbertForSpans,
-    "spans2": models.AlbertForConditionalSpans,
-    "choices": models.AlbertForMultipleChoice,
-    "tags": functools.partial(models.AlbertForTokenClassification, num_labels=5),
+    "number": functools.partial(models.classifier, num_labels=1),
+    "spans": models.spans,
+    "spans2": models.conditional_spans,
+    "choices": models.multiple_choice,
+    "tags": functools.partial(models.tagger, num_labels=5),
 }
 _LABELS = {"classes": ["bad", "good", "好"], "exits": ["bad", "good", "好"],
            "tags": ["O", "B-X", "I-X", "B-Y", "I-Y"]}

@@ -12,10 +12,14 @@ from albert_tf.checkpoints import checkpoint as neutral
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
-from albert_tf.training import losses as objectives
-from albert_tf.training.distillation import Teaching
-from tests import tiny_run
+from albert_tf.finetuning.classification.head import Classification
+from albert_tf.finetuning.squad.head import ConditionalSpans, Spans
+from albert_tf.finetuning.tagging.head import TokenClassification
+from albert_tf.modeling.models import AlbertForTask
+from albert_tf.training import losses
+from albert_tf.training.distillation import (
+    Teaching, divergence, pretraining_targets)
+from tests import models, tiny_run
 
 CONFIG = tiny_run.config(num_hidden_layers=2, hidden_dropout_prob=0.1,
                          attention_probs_dropout_prob=0.1)
@@ -30,37 +34,55 @@ def features():
         "segment_ids": tf.zeros([B, S], tf.int32)}
 
 
-# head → the student's class, its objective, labels, and what is taught with its share.
+# kind → the student's head (None: those of pretraining), labels, and what is taught with
+# its share.
 KINDS = {
     "classification": (
-        lambda config: models.AlbertForSequenceClassification(config, 3),
-        objectives.CLASSIFICATION, {"label_ids": [[0], [2], [1]]}, {"logits": 1.0}),
+        Classification(3), {"label_ids": [[0], [2], [1]]}, {"logits": 1.0}),
     "regression": (
-        lambda config: models.AlbertForSequenceClassification(config, 1),
-        objectives.REGRESSION, {"label_ids": [[0.5], [2.0], [1.0]]}, {"logits": 1.0}),
+        Classification(1), {"label_ids": [[0.5], [2.0], [1.0]]}, {"logits": 1.0}),
     "token_classification": (
-        lambda config: models.AlbertForTokenClassification(config, 4),
-        objectives.TAGGING,
+        TokenClassification(4),
         {"label_ids": [[0, 1, 0, 4, 2, 0], [0, 3, 3, 1, 0, 0], [0, 2, 1, 0, 0, 0]]},
         {"logits": 1.0}),
     "spans": (
-        models.AlbertForSpans, objectives.SPANS,
+        Spans(),
         {"start_positions": [[1], [2], [0]], "end_positions": [[3], [2], [1]]},
         {"start_logits": 0.5, "end_logits": 0.5}),
     "conditional_spans": (
-        lambda config: models.AlbertForConditionalSpans(config, 2, 2),
-        objectives.CONDITIONAL_SPANS,
+        ConditionalSpans(start_n_top=2, end_n_top=2),
         {"start_positions": [[1], [2], [0]], "end_positions": [[3], [2], [1]],
          "is_impossible": [[0], [0], [1]], "p_mask": [[0.0] * S] * B},
         {"start_log_probs": 0.5, "end_log_probs": 0.5, "cls_logits": 0.5}),
     "masked_lm": (
-        models.AlbertForPreTraining, objectives.PRETRAINING,
+        None,
         {"masked_lm_positions": [[1, 2], [3, 0], [2, 0]],
          "masked_lm_ids": [[7, 8], [9, 0], [10, 0]],
          "masked_lm_weights": [[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]],
          "sentence_order_labels": [0, 1, 1]},
         {"mlm_logits": 1.0, "sentence_order_logits": 1.0}),
 }
+
+
+def make(kind, config, **changes):
+    head = KINDS[kind][0]
+    if head is None:
+        return models.AlbertForPreTraining(config)
+    if hasattr(head, "dropout_prob"):
+        head = dataclasses.replace(head, **changes)
+    return AlbertForTask(config, head)
+
+
+def objective_of(kind):
+    head = KINDS[kind][0]
+    return losses.PRETRAINING if head is None else head.objective()
+
+
+def taught_by(teaching, kind):
+    """The objective of a kind with a teacher."""
+    head = KINDS[kind][0]
+    return teaching.around(
+        objective_of(kind), pretraining_targets if head is None else head.targets)
 
 
 def checkpoint_of(model, heads, config, labels=()):
@@ -78,13 +100,13 @@ def checkpoint_of(model, heads, config, labels=()):
 def _taught():
     """kind → features, student's outputs, teacher's outputs, the Teaching."""
     found = {}
-    for kind, (make, own, labels, _) in KINDS.items():
+    for kind, (_, labels, _) in KINDS.items():
         tf_keras.utils.set_random_seed(3)
-        student = make(CONFIG)
+        student = make(kind, CONFIG)
         tf_keras.utils.set_random_seed(4)
         plain = CONFIG.replace(num_hidden_layers=3, hidden_dropout_prob=0.0,
                                attention_probs_dropout_prob=0.0)
-        teacher = make(plain)
+        teacher = make(kind, plain, dropout_prob=0.0)
         head = {"regression": "classification"}.get(kind, kind)
         heads = {head: {"classification": 3, "regression": 1, "token_classification": 4,
                         "spans": 2}.get(kind, 1)}
@@ -96,10 +118,6 @@ def _taught():
         batch = {**features(), **{name: tf.constant(value)
                                   for name, value in labels.items()}}
         outputs = student(batch, training=True, seed=tf.constant([1, 2, 0]))
-        if hasattr(teacher, "dropout_prob"):
-            teacher.dropout_prob = 0.0
-        if kind == "conditional_spans":
-            teacher.answerability_head.dropout_prob = 0.0
         said = teacher(batch, training=True, seed=tf.constant([5, 6, 0]))
         found[kind] = batch, outputs, said, checkpoint
     return found
@@ -123,11 +141,11 @@ def by_hand(kind, own, teacher, temperature):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_by_hand(taught, kind):
     batch, outputs, said, checkpoint = taught[kind]
-    own, shares = KINDS[kind][1], KINDS[kind][3]
-    objective = Teaching(checkpoint, 0.25, 3.0).around(own)
+    own, shares = objective_of(kind), KINDS[kind][2]
+    objective = taught_by(Teaching(checkpoint, 0.25, 3.0), kind)
     denominators = own.denominators(batch)
     labels_alone = float(own.losses(outputs, batch, denominators)["total_loss"])
-    losses = objective.losses(outputs, batch, denominators)
+    learned = objective.losses(outputs, batch, denominators)
     expected = 0.75 * labels_alone
     for name, share in shares.items():
         values = by_hand(kind, outputs[name], said[name], 3.0)
@@ -136,24 +154,24 @@ def test_the_loss_by_hand(taught, kind):
                    else None}.get(name)
         weights = np.ones(values.shape) if weights is None else np.asarray(weights)
         expected += 0.25 * share * (values * weights).sum() / weights.sum()
-    assert float(losses["total_loss"]) == pytest.approx(expected, rel=2e-5)
-    metrics = objective.metrics(outputs, batch, losses)
+    assert float(learned["total_loss"]) == pytest.approx(expected, rel=2e-5)
+    metrics = objective.metrics(outputs, batch, learned)
     assert {f"teacher_loss_{name}" for name in shares} < set(metrics)
     # Evaluation's own numbers are as they were.
-    assert set(own.metrics(outputs, batch, losses)) < set(metrics)
+    assert set(own.metrics(outputs, batch, learned)) < set(metrics)
 
 
 def test_nothing_is_to_be_learned_of_a_teacher_that_says_the_same(taught):
     batch, _, said, checkpoint = taught["classification"]
-    objective = Teaching(checkpoint, 1.0, 2.0).around(objectives.CLASSIFICATION)
-    losses = objective.losses(said, batch, {"examples": tf.constant(3.0)})
-    assert float(losses["total_loss"]) == pytest.approx(0, abs=1e-6)
+    objective = taught_by(Teaching(checkpoint, 1.0, 2.0), "classification")
+    learned = objective.losses(said, batch, {"examples": tf.constant(3.0)})
+    assert float(learned["total_loss"]) == pytest.approx(0, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["classification", "regression"])
 def test_of_texts_without_labels_the_teacher_alone_is_learned(taught, kind):
     batch, outputs, _, checkpoint = taught[kind]
-    own = KINDS[kind][1]
+    own = objective_of(kind)
     first = {**batch, "labelled": tf.constant([[1], [0], [0]])}
     labels = tf.concat([batch["label_ids"][:1], tf.zeros_like(batch["label_ids"][1:])], 0)
     other = {**first, "label_ids": labels}
@@ -166,8 +184,8 @@ def test_of_texts_without_labels_the_teacher_alone_is_learned(taught, kind):
     assert loss(own, first) == loss(own, other)
     alone = own.losses(outputs, batch, denominators)["example_loss"][0] / 3
     assert loss(own, first) == pytest.approx(float(alone))
-    both = Teaching(checkpoint, 0.5, 2.0).around(own)
-    whole = Teaching(checkpoint, 1.0, 2.0).around(own)
+    both = taught_by(Teaching(checkpoint, 0.5, 2.0), kind)
+    whole = taught_by(Teaching(checkpoint, 1.0, 2.0), kind)
     assert loss(both, first) == pytest.approx(
         (float(alone) + loss(whole, first)) / 2, rel=1e-5)
     metrics = own.metrics(outputs, first, own.losses(outputs, first, denominators))
@@ -177,13 +195,13 @@ def test_of_texts_without_labels_the_teacher_alone_is_learned(taught, kind):
 def test_padding_teaches_nothing():
     own = tf.constant([[1.0, -1e30, -1e30]])
     teacher = tf.constant([[0.5, 9.0, 1.0]])  # of a model that does not mask it
-    assert float(objectives.divergence(own, teacher, 2.0)) == pytest.approx(0)
+    assert float(divergence(own, teacher, 2.0)) == pytest.approx(0)
 
 
 def test_the_teacher_is_not_trained(taught):
     batch, _, _, checkpoint = taught["classification"]
-    objective = Teaching(checkpoint).around(objectives.CLASSIFICATION)
-    student = KINDS["classification"][0](CONFIG)
+    objective = taught_by(Teaching(checkpoint), "classification")
+    student = make("classification", CONFIG)
     with tf.GradientTape(persistent=True) as tape:
         outputs = student(batch, training=True, seed=tf.constant([1, 2, 0]))
         loss = objective.losses(
@@ -225,10 +243,10 @@ def test_hidden_states_need_a_teacher_of_the_same_width(taught):
 def test_the_difference_of_hidden_states_by_hand(taught, kind):
     """Half of it is added to the loss; nothing where the states are the same."""
     batch, outputs, said, checkpoint = taught[kind]
-    own = KINDS[kind][1]
+    own = objective_of(kind)
     denominators = own.denominators(batch)
     alone, both = (
-        Teaching(checkpoint, 0.5, 2.0, weight).around(own).losses(
+        taught_by(Teaching(checkpoint, 0.5, 2.0, weight), kind).losses(
             outputs, batch, denominators)["total_loss"].numpy() for weight in (0.0, 0.5))
     name = "sequence_output" if "sequence_output" in outputs else "pooled_output"
     squares = ((outputs[name].numpy() - said[name].numpy()) ** 2).mean(-1)

@@ -6,12 +6,11 @@
 import numpy as np
 import tf_keras
 
-from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import input_pipeline, loop
 from albert_tf.training.options import RunOptions
-from tests import tiny_run
+from tests import models, tiny_run
 
 # Sentences of one piece each: 6 follows 5, 8 follows 7, ... The pairs are swapped at
 # random, so that a masked piece is that of its segment, and the order can be told.

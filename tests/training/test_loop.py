@@ -17,7 +17,6 @@ from albert_tf import files
 from albert_tf.checkpoints.files import earlier_hint, read_tensors, write_whole
 from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
@@ -25,7 +24,7 @@ from albert_tf.training.clock import Clock
 from albert_tf.training.devices import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.phases import PLACES, Phases, Stage
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
 STEPS = 12

@@ -8,8 +8,9 @@ import tf_keras
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.kernels import fast
-from albert_tf.modeling.models import AlbertForPreTraining
+from albert_tf.finetuning.classification.head import Classification
 from albert_tf.training import losses as objectives
+from tests import models
 from tests.golden.model import ALL_CASES, FIXTURE_CASES, fixture_case, shared_case
 from tests.helpers import SHARED
 
@@ -27,7 +28,7 @@ def dense(gradients):
 
 
 def check_case(case):
-    model = AlbertForPreTraining(case.config)
+    model = models.AlbertForPreTraining(case.config)
     load_tf1_tensors(model, case.weights)
     heads, values, gradients = loss_and_gradients(model, case.batch)
     golden = case.loss
@@ -140,7 +141,7 @@ def test_halves_with_the_denominators_of_the_whole_give_the_whole():
         vocab_size=20, embedding_size=4, hidden_size=8, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=16, max_position_embeddings=12,
         initializer_range=0.3)
-    model, batch = AlbertForPreTraining(config), small_batch()
+    model, batch = models.AlbertForPreTraining(config), small_batch()
     denominators = objectives.pretraining_denominators(batch)
     assert float(denominators["masked_lm"]) == pytest.approx(6 + 1e-5)
     assert float(denominators["sentence_order"]) == 4.0
@@ -206,7 +207,7 @@ def test_loss_of_the_releases_first_training_step():
     for name, start in (("lamb_default_lr", "init.ckpt"),
                         ("lamb_groups_from_group0",
                          "start_lamb_groups_from_group0.ckpt")):
-        model = AlbertForPreTraining(AlbertConfig.from_dict(runs[name]["config"]))
+        model = models.AlbertForPreTraining(AlbertConfig.from_dict(runs[name]["config"]))
         assert restore_tf1(model, str(golden / start)).complete
         values = objectives.pretraining_losses(model(batch), batch)
         assert float(values["total_loss"]) == pytest.approx(
@@ -216,15 +217,14 @@ def test_loss_of_the_releases_first_training_step():
 # ---- exits -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("own, labels", [
-    (objectives.CLASSIFICATION, [[0], [2]]), (objectives.REGRESSION, [[0.5], [2.0]])])
-def test_exits_count_by_their_pass_and_once_together(own, labels):
+@pytest.mark.parametrize("width, labels", [(3, [[0], [2]]), (1, [[0.5], [2.0]])])
+def test_exits_count_by_their_pass_and_once_together(width, labels):
     draw = np.random.default_rng(1)
-    width = 1 if own is objectives.REGRESSION else 3
+    own, head = Classification(width).objective(), Classification(width, exit_weight=1.0)
     logits, exits = (tf.constant(draw.standard_normal(shape), tf.float32)
                      for shape in ((2, width), (2, 3, width)))
     features = {"input_ids": tf.ones([2, 4], tf.int32), "label_ids": tf.constant(labels)}
-    objective = objectives.with_exits(own)
+    objective = head.objective()
 
     def loss(of, outputs):
         return of.losses(outputs, features, of.denominators(features))
@@ -238,7 +238,7 @@ def test_exits_count_by_their_pass_and_once_together(own, labels):
     np.testing.assert_allclose(tf.reduce_mean(metrics["exit_loss"][0]),
                                sum(w * e for w, e in zip((1, 2, 3), each)) / 6, rtol=1e-5)
     # What a teacher says last is what all passes learn of it.
-    taught = objective.taught(features)
+    taught = head.targets(features)
     assert taught["exit_logits"].of == "logits" and taught["logits"].of == ""
     last = taught["logits"].distance
     np.testing.assert_allclose(

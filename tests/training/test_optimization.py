@@ -11,10 +11,10 @@ import tf_keras
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.models import AlbertForPreTraining
 from albert_tf.training import losses, optimization
 from albert_tf.training.optimization import create_optimizer
 from albert_tf.training.schedules import WarmupPolynomialDecay
+from tests import models
 from tests.golden.model import ALL_CASES, shared_case
 from tests.helpers import FIXTURES, SHARED
 
@@ -411,7 +411,7 @@ class GivenRates(tf_keras.optimizers.schedules.LearningRateSchedule):
 @pytest.fixture(scope="module")
 def pretraining():
     """The model of the release's runs, and its loss and gradients on batch k."""
-    model = AlbertForPreTraining(
+    model = models.AlbertForPreTraining(
         AlbertConfig.from_json_file(str(FOLDER / "albert_config.json")))
     batches = np.load(FOLDER / "batches.npz")
 
@@ -514,7 +514,7 @@ def test_own_schedule_gives_the_rates_of_the_runs(run_name):
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_clipped_gradients_are_the_releases(name):
     case = shared_case(name)
-    model = AlbertForPreTraining(case.config)
+    model = models.AlbertForPreTraining(case.config)
     load_tf1_tensors(model, case.weights)
     with tf.GradientTape() as tape:
         outputs = model(case.batch)

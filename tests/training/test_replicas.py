@@ -14,13 +14,12 @@ import tensorflow as tf
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
-from albert_tf.modeling import models
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import input_pipeline, loop, losses
 from albert_tf.training.options import RunOptions, StepOptions
 from albert_tf.training.phases import Phases, Stage
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table
 
@@ -65,14 +64,14 @@ def finetune(make, table, objective, output_dir, num_steps, **options):
 TASKS = {
     "pretraining": pretrain,
     "regression": lambda path, *rest, **options: finetune(
-        lambda config: models.AlbertForSequenceClassification(config, 1),
-        make_table("regression"), losses.REGRESSION, *rest, **options),
+        lambda config: models.classifier(config, 1),
+        make_table("regression"), models.REGRESSION, *rest, **options),
     "choices": lambda path, *rest, **options: finetune(
-        models.AlbertForMultipleChoice, make_table("choices"), losses.CHOICE,
+        models.multiple_choice, make_table("choices"), models.CHOICE,
         *rest, **options),
     "spans": lambda path, *rest, **options: finetune(
-        models.AlbertForConditionalSpans, make_table("spans"),
-        losses.CONDITIONAL_SPANS, *rest, **options)}
+        models.conditional_spans, make_table("spans"),
+        models.CONDITIONAL_SPANS, *rest, **options)}
 
 
 @pytest.fixture(name="path")

@@ -15,12 +15,11 @@ import tf_keras
 from albert_tf import records
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.modeling import models
 from albert_tf.training import input_pipeline, optimization
 from albert_tf.training.losses import Objective, Task
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import Evaluator, Trainer
-from tests import tiny_run
+from tests import models, tiny_run
 from tests.golden import training as golden_training
 from tests.helpers import FIXTURES
 from tests.training.tiny_trainer import (

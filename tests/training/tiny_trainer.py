@@ -7,30 +7,29 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
-from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fast_parts
 from albert_tf.training import losses
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.options import StepOptions
 from albert_tf.training.steps import Trainer
-from tests import tiny_run
+from tests import models, tiny_run
 
 # Model and objective of a task; the heads drop nothing.
 TASKS = {
     "pretraining": (models.AlbertForPreTraining, None),
     "classification": (functools.partial(
-        models.AlbertForSequenceClassification, num_labels=3, dropout_prob=0.0),
-        losses.CLASSIFICATION),
+        models.classifier, num_labels=3, dropout_prob=0.0),
+        models.CLASSIFICATION),
     "regression": (functools.partial(
-        models.AlbertForSequenceClassification, num_labels=1, dropout_prob=0.0),
-        losses.REGRESSION),
-    "choice": (functools.partial(models.AlbertForMultipleChoice, dropout_prob=0.0),
-               losses.CHOICE),
-    "spans": (models.AlbertForSpans, losses.SPANS),
+        models.classifier, num_labels=1, dropout_prob=0.0),
+        models.REGRESSION),
+    "choice": (functools.partial(models.multiple_choice, dropout_prob=0.0),
+               models.CHOICE),
+    "spans": (models.spans, models.SPANS),
     "conditional_spans": (functools.partial(
-        models.AlbertForConditionalSpans, dropout_prob=0.0),
-        losses.CONDITIONAL_SPANS)}
+        models.conditional_spans, dropout_prob=0.0),
+        models.CONDITIONAL_SPANS)}
 
 
 def uneven_batches(count=2, size=4):

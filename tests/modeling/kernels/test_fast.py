@@ -7,11 +7,10 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError
-from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, plain as plain_parts, recompute
 from albert_tf.modeling.layers import DropoutSeeds
-from tests import tiny_run
+from tests import models, tiny_run
 
 BATCH, LENGTH, HEADS, SIZE = 2, 5, 2, 3
 WIDTH = HEADS * SIZE

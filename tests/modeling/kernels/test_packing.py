@@ -12,13 +12,10 @@ from albert_tf.modeling import layers
 from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, packing
-from albert_tf.modeling.models import (
-    AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForPreTraining,
-    AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.training import loop
 from albert_tf.training.devices import Batches
 from albert_tf.training.options import RunOptions, StepOptions
-from tests import tiny_run
+from tests import models, tiny_run
 
 LENGTH = 7
 # Pieces of each sequence; 0 is an example that only pads a batch.
@@ -193,7 +190,7 @@ NARROW = dict(embedding_size=8, parameter_sharing="none")
     LENGTHS["ragged"], *(pytest.param(LENGTHS[name], marks=SLOW)
                          for name in ("whole", "one more", "short", "none"))])
 def test_outputs_and_gradients_are_those_with_padding(lengths, fast):
-    check_packed(with_weights(AlbertForPreTraining), inputs(lengths))
+    check_packed(with_weights(models.AlbertForPreTraining), inputs(lengths))
 
 
 @pytest.mark.long
@@ -219,11 +216,11 @@ def test_plain_parts_in_bfloat16(changes):
 
 @pytest.mark.long
 def test_bfloat16(fast):
-    check_packed(with_weights(AlbertForPreTraining), tolerance=0.1, dtype="bfloat16")
+    check_packed(with_weights(models.AlbertForPreTraining), tolerance=0.1, dtype="bfloat16")
 
 
 def test_one_trace_takes_every_mask(fast):
-    model = with_weights(AlbertForPreTraining)
+    model = with_weights(models.AlbertForPreTraining)
     outputs = {}
     for skip_padding in (False, True):
         computation = Computation(skip_padding=skip_padding)
@@ -253,9 +250,9 @@ def test_layers_compute_pieces_alone(fast):
 
 @pytest.mark.long
 @pytest.mark.parametrize("make", [
-    lambda config: AlbertForSpans(config, mask_padding=False),
-    AlbertForConditionalSpans,
-    pytest.param(AlbertForSpans, marks=SLOW)])
+    lambda config: models.spans(config, mask_padding=False),
+    models.conditional_spans,
+    pytest.param(models.spans, marks=SLOW)])
 def test_spans_read_padding_only_where_they_say_so(make):
     check_packed(with_weights(make), {
         **RAGGED, "p_mask": 1 - RAGGED["input_mask"],
@@ -273,7 +270,7 @@ def test_a_model_that_may_read_padding_finds_it_there():
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
-    model = AlbertForPreTraining(tiny_run.config())
+    model = models.AlbertForPreTraining(tiny_run.config())
     run = loop.Run(tiny_run.task_with_loss(model), model.config, RunOptions(
         str(tmp_path), 1, 8, step=StepOptions(jit_compile=jit_compile)), Batches(8, 8))
     assert run.computation == Computation(skip_padding=not jit_compile)
@@ -281,7 +278,7 @@ def test_a_run_skips_padding_unless_xla_compiles_it(jit_compile, tmp_path):
 
 def test_an_exported_model_takes_any_size():
     """Padding is skipped where sizes are known alone."""
-    model = AlbertForSequenceClassification(tiny_run.config(), 2)
+    model = models.classifier(tiny_run.config(), 2)
     how = Computation(skip_padding=True)
     step = tf.function(lambda x: model(x, computation=how)["logits"], input_signature=[
         {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}])
@@ -341,9 +338,9 @@ def test_sizes_that_are_not_known():
 
 
 @pytest.mark.parametrize("make, features, count", [
-    (AlbertForPreTraining, RAGGED, 4),
-    (lambda config: AlbertForSequenceClassification(config, 2), INPUTS, 1),
-    (AlbertForMultipleChoice,
+    (models.AlbertForPreTraining, RAGGED, 4),
+    (lambda config: models.classifier(config, 2), INPUTS, 1),
+    (models.multiple_choice,
      {name: value[np.newaxis] for name, value in INPUTS.items()}, 1)],
     ids=["pretraining", "classification", "multiple choice"])
 def test_models_compute_no_row_that_they_do_not_read(make, features, count):

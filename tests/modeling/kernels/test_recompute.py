@@ -3,11 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from albert_tf.modeling import models
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, recompute as recomputing
 from albert_tf.training import losses
-from tests import tiny_run
+from tests import models, tiny_run
 
 WIDTH, LENGTH, HEADS = 128, 64, 8
 HIDDEN_BYTES = 4 * 2 * LENGTH * WIDTH

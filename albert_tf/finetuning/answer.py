@@ -1,0 +1,159 @@
+"""From an input to an answer: what every kind of head shares.
+
+    input ─► Request: sequences, as in training ─► batches, padded ─► Head.predictions
+          ◄─ Request.answer ◄──────────────────────────────────────────────┘
+
+An answer is a dict of JSON values. Each head names its `Answering` in its task's folder.
+TensorFlow is loaded late.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import numpy as np
+
+from albert_tf.errors import InputError
+from albert_tf.modeling.heads import INPUTS, Head
+from albert_tf.tokenization.tokenizer import FullTokenizer
+
+Answer = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One input, ready for the model: `sequences`, each the model's inputs without
+    padding, that `answer` makes an answer of, given the model's outputs for them."""
+
+    sequences: Sequence[Mapping[str, Any]]
+    answer: Callable[[Sequence[Mapping[str, np.ndarray]]], Answer]
+    by: "Answering"
+
+    @property
+    def length(self) -> int:
+        return max(len(row["input_ids"]) for row in self.sequences)
+
+
+class Answering:
+    """How a model answers with one of its heads: inputs → requests → outputs → answers.
+
+    Attributes:
+      names: of the inputs, those in `optional` last.
+      inputs: of the model; `types` where they are not int32, `padding` where it is not 0.
+      head: None for a model's hidden states themselves.
+      max_length: tokens of a sequence.
+    """
+
+    names: tuple[str, ...] = ("text", "text_pair")
+    optional: tuple[str, ...] = ("text_pair",)
+    padding: Mapping[str, int] = {}
+    types: Mapping[str, type] = {}
+    inputs: tuple[str, ...] = ()
+
+    def __init__(self, model: Any, head: Optional[Head]):
+        """`model` is a checkpoints.load.Loaded."""
+        from albert_tf.modeling.encoder import Computation
+
+        self.head = head and head.serving()
+        self.model, self.config = model.model, model.config
+        self.bert = getattr(model.model, "bert", model.model)
+        self.tokenizer: FullTokenizer = model.tokenizer
+        self.labels, self._settings = model.labels, model.settings
+        self._engine = getattr(model, "engine", None)
+        self.computation = Computation(skip_padding=True)
+        self.inputs = self.inputs or (head.inputs if head else INPUTS)
+        self.max_length = min(self.setting("max_seq_length", 512),
+                              model.config.max_position_embeddings)
+
+    def setting(self, name: str, default: Any) -> Any:
+        """A flag that the model was trained with."""
+        return self._settings.get("flags", {}).get(name, default)
+
+    def request(self, given: Mapping[str, Any], top_k: int) -> Request:
+        """The sequences of an input, by the names of `names`."""
+        row = self.tokenizer.features(
+            given["text"], given.get("text_pair"), self.max_length)
+        return Request([row], lambda outputs: self.answer(outputs[0]), self)
+
+    def answer(self, outputs: Mapping[str, np.ndarray]) -> Answer:
+        """The answer that a sequence's outputs give."""
+        raise NotImplementedError
+
+    def outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The model's outputs for a batch, as tensors."""
+        return self.head.predictions(self.model.run(
+            self.head, features, computation=self.computation))
+
+    @functools.cached_property
+    def function(self):
+        """`outputs` as a graph for any batch and length."""
+        import tensorflow as tf
+
+        # Sizes are unknown, so that no length is traced again.
+        return tf.function(self.outputs, autograph=False, reduce_retracing=True,
+                           input_signature=[{
+                               name: tf.TensorSpec(
+                                   [None, None], self.types.get(name, np.int32), name)
+                               for name in self.inputs}])
+
+    def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs for a padded batch."""
+        if self._engine:
+            outputs = self._engine(batch)
+        else:
+            import tensorflow as tf
+
+            outputs = {name: value.numpy() for name, value in self.function({
+                name: tf.constant(value) for name, value in batch.items()}).items()}
+        if not all(np.isfinite(value).all() for value in outputs.values()):
+            raise InputError("the model gives numbers that are not finite: its weights "
+                             "are damaged, or the training diverged.")
+        return outputs
+
+    def warm_up(self) -> None:
+        """Traces the graph now instead of during the first request."""
+        self.compute(self.padded([{name: [0] for name in self.inputs}]))
+
+    def padded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        """Sequences as a batch, each padded to the longest."""
+        batch = {}
+        for name in self.inputs:
+            longest = max(len(row[name]) for row in rows)
+            values = np.full([len(rows), longest], self.padding.get(name, 0),
+                             self.types.get(name, np.int32))
+            if name == "input_ids":
+                values[:] = self.tokenizer.pad_id
+            for padded, row in zip(values, rows):
+                padded[:len(row[name])] = row[name]
+            batch[name] = values
+        return batch
+
+
+def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
+    """Answers to requests: sequences of like length share a batch, padded to the
+    longest of them."""
+    rows_by: dict[Answering, list] = {}
+    for request in requests:
+        for i in range(len(request.sequences)):
+            rows_by.setdefault(request.by, []).append((request, i))
+    outputs: dict[tuple[int, int], Mapping[str, np.ndarray]] = {}
+    for answering, rows in rows_by.items():
+        rows.sort(key=lambda row: len(row[0].sequences[row[1]]["input_ids"]))
+        for start in range(0, len(rows), batch_size):
+            part = rows[start:start + batch_size]
+            computed = answering.compute(answering.padded(
+                [request.sequences[i] for request, i in part]))
+            for place, (request, i) in enumerate(part):
+                outputs[id(request), i] = {
+                    name: values[place] for name, values in computed.items()}
+    return [request.answer([outputs[id(request), i]
+                            for i in range(len(request.sequences))])
+            for request in requests]
+
+
+def chosen(probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
+    """The likeliest of labels; classes without names go by their number."""
+    best = int(np.argmax(probabilities))
+    return {"label": labels[best] if labels else str(best),
+            "probability": float(probabilities[best]),
+            "probabilities": [float(value) for value in probabilities]}

@@ -1,0 +1,84 @@
+"""The head of multiple choice, and the answers it gives.
+
+Shapes: B batch, C choices, H hidden.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from albert_tf.finetuning.answer import Answering, Request, chosen
+from albert_tf.finetuning.race import task as race
+from albert_tf.modeling.heads import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class MultipleChoice(Head):
+    """One score for each choice of an example (`race_utils.create_model`).
+
+    Each choice is a sequence of its own, with passage, question and option.
+    """
+
+    dropout_prob: float = 0.1  # of the pooled output, in training
+
+    name, task, rank, fixed_width = "multiple_choice", "choose", 3, True
+
+    def outputs(self, layers, encoded, features, dropout, training=False):
+        """`logits` of every sequence, [B·C]; the model gives them as [B, C]."""
+        pooled = dropout.dropout(encoded["pooled_output"], self.dropout_prob)
+        return {"logits": layers["output_layer"](pooled)[:, 0]}
+
+    def predictions(self, outputs):
+        import tensorflow as tf
+
+        logits = tf.cast(outputs["logits"], tf.float32)
+        if logits.shape.rank == 1:
+            return {"logits": logits}  # Options of one question may lie anywhere in it.
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    def objective(self):
+        """Features `label_ids` int [B, 1], the number of the right choice."""
+        from albert_tf.finetuning import objectives
+
+        return objectives.one_label(self.predictions)
+
+    def targets(self, features):
+        from albert_tf.training import distillation
+        from albert_tf.training.losses import example_weights
+
+        weights = example_weights(features)
+        return {"logits": distillation.Target(weights, "examples"),
+                **distillation.hidden_target(features, "pooled_output", weights)}
+
+    def answering(self, model):
+        return Choices
+
+
+class Choices(Answering):
+    """One of several options that answer a question about a passage, as RACE has
+    them."""
+
+    names, optional = ("passage", "question", "options"), ()
+
+    def __init__(self, model, head):
+        super().__init__(model, head)
+        self.task = race.RaceTask(
+            max_seq_length=self.max_length, max_qa_length=self.setting(
+                "max_qa_length", race.RaceTask.max_qa_length))
+
+    def request(self, given, top_k):
+        options = given["options"]
+        example = race.RaceExample(
+            "", 0, "", given["passage"], given["question"], tuple(options), None, "")
+        [features] = self.task.featurize(example, tokenizer=self.tokenizer)
+        rows = [{name: features[name][i] for name in self.inputs}
+                for i in range(len(options))]
+        labels = [race.LETTERS[i] if i < len(race.LETTERS) else str(i + 1)
+                  for i in range(len(options))]
+
+        def answer(outputs):
+            scores = np.array([row["logits"] for row in outputs], np.float32)
+            scores = np.exp(scores - scores.max())
+            return chosen(scores / scores.sum(), labels)
+
+        return Request(rows, answer, self)

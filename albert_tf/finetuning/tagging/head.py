@@ -1,0 +1,117 @@
+"""The head that labels every token, and the answers it gives.
+
+Shapes: B batch, S sequence, H hidden, K labels.
+"""
+
+import dataclasses
+
+from albert_tf.finetuning.answer import Answering, Request
+from albert_tf.finetuning.tagging import scoring, task as tagging
+from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.modeling.heads import Head
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenClassification(Head):
+    """A label for every token, as Hugging Face's class of this name; no counterpart in
+    the release. Outputs at positions of padding mean nothing."""
+
+    dropout_prob: float = 0.1  # of the encoder's outputs, in training
+
+    name, task, reads = "token_classification", "tag", "sequence_output"
+
+    def outputs(self, layers, encoded, features, dropout, training=False):
+        """`logits` [B, S, K]."""
+        from albert_tf.modeling.layers import of_positions
+
+        hidden = dropout.dropout(encoded["sequence_output"], self.dropout_prob)
+        return {"logits": of_positions(layers["output_layer"], hidden)}
+
+    def predictions(self, outputs):
+        """The best label of each token and its probability, [B, S]."""
+        import tensorflow as tf
+
+        logits = tf.cast(outputs["logits"], tf.float32)
+        return {"tags": tf.argmax(logits, axis=-1, output_type=tf.int32),
+                "probabilities": tf.reduce_max(tf.nn.softmax(logits), axis=-1)}
+
+    def served(self, outputs):
+        import tensorflow as tf
+
+        return {"logits": outputs["logits"],
+                "probabilities": tf.nn.softmax(outputs["logits"])}
+
+    def objective(self):
+        """The mean over words. Features `label_ids` int [B, S]: a label and 1 at the
+        first token of each word, 0 elsewhere."""
+        import tensorflow as tf
+
+        from albert_tf.training import losses as parts
+
+        def labels(features):
+            return tf.maximum(features["label_ids"] - 1, 0)
+
+        def losses(outputs, features, denominators):
+            values = parts.cross_entropy(outputs["logits"], labels(features))
+            total = tf.math.divide_no_nan(tf.reduce_sum(
+                values * _word_weights(features)), denominators["words"])
+            return {"total_loss": total, "word_loss": values}
+
+        def metrics(outputs, features, losses):
+            weights = _word_weights(features)
+            return {"loss": (losses["word_loss"], weights), "accuracy": (
+                parts.hits(outputs["logits"], labels(features)), weights)}
+
+        return parts.Objective(
+            lambda features: {"words": tf.reduce_sum(_word_weights(features))},
+            losses, metrics, lambda outputs, features: self.predictions(outputs))
+
+    def targets(self, features):
+        from albert_tf.training.distillation import Target, hidden_difference
+
+        weights = _word_weights(features)
+        return {"logits": Target(weights, "words"), "sequence_output": Target(
+            weights, "words", distance=hidden_difference, hidden=True)}
+
+    def answering(self, model):
+        return Tags
+
+
+def _word_weights(features):
+    """float32 [B, S]: 1 for the tokens that have a label."""
+    import tensorflow as tf
+
+    from albert_tf.training.losses import example_weights
+
+    return (tf.cast(features["label_ids"] > 0, tf.float32)
+            * example_weights(features)[:, tf.newaxis])
+
+
+class Tags(Answering):
+    """A tag for each word of a text, and the entities that tags name; text is split
+    into words as run_tagger's --split_words says, and read in windows."""
+
+    names, optional = ("text",), ()
+
+    def __init__(self, model, head):
+        super().__init__(model, head)
+        labels = self.labels or tuple(map(str, range(head.width)))
+        self.task = tagging.TaggingTask(
+            labels, self.setting("scheme", scoring.scheme_of_labels(labels)),
+            Reading(split=self.setting("split_words", Reading.split)),
+            max_seq_length=self.max_length,
+            doc_stride=self.setting("doc_stride", tagging.TaggingTask.doc_stride))
+
+    def request(self, given, top_k):
+        example = self.task.sentence(given["text"])
+        windows = self.task.featurize(example, tokenizer=self.tokenizer)
+        columns = {name: [row[name] for row in windows]
+                   for name in ("word_index", "word_place")}
+
+        def answer(outputs):
+            [tagged] = self.task.tagged(
+                [example], {name: [row[name] for row in outputs] for name in outputs[0]},
+                {**columns, "example_index": [0] * len(windows)})
+            return self.task.answer(example, tagged)
+
+        return Request(windows, answer, self)

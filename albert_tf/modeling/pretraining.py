@@ -1,0 +1,71 @@
+"""The model that is pretrained: encoder, masked-LM head, sentence-order head.
+
+Shapes: B batch, S sequence, P predictions, H hidden, V tokens.
+"""
+
+from typing import Mapping, Optional
+
+import tensorflow as tf
+
+from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.modeling.albert import AlbertModel, ConfiguredModel
+from albert_tf.modeling.encoder import Computation
+from albert_tf.modeling.heads import MASKED_LM, SENTENCE_ORDER
+
+
+class AlbertForPreTraining(ConfiguredModel):
+    """Encoder, masked-LM head and sentence-order head (paper, section 3.1).
+
+    >>> model = AlbertForPreTraining(AlbertConfig.named("base", vocab_size=100))
+    >>> outputs = model({"input_ids": tf.constant([[2, 45, 4, 3]]),
+    ...                  "masked_lm_positions": tf.constant([[2]])})
+    >>> outputs["mlm_logits"].shape, outputs["sentence_order_logits"].shape
+    (TensorShape([1, 1, 100]), TensorShape([1, 2]))
+
+    Release: `run_pretraining.model_fn_builder`.
+    """
+
+    def __init__(self, config: AlbertConfig, name: str = "pretrainer"):
+        if not config.use_pooler:
+            raise InputError("config: use_pooler is false, but this model has a head "
+                             "on the pooled output; set it to true.")
+        super().__init__(config, name)
+        self.bert = AlbertModel(config)
+        self.predictions, = MASKED_LM.layers(config).values()
+        self.seq_relationship, = SENTENCE_ORDER.layers(config).values()
+
+    def call(self, features: Mapping[str, tf.Tensor], training: bool = False,
+             seed: Optional[tf.Tensor] = None,
+             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
+        """Runs encoder and heads.
+
+        Args:
+          features: as for AlbertModel.call, and `masked_lm_positions` int [B, P], as
+            parsed from the records.
+          training, seed, computation: as for AlbertModel.call.
+
+        Returns:
+          `mlm_logits` [B, P, V] and `sentence_order_logits` [B, 2]; in training also
+          `sequence_output` [B, P, H], what the first is made of.
+        """
+        # The last layer is computed at the masked positions and the first one alone:
+        # nothing else of it is read.
+        encoded = self.bert(
+            features, training=training, seed=seed, padding_is_read=False,
+            positions=features["masked_lm_positions"], computation=computation)
+        encoded["word_embeddings"] = self.bert.embeddings.word_embeddings
+        outputs = {
+            **MASKED_LM.outputs({"predictions": self.predictions}, encoded, features),
+            **SENTENCE_ORDER.outputs(
+                {"output_layer": self.seq_relationship}, encoded, features)}
+        if training:
+            outputs["sequence_output"] = tf.cast(encoded["sequence_output"], tf.float32)
+        return outputs
+
+    def freeze_sentence_layers(self) -> None:
+        """Leaves the pooler and the sentence-order head as they are, for training
+        without the loss over sentences: weight decay alone would shrink them to
+        nothing."""
+        self.bert.pooler.trainable = False
+        self.seq_relationship.trainable = False
