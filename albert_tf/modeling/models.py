@@ -50,7 +50,11 @@ class AlbertWithHeads(ConfiguredModel):
             {"name": head.name, **dataclasses.asdict(head)} for head in heads])
         self.heads = {head.name: head for head in heads}
         self.bert = AlbertModel(config)
-        self.head_layers = {head.name: head.layers(config) for head in heads}
+        head_layers = {head.name: head.layers(config) for head in heads}
+        # First as a list, which fixes their order: Keras sorts a dict's by name.
+        self._in_order = [layer for layers in head_layers.values()
+                          for layer in layers.values()]
+        self.head_layers = head_layers
         if not reads_pooler and self.bert.pooler is not None:
             # The pooler has no gradient then, and the release's optimizer leaves such
             # variables alone; trainable ones would decay.
