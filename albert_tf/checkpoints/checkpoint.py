@@ -7,7 +7,6 @@ a way there and back changes no bit.
 """
 
 import dataclasses
-import math
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
@@ -28,6 +27,8 @@ BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
 ROOT_HEADS = ("classification", "multiple_choice", "token_classification")
 # Those that see the pooled output.
 POOLED_HEADS = ("sentence_order", "classification", "multiple_choice")
+# Why a tensor is dropped that the model would have a place for, with another config.
+UNEXPECTED = "extra within the model's own names"
 _SHOWN = 3
 # Types whose numbers float32 holds as they are.
 TYPES = ("float32", "float16", "bfloat16")
@@ -35,24 +36,49 @@ TYPES = ("float32", "float16", "bfloat16")
 
 @dataclasses.dataclass
 class Report:
-    """What became of every tensor; names are as the source has them, but for those of
-    `missing`, which are the release's."""
+    """What became of every tensor; names are as the source has them, but for those that
+    a model lacks, which are the release's."""
 
     source: str
     matched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → theirs
     dropped: dict[str, str] = dataclasses.field(default_factory=dict)  # theirs → why
     missing: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    # Of a model that is restored: variables that the source has in another shape (name,
+    # shape in the model, in the source), and those that may be new. Like the missing
+    # ones they keep their values.
+    mismatched: list[tuple[str, Shape, Shape]] = dataclasses.field(default_factory=list)
+    new: list[str] = dataclasses.field(default_factory=list)
 
-    def summary(self) -> str:
-        """Counts, the names of all tensors that were not matched, and why."""
+    @property
+    def unexpected(self) -> list[str]:
+        """Dropped tensors that would have a place in a model of another config."""
+        return [name for name, why in self.dropped.items() if why == UNEXPECTED]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the source and the model fit."""
+        return not (self.missing or self.mismatched or self.unexpected)
+
+    def summary(self, most: Optional[int] = None) -> str:
+        """Counts, the names of all tensors that were not matched, and why; with `most`
+        at most so many names of a kind."""
         return "\n".join((
             f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
-            f"dropped, {len(self.missing)} missing.",
-            *(f"  dropped, {why}: {', '.join(names)}"
-              for why, names in self.by_reason().items()),
-            *(f"  missing: {name}" for name in self.missing),
+            f"dropped, {len(self.missing)} missing, {len(self.mismatched)} of another "
+            "shape.",
+            *(f"  {what}: {some(names, most)}" for what, names in (
+                ("new, start from random values", self.new),
+                ("missing, keep their values", self.missing),
+                ("of another shape, keep their values", self.mismatches()),
+                *((f"dropped, {why}", names)
+                  for why, names in self.by_reason().items())) if names),
             *(f"  {note}" for note in self.notes)))
+
+    def mismatches(self) -> list[str]:
+        """What is of another shape, in words."""
+        return [f"{name} is {list(theirs)} in the checkpoint, {list(ours)} in the model"
+                for name, ours, theirs in self.mismatched]
 
     def by_reason(self) -> dict[str, list[str]]:
         """Why tensors were dropped → their names."""
@@ -293,10 +319,12 @@ def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
     return found
 
 
-def some(names: Iterable[str]) -> str:
+def some(names: Iterable[str], most: Optional[int] = _SHOWN) -> str:
+    """The first names, at most so many, and how many more there are."""
     names = list(names)
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    shown = names[:most]
+    more = f", and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
 
 
 # ---- what is exact ---------------------------------------------------------
@@ -307,17 +335,26 @@ def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     def checked(name, tensor):
         def read():
             array = tensor.read()
-            # A sum is finite unless a number is not, or the sum of all is too large.
-            if not math.isfinite(float(array.sum(dtype=np.float64))):
-                raise InputError(
-                    f"{source}: {name} holds numbers that are NaN or infinite, so "
-                    "nothing can be learnt or predicted with it; give another, or "
-                    "allow them (--allow_nan of convert_checkpoint.py, "
-                    "allow_nan=True of albert_tf.load).")
+            check_finite(source, [(name, array)],
+                         "give another, or allow them (--allow_nan of "
+                         "convert_checkpoint.py, allow_nan=True of albert_tf.load)")
             return array
         return dataclasses.replace(tensor, read=read)
 
     return {name: checked(name, tensor) for name, tensor in tensors.items()}
+
+
+def check_finite(source: str, values: Iterable[tuple[str, Any]],
+                 advice: str = "give another checkpoint") -> None:
+    """Raises InputError if one of some (name, tensor) pairs holds NaN or infinity."""
+    for name, value in values:
+        value = np.asarray(value)
+        # A sum is finite unless a number is not, or the sum of all is too large.
+        if value.dtype.kind == "f" and not np.isfinite(value.sum()) and not np.isfinite(
+                value).all():
+            raise InputError(
+                f"{source}: {name} holds numbers that are NaN or infinite, so nothing "
+                f"can be learnt or predicted with it; {advice}.")
 
 
 def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
