@@ -1,9 +1,9 @@
 """The form in which all formats meet: tensors by the release's names, and a report.
 
-A format is a module with `recognise(folder)`, `read(path, ...)` and `write(checkpoint,
-folder)`. In between stands a table, one `Row` for each tensor: our name, theirs, and
-whether the matrix lies the other way round. No arithmetic is done on a number, so that
-a way there and back changes no bit.
+A format is a module with `read(folder, ...)`, `check(checkpoint)` and `write(checkpoint,
+folder)`; formats.py tells which one reads a folder. In between stands a table, one `Row`
+for each tensor: our name, theirs, and whether the matrix lies the other way round. No
+arithmetic is done on a number, so that a way there and back changes no bit.
 """
 
 import dataclasses

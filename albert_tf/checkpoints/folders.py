@@ -105,8 +105,8 @@ def earlier_hint(prefix: str) -> str:
     others = [int(found[1]) for each in files.names_in(folder or ".")
               if (found := _INDEX.fullmatch(each)) and found[0] != f"{name}.index"]
     if others:
-        return (f"give --resume_from={max(others)} to go on from the checkpoint of that "
-                "step, or ")
+        return (f"give --resume_from={max(others)} to go on from the checkpoint of "
+                "that step, or ")
     best = os.path.join(folder, BEST_CHECKPOINT)
     return (f"give --resume_from={best} to go on from there, or "
             if name != BEST_CHECKPOINT and files.exists(f"{best}.index") else "")
@@ -159,8 +159,8 @@ def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
 
 
 def find_checkpoint(path: str) -> str:
-    """As `find`; InputError where there is none, or its index is damaged, or a data file
-    is missing."""
+    """As `find`, of a checkpoint that is there: raises InputError where there is none,
+    its index is damaged or a data file is missing."""
     path = os.fspath(path)
     is_folder = files.is_folder(path)
     found = find(path) or (checkpoint_of(path) if is_folder else None)
@@ -174,15 +174,15 @@ def find_checkpoint(path: str) -> str:
     prefix = _SUFFIX.sub("", path)
     if prefix != path or _data_files(prefix):
         raise InputError(
-            f"{path}: the file {os.path.basename(prefix)}.index is missing beside it; a "
-            "checkpoint is that file and its data files.")
+            f"{path}: the file {os.path.basename(prefix)}.index is missing beside it; "
+            "a checkpoint is that file and its data files.")
     if files.exists(path):
         raise InputError(
-            f"{path}: not a checkpoint; give its prefix (the path without .index), or a "
-            "folder of checkpoints.")
+            f"{path}: not a checkpoint; give its prefix (the path without .index), or "
+            "a folder of checkpoints.")
     raise InputError(
-        f"{path}: there is no checkpoint: neither a folder nor the file {path}.index is "
-        "there.")
+        f"{path}: there is no checkpoint: neither a folder nor the file {path}.index "
+        "is there.")
 
 
 def _data_files(prefix: str) -> list[str]:

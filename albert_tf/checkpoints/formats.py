@@ -42,8 +42,8 @@ _HALVES = (
 _KNOWN = (
     "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
     "Face (config.json and model.safetensors, pytorch_model.bin or tf_model.h5), of "
-    "keras-hub (config.json and model.weights.h5), of sentence-transformers (modules.json), "
-    "of tf-models (ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
+    "keras-hub (config.json and model.weights.h5), of sentence-transformers "
+    "(modules.json), of tf-models (ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
@@ -152,15 +152,15 @@ def unknown(path: str) -> InputError:
             "that it was made from.")
     for name in names:
         if not files.exists(os.path.join(path, name)) and files.is_folder(path):
-            return InputError(f"{os.path.join(path, name)}: a link to a file that is not "
-                              "there; copy the folder with the files themselves.")
+            return InputError(f"{os.path.join(path, name)}: a link to a file that is "
+                              "not there; copy the folder with the files themselves.")
     inside = [f"variables/{name}" for name in files.names_in(
         os.path.join(path, "variables"))] if "variables" in names else []
     for has, lacks, what in _HALVES:
         first = _first(names, has)
         if first and not _first(names + inside, lacks):
-            return InputError(f"{path}: half a model: {first} is there, but not {what}; "
-                              "copy or download the rest.")
+            return InputError(f"{path}: half a model: {first} is there, but not "
+                              f"{what}; copy or download the rest.")
     found = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a format that is known: found "
                       f"{found or 'nothing'}; known are folders {_KNOWN}.")

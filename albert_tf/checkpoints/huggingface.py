@@ -233,15 +233,16 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     shards: dict[str, dict[str, Tensor]] = {}
     for shard in sorted(set(index.values())):
         if shard not in files.names_in(folder):
-            raise InputError(f"{path} names the file {shard or repr(shard)}, which is not "
-                             "in the folder; copy or download it.")
+            raise InputError(f"{path} names the file {shard or repr(shard)}, which is "
+                             "not in the folder; copy or download it.")
         shards[shard] = _read_file(os.path.join(folder, shard))
     lacking = sorted(name for name, shard in index.items() if name not in shards[shard])
     if lacking:
         raise InputError(f"{path} names tensors that its files lack "
                          f"({some(lacking)}); copy or download them again.")
-    every = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
-    return path, every | {name: shards[shard][name] for name, shard in index.items()}
+    return path, {
+        **{name: tensor for shard in shards.values() for name, tensor in shard.items()},
+        **{name: shards[shard][name] for name, shard in index.items()}}
 
 
 def _read_file(path: str) -> dict[str, Tensor]:

@@ -57,7 +57,8 @@ _BLOCK = re.compile(re.escape(BLOCK).replace(r"\{\}", r"(\d+)"))
 _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "num_heads": "num_attention_heads", "num_groups": "num_hidden_groups",
            "num_inner_repetitions": "inner_group_num",
-           "embedding_dim": "embedding_size", "hidden_dim": "hidden_size", "intermediate_dim": "intermediate_size",
+           "embedding_dim": "embedding_size", "hidden_dim": "hidden_size",
+           "intermediate_dim": "intermediate_size",
            "max_sequence_length": "max_position_embeddings",
            "num_segments": "type_vocab_size"}
 _TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification",
@@ -119,8 +120,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         if activation != "linear":
             report.notes.append(f"outputs are those before the task's {activation}")
     elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
-        raise InputError(f"{task}: is not there, but {TASK_WEIGHTS} is; copy or download "
-                         "the whole folder, or remove that file for the encoder alone.")
+        raise InputError(f"{task}: is not there, but {TASK_WEIGHTS} is; copy or "
+                         "download the whole folder, or remove that file for the encoder alone.")
     shapes = encoder_shapes(config)
     tensors = matched(report, shapes, _rows(shapes, config), stored,
                               _why_dropped, lambda name: True)

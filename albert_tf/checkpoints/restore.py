@@ -174,9 +174,9 @@ def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
     for name in sorted(set(stored) - set(sources.values())):
         # With init_from_group0 the other groups are left out on purpose. Heads that the
         # model does not have, and the optimizer's state, are harmless.
-        is_of_model = (name.split("/")[0] in scopes and not _OPTIMIZER_STATE.search(name)
-                       and not (init_from_group0 and _GROUP.match(name)))
-        report.dropped[name] = UNEXPECTED if is_of_model else "not used by this model"
+        is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
+                       or init_from_group0 and _GROUP.match(name))
+        report.dropped[name] = "not used by this model" if is_harmless else UNEXPECTED
     return report
 
 

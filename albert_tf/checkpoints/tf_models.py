@@ -112,7 +112,8 @@ def _stored(prefix: str) -> dict[str, Tensor]:
         if known is None:
             at = re.search(r"(?:^|/)((?:word_embeddings|position_embedding|"
                            r"type_embeddings|embeddings/layer_norm|"
-                           r"embedding_projection|transformer|pooler_transform)/.*|bert/cls/.*)$", name)
+                           r"embedding_projection|transformer|pooler_transform)/.*"
+                           r"|bert/cls/.*)$", name)
             known = at[1] if at else name
         found[known] = tensor
     return found

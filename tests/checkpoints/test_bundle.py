@@ -34,6 +34,16 @@ def test_tensorflow_reads_it(prefix):
         np.testing.assert_array_equal(found, array)
 
 
+def test_types_that_numpy_lacks_or_orders_otherwise(prefix):
+    half = tf.constant([1.5, -3.0], tf.bfloat16).numpy()
+    bundle.write(prefix, {"half": Tensor.of(half),
+                          "big_endian": Tensor.of(np.array([1, 2], ">i4"))})
+    reader = tf.train.load_checkpoint(prefix)
+    assert reader.get_tensor("half").dtype == half.dtype
+    for name, tensor in bundle.read(prefix).items():
+        np.testing.assert_array_equal(tensor.read(), reader.get_tensor(name))
+
+
 def test_tensorflow_1_restores_it(prefix):
     bundle.write(prefix, {name: Tensor.of(array) for name, array in ARRAYS.items()})
     v1 = tf.compat.v1

@@ -383,6 +383,25 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
 
 
+def test_the_list_as_tensorflow_writes_it(tmp_path):
+    folder = tmp_path / 'a "list"'
+    paths = [write(folder, {"w": np.float32(i)}, f"model.ckpt-{i}") for i in (1, 2)]
+    # Quotes, and letters beyond ASCII, are escaped there.
+    other = write(tmp_path, {"w": np.float32(3)}, 'größe "3"')
+    for listed, best in ((paths, None), ([*paths, other], None), (paths, "best")):
+        tf.compat.v1.train.update_checkpoint_state(
+            str(folder), listed[-1], listed)
+        assert checkpoint_files.all_checkpoints(str(folder)) == listed
+        assert checkpoint_files.checkpoint_of(str(folder), best=False) == listed[-1]
+        if best:
+            best = write(folder, {"w": np.float32(4)}, "model.ckpt-best")
+            assert checkpoint_files.checkpoint_of(str(folder)) == best
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-')
+    assert checkpoint_files.all_checkpoints(str(folder)) == []
+    with pytest.raises(InputError, match="damaged, it names no checkpoint"):
+        checkpoint_files.checkpoint_of(str(folder), best=False)
+
+
 def test_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
