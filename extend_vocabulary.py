@@ -21,7 +21,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats, vocabulary
-from albert_tf.checkpoints.files import (
+from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.cli import flags as cli_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
@@ -83,7 +83,7 @@ def main(argv):
         extend_vocabulary.Options(
             FLAGS.num_pieces, FLAGS.do_lower_case, FLAGS.input_sentence_size))
     # After what may be wrong with the text, as TensorFlow takes seconds to load.
-    from albert_tf.checkpoints.files import read_tensors, write_tensors
+    from albert_tf.checkpoints.folders import read_tensors, write_tensors
     from albert_tf.checkpoints.restore import write_config
 
     tensors = vocabulary.with_new_pieces(

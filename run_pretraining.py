@@ -23,7 +23,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.files import files_of_run
+from albert_tf.checkpoints.folders import files_of_run
 from albert_tf.cli import flags as cli_flags, teacher_flags
 from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
@@ -467,7 +467,7 @@ def _teaching(config, data: _Data):
 
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
     """Refuses to continue with layers that the run so far left out."""
-    from albert_tf.checkpoints.files import holds_checkpoint
+    from albert_tf.checkpoints.folders import holds_checkpoint
     from albert_tf.training import run_folder
 
     if not holds_checkpoint(output_dir):

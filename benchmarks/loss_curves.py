@@ -22,7 +22,7 @@ import os
 from absl import flags
 
 from albert_tf import files, pictures
-from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError

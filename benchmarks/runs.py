@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from albert_tf import files
-from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training import log

@@ -35,7 +35,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 from absl import flags
 
 from albert_tf import files, pictures
-from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError

@@ -17,7 +17,7 @@ import statistics
 from typing import Any, Mapping, Sequence
 
 from albert_tf import files
-from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from benchmarks import runs
 from experiments import rows

@@ -23,7 +23,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 from absl import flags
 
 from albert_tf import files
-from albert_tf.checkpoints.files import checkpoint_of
+from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
 from benchmarks import benchmark_flags, runs

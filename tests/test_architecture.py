@@ -208,6 +208,17 @@ def test_scripts_start_without_tensorflow(script):
     assert result.returncode == 0, result.stderr
 
 
+def test_pretraining_loads_no_foreign_format():
+    result = run_python("-c", "\n".join([
+        "import sys, run_pretraining",
+        "from albert_tf.checkpoints import formats",
+        "foreign = [name for name, *_ in formats._FOLDERS] + ['tf_models', 'release',"
+        "           'conversion', 'tensor_files', 'tokenizer_files']",
+        "loaded = {f'albert_tf.checkpoints.{name}' for name in foreign} & {*sys.modules}",
+        "assert not loaded, loaded"]))
+    assert result.returncode == 0, result.stderr
+
+
 def test_public_names_load_their_modules():
     import albert_tf
 

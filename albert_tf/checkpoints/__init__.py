@@ -5,10 +5,7 @@ from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
     "conversion": "convert",
-    "files":
-        "BEST_CHECKPOINT find_checkpoint open_checkpoint read_tensors write_tensors "
-        "write_whole",
+    "folders": "BEST_CHECKPOINT find_checkpoint read_tensors write_tensors write_whole",
     "restore":
-        "RestoreReport export_tf1 load_tf1_tensors read_config restore_tf1 "
-        "tf1_tensors write_config",
+        "export_tf1 load_tf1_tensors read_config restore_tf1 tf1_tensors write_config",
 })

@@ -10,11 +10,11 @@ no more than one is held in memory.
 """
 
 import dataclasses
+import functools
 import math
 import os
-import re
 import struct
-from typing import BinaryIO, Callable, Iterable, Iterator, Mapping, Optional
+from typing import BinaryIO, Callable, Iterable, Iterator, Mapping
 
 import google_crc32c
 import numpy as np
@@ -22,9 +22,6 @@ import numpy as np
 from albert_tf import files
 from albert_tf.errors import InputError
 
-BEST_CHECKPOINT = "model.ckpt-best"
-# TensorFlow's list of the checkpoints in a folder.
-STATE_FILE = "checkpoint"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 _MAGIC = 0xDB4775248B80FB57
@@ -35,7 +32,11 @@ _DATA_FILE = "{}.data-{:05d}-of-{:05d}"
 _STRING, _BFLOAT16 = 7, 14
 _TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?",
           17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
-_NUMBERS = {np.dtype(name): number for number, name in _TYPES.items()}
+_NUMBERS = {np.dtype(name).name: number for number, name in _TYPES.items()} | {
+    "bfloat16": _BFLOAT16}
+# Children of a Keras model that hold no weights of it: an optimizer it was compiled
+# with, and Keras's own lists of layers and metrics.
+_NO_WEIGHTS = ("optimizer", "keras_api")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +133,8 @@ def read(prefix: str) -> dict[str, Tensor]:
     try:
         entries = dict(_table(content))
         header = dict(fields(entries.pop(b"")))
-        shards = header.get(1, 1)
-        return {key.decode(): _tensor(prefix, shards, key.decode(), value)
+        shards, size_of = header.get(1, 1), functools.cache(_size_of_data_file)
+        return {key.decode(): _tensor(prefix, shards, key.decode(), value, size_of)
                 for key, value in entries.items()}
     except InputError:
         raise
@@ -175,15 +176,21 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         place += length
 
 
-def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
+def _size_of_data_file(path: str) -> int:
+    if not files.exists(path):
+        raise InputError(f"{path}: this data file is missing beside its index; copy it "
+                         "there.")
+    return files.size(path)
+
+
+def _tensor(prefix: str, shards: int, name: str, entry: bytes,
+            size_of: Callable[[str], int]) -> Tensor:
+    """The tensor that an entry of the index describes."""
     shape, values = (), {}
     for number, value in fields(entry):
         if number == 2:  # TensorShapeProto: dim = 2, of which size = 1
             shape = tuple(dict(fields(dim)).get(1, 0)
                           for key, dim in fields(value) if key == 2)
-        elif number == 7:
-            raise InputError(f"{prefix}: {name} is stored in slices, which cannot be "
-                             "read; write the checkpoint anew from a whole variable.")
         else:
             values[number] = value
     kind, size = values.get(1, 0), values.get(5, 0)
@@ -191,14 +198,14 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes) -> Tensor:
     dtype = {_STRING: "string", _BFLOAT16: "bfloat16"}.get(kind) or (
         np.dtype(_TYPES[kind]).name if kind in _TYPES else "unknown")
     offset = values.get(4, 0)
-    if not files.exists(path):
-        raise InputError(f"{prefix}: the data file {os.path.basename(path)} is missing "
-                         "beside its index; copy it there.")
-    if offset + size > files.size(path):
+    if offset + size > size_of(path):
         raise _damaged(path, f"it ends before the tensor {name}")
     crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:
+        if 7 in values:
+            raise InputError(f"{prefix}: {name} is stored in slices, which cannot be "
+                             "read; write the checkpoint again from a whole variable.")
         with files.open_binary(path) as stream:
             stream.seek(offset)
             raw = stream.read(size)
@@ -230,6 +237,9 @@ def _first_string(raw: bytes) -> tuple[bytes, bytes]:
             struct.pack("<I", length & 0xFFFFFFFF) + raw[place:])
 
 
+# ---- objects ---------------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True)
 class Node:
     """An object of a checkpoint that tf.train.Checkpoint wrote."""
@@ -238,13 +248,35 @@ class Node:
     variables: Mapping[str, str]  # full name → key of the tensor
 
 
-def object_graph(tensors: Mapping[str, Tensor]) -> list[Node]:
-    """The objects behind the keys of a checkpoint, the root first; [] for a checkpoint
-    by names, as TensorFlow 1 wrote."""
+def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by the full names of their variables, be it one by
+    names, as TensorFlow 1 wrote, or one of objects.
+
+    With `model_only`, those that belong to its object `model` (to all of it where it
+    has no such child).
+    """
+    tensors = read(prefix)
     if OBJECT_GRAPH not in tensors:
-        return []
+        return tensors
+    nodes = _object_graph(tensors[OBJECT_GRAPH].read().item())
+    found: dict[str, Tensor] = {}
+    for node in _of_model(nodes) if model_only else nodes:
+        for name, key in node.variables.items():
+            if key not in tensors:
+                raise _damaged(f"{prefix}.index", f"it names {key}, which it lacks")
+            if model_only and name in found:
+                raise InputError(
+                    f"{prefix}: two variables of the model are named '{name}', so they "
+                    "cannot be told apart; this is no checkpoint of an ALBERT model.")
+            # Names that mean nothing may come again.
+            found[key if name in found else name] = tensors[key]
+    return found
+
+
+def _object_graph(content: bytes) -> list[Node]:
+    """The objects of a serialized TrackableObjectGraph, the root first."""
     nodes = []
-    for number, node in fields(tensors[OBJECT_GRAPH].read().item()):
+    for number, node in fields(content):
         if number != 1:
             continue
         children, variables = {}, {}
@@ -258,6 +290,18 @@ def object_graph(tensors: Mapping[str, Tensor]) -> list[Node]:
                 variables[attribute.get(2, b"").decode() or key] = key
         nodes.append(Node(children, variables))
     return nodes
+
+
+def _of_model(nodes: list[Node]) -> Iterator[Node]:
+    waiting = [nodes[0].children.get("model", 0)]
+    seen = {*waiting}
+    while waiting:
+        node = nodes[waiting.pop()]
+        yield node
+        children = {child for name, child in node.children.items()
+                    if name not in _NO_WEIGHTS} - seen
+        seen |= children
+        waiting += children
 
 
 # ---- writing ---------------------------------------------------------------
@@ -280,11 +324,11 @@ def write(prefix: str, tensors: Mapping[str, Tensor], graph: bytes = b"") -> Non
                 entries[name.encode()] = _entry(
                     _STRING, (), stream.tell(), len(raw), masked(crc))
             else:
-                array = np.ascontiguousarray(tensors[name].read())
-                raw = memoryview(array).cast("B") if array.size else b""
+                array = tensors[name].read()
+                raw = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
                 entries[name.encode()] = _entry(
-                    _NUMBERS[array.dtype], tensors[name].shape, stream.tell(), len(raw),
-                    masked(google_crc32c.value(bytes(raw))))
+                    _NUMBERS[array.dtype.name], tensors[name].shape, stream.tell(),
+                    len(raw), masked(google_crc32c.value(raw)))
             stream.write(raw)
     with files.open_binary(f"{prefix}.index", "wb") as stream:
         _write_table(stream, sorted(entries.items()))
@@ -320,63 +364,3 @@ def _write_table(stream: BinaryIO, entries: list[tuple[bytes, bytes]]) -> None:
     footer = write_block([])
     footer += write_block([(entries[-1][0], first)])
     stream.write(footer.ljust(_FOOTER - 8, b"\0") + struct.pack("<Q", _MAGIC))
-
-
-# ---- finding ---------------------------------------------------------------
-
-
-def find(path: str) -> Optional[str]:
-    """The prefix of the checkpoint that a path stands for, or None: a prefix, one of
-    its files, a folder of checkpoints, or a SavedModel's folder.
-
-    Of a folder's checkpoints it is the best, else the latest that it lists, else the
-    only one.
-    """
-    prefix = re.sub(r"\.(index|meta|data-\d{5}-of-\d{5})$", "", path)
-    if files.exists(f"{prefix}.index"):
-        return prefix
-    if not files.is_folder(path):
-        return None
-    inside = os.path.join(path, "variables", "variables")
-    if files.exists(os.path.join(path, "saved_model.pb")) and (
-            files.exists(f"{inside}.index")):
-        return inside
-    names = [name.removesuffix(".index") for name in files.names_in(path)
-             if name.endswith(".index")]
-    latest = _latest(path)
-    for name in (BEST_CHECKPOINT, latest, names[0] if len(names) == 1 else None):
-        if name in names:
-            return os.path.join(path, name)
-    if names:
-        raise InputError(f"{path}: holds several checkpoints ({', '.join(names[:3])}"
-                         f"{', ...' if len(names) > 3 else ''}), and no file "
-                         f"'{STATE_FILE}' that names the latest; give one of them.")
-    return None
-
-
-def _latest(folder: str) -> Optional[str]:
-    """The checkpoint that TensorFlow's list in a folder names, without its folder."""
-    path = os.path.join(folder, STATE_FILE)
-    if not files.exists(path) or files.is_folder(path):
-        return None
-    for _, line in files.read_lines(path):
-        if found := re.fullmatch(r'\s*model_checkpoint_path: "(.*)"\s*', line):
-            return os.path.basename(found[1])
-    return None
-
-
-def by_names(prefix: str) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by the names of the variables, whether it is one of
-    names or of objects."""
-    tensors = read(prefix)
-    nodes = object_graph(tensors)
-    if not nodes:
-        return tensors
-    found: dict[str, Tensor] = {}
-    for node in nodes:
-        for name, key in node.variables.items():
-            if key not in tensors:
-                raise _damaged(f"{prefix}.index", f"it names {key}, which it lacks")
-            # Names that mean nothing may come again.
-            found[key if name in found else name] = tensors[key]
-    return found

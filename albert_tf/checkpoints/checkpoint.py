@@ -1,14 +1,13 @@
 """The form in which all formats meet: tensors by the release's names, and a report.
 
-A format is a module with `recognise(folder)`, `read(path, ...)` and `write(checkpoint,
-folder)`. In between stands a table, one `Row` for each tensor: our name, theirs, and
-whether the matrix lies the other way round. No arithmetic is done on a number, so that
-a way there and back changes no bit.
+A format is a module with `read(folder, ...)`, `check(checkpoint)` and `write(checkpoint,
+folder)`; formats.py tells which one reads a folder. In between stands a table, one `Row`
+for each tensor: our name, theirs, and whether the matrix lies the other way round. No
+arithmetic is done on a number, so that a way there and back changes no bit.
 """
 
 import dataclasses
 import importlib
-import math
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
@@ -41,6 +40,8 @@ HEADS = {
 # a checkpoint tells them apart.
 ROOT_HEADS = tuple(name for name, (_, variable) in HEADS.items()
                    if variable == "output_weights")
+# Why a tensor is dropped that the model would have a place for, with another config.
+UNEXPECTED = "extra within the model's own names"
 _SHOWN = 3
 # Types whose numbers float32 holds as they are.
 TYPES = ("float32", "float16", "bfloat16")
@@ -48,24 +49,49 @@ TYPES = ("float32", "float16", "bfloat16")
 
 @dataclasses.dataclass
 class Report:
-    """What became of every tensor; names are as the source has them, but for those of
-    `missing`, which are the release's."""
+    """What became of every tensor; names are as the source has them, but for those that
+    a model lacks, which are the release's."""
 
     source: str
     matched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → theirs
     dropped: dict[str, str] = dataclasses.field(default_factory=dict)  # theirs → why
     missing: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    # Of a model that is restored: variables that the source has in another shape (name,
+    # shape in the model, in the source), and those that may be new. Like the missing
+    # ones they keep their values.
+    mismatched: list[tuple[str, Shape, Shape]] = dataclasses.field(default_factory=list)
+    new: list[str] = dataclasses.field(default_factory=list)
 
-    def summary(self) -> str:
-        """Counts, the names of all tensors that were not matched, and why."""
+    @property
+    def unexpected(self) -> list[str]:
+        """Dropped tensors that would have a place in a model of another config."""
+        return [name for name, why in self.dropped.items() if why == UNEXPECTED]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the source and the model fit."""
+        return not (self.missing or self.mismatched or self.unexpected)
+
+    def summary(self, most: Optional[int] = None) -> str:
+        """Counts, the names of all tensors that were not matched, and why; with `most`
+        at most so many names of a kind."""
         return "\n".join((
             f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
-            f"dropped, {len(self.missing)} missing.",
-            *(f"  dropped, {why}: {', '.join(names)}"
-              for why, names in self.by_reason().items()),
-            *(f"  missing: {name}" for name in self.missing),
+            f"dropped, {len(self.missing)} missing, {len(self.mismatched)} of another "
+            "shape.",
+            *(f"  {what}: {some(names, most)}" for what, names in (
+                ("new, start from random values", self.new),
+                ("missing, keep their values", self.missing),
+                ("of another shape, keep their values", self.mismatches()),
+                *((f"dropped, {why}", names)
+                  for why, names in self.by_reason().items())) if names),
             *(f"  {note}" for note in self.notes)))
+
+    def mismatches(self) -> list[str]:
+        """What is of another shape, in words."""
+        return [f"{name} is {list(theirs)} in the checkpoint, {list(ours)} in the model"
+                for name, ours, theirs in self.mismatched]
 
     def by_reason(self) -> dict[str, list[str]]:
         """Why tensors were dropped → their names."""
@@ -119,7 +145,7 @@ class Checkpoint:
 # ---- heads and the release's names -----------------------------------------
 
 
-def head(name: str, width: int = 1, **options: Any) -> Head:
+def head_of(name: str, width: int = 1, **options: Any) -> Head:
     """The head of a name (modeling.heads), without TensorFlow; `options` are fields of
     it, of which those that it has not are left out."""
     importlib.import_module(HEADS[name][0])
@@ -164,7 +190,7 @@ def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape
     """All tensors of a model by name."""
     shapes = encoder_shapes(config)
     for name, outputs in heads.items():
-        shapes |= head(name, outputs).shapes(config)
+        shapes |= head_of(name, outputs).shapes(config)
     return shapes
 
 
@@ -175,7 +201,7 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]
     widths = {}
     for name, (_, variable) in HEADS.items():
         if variable in shapes and name not in other_roots:
-            kind = head(name)
+            kind = head_of(name)
             widths[name] = kind.width if kind.fixed_width else shapes[variable][0]
     return widths
 
@@ -184,7 +210,7 @@ def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> Albert
     """The config of a checkpoint, which must have the pooler that its heads see."""
     return dataclasses.replace(
         config, use_pooler=config.use_pooler or any(
-            head(name).reads == "pooled_output" for name in heads))
+            head_of(name).reads == "pooled_output" for name in heads))
 
 
 # ---- tables ----------------------------------------------------------------
@@ -280,10 +306,12 @@ def matched(report: Report, shapes: Mapping[str, Shape], rows: Iterable[Row],
     return found
 
 
-def some(names: Iterable[str]) -> str:
+def some(names: Iterable[str], most: Optional[int] = _SHOWN) -> str:
+    """The first names, at most so many, and how many more there are."""
     names = list(names)
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    shown = names[:most]
+    more = f", and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
 
 
 # ---- what is exact ---------------------------------------------------------
@@ -294,17 +322,26 @@ def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     def checked(name, tensor):
         def read():
             array = tensor.read()
-            # A sum is finite unless a number is not, or the sum of all is too large.
-            if not math.isfinite(float(array.sum(dtype=np.float64))):
-                raise InputError(
-                    f"{source}: {name} holds numbers that are NaN or infinite, so "
-                    "nothing can be learnt or predicted with it; give another, or "
-                    "allow them (--allow_nan of convert_checkpoint.py, "
-                    "allow_nan=True of albert_tf.load).")
+            check_finite(source, [(name, array)],
+                         "give another, or allow them (--allow_nan of "
+                         "convert_checkpoint.py, allow_nan=True of albert_tf.load)")
             return array
         return dataclasses.replace(tensor, read=read)
 
     return {name: checked(name, tensor) for name, tensor in tensors.items()}
+
+
+def check_finite(source: str, values: Iterable[tuple[str, Any]],
+                 advice: str = "give another checkpoint") -> None:
+    """Raises InputError if one of some (name, tensor) pairs holds NaN or infinity."""
+    for name, value in values:
+        value = np.asarray(value)
+        # A sum is finite unless a number is not, or the sum of all is too large.
+        if value.dtype.kind == "f" and not np.isfinite(value.sum()) and not np.isfinite(
+                value).all():
+            raise InputError(
+                f"{source}: {name} holds numbers that are NaN or infinite, so nothing "
+                f"can be learnt or predicted with it; {advice}.")
 
 
 def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
@@ -359,7 +396,7 @@ def as_format(checkpoint: Checkpoint, projects: bool, grouping: str,
 def without_heads(checkpoint: Checkpoint, why: Mapping[str, str]) -> Checkpoint:
     """The checkpoint without some heads (head → why); the report says so."""
     for head, reason in why.items():
-        for name in head_shapes(checkpoint.config, head, checkpoint.heads[head]):
+        for name in head_of(head, checkpoint.heads[head]).shapes(checkpoint.config):
             theirs = checkpoint.report.matched.pop(name)
             checkpoint.report.dropped[theirs] = reason
     heads = {head: width for head, width in checkpoint.heads.items() if head not in why}

@@ -5,9 +5,9 @@ import os
 
 from albert_tf import files
 from albert_tf.checkpoints import (
-    formats, huggingface, keras_hub, model_card, checkpoint, release,
-    sentence_transformers, tf_models)
-from albert_tf.checkpoints.checkpoint import Report
+    formats, huggingface, keras_hub, model_card, release, sentence_transformers,
+    tf_models)
+from albert_tf.checkpoints.checkpoint import TYPES, Report, finite, without_heads
 from albert_tf.errors import InputError
 
 FORMATS = {module.NAME: module for module in (
@@ -40,9 +40,9 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
     if format not in FORMATS:
         raise InputError(f"format '{format}' is not known; give one of "
                          f"{', '.join(FORMATS)}.")
-    if dtype not in checkpoint.TYPES:
+    if dtype not in TYPES:
         raise InputError(f"dtype '{dtype}' is not known; give one of "
-                         f"{', '.join(neutral.TYPES)}.")
+                         f"{', '.join(TYPES)}.")
     for name, given, of in (("dtype", dtype != "float32", "hf"),
                             ("optimizer_state", optimizer_state, "tf1"),
                             ("pooling", pooling, sentence_transformers.NAME),
@@ -54,14 +54,14 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
         raise InputError(f"{output} is there already; give a new folder.")
     found = formats.read(input, config, head)
     if encoder_only:
-        found = checkpoint.without_heads(
+        found = without_heads(
             found, dict.fromkeys(found.heads, "only the encoder was asked for"))
     if not allow_nan:
         found = dataclasses.replace(
-            found, tensors=checkpoint.finite(found.tensors, found.source))
+            found, tensors=finite(found.tensors, found.source))
     target = FORMATS[format]
     if "early_exit" in found.heads and target is not release:
-        found = checkpoint.without_heads(
+        found = without_heads(
             found, {"early_exit": f"{format} has no exits from a pass before the last"})
     try:
         if target is sentence_transformers:

@@ -1,22 +1,31 @@
-"""Which format a path holds, and the model in it, in the neutral form."""
+"""Which format a path holds, and the model in it, in the neutral form.
+
+A folder is listed once, which says what it holds; the module of a format is imported
+when its folder is met.
+"""
 
 import dataclasses
+import importlib
 import os
 import re
 from typing import Any, Mapping, Optional, Union
 
 from albert_tf import files
-from albert_tf.checkpoints import (
-    hub, huggingface, keras_hub, release, sentence_transformers, tf_models,
-    tokenizer_files)
-from albert_tf.checkpoints.files import folder_of
+from albert_tf.checkpoints import folders, hub
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS, Checkpoint, Vocabulary
 from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
-# Asked in this order.
-_FORMATS = (sentence_transformers, huggingface, keras_hub, release, tf_models)
+# Modules, in the order in which they are asked, and the names of files that tell their
+# folders, one of each pattern.
+_FOLDERS = (
+    ("sentence_transformers", r"modules\.json"),
+    ("huggingface", r"config\.json", r"(model\.safetensors|pytorch_model\.bin)"
+                                     r"(\.index\.json)?|tf_model\.h5"),
+    ("keras_hub", r"config\.json", r"model\.weights\.h5"))
+# Those of TensorFlow's checkpoints, which the names of the tensors tell.
+_CHECKPOINTS = ("release", "tf_models")
 # Files of half a model: what is there, what is not, and how that is called.
 _HALVES = (
     (r".*-\d{5}-of-\d{5}\.(safetensors|bin)", r".*\.index\.json",
@@ -33,8 +42,8 @@ _HALVES = (
 _KNOWN = (
     "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
     "Face (config.json and model.safetensors, pytorch_model.bin or tf_model.h5), of "
-    "keras-hub (config.json and model.weights.h5), of sentence-transformers (modules.json), "
-    "of tf-models (ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
+    "keras-hub (config.json and model.weights.h5), of sentence-transformers "
+    "(modules.json), of tf-models (ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
@@ -54,27 +63,48 @@ def read(path: str, config: Config = None, head: str = "",
 
         read("albert-base-v2").tensors["bert/pooler/dense/bias"].read()
 
-    `head`, one of neutral.ROOT_HEADS, says what `output_weights` of a checkpoint of
+    `head`, one of ROOT_HEADS, says what `output_weights` of a checkpoint of
     the release are, where nothing else does: classification by default. `vocabulary`
     is for a folder without one.
     """
+    from albert_tf.checkpoints import tokenizer_files
+
     path = located(path)
     if head and head not in ROOT_HEADS:
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
-    for known in _FORMATS:
-        if known.recognise(path):
-            found = known.read(path, config_of(config),
-                               **({"head": head} if known is release else {}))
-            if vocabulary:
-                tokenizer_files.check_given(vocabulary, path)
-            else:
-                vocabulary = found.vocabulary or tokenizer_files.find(
-                    path if files.is_folder(path) else os.path.dirname(path))
-            if vocabulary:
-                tokenizer_files.check(vocabulary, found.config.vocab_size)
-            return dataclasses.replace(found, vocabulary=vocabulary)
-    raise unknown(path)
+    found = _recognised(path)
+    if not found:
+        raise unknown(path)
+    name, where = found
+    checkpoint = _module(name).read(where, config_of(config),
+                                    **({"head": head} if name == "release" else {}))
+    if vocabulary:
+        tokenizer_files.check_given(vocabulary, path)
+    else:
+        vocabulary = checkpoint.vocabulary or tokenizer_files.find(
+            path if files.is_folder(path) else os.path.dirname(path))
+    if vocabulary:
+        tokenizer_files.check(vocabulary, checkpoint.config.vocab_size)
+    return dataclasses.replace(checkpoint, vocabulary=vocabulary)
+
+
+def _recognised(path: str) -> Optional[tuple[str, str]]:
+    """The name of the module that reads a path, and what it reads: the folder, or a
+    checkpoint's prefix. None for a format that is not known."""
+    # Links to files that are not there count as nothing.
+    names = [name for name in files.names_in(path) if files.is_remote(path)
+             or os.path.exists(os.path.join(path, name))]
+    for name, *patterns in _FOLDERS:
+        if all(_first(names, pattern) for pattern in patterns):
+            return name, path
+    prefix = folders.find(path, names)
+    return next(((name, prefix) for name in _CHECKPOINTS
+                 if _module(name).recognise(prefix)), None) if prefix else None
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"albert_tf.checkpoints.{name}")
 
 
 def located(path: str) -> str:
@@ -90,7 +120,7 @@ def _whole(path: str) -> str:
 
 def folder_of_model(path: str) -> str:
     """The folder of what `read` takes."""
-    return folder_of(_whole(path)) or "."
+    return folders.folder_of(_whole(path)) or "."
 
 
 def is_foreign(path: str) -> bool:
@@ -99,11 +129,9 @@ def is_foreign(path: str) -> bool:
     path = _whole(os.fspath(path))
     if hub.is_hub(path):
         return True
-    if any(each.recognise(path) for each in (
-            sentence_transformers, huggingface, keras_hub)):
-        return True
     try:
-        return tf_models.recognise(path) or release.is_foreign(path)
+        name, where = _recognised(path) or ("", path)
+        return bool(name) and (name != "release" or _module(name).is_foreign(where))
     except InputError:  # As the checkpoint's own reader will say.
         return False
 
@@ -124,15 +152,15 @@ def unknown(path: str) -> InputError:
             "that it was made from.")
     for name in names:
         if not files.exists(os.path.join(path, name)) and files.is_folder(path):
-            return InputError(f"{os.path.join(path, name)}: a link to a file that is not "
-                              "there; copy the folder with the files themselves.")
+            return InputError(f"{os.path.join(path, name)}: a link to a file that is "
+                              "not there; copy the folder with the files themselves.")
     inside = [f"variables/{name}" for name in files.names_in(
         os.path.join(path, "variables"))] if "variables" in names else []
     for has, lacks, what in _HALVES:
         first = _first(names, has)
         if first and not _first(names + inside, lacks):
-            return InputError(f"{path}: half a model: {first} is there, but not {what}; "
-                              "copy or download the rest.")
+            return InputError(f"{path}: half a model: {first} is there, but not "
+                              f"{what}; copy or download the rest.")
     found = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
     return InputError(f"{path}: holds no model in a format that is known: found "
                       f"{found or 'nothing'}; known are folders {_KNOWN}.")

@@ -12,10 +12,12 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import (
-    h5_files, checkpoint as neutral, release, tokenizer_files, tensor_files)
-from albert_tf.checkpoints.bundle import Tensor, widened
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Row
+from albert_tf.checkpoints import release, tensor_files, tokenizer_files
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.checkpoint import (
+    POOLER, WORDS, Checkpoint, Report, Row, Shape, as_format, matched,
+    refuse_other_epsilon, rows_of, shapes_of, some, to_theirs, transposed,
+    with_needed_pooler)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
@@ -56,7 +58,7 @@ _HEADS = {"masked_lm": "predictions.bias",
 _ROOT_HEADS = {"AlbertForTokenClassification": "token_classification",
                "AlbertForMultipleChoice": "multiple_choice",
                "AlbertForSequenceClassification": "classification"}
-_TIED = {"predictions.decoder.weight": neutral.WORDS,
+_TIED = {"predictions.decoder.weight": WORDS,
          "predictions.decoder.bias": "cls/predictions/output_bias"}
 _POSITIONS = "embeddings.position_ids"
 _UNADDED = "predictions.bias beside decoder.bias"
@@ -71,20 +73,18 @@ def name_of(ours: str, prefix: str = _PREFIX) -> str:
     return prefix + name if ours.startswith("bert/") else name
 
 
-def _rows(shapes: Mapping[str, neutral.Shape], prefix: str) -> list[Row]:
-    return neutral.rows_of(shapes, lambda name: name_of(name, prefix),
+def _rows(shapes: Mapping[str, Shape], prefix: str) -> list[Row]:
+    return rows_of(shapes, lambda name: name_of(name, prefix),
                            lambda name: name.endswith("/kernel"))
 
 
 # ---- reading ---------------------------------------------------------------
 
 
-def recognise(folder: str) -> bool:
-    return has_weights(folder) and files.exists(os.path.join(folder, CONFIG))
-
-
-def has_weights(folder: str) -> bool:
-    return any(files.exists(os.path.join(folder, name)) for name in _WEIGHTS)
+def weights_in(folder: str) -> Optional[str]:
+    """The name of the file with a folder's weights, or None."""
+    names = files.names_in(folder)
+    return next((name for name in _WEIGHTS if name in names), None)
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
@@ -102,16 +102,16 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         config = AlbertConfig.from_json_file(path)
     config = config.replace(use_pooler=f"{prefix}pooler.weight" in stored)
     heads = _heads(values, stored, config, source)
-    config = neutral.with_needed_pooler(config, heads)
-    shapes = neutral.shapes_of(config, heads)
+    config = with_needed_pooler(config, heads)
+    shapes = shapes_of(config, heads)
     report = Report(source)
-    tensors = neutral.matched(
+    tensors = matched(
         report, shapes, _rows(shapes, prefix), stored,
         lambda name: _why_dropped(name.removeprefix(prefix), heads),
         lambda name: bool(prefix) and name.startswith(prefix)
         or name.startswith(("embeddings.", "encoder.", "pooler.")))
     if not config.use_pooler:
-        report.missing += [f"{neutral.POOLER}/kernel", f"{neutral.POOLER}/bias"]
+        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
     _check_tied(report, stored, tensors, prefix)
     return Checkpoint(NAME, config, tensors, heads, report,
                       _labels(values, heads, path), facts=values)
@@ -137,7 +137,7 @@ def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
         turned = re.search(r"(dense|query|key|value|embeddings_2)\.weight$", ours)
         ours = re.sub(r"embeddings_2\.weight$", "embeddings_2", ours)
         ours = re.sub(r"\.weight$", "/kernel", ours).replace(".", "/")
-        found[ours] = neutral.transposed(tensor) if turned else tensor
+        found[ours] = transposed(tensor) if turned else tensor
     if config is None:
         act = values.get("hidden_act")
         config = AlbertConfig.from_dict(
@@ -221,7 +221,7 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     """The file of weights that a folder has, and all tensors by their names there."""
-    name = next(name for name in _WEIGHTS if files.exists(os.path.join(folder, name)))
+    name = weights_in(folder)
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
         return path, _read_file(path)
@@ -233,28 +233,29 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     shards: dict[str, dict[str, Tensor]] = {}
     for shard in sorted(set(index.values())):
         if shard not in files.names_in(folder):
-            raise InputError(f"{path} names the file {shard or repr(shard)}, which is not "
-                             "in the folder; copy or download it.")
+            raise InputError(f"{path} names the file {shard or repr(shard)}, which is "
+                             "not in the folder; copy or download it.")
         shards[shard] = _read_file(os.path.join(folder, shard))
     lacking = sorted(name for name, shard in index.items() if name not in shards[shard])
     if lacking:
         raise InputError(f"{path} names tensors that its files lack "
-                         f"({neutral.some(lacking)}); copy or download them again.")
-    every = {name: tensor for shard in shards.values() for name, tensor in shard.items()}
-    return path, every | {name: shards[shard][name] for name, shard in index.items()}
+                         f"({some(lacking)}); copy or download them again.")
+    return path, {
+        **{name: tensor for shard in shards.values() for name, tensor in shard.items()},
+        **{name: shards[shard][name] for name, shard in index.items()}}
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
     if path.endswith(".h5"):
         return _read_h5(path)
-    return (read_safetensors(path) if path.endswith(".safetensors")
-            else tensor_files.read(path))
+    return (tensor_files.read_safetensors(path) if path.endswith(".safetensors")
+            else tensor_files.read_torch(path))
 
 
 def _read_h5(path: str) -> dict[str, Tensor]:
     """The tensors of a TensorFlow model of transformers, under PyTorch's names."""
     found: dict[str, Tensor] = {}
-    for stored, tensor in h5_files.read(path).items():
+    for stored, tensor in tensor_files.read_h5(path).items():
         # Behind the top layer, where a shared variable lies once for each user of it,
         # and the model's own name.
         parts = stored.removesuffix(":0").split("/")[2:]
@@ -262,65 +263,13 @@ def _read_h5(path: str) -> dict[str, Tensor]:
         if name.endswith((".kernel", ".gamma", ".embeddings")):
             name = f"{name.rpartition('.')[0]}.weight"
         name = re.sub(r"\.beta$", ".bias", name)
-        found[name] = (neutral.transposed(tensor) if parts[-1:] == ["kernel"]
+        found[name] = (transposed(tensor) if parts[-1:] == ["kernel"]
                        else tensor)
     if {"predictions.bias", "predictions.decoder.bias"} <= found.keys():
         # There the two are apart, and it is the decoder's that is added.
         found[_UNADDED] = found["predictions.bias"]
         found["predictions.bias"] = found.pop("predictions.decoder.bias")
     return found
-
-
-def _safetensors():
-    try:
-        import safetensors
-    except ImportError as error:
-        raise InputError("files of safetensors need the package safetensors: "
-                         "pip install safetensors.") from error
-    return safetensors
-
-
-# Names of types there → NumPy's; bfloat16 has none.
-_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
-          "I64": "int64", "I32": "int32"}
-
-
-def read_safetensors(path: str) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file by name, read when asked for."""
-    package = _safetensors()
-
-    def opened():
-        # Not mapped into memory, where each page that was read would count.
-        return package.safe_open(path, framework="np", backend="pread")
-
-    def tensor(name: str, kind: str, shape: tuple[int, ...]) -> Tensor:
-        def read_tensor() -> np.ndarray:
-            if kind == "BF16":
-                return widened(_raw(path, name, "<u2")).reshape(shape)
-            with opened() as stream:
-                return stream.get_tensor(name)
-
-        return Tensor(shape, read_tensor, _TYPES.get(kind, kind))
-
-    try:
-        with opened() as stream:
-            slices = {name: stream.get_slice(name) for name in stream.keys()}
-            return {name: tensor(name, piece.get_dtype(), tuple(piece.get_shape()))
-                    for name, piece in slices.items()}
-    except (package.SafetensorError, OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: not a file of safetensors, damaged or cut short ({error}); copy "
-            "or download it again.") from error
-
-
-def _raw(path: str, name: str, dtype: str) -> np.ndarray:
-    """The numbers of a tensor of a file that was checked, as another type."""
-    with files.open_binary(path) as stream:
-        size = int.from_bytes(stream.read(8), "little")
-        first, last = files.parse_json(
-            stream.read(size).decode(), path)[name]["data_offsets"]
-        stream.seek(8 + size + first)
-        return np.frombuffer(stream.read(last - first), dtype)
 
 
 # ---- writing ---------------------------------------------------------------
@@ -333,8 +282,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                          "Hugging Face, whose start and end are independent; train "
                          "without --version_2_with_negative, or leave it out "
                          "(--encoder_only).")
-    neutral.refuse_other_epsilon(checkpoint.config, NAME)
-    return neutral.as_format(checkpoint, projects=True, grouping="huggingface")
+    refuse_other_epsilon(checkpoint.config, NAME)
+    return as_format(checkpoint, projects=True, grouping="huggingface")
 
 
 def architecture(checkpoint: Checkpoint) -> str:
@@ -382,33 +331,13 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
 def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     """Writes config.json and model.safetensors; `dtype` may be bfloat16 or float16."""
     prefix = _PREFIX if checkpoint.heads else ""
-    shapes = neutral.shapes_of(checkpoint.config, checkpoint.heads)
+    shapes = shapes_of(checkpoint.config, checkpoint.heads)
     values = config_of(checkpoint) | {"dtype": dtype}
     files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
                                           checkpoint.config.max_position_embeddings)
-    tensors = {row.theirs: neutral.to_theirs(row, checkpoint.tensors[row.ours])
+    tensors = {row.theirs: to_theirs(row, checkpoint.tensors[row.ours])
                for row in _rows(shapes, prefix)}
-    write_safetensors(os.path.join(folder, "model.safetensors"), tensors, dtype)
-
-
-def write_safetensors(path: str, tensors: Mapping[str, Tensor], dtype: str) -> None:
-    package = _safetensors()
-    arrays = {name: _narrowed(tensors[name].read(), dtype) for name in sorted(tensors)}
-    package.serialize_file(
-        {name: package.TensorSpec(
-            dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data,
-            data_len=array.nbytes) for name, array in arrays.items()},
-        path, metadata={"format": "pt"})
-    # The package lets nobody else read it.
-    os.chmod(path, os.stat(os.path.dirname(path)).st_mode & 0o666)
-
-
-def _narrowed(array: np.ndarray, dtype: str) -> np.ndarray:
-    """The nearest numbers of a type, ties to even; of bfloat16 as uint16."""
-    if dtype != "bfloat16":
-        return np.ascontiguousarray(array, dtype)
-    bits = np.ascontiguousarray(array).view(np.uint32)
-    rounded = ((bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16)
-    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
+    tensor_files.write_safetensors(
+        os.path.join(folder, "model.safetensors"), tensors, dtype)

@@ -14,9 +14,12 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import h5_files, checkpoint as neutral, tokenizer_files
+from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Row
+from albert_tf.checkpoints.checkpoint import (
+    BLOCK, POOLER, PROJECTION, WORDS, Checkpoint, Report, Row, Shape, as_format,
+    encoder_shapes, head_of, matched, refuse_unless, rows_of, to_theirs,
+    with_pooler, without_heads)
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -29,12 +32,12 @@ MASKED_LM_EPSILON = 1e-5
 
 # Our name's beginning → the layer there; within a block, a part of it.
 _LAYERS = (
-    (neutral.WORDS, "layers/reversible_embedding"),
+    (WORDS, "layers/reversible_embedding"),
     ("bert/embeddings/position_embeddings", "layers/position_embedding"),
     ("bert/embeddings/token_type_embeddings", "layers/embedding"),
     ("bert/embeddings/LayerNorm", "layers/layer_normalization"),
-    (neutral.PROJECTION, "layers/dense"),
-    (neutral.POOLER, "layers/dense_1"),
+    (PROJECTION, "layers/dense"),
+    (POOLER, "layers/dense_1"),
     ("cls/predictions/transform/dense", "layers/masked_lm_head/_intermediate_dense"),
     ("cls/predictions/transform/LayerNorm",
      "layers/masked_lm_head/_intermediate_layer_norm"),
@@ -49,12 +52,13 @@ _PARTS = (("attention_1/self/query", "_self_attention_layer/query_dense"),
           ("ffn_1/intermediate/dense", "_feedforward_intermediate_dense"),
           ("ffn_1/intermediate/output/dense", "_feedforward_output_dense"),
           ("LayerNorm_1/", "_feedforward_layer_norm/"))
-_BLOCK = re.compile(re.escape(neutral.BLOCK).replace(r"\{\}", r"(\d+)"))
+_BLOCK = re.compile(re.escape(BLOCK).replace(r"\{\}", r"(\d+)"))
 # Fields of config.json → ours; `dropout` stands for both rates.
 _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "num_heads": "num_attention_heads", "num_groups": "num_hidden_groups",
            "num_inner_repetitions": "inner_group_num",
-           "embedding_dim": "embedding_size", "hidden_dim": "hidden_size", "intermediate_dim": "intermediate_size",
+           "embedding_dim": "embedding_size", "hidden_dim": "hidden_size",
+           "intermediate_dim": "intermediate_size",
            "max_sequence_length": "max_position_embeddings",
            "num_segments": "type_vocab_size"}
 _TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification",
@@ -75,18 +79,14 @@ def name_of(ours: str, inner: int) -> str:
     return f"{layer}/vars/{int(second)}"
 
 
-def _rows(shapes: Mapping[str, neutral.Shape], config: AlbertConfig) -> list[Row]:
-    return neutral.rows_of(
+def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
+    return rows_of(
         shapes, lambda name: name_of(name, config.inner_group_num),
         lambda name: name == "output_weights",
         lambda name, own: with_heads(name, own, config))
 
 
 # ---- reading ---------------------------------------------------------------
-
-
-def recognise(folder: str) -> bool:
-    return all(files.exists(os.path.join(folder, name)) for name in (CONFIG, WEIGHTS))
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
@@ -101,7 +101,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                              f"{error}); copy or download it again.") from error
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
-    stored = h5_files.read(os.path.join(folder, WEIGHTS))
+    stored = tensor_files.read_h5(os.path.join(folder, WEIGHTS))
     heads, task = {}, os.path.join(folder, TASK)
     of_task: dict[str, Tensor] = {}
     report = Report(os.path.join(folder, WEIGHTS))
@@ -110,7 +110,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         if kind not in _TASKS:
             raise InputError(f"{task}: a {kind}; of keras-hub's tasks "
                              f"{', '.join(_TASKS)} can be read.")
-        of_task = h5_files.read(os.path.join(folder, TASK_WEIGHTS))
+        of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
         heads = {_TASKS[kind]: bias.shape[0] if bias else 1}
         if "masked_lm" in heads:
@@ -120,16 +120,16 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         if activation != "linear":
             report.notes.append(f"outputs are those before the task's {activation}")
     elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
-        raise InputError(f"{task}: is not there, but {TASK_WEIGHTS} is; copy or download "
-                         "the whole folder, or remove that file for the encoder alone.")
-    shapes = neutral.encoder_shapes(config)
-    tensors = neutral.matched(report, shapes, _rows(shapes, config), stored,
+        raise InputError(f"{task}: is not there, but {TASK_WEIGHTS} is; copy or "
+                         "download the whole folder, or remove that file for the encoder alone.")
+    shapes = encoder_shapes(config)
+    tensors = matched(report, shapes, _rows(shapes, config), stored,
                               _why_dropped, lambda name: True)
     if heads:
         (head, outputs), = heads.items()
-        shapes = neutral.head(head, outputs).shapes(config)
+        shapes = head_of(head, outputs).shapes(config)
         of_head = Report(os.path.join(folder, TASK_WEIGHTS))
-        tensors |= neutral.matched(of_head, shapes, _rows(shapes, config), of_task,
+        tensors |= matched(of_head, shapes, _rows(shapes, config), of_task,
                                    _why_dropped, lambda name: False)
         report.matched |= {name: f"{TASK_WEIGHTS}:{theirs}"
                            for name, theirs in of_head.matched.items()}
@@ -179,7 +179,7 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
         if head in heads:
             raise InputError(f"the head {head} has no counterpart in keras-hub; leave "
                              "it out (--encoder_only).")
-    neutral.refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
+    refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         checkpoint.report.notes.append(
             "keras-hub has one dropout rate, taken from hidden_dropout_prob")
@@ -192,15 +192,15 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     if "masked_lm" in heads and config.masked_lm_layer_norm_eps != MASKED_LM_EPSILON:
         left_out["masked_lm"] = (
             "keras-hub's masked-LM head has the epsilon 1e-5, and so other outputs")
-    checkpoint = neutral.without_heads(checkpoint, left_out)
+    checkpoint = without_heads(checkpoint, left_out)
     if not config.use_pooler:
-        checkpoint = neutral.with_pooler(checkpoint)
+        checkpoint = with_pooler(checkpoint)
     if config.num_hidden_layers % config.num_hidden_groups and (
             config.parameter_sharing == "all"):
         raise InputError(
             f"num_hidden_groups={config.num_hidden_groups} does not divide "
             f"num_hidden_layers={config.num_hidden_layers}, as keras-hub needs.")
-    return neutral.as_format(checkpoint, projects=True, grouping="even")
+    return as_format(checkpoint, projects=True, grouping="even")
 
 
 def _described(kind: str, module: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,10 +227,10 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     files.write_json(os.path.join(folder, _METADATA), {
         "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
         "parameter_count": sum(
-            int(np.prod(shape)) for shape in neutral.encoder_shapes(config).values()),
+            int(np.prod(shape)) for shape in encoder_shapes(config).values()),
         "date_saved": datetime.datetime.now().strftime("%Y-%m-%d@%H:%M:%S"),
         "tasks": ["MaskedLM", "TextClassifier"]})
-    _write_h5(os.path.join(folder, WEIGHTS), checkpoint, neutral.encoder_shapes(config))
+    _write_h5(os.path.join(folder, WEIGHTS), checkpoint, encoder_shapes(config))
     if not checkpoint.heads:
         return
     (head, outputs), = checkpoint.heads.items()
@@ -245,12 +245,11 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "activation": "linear", "dropout": 0.1})
     files.write_json(os.path.join(folder, TASK), task)
     _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
-              neutral.head(head, outputs).shapes(config))
+              head_of(head, outputs).shapes(config))
 
 
 def _write_h5(path: str, checkpoint: Checkpoint,
-              shapes: Mapping[str, neutral.Shape]) -> None:
-    with h5_files.package().File(path, "w") as stream:
-        for row in _rows(shapes, checkpoint.config):
-            stream.create_dataset(row.theirs, data=neutral.to_theirs(
-                row, checkpoint.tensors[row.ours]).read())
+              shapes: Mapping[str, Shape]) -> None:
+    tensor_files.write_h5(path, {
+        row.theirs: to_theirs(row, checkpoint.tensors[row.ours])
+        for row in _rows(shapes, checkpoint.config)})

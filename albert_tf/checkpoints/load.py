@@ -5,8 +5,9 @@ from typing import Any, Mapping, Optional
 
 import tf_keras
 
-from albert_tf.checkpoints import formats, checkpoint as neutral, tokenizer_files
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Vocabulary
+from albert_tf.checkpoints import formats, tokenizer_files
+from albert_tf.checkpoints.checkpoint import (
+    Checkpoint, Report, Vocabulary, finite, head_of)
 from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.albert import AlbertModel
@@ -60,11 +61,11 @@ def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
         # A model of other origin may have been trained with answers in padding.
         options = {"mask_padding": False, **checkpoint.facts.get("model", {})}
         model = AlbertWithHeads(config, [
-            neutral.head(name, width, **options)
+            head_of(name, width, **options)
             for name, width in checkpoint.heads.items()])
     else:
         model = AlbertModel(config)
-    tensors = checkpoint.tensors if allow_nan else neutral.finite(
+    tensors = checkpoint.tensors if allow_nan else finite(
         checkpoint.tensors, checkpoint.source)
     for variable in model.weights:
         variable.assign(tensors[variable.name.removesuffix(":0")].read())

@@ -14,10 +14,12 @@ from typing import Any, Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import (
-    bundle, checkpoint as neutral, tokenizer_files, vocabulary)
+from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report
+from albert_tf.checkpoints.checkpoint import (
+    BLOCK, POOLER, ROOT_HEADS, WORDS, Checkpoint, Report, as_format, heads_in, matched,
+    refuse_other_epsilon, refuse_unless, rows_of, shapes_of, with_needed_pooler)
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
 
@@ -39,26 +41,23 @@ _ZH_PARTS = (("attention/self/", "attention_1/self/"),
 # ---- reading ---------------------------------------------------------------
 
 
-def recognise(path: str) -> bool:
-    prefix = bundle.find(path)
-    return prefix is not None and any(
-        name.removeprefix(_HUB_PREFIX) == neutral.WORDS
-        for name in bundle.by_names(prefix))
+def recognise(prefix: str) -> bool:
+    """Whether a checkpoint is of an ALBERT under the release's names."""
+    return any(name.removeprefix(_HUB_PREFIX) == WORDS
+               for name in bundle.by_names(prefix))
 
 
-def is_foreign(path: str) -> bool:
-    """Whether it is an ALBERT, but no checkpoint with the release's very names."""
-    return recognise(path) and (
-        neutral.WORDS not in (names := bundle.by_names(bundle.find(path)))
-        or os.path.basename(bundle.find(path)) == "variables"
-        or any(name.startswith(_ZH_LAYER) for name in names))
+def is_foreign(prefix: str) -> bool:
+    """Whether a checkpoint of an ALBERT has other names than the release's very own."""
+    names = bundle.by_names(prefix)
+    return (WORDS not in names or os.path.basename(prefix) == "variables"
+            or any(name.startswith(_ZH_LAYER) for name in names))
 
 
-def read(path: str, config: Optional[AlbertConfig] = None, head: str = ""
+def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
          ) -> Checkpoint:
-    """The model in a checkpoint, a folder of them, or a SavedModel; `head` as for
+    """The model in a checkpoint, which may be that of a SavedModel; `head` as for
     formats.read."""
-    prefix = bundle.find(path)
     folder = os.path.dirname(prefix)
     exported = os.path.basename(folder) == "variables"
     if exported:
@@ -83,16 +82,16 @@ def read(path: str, config: Optional[AlbertConfig] = None, head: str = ""
                   else _published(prefix, stored))
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     config = dataclasses.replace(
-        config, use_pooler=f"{neutral.POOLER}/kernel" in stored)
-    heads = neutral.heads_in(shapes, head or _root_head(task, values))
-    config = neutral.with_needed_pooler(config, heads)
-    wanted = neutral.shapes_of(config, heads)
-    tensors = neutral.matched(
-        report, wanted, neutral.rows_of(wanted, lambda name: name), stored,
+        config, use_pooler=f"{POOLER}/kernel" in stored)
+    heads = heads_in(shapes, head or _root_head(task, values))
+    config = with_needed_pooler(config, heads)
+    wanted = shapes_of(config, heads)
+    tensors = matched(
+        report, wanted, rows_of(wanted, lambda name: name), stored,
         _why_dropped, lambda name: name.startswith("bert/"))
     report.matched = {name: theirs.get(name, name) for name in report.matched}
     if not config.use_pooler:
-        report.missing += [f"{neutral.POOLER}/kernel", f"{neutral.POOLER}/bias"]
+        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
     slots = {name: tensor for name, tensor in stored.items()
              if name.endswith(("/adam_m", "/adam_v"))
              and name.rpartition("/")[0] in tensors}
@@ -136,9 +135,9 @@ def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
         tensor = stored.get(name)
         return tensor.shape[axis] if tensor and len(tensor.shape) == 2 else 0
 
-    block = neutral.BLOCK.format(0, 0)
+    block = BLOCK.format(0, 0)
     sizes = dict(
-        vocab_size=size(neutral.WORDS, 0), embedding_size=size(neutral.WORDS, 1),
+        vocab_size=size(WORDS, 0), embedding_size=size(WORDS, 1),
         hidden_size=size(f"{block}attention_1/self/query/kernel", 0),
         intermediate_size=size(f"{block}ffn_1/intermediate/dense/kernel", 1),
         max_position_embeddings=size("bert/embeddings/position_embeddings", 0),
@@ -161,7 +160,7 @@ def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
 def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """What `output_weights` are, as the folder says."""
     named = task.get("head") or values.get("head")
-    if named in neutral.ROOT_HEADS:
+    if named in ROOT_HEADS:
         return named
     return "multiple_choice" if task.get("task") == "race" else ""
 
@@ -220,13 +219,13 @@ def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
     """A model in albert_zh's own layout, by the names that it has in TensorFlow."""
     config, stored = _from_zh(source, stored, values, config)
     config = dataclasses.replace(
-        config, use_pooler=f"{neutral.POOLER}/kernel" in stored)
+        config, use_pooler=f"{POOLER}/kernel" in stored)
     report = Report(source)
-    heads = neutral.heads_in({name: tensor.shape for name, tensor in stored.items()})
-    config = neutral.with_needed_pooler(config, heads)
-    shapes = neutral.shapes_of(config, heads)
-    tensors = neutral.matched(
-        report, shapes, neutral.rows_of(shapes, lambda name: name), stored,
+    heads = heads_in({name: tensor.shape for name, tensor in stored.items()})
+    config = with_needed_pooler(config, heads)
+    shapes = shapes_of(config, heads)
+    tensors = matched(
+        report, shapes, rows_of(shapes, lambda name: name), stored,
         lambda name: "the word embeddings once more, as the output layer"
         if name.startswith("cls/predictions/decoder") else _why_dropped(name),
         lambda name: name.startswith("bert/"))
@@ -249,7 +248,7 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any
             "preln, as its xxlarge), which cannot be computed here.")
     config = dataclasses.replace(
         config, embedding_size=config.hidden_size, num_hidden_groups=1)
-    found, block = {}, neutral.BLOCK.format(0, 0)
+    found, block = {}, BLOCK.format(0, 0)
     for name, tensor in stored.items():
         if name.startswith(_ZH_LAYER):
             rest = name.removeprefix(_ZH_LAYER)
@@ -257,9 +256,9 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any
                               ("", ""))
             name = block + ours + rest.removeprefix(part) if part else name
         found[name] = tensor
-    first, second = stored[neutral.WORDS], found.pop(_ZH_WORDS, None)
+    first, second = stored[WORDS], found.pop(_ZH_WORDS, None)
     if second is not None:
-        found[neutral.WORDS] = Tensor(
+        found[WORDS] = Tensor(
             (first.shape[0], second.shape[-1]), lambda: first.read() @ second.read())
     return config, found
 
@@ -269,14 +268,14 @@ def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint as it can be written; refuses what the release cannot compute."""
-    neutral.refuse_unless(
+    refuse_unless(
         checkpoint.config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
         layer_norm_eps=1e-12)
-    neutral.refuse_other_epsilon(checkpoint.config, NAME)
+    refuse_other_epsilon(checkpoint.config, NAME)
     if not checkpoint.config.use_pooler:
         checkpoint.report.notes.append(
             "the checkpoint has no pooler: whoever needs one must train it")
-    return neutral.as_format(checkpoint, projects=False, grouping="release")
+    return as_format(checkpoint, projects=False, grouping="release")
 
 
 def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) -> None:
@@ -285,7 +284,7 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
     With `optimizer_state` the moments go along, and the step: zeros where the
     checkpoint has none.
     """
-    shapes = neutral.shapes_of(checkpoint.config, checkpoint.heads)
+    shapes = shapes_of(checkpoint.config, checkpoint.heads)
     tensors = {name: checkpoint.tensors[name] for name in shapes}
     if optimizer_state:
         for name, shape in shapes.items():
@@ -296,9 +295,9 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
         tensors["global_step"] = Tensor.of(np.array(checkpoint.step, np.int64))
     values = checkpoint.config.to_dict()
     for head in checkpoint.heads:
-        if head in neutral.ROOT_HEADS:
+        if head in ROOT_HEADS:
             values |= {"head": head, "labels": list(checkpoint.labels)}
     files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
-    bundle.write(os.path.join(folder, bundle.BEST_CHECKPOINT), tensors)
+    bundle.write(os.path.join(folder, BEST_CHECKPOINT), tensors)

@@ -5,7 +5,6 @@ is matching names and shapes. What matched, what is missing and what is left ove
 is always reported; a mismatch stops unless it is allowed.
 """
 
-import dataclasses
 import os
 import re
 from typing import Callable, Mapping
@@ -15,9 +14,10 @@ import tf_keras
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.files import (
-    StoredTensors, check_finite, open_checkpoint, write_tensors)
+from albert_tf.checkpoints import bundle, formats
+from albert_tf.checkpoints.bundle import Tensor
+from albert_tf.checkpoints.checkpoint import Report, UNEXPECTED, check_finite, some
+from albert_tf.checkpoints.folders import find_checkpoint, write_tensors
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
 
@@ -35,70 +35,11 @@ _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 
 _POOLER = "bert/pooler/"
 
-# Names shown in a message, before "and N more".
-_SHOWN = 3
+_SHOWN = 3  # names of a kind on the log
 
 
 def _never(name: str) -> bool:
     return False
-
-
-@dataclasses.dataclass(frozen=True)
-class RestoreReport:
-    """What restoring found; names are the release's, sorted."""
-
-    source: str  # the checkpoint
-    matched: list[str]  # variables of the model that got their values from it
-    missing: list[str]  # variables that it lacks; they keep their values
-    extra: list[str]  # its tensors that no variable took
-    # Variables that it has in another shape: name, shape in the model, in it.
-    mismatched: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
-    # Those of `extra` within the model's own scopes, such as a second group for a model
-    # of one. The others are harmless: heads that the model does not have, and the
-    # optimizer's state.
-    unexpected: list[str]
-    # Variables that may be new, missing or of another shape; they keep their values.
-    new: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the checkpoint and the model fit."""
-        return not (self.missing or self.mismatched or self.unexpected)
-
-    def summary(self) -> str:
-        """Counts and first names, a line for each kind that occurs."""
-        return "\n".join((
-            f"{self.source}: {len(self.matched)} variables matched, "
-            f"{len(self.missing)} missing, {len(self.mismatched)} of another "
-            f"shape, {len(self.extra)} extra.",
-            *(f"  {what}: {_some(names)}" for what, names in (
-                ("new, start from random values", self.new),
-                ("missing, keep their values", self.missing),
-                ("of another shape, keep their values", self._shapes_shown()),
-                ("extra within the model's own names", self.unexpected),
-                ("extra, not used by this model",
-                 sorted(set(self.extra) - set(self.unexpected)))) if names)))
-
-    def _shapes_shown(self) -> list[str]:
-        return [f"{name} is {_shape(theirs)} in the checkpoint, {_shape(ours)} in the "
-                "model" for name, ours, theirs in self.mismatched]
-
-    def complaint(self) -> str:
-        """The part of an error sentence that says what does not fit."""
-        return "; ".join(
-            f"{what}: {len(names)} ({_some(names)})" for what, names in (
-                ("variables of another shape", self._shapes_shown()),
-                ("variables of the model that it lacks", self.missing),
-                ("tensors that have no place in the model", self.unexpected)) if names)
-
-
-def _some(names: list[str]) -> str:
-    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
 
 
 # ---- tensors of a model ----------------------------------------------------
@@ -119,12 +60,11 @@ def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:
 
 
 def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
-                     allow_partial: bool = False) -> RestoreReport:
+                     allow_partial: bool = False) -> Report:
     """As restore_tf1, from arrays by the release's names."""
-    stored = StoredTensors(
-        "the given tensors", {name: np.shape(value) for name, value in tensors.items()},
-        lambda name: np.asarray(tensors[name]))
-    return _restore(model, stored, allow_partial, False, MISMATCH_HINT, _never)
+    stored = {name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}
+    return _restore(model, "the given tensors", stored, allow_partial, False,
+                    MISMATCH_HINT, _never)
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
@@ -138,7 +78,7 @@ def export_tf1(model: tf_keras.Model, path: str) -> None:
 
 def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
                 init_from_group0: bool = False, hint: str = MISMATCH_HINT,
-                may_be_new: Callable[[str], bool] = _never) -> RestoreReport:
+                may_be_new: Callable[[str], bool] = _never) -> Report:
     """Sets the model's weights from a checkpoint, matched by name.
 
     All names and shapes are checked, and all tensors read, before any variable
@@ -160,22 +100,25 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
         then keeps its values: a task's head on a pretrained encoder.
 
     Returns:
-      The report; it is logged too. That nothing matches is an error in any case.
+      The report; it is logged too. It is always an error if no variable matches.
     """
-    stored, is_head = _opened(model, path), may_be_new
-    if not any(name.startswith(_POOLER) for name in stored.shapes) and (
+    (source, stored), is_head = _opened(model, path), may_be_new
+    if not any(name.startswith(_POOLER) for name in stored) and (
             is_head("output_weights")):
-        # A model without a pooler, such as Hugging Face's for masked pieces.
+        # A model without a pooler, such as Hugging Face's for masked tokens.
         def may_be_new(name):
             return is_head(name) or name.startswith(_POOLER)
 
-    return _restore(model, stored, allow_partial, init_from_group0, hint, may_be_new)
+    return _restore(
+        model, source, stored, allow_partial, init_from_group0, hint, may_be_new)
 
 
-def _opened(model, path: str) -> StoredTensors:
-    """The tensors of a checkpoint of whatever format by the release's names."""
+def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor]]:
+    """The source and the tensors of a checkpoint of whatever format, by the release's
+    names."""
     if not formats.is_foreign(path):
-        return open_checkpoint(path)
+        prefix = find_checkpoint(path)
+        return prefix, bundle.by_names(prefix, model_only=True)
     try:
         found = formats.read(path)
     except InputError:  # Some formats do not tell the config.
@@ -187,66 +130,69 @@ def _opened(model, path: str) -> StoredTensors:
              for name in COMPUTING if ours.get(name) != theirs.get(name)]
     if other:
         logging.warning("%s was made with another config: %s.", path, ", ".join(other))
-    return StoredTensors(
-        found.source, {name: tensor.shape for name, tensor in found.tensors.items()},
-        lambda name: found.tensors[name].read())
+    return found.source, found.tensors
 
 
-def _restore(model, stored, allow_partial, init_from_group0, hint, may_be_new):
+def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_be_new):
     variables = _variables(model)
     sources = {name: _GROUP.sub(r"\1group_0/", name) if init_from_group0 else name
                for name in variables}
-    report = _compare(variables, sources, stored, init_from_group0, may_be_new)
+    report = _compare(
+        source, variables, sources, stored, init_from_group0, may_be_new)
     if not report.matched:
         raise InputError(
-            f"{stored.source}: none of its {len(stored.shapes)} tensors has the name "
-            "and shape of a variable of the model; is it an ALBERT checkpoint of this "
-            "config?")
+            f"{source}: none of its {len(stored)} tensors has the name and shape of a "
+            "variable of the model; is it an ALBERT checkpoint of this config?")
     if not (report.complete or allow_partial):
-        raise InputError(f"{stored.source} does not fit the model: "
-                         f"{report.complaint()}; "
+        raise InputError(f"{source} does not fit the model: {_complaint(report)}; "
                          f"{_group_hint(report, sources, stored)}{hint}.")
-    values = {name: stored.read(name)
-              for name in {sources[name] for name in report.matched}}
-    check_finite(stored.source, values.items())
-    for name in report.matched:
+    values = {name: stored[name].read() for name in {*report.matched.values()}}
+    check_finite(source, values.items())
+    for name, theirs in report.matched.items():
         variable = variables[name]
-        variable.assign(values[sources[name]].astype(variable.dtype.as_numpy_dtype))
-    for line in report.summary().splitlines():
+        variable.assign(values[theirs].astype(variable.dtype.as_numpy_dtype))
+    for line in report.summary(_SHOWN).splitlines():
         logging.info("%s", line)
     return report
 
 
-def _compare(variables, sources, stored, init_from_group0, may_be_new):
+def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
     """The report of restoring, before it is done."""
-    matched, missing, mismatched, new = [], [], [], []
+    report = Report(source)
     for name in sorted(variables):
         shape = tuple(variables[name].shape)
-        found = stored.shapes.get(sources[name])
-        if may_be_new(name) and (found is None or tuple(found) != shape):
-            new.append(name)
+        found = stored.get(sources[name])
+        if found is not None and found.shape == shape:
+            report.matched[name] = sources[name]
+        elif may_be_new(name):
+            report.new.append(name)
         elif found is None:
-            missing.append(name)
-        elif tuple(found) != shape:
-            mismatched.append((name, shape, tuple(found)))
+            report.missing.append(name)
         else:
-            matched.append(name)
-    extra = sorted(set(stored.shapes) - set(sources.values()))
+            report.mismatched.append((name, shape, found.shape))
     scopes = {name.split("/")[0] for name in variables if not may_be_new(name)}
+    for name in sorted(set(stored) - set(sources.values())):
+        # With init_from_group0 the other groups are left out on purpose. Heads that the
+        # model does not have, and the optimizer's state, are harmless.
+        is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
+                       or init_from_group0 and _GROUP.match(name))
+        report.dropped[name] = "not used by this model" if is_harmless else UNEXPECTED
+    return report
 
-    def belongs_to_model(name):
-        # With init_from_group0 the other groups are left out on purpose.
-        return (name.split("/")[0] in scopes and not _OPTIMIZER_STATE.search(name)
-                and not (init_from_group0 and _GROUP.match(name)))
 
-    return RestoreReport(stored.source, matched, missing, extra, mismatched,
-                         [name for name in extra if belongs_to_model(name)], new)
+def _complaint(report) -> str:
+    """The part of an error sentence that says what does not fit."""
+    return "; ".join(
+        f"{what}: {len(names)} ({some(names)})" for what, names in (
+            ("variables of another shape", report.mismatches()),
+            ("variables of the model that it lacks", report.missing),
+            ("tensors that have no place in the model", report.unexpected)) if names)
 
 
 def _group_hint(report, sources, stored) -> str:
     """Advice for a checkpoint that lacks whole groups and nothing else."""
     if report.mismatched or report.unexpected or any(
-            _GROUP.sub(r"\1group_0/", sources[name]) not in stored.shapes
+            _GROUP.sub(r"\1group_0/", sources[name]) not in stored
             for name in report.missing):
         return ""
     return ("to give every group the values of its group 0, use "

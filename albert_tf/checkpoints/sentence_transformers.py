@@ -16,9 +16,10 @@ from typing import Any, Mapping, Optional, Union
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints import huggingface, checkpoint as neutral, tokenizer_files
+from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Vocabulary
+from albert_tf.checkpoints.checkpoint import (
+    POOLER, Checkpoint, Report, Vocabulary, transposed, without_heads)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
@@ -69,21 +70,18 @@ class Sentence:
 # ---- reading ---------------------------------------------------------------
 
 
-def recognise(path: str) -> bool:
-    return files.exists(os.path.join(path, _MODULES))
-
-
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """The model, its `facts["sentence"]` a Sentence, the length of texts among the
     settings."""
     first, *others = _modules(folder)
     where = os.path.join(folder, first["path"])
-    if not huggingface.recognise(where):
+    if not (huggingface.weights_in(where)
+            and files.exists(os.path.join(where, huggingface.CONFIG))):
         raise InputError(f"{where}: half a model: {_MODULES} names it, but config.json "
                          "and its weights are not there; copy or download the rest.")
     _check_prompts(folder)
     found = huggingface.read(where, config)
-    found = neutral.without_heads(found, dict.fromkeys(
+    found = without_heads(found, dict.fromkeys(
         found.heads, "sentence-transformers reads the encoder alone"))
     width = found.config.hidden_size
     pooling = _pooling(os.path.join(folder, others[0]["path"]), width)
@@ -190,7 +188,7 @@ def _dense(folder: str, width: int) -> Dense:
             f"{path}: " + ("use_residual" if activation in _ACTIVATIONS else
                            f"activation_function {activation}")
             + f" is not supported; dense layers with {', '.join(_ACTIVATIONS)} are.")
-    if not huggingface.has_weights(folder):
+    if not huggingface.weights_in(folder):
         raise InputError(f"{folder}: the dense layer's weights are not there; copy or "
                          "download the rest.")
     source, stored = huggingface.read_weights(folder)
@@ -199,7 +197,7 @@ def _dense(folder: str, width: int) -> Dense:
             bias is not None and bias.shape != kernel.shape[:1]):
         raise InputError(f"{source}: holds no dense layer for vectors of {width} "
                          "numbers; copy or download the folder again.")
-    return Dense(neutral.transposed(kernel), bias, activation)
+    return Dense(transposed(kernel), bias, activation)
 
 
 def _vocabulary(folder: str, lower: bool) -> Optional[Vocabulary]:
@@ -239,7 +237,7 @@ def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int 
             raise InputError(f"pooling={POOLED}: the model has no pooler; give another: "
                              f"{', '.join(POOLING)}.")
         found = Sentence(("cls",), (Dense(*(
-            checkpoint.tensors[f"{neutral.POOLER}/{name}"] for name in (
+            checkpoint.tensors[f"{POOLER}/{name}"] for name in (
                 "kernel", "bias")), "Tanh"),))
     elif pooling:
         modes = tuple(mode.strip() for mode in pooling.split(","))
@@ -264,7 +262,7 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     if checkpoint.vocabulary is None:
         checkpoint.report.notes.append("no vocabulary lies beside the model, without "
                                        "which sentence-transformers takes no text")
-    return huggingface.check(neutral.without_heads(checkpoint, dict.fromkeys(
+    return huggingface.check(without_heads(checkpoint, dict.fromkeys(
         checkpoint.heads, "sentence-transformers reads the encoder alone")))
 
 
@@ -306,7 +304,7 @@ def _pooling_config(modes: tuple[str, ...], width: int) -> dict[str, Any]:
 
 
 def _write_dense(layer: Dense, folder: str, module: str) -> None:
-    tensors = {"linear.weight": neutral.transposed(layer.kernel)}
+    tensors = {"linear.weight": transposed(layer.kernel)}
     if layer.bias is not None:
         tensors["linear.bias"] = layer.bias
     rows, columns = layer.kernel.shape
@@ -314,5 +312,5 @@ def _write_dense(layer: Dense, folder: str, module: str) -> None:
         "in_features": rows, "out_features": columns, "bias": layer.bias is not None,
         "activation_function": f"torch.nn.modules.{_ACTIVATIONS[layer.activation]}."
                                f"{layer.activation}"})
-    huggingface.write_safetensors(
+    tensor_files.write_safetensors(
         os.path.join(folder, module, "model.safetensors"), tensors, "float32")

@@ -1,19 +1,21 @@
-"""PyTorch's files of tensors, read without PyTorch and without running code in them.
+"""Files of tensors in which other projects keep weights: .safetensors, HDF5 (Keras),
+and PyTorch's, read without PyTorch and without running code in them.
 
-A file is a pickle that names classes and functions to call; here only those that make
-tensors are allowed, by functions of our own, and whatever else is named is refused. Two
-kinds are in use: a zip archive (PyTorch 1.6 and later), and before that pickles with
-the numbers behind them.
+Tensors are read one by one when they are asked for. The packages safetensors and h5py
+are imported when such a file is met.
 """
 
 import collections
+import contextlib
 import dataclasses
+import importlib
 import io
 import math
+import os
 import pickle
 import pickletools
 import zipfile
-from typing import Any, BinaryIO, Callable
+from typing import Any, BinaryIO, Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -21,6 +23,140 @@ from albert_tf import files
 from albert_tf.checkpoints.bundle import Tensor, widened
 from albert_tf.errors import InputError
 
+
+def _package(name: str, suffix: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{suffix} files need the package {name}: pip install {name}."
+                         ) from error
+
+
+# ---- safetensors -----------------------------------------------------------
+
+# Names of types there → NumPy's; bfloat16 has none.
+_SAFETENSORS_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16",
+                      "BF16": "bfloat16", "I64": "int64", "I32": "int32"}
+
+
+def read_safetensors(path: str) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file by name, read when asked for."""
+    package = _package("safetensors", ".safetensors")
+
+    def opened():
+        # Not mapped into memory, where each page that was read would count.
+        return package.safe_open(path, framework="np", backend="pread")
+
+    def tensor(name: str, kind: str, shape: tuple[int, ...]) -> Tensor:
+        def read_tensor() -> np.ndarray:
+            if kind == "BF16":
+                return widened(_raw(path, name, "<u2")).reshape(shape)
+            with opened() as stream:
+                return stream.get_tensor(name)
+
+        return Tensor(shape, read_tensor, _SAFETENSORS_TYPES.get(kind, kind))
+
+    try:
+        with opened() as stream:
+            slices = {name: stream.get_slice(name) for name in stream.keys()}
+            return {name: tensor(name, piece.get_dtype(), tuple(piece.get_shape()))
+                    for name, piece in slices.items()}
+    except (package.SafetensorError, OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: not a file of safetensors, damaged or cut short ({error}); copy "
+            "or download it again.") from error
+
+
+def _raw(path: str, name: str, dtype: str) -> np.ndarray:
+    """The numbers of a tensor of a file that was checked, as another type."""
+    with files.open_binary(path) as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        first, last = files.parse_json(
+            stream.read(size).decode(), path)[name]["data_offsets"]
+        stream.seek(8 + size + first)
+        return np.frombuffer(stream.read(last - first), dtype)
+
+
+def write_safetensors(path: str, tensors: Mapping[str, Tensor], dtype: str) -> None:
+    """Writes a .safetensors file; `dtype` is that of its numbers."""
+    package = _package("safetensors", ".safetensors")
+    arrays = {name: _narrowed(tensors[name].read(), dtype) for name in sorted(tensors)}
+    package.serialize_file(
+        {name: package.TensorSpec(
+            dtype=dtype, shape=array.shape, data_ptr=array.ctypes.data,
+            data_len=array.nbytes) for name, array in arrays.items()},
+        path, metadata={"format": "pt"})
+    # The package lets nobody else read it.
+    os.chmod(path, os.stat(os.path.dirname(path)).st_mode & 0o666)
+
+
+def _narrowed(array: np.ndarray, dtype: str) -> np.ndarray:
+    """The nearest numbers of a type, ties to even; of bfloat16 as uint16."""
+    if dtype != "bfloat16":
+        return np.ascontiguousarray(array, dtype)
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounded = ((bits.astype(np.uint64) + 0x7FFF + (bits >> 16 & 1)) >> 16)
+    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
+
+
+# ---- HDF5 ------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened_h5(path: str) -> Iterator[Any]:
+    library = _package("h5py", ".h5")
+    if not files.exists(path):
+        raise InputError(f"{path}: is not there; copy or download the whole folder.")
+    try:
+        with library.File(path, "r") as opened:
+            yield opened
+    except (OSError, KeyError, RuntimeError) as error:
+        raise InputError(f"{path}: not a file of Keras weights, damaged or cut short "
+                         f"({error}); copy or download it again.") from error
+
+
+def read_h5(path: str) -> dict[str, Tensor]:
+    """The datasets of an HDF5 file of Keras weights by their paths."""
+    found: dict[str, Tensor] = {}
+
+    def tensor(name, item):
+        # Keras writes bfloat16 as two bytes without a type, and says so.
+        is_bfloat16 = item.attrs.get("dtype") == "bfloat16"
+
+        def read_tensor() -> np.ndarray:
+            with _opened_h5(path) as stream:
+                array = np.asarray(stream[name])
+            return widened(array.view("<u2")) if is_bfloat16 else array
+
+        return Tensor(tuple(item.shape or ()), read_tensor,
+                      "bfloat16" if is_bfloat16 else item.dtype.name)
+
+    def visit(name, item):
+        if isinstance(item, _package("h5py", ".h5").Dataset):
+            if item.external or item.is_virtual:
+                raise OSError(f"the numbers of {name} lie in another file")
+            # Early versions of Keras 3 named the first part otherwise.
+            known = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
+            found[known] = tensor(name, item)
+
+    with _opened_h5(path) as stream:
+        stream.visititems(visit)
+    return found
+
+
+def write_h5(path: str, tensors: Mapping[str, Tensor]) -> None:
+    """Writes the datasets of an HDF5 file."""
+    with _package("h5py", ".h5").File(path, "w") as stream:
+        for name, tensor in tensors.items():
+            stream.create_dataset(name, data=tensor.read())
+
+
+# ---- PyTorch ---------------------------------------------------------------
+
+# A file is a pickle that names classes and functions to call; here only those that make
+# tensors are allowed, by functions of our own, and whatever else is named is refused.
+# Two kinds are in use: a zip archive (PyTorch 1.6 and later), and before that pickles
+# with the numbers behind them.
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 # Class of the numbers → NumPy's type; bfloat16 has none.
 _STORAGES = {"FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2",
@@ -114,10 +250,10 @@ class _Unpickler(pickle.Unpickler):
         return _Storage(kind.name, str(key), self._read)
 
 
-def read(path: str) -> dict[str, Tensor]:
-    """The tensors of a file by name.
+def read_torch(path: str) -> dict[str, Tensor]:
+    """The tensors of a file of PyTorch by name.
 
-        read("albert/pytorch_model.bin")["albert.pooler.bias"].read()
+        read_torch("albert/pytorch_model.bin")["albert.pooler.bias"].read()
     """
     with files.open_binary(path) as stream:
         is_archive = zipfile.is_zipfile(stream)

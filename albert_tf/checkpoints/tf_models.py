@@ -12,26 +12,30 @@ from typing import Mapping, Optional
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints import bundle, checkpoint as neutral, tokenizer_files
+from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import Checkpoint, Report, Row
+from albert_tf.checkpoints.checkpoint import (
+    BLOCK, POOLER, PROJECTION, WORDS, Checkpoint, Report, Row, Shape, as_format,
+    matched, refuse_other_epsilon, refuse_unless, rows_of, shapes_of, to_theirs,
+    with_pooler, without_heads)
+from albert_tf.checkpoints.folders import STATE_FILE
 from albert_tf.checkpoints.release import published
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 
 NAME = "tf_models"
 _WORDS = "word_embeddings/embeddings"
-_BLOCK = neutral.BLOCK.format(0, 0)
+_BLOCK = BLOCK.format(0, 0)
 _LAYER = "transformer/"
 # Our name's beginning → theirs, and the key in a checkpoint of an encoder.
 _PARTS = (
-    (neutral.WORDS, _WORDS, "layer_with_weights-0/embeddings"),
+    (WORDS, _WORDS, "layer_with_weights-0/embeddings"),
     ("bert/embeddings/position_embeddings", "position_embedding/embeddings",
      "layer_with_weights-1/embeddings"),
     ("bert/embeddings/token_type_embeddings", "type_embeddings/embeddings",
      "layer_with_weights-2/embeddings"),
     ("bert/embeddings/LayerNorm", "embeddings/layer_norm", "layer_with_weights-3"),
-    (neutral.PROJECTION, "embedding_projection", "layer_with_weights-4"),
+    (PROJECTION, "embedding_projection", "layer_with_weights-4"),
     (f"{_BLOCK}attention_1/self/query", f"{_LAYER}self_attention/query",
      "layer_with_weights-5/_attention_layer/_query_dense"),
     (f"{_BLOCK}attention_1/self/key", f"{_LAYER}self_attention/key",
@@ -48,7 +52,7 @@ _PARTS = (
      "layer_with_weights-5/_output_dense"),
     (f"{_BLOCK}LayerNorm_1/", f"{_LAYER}output_layer_norm/",
      "layer_with_weights-5/_output_layer_norm/"),
-    (neutral.POOLER, "pooler_transform", "layer_with_weights-6"),
+    (POOLER, "pooler_transform", "layer_with_weights-6"),
 )
 _HEAD = (("cls/predictions/transform/dense", "masked_lm/dense"),
          ("cls/predictions/transform/LayerNorm", "masked_lm/layer_norm"),
@@ -69,7 +73,7 @@ def key_of(ours: str, projects: bool, has_head: bool) -> str:
     for own, theirs in _HEAD:
         if ours.startswith(own):
             return theirs + ours.removeprefix(own)
-    if ours == neutral.WORDS and has_head:
+    if ours == WORDS and has_head:
         return "masked_lm/embedding_table"
     own, key = next((own, key) for own, _, key in _PARTS if ours.startswith(own))
     if not projects:  # The layers behind it are one lower.
@@ -77,12 +81,12 @@ def key_of(ours: str, projects: bool, has_head: bool) -> str:
     return f"encoder/{key}{ours.removeprefix(own)}"
 
 
-def _rows(shapes: Mapping[str, neutral.Shape], config: AlbertConfig) -> list[Row]:
-    return neutral.rows_of(shapes, name_of,
+def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
+    return rows_of(shapes, name_of,
                            shape=lambda name, own: with_heads(name, own, config))
 
 
-def with_heads(name: str, shape: neutral.Shape, config: AlbertConfig) -> neutral.Shape:
+def with_heads(name: str, shape: Shape, config: AlbertConfig) -> Shape:
     """The shape of a tensor whose attention has the heads as an axis of its own."""
     heads, depth = config.num_attention_heads, (
         config.hidden_size // config.num_attention_heads)
@@ -108,7 +112,8 @@ def _stored(prefix: str) -> dict[str, Tensor]:
         if known is None:
             at = re.search(r"(?:^|/)((?:word_embeddings|position_embedding|"
                            r"type_embeddings|embeddings/layer_norm|"
-                           r"embedding_projection|transformer|pooler_transform)/.*|bert/cls/.*)$", name)
+                           r"embedding_projection|transformer|pooler_transform)/.*"
+                           r"|bert/cls/.*)$", name)
             known = at[1] if at else name
         found[known] = tensor
     return found
@@ -116,17 +121,16 @@ def _stored(prefix: str) -> dict[str, Tensor]:
 
 def _names() -> list[str]:
     config = AlbertConfig.named("base")
-    return list(neutral.shapes_of(config, {"masked_lm": 1}))
+    return list(shapes_of(config, {"masked_lm": 1}))
 
 
-def recognise(path: str) -> bool:
-    prefix = bundle.find(path)
-    return prefix is not None and _WORDS in _stored(prefix)
+def recognise(prefix: str) -> bool:
+    """Whether a checkpoint is of tf-models' ALBERT."""
+    return _WORDS in _stored(prefix)
 
 
-def read(path: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """The model in a checkpoint, a folder of them, or a SavedModel."""
-    prefix = bundle.find(path)
+def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
+    """The model in a checkpoint, which may be that of a SavedModel."""
     stored = _stored(prefix)
     beside = os.path.join(os.path.dirname(prefix), CONFIG_FILE)
     if config is None and files.exists(beside):
@@ -136,13 +140,13 @@ def read(path: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     config = config.replace(use_pooler="pooler_transform/kernel" in stored)
     has_head = name_of("cls/predictions/output_bias") in stored
     heads = {"masked_lm": 1} if has_head else {}
-    shapes = neutral.shapes_of(config, heads)
+    shapes = shapes_of(config, heads)
     report = Report(prefix)
-    tensors = neutral.matched(
+    tensors = matched(
         report, shapes, _rows(shapes, config), stored, _why_dropped,
         lambda name: name.startswith(("transformer/", "embedding")))
     if not config.use_pooler:
-        report.missing += [f"{neutral.POOLER}/kernel", f"{neutral.POOLER}/bias"]
+        report.missing += [f"{POOLER}/kernel", f"{POOLER}/bias"]
     return Checkpoint(NAME, config, tensors, heads, report)
 
 
@@ -206,16 +210,16 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
         if head not in ("masked_lm", "sentence_order"):
             raise InputError(f"the head {head} has no counterpart in tf-models' "
                              "checkpoints; leave it out (--encoder_only).")
-    neutral.refuse_unless(
+    refuse_unless(
         config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
         layer_norm_eps=1e-12)
-    neutral.refuse_other_epsilon(config, NAME)
+    refuse_other_epsilon(config, NAME)
     if "sentence_order" in checkpoint.heads:
-        checkpoint = neutral.without_heads(checkpoint, {
+        checkpoint = without_heads(checkpoint, {
             "sentence_order": "BertPretrainerV2 has no sentence-order head"})
     if not config.use_pooler:
-        checkpoint = neutral.with_pooler(checkpoint)
-    return neutral.as_format(checkpoint, projects=False, grouping="release",
+        checkpoint = with_pooler(checkpoint)
+    return as_format(checkpoint, projects=False, grouping="release",
                              only_group=True)
 
 
@@ -223,9 +227,9 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     """Writes ckpt-1, as tf.train.Checkpoint does of an encoder, or of a pretrainer with
     a masked-LM head; and albert_config.json, which the format lacks."""
     config, has_head = checkpoint.config, "masked_lm" in checkpoint.heads
-    shapes = neutral.shapes_of(config, checkpoint.heads)
+    shapes = shapes_of(config, checkpoint.heads)
     tensors = {key_of(row.ours, config.projects_embeddings, has_head) + _VALUE:
-               neutral.to_theirs(row, checkpoint.tensors[row.ours])
+               to_theirs(row, checkpoint.tensors[row.ours])
                for row in _rows(shapes, config)}
     names = {key_of(name, config.projects_embeddings, has_head): name_of(name)
              for name in shapes}
@@ -234,7 +238,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
-    files.write(os.path.join(folder, bundle.STATE_FILE),
+    files.write(os.path.join(folder, STATE_FILE),
                 b'model_checkpoint_path: "ckpt-1"\n'
                 b'all_model_checkpoint_paths: "ckpt-1"\n')
     bundle.write(os.path.join(folder, "ckpt-1"), tensors,

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Optional, Sequence
 import numpy as np
 
 from albert_tf import files
-from albert_tf.checkpoints.files import folder_of, holds_checkpoint
+from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.errors import InputError
 
 # Of a pretrained model: file, sha256 and size of its vocabulary.

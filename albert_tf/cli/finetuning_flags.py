@@ -13,7 +13,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
-from albert_tf.checkpoints.files import folder_of, holds_checkpoint, is_of_run
+from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
 from albert_tf.cli import flags as cli_flags, recipes, teacher_flags
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError

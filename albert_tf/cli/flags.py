@@ -12,7 +12,7 @@ from absl import flags, logging
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.files import (
+from albert_tf.checkpoints.folders import (
     chosen_checkpoint, find_checkpoint, folder_of, holds_checkpoint)
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING

@@ -8,7 +8,7 @@ from absl import flags
 from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.files import is_of_run
+from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.cli.flags import MOST, Number
 from albert_tf.config import AlbertConfig

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Optional
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary
-from albert_tf.checkpoints.files import holds_checkpoint
+from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer
 

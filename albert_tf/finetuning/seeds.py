@@ -19,7 +19,7 @@ from typing import Any, Callable, Mapping
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.files import BEST_CHECKPOINT, holds_checkpoint
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT, holds_checkpoint
 from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import model_folder
 
@@ -153,7 +153,7 @@ def _check_same(task: Any, strategy: Any) -> None:
 
 def _publish(folder: str, name: str) -> None:
     """Puts the best run's checkpoint and options into the folder of them all."""
-    from albert_tf.checkpoints.files import find_checkpoint
+    from albert_tf.checkpoints.folders import find_checkpoint
     from albert_tf.training import run_folder
 
     source = os.path.join(folder, name)

@@ -19,7 +19,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import formats
-from albert_tf.checkpoints.files import files_of_run
+from albert_tf.checkpoints.folders import files_of_run
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import DivergenceError

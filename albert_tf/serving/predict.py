@@ -49,7 +49,7 @@ class Model(loading.Loaded):
         heads: dict[str, Optional[Head]] = {"embed": None}
         for name, width in self.heads.items():
             head = (self.model.heads[name] if self.model is not None
-                    else checkpoint.head(name, width))
+                    else checkpoint.head_of(name, width))
             heads.setdefault(head.task, head)
         return {task: heads[task] for task in TASKS if task in heads
                 and (self.engine is None or task == self.engine.task)}

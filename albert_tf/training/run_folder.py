@@ -15,9 +15,10 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.jobs import locks
-from albert_tf.checkpoints.files import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, check_finite, damage_explained,
-    earlier_hint, holds_checkpoint)
+from albert_tf.checkpoints.checkpoint import check_finite
+from albert_tf.checkpoints.folders import (
+    BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, damage_explained, earlier_hint,
+    holds_checkpoint)
 from albert_tf.errors import InputError
 from albert_tf.training import devices
 from albert_tf.training.input_pipeline import num_streams

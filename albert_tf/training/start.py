@@ -15,7 +15,7 @@ from typing import Callable, Optional
 import tensorflow as tf
 from absl import logging
 
-from albert_tf.checkpoints.files import (
+from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, checkpoint_of, chosen_checkpoint)
 from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints import bundle
+from albert_tf.checkpoints import bundle, folders
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.errors import InputError
 
@@ -32,6 +32,16 @@ def test_tensorflow_reads_it(prefix):
         found = reader.get_tensor(name)
         assert found.dtype == array.dtype
         np.testing.assert_array_equal(found, array)
+
+
+def test_types_that_numpy_lacks_or_orders_otherwise(prefix):
+    half = tf.constant([1.5, -3.0], tf.bfloat16).numpy()
+    bundle.write(prefix, {"half": Tensor.of(half),
+                          "big_endian": Tensor.of(np.array([1, 2], ">i4"))})
+    reader = tf.train.load_checkpoint(prefix)
+    assert reader.get_tensor("half").dtype == half.dtype
+    for name, tensor in bundle.read(prefix).items():
+        np.testing.assert_array_equal(tensor.read(), reader.get_tensor(name))
 
 
 def test_tensorflow_1_restores_it(prefix):
@@ -66,7 +76,7 @@ def test_objects_by_the_names_of_their_variables(tmp_path):
     path = tf.train.Checkpoint(model=inner).save(str(tmp_path / "ckpt"))
     found = bundle.by_names(path)
     assert found["bert/kernel"].read().tolist() == [1.0, 2.0]
-    assert bundle.find(str(tmp_path)) == path
+    assert folders.find(str(tmp_path)) == path
 
 
 @pytest.mark.parametrize("place", [0, 3, 20, 100])
@@ -88,7 +98,7 @@ def test_a_damaged_graph_of_objects_is_named(place, tmp_path):
     (lambda index, data: index.write_bytes(b"x" + index.read_bytes()[1:]),
      "not the index"),
     (lambda index, data: data.write_bytes(data.read_bytes()[:-1]), "ends before"),
-    (lambda index, data: data.unlink(), "data-00000-of-00001 is missing"),
+    (lambda index, data: data.unlink(), "data-00000-of-00001: this data file is missing"),
     (lambda index, data: data.write_bytes(b"x" + data.read_bytes()[1:]),
      "wrong checksum")], ids=["cut", "changed", "short", "gone", "flipped"])
 def test_damage_is_named(damage, words, prefix, tmp_path):
@@ -102,6 +112,6 @@ def test_several_checkpoints_need_a_list(tmp_path):
     for name in ("model.ckpt-1", "model.ckpt-2"):
         bundle.write(str(tmp_path / name), {"a": Tensor.of(ARRAYS["bert/a"])})
     with pytest.raises(InputError, match="several checkpoints"):
-        bundle.find(str(tmp_path))
+        folders.find(str(tmp_path))
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
-    assert bundle.find(str(tmp_path)) == str(tmp_path / "model.ckpt-2")
+    assert folders.find(str(tmp_path)) == str(tmp_path / "model.ckpt-2")

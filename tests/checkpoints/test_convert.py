@@ -225,7 +225,7 @@ def test_refused_by_name(changes, heads, target, words, tmp_path):
     if heads:
         report = convert(path, str(tmp_path / "output"), target, encoder_only=True)
         assert len(report.dropped) == len(
-            neutral.head_shapes(TINY, *next(iter(heads.items()))))
+            neutral.head_of(*next(iter(heads.items()))).shapes(TINY))
 
 
 # ---- wrong inputs ----------------------------------------------------------

@@ -214,6 +214,21 @@ def test_another_config_is_warned_of(tmp_path, caplog):
     assert "hidden_act is gelu_erf there and gelu here" in caplog.text
 
 
+def test_a_folder_is_listed_once(tmp_path, monkeypatch):
+    path, _ = stored(tmp_path / "tf1")
+    for target in ("hf", "keras_hub", "tf_models"):
+        convert(path, str(tmp_path / target), target, encoder_only=True)
+    asked = []
+    names_in = formats.files.names_in
+    monkeypatch.setattr(formats.files, "names_in",
+                        lambda folder: asked.append(folder) or names_in(folder))
+    for folder, is_foreign in (("hf", True), ("keras_hub", True), ("tf_models", True),
+                               ("tf1", False), ("none", False)):
+        asked.clear()
+        assert formats.is_foreign(str(tmp_path / folder)) == is_foreign
+        assert asked == [str(tmp_path / folder)]
+
+
 # ---- hubs ------------------------------------------------------------------
 
 

@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.checkpoints import files as checkpoint_files, restore as tf1
+from albert_tf.checkpoints import folders as checkpoint_files, restore as tf1
+from albert_tf.checkpoints.checkpoint import UNEXPECTED
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import AlbertModel
@@ -64,15 +65,15 @@ def test_release_checkpoint_into_both_models():
               for name, _ in tf.train.list_variables(str(GOLDEN))}
     whole = models.AlbertForPreTraining(config)
     report = tf1.restore_tf1(whole, str(GOLDEN))
-    assert report.matched == sorted(stored)
-    assert (report.missing, report.extra, report.mismatched) == ([], [], [])
+    assert list(report.matched) == sorted(stored)
+    assert (report.missing, report.dropped, report.mismatched) == ([], {}, [])
     assert report.complete and report.source == str(GOLDEN)
     assert_holds(whole, stored)
 
     encoder = AlbertModel(config)
     report = tf1.restore_tf1(encoder, str(GOLDEN))
-    assert report.extra == HEADS and report.complete
-    assert report.matched == sorted(set(stored) - set(HEADS))
+    assert list(report.dropped) == HEADS and report.complete
+    assert list(report.matched) == sorted(set(stored) - set(HEADS))
     assert_holds(encoder, stored)
 
 
@@ -85,7 +86,7 @@ def test_optimizer_state_is_harmless(tmp_path):
     path = write(tmp_path, {**tensors, **state})
     report = tf1.restore_tf1(model, path)
     assert report.complete and report.unexpected == []
-    assert report.extra == sorted(state) and len(report.extra) == 65
+    assert list(report.dropped) == sorted(state) and len(report.dropped) == 65
     assert_holds(model, tensors)
 
 
@@ -121,12 +122,13 @@ def test_a_mismatch_stops_unless_allowed(made, make, words, differences, tmp_pat
     check_refused(model, path, *words)
     before = tf1.tf1_tensors(model)
     if second := sorted(name for name in tensors if GROUP.format(1) in name):
-        differences = {"extra": second, "unexpected": second}
+        differences = {"dropped": dict.fromkeys(second, UNEXPECTED)}
     report = tf1.restore_tf1(model, path, allow_partial=True)
     found = {kind: value for kind, value in vars(report).items() if value}
     lacking = {*report.missing, *(name for name, _, _ in report.mismatched)}
-    assert found == {"source": path, "matched": sorted(set(before) - lacking),
-                     **differences}
+    assert found == {"source": path, **differences, "matched": {
+        name: name for name in set(before) - lacking}}
+    assert report.unexpected == list(report.dropped)
     assert not report.complete
     assert_holds(model, {**before, **{name: tensors[name] for name in report.matched}})
 
@@ -136,7 +138,7 @@ def test_a_classifier_head_is_harmless_for_the_encoder(tmp_path):
     path = write(tmp_path, {**numbered_tensors(model),
                             "output_weights": np.zeros([3, 8], "f")})
     report = tf1.restore_tf1(model, path)
-    assert report.extra == ["output_weights"] and report.complete
+    assert list(report.dropped) == ["output_weights"] and report.complete
 
 
 # ---- a head that may be new ------------------------------------------------
@@ -159,7 +161,7 @@ def test_pretrained_encoder_gets_a_new_head(make_head, tmp_path, caplog):
     assert report.new == head and len(head) == 2
     assert report.complete and report.missing == report.mismatched == []
     # Pretraining's heads are left over, and so may the pooler be for spans.
-    assert report.unexpected == [] and set(HEADS) <= set(report.extra)
+    assert report.unexpected == [] and set(HEADS) <= report.dropped.keys()
     assert f"new, start from random values: {', '.join(head)}" in caplog.text
     assert_holds(model, {**tensors, **{name: before[name] for name in head}})
     # Nothing is new without leave.
@@ -173,7 +175,7 @@ def test_head_of_another_shape_is_new(tmp_path):
     tensors, path = stored(tmp_path, classifier(3))
     same, other = classifier(3), classifier(2)
     report = tf1.restore_tf1(same, path, may_be_new=head_may_be_new)
-    assert report.new == [] and report.extra == []
+    assert report.new == [] and report.dropped == {}
     assert_holds(same, tensors)
 
     before = tf1.tf1_tensors(other)
@@ -218,9 +220,9 @@ def test_the_report_is_logged(tmp_path, caplog):
         write(tmp_path, {**numbered_tensors(AlbertModel(TINY)), "global_step": 1,
                          "bert/new": np.zeros(2, "f")}), allow_partial=True)
     lines = caplog.messages
-    assert lines == report.summary().splitlines()
+    assert lines == report.summary(3).splitlines()
     assert lines[0].endswith(
-        "24 variables matched, 7 missing, 1 of another shape, 2 extra.")
+        "24 tensors matched, 2 dropped, 7 missing, 1 of another shape.")
     assert len(lines) == 5
     for line, word in zip(lines[1:], (HEADS[0], "[22, 4]", "bert/new", "global_step")):
         assert word in line
@@ -233,7 +235,7 @@ def test_tensors_round_trip():
     model, other = pretrainer(), pretrainer()
     tensors = numbered_tensors(model)
     report = tf1.load_tf1_tensors(model, tensors)
-    assert report.complete and report.matched == sorted(tensors)
+    assert report.complete and list(report.matched) == sorted(tensors)
     taken = tf1.tf1_tensors(model)
     tf1.load_tf1_tensors(model, numbered_tensors(model, seed=1))
     tf1.load_tf1_tensors(other, taken)
@@ -289,7 +291,7 @@ def test_every_group_gets_group_0(tmp_path, changes, variables, stored_groups):
                  for part in name.split("/")]
         np.testing.assert_array_equal(value, tensors["/".join(parts)], err_msg=name)
     # What was not taken is reported all the same.
-    assert report.extra == sorted(
+    assert list(report.dropped) == sorted(
         name for name in tensors for group in range(1, stored_groups)
         if name.startswith(GROUP.format(group)))
 
@@ -380,6 +382,25 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
 
 
+def test_the_list_as_tensorflow_writes_it(tmp_path):
+    folder = tmp_path / 'a "list"'
+    paths = [write(folder, {"w": np.float32(i)}, f"model.ckpt-{i}") for i in (1, 2)]
+    # Quotes, and letters beyond ASCII, are escaped there.
+    other = write(tmp_path, {"w": np.float32(3)}, 'größe "3"')
+    for listed, best in ((paths, None), ([*paths, other], None), (paths, "best")):
+        tf.compat.v1.train.update_checkpoint_state(
+            str(folder), listed[-1], listed)
+        assert checkpoint_files.all_checkpoints(str(folder)) == listed
+        assert checkpoint_files.checkpoint_of(str(folder), best=False) == listed[-1]
+        if best:
+            best = write(folder, {"w": np.float32(4)}, "model.ckpt-best")
+            assert checkpoint_files.checkpoint_of(str(folder)) == best
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-')
+    assert checkpoint_files.all_checkpoints(str(folder)) == []
+    with pytest.raises(InputError, match="damaged, it names no checkpoint"):
+        checkpoint_files.checkpoint_of(str(folder), best=False)
+
+
 def test_in_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     checkpoint_files.write_tensors({"w": np.float32(3)}, "model.ckpt")
@@ -398,9 +419,9 @@ def flip_a_bit(path):
 @pytest.mark.parametrize("damage, words", [
     (lambda path: os.remove(path + INDEX), ["model.ckpt.index is missing"]),
     (lambda path: os.remove(path + DATA), [
-        "0 of the 1 data files", "model.ckpt.data-*-of-00001"]),
+        "model.ckpt.data-00000-of-00001", "data file is missing"]),
     (lambda path: os.rename(path + DATA, path + ".data-00000-of-00002"), [
-        "1 of the 2 data files"]),
+        "model.ckpt.data-00000-of-00001", "data file is missing"]),
     (lambda path: os.truncate(path + INDEX, 20), ["damaged", "again"]),
     (lambda path: os.truncate(path + DATA, 40), ["tensor ", "damaged"]),
     (flip_a_bit, ["tensor ", "damaged"])],
@@ -537,7 +558,7 @@ def test_flipped_bits_of_an_index_are_refused_or_harmless(tmp_path):
         try:
             found = checkpoint_files.read_tensors(path)
         except InputError as error:
-            assert path in str(error) and "are damaged" in str(error)
+            assert path in str(error) and "is damaged" in str(error)
             continue
         harmless += 1
         assert found.keys() == tensors.keys()

@@ -23,7 +23,7 @@ EXPECTED = {"a": np.arange(6).reshape(2, 3), "a_t": np.arange(6).reshape(2, 3).T
 
 @pytest.mark.parametrize("name", ["before_1_6.bin", "since_1_6.bin"])
 def test_tensors_of_both_kinds_of_file(name):
-    found = tensor_files.read(str(FIXTURES / "interop" / name))
+    found = tensor_files.read_torch(str(FIXTURES / "interop" / name))
     assert set(found) == set(EXPECTED)
     for key, value in EXPECTED.items():
         assert found[key].shape == np.shape(value)
@@ -48,7 +48,7 @@ def test_a_pickle_that_calls_os_system_is_refused_and_not_run(archive, tmp_path)
     else:
         path.write_bytes(content)
     with pytest.raises(InputError, match=r"asks for (posix|nt)\.system.*nothing of it"):
-        tensor_files.read(str(path))
+        tensor_files.read_torch(str(path))
     assert not (tmp_path / "marker").exists()
 
 
@@ -59,7 +59,7 @@ def test_other_functions_are_named(function, tmp_path):
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(b"c" + "\n".join(function).encode() + b"\n.")
     with pytest.raises(InputError, match=r"asks for {}\.{}".format(*function)):
-        tensor_files.read(str(path))
+        tensor_files.read_torch(str(path))
 
 
 @pytest.mark.parametrize("name", ["before_1_6.bin", "since_1_6.bin"])
@@ -77,7 +77,7 @@ def test_damage_ends_in_a_sentence(name, tmp_path):
     for content in damaged:
         path.write_bytes(content)
         try:
-            for tensor in tensor_files.read(str(path)).values():
+            for tensor in tensor_files.read_torch(str(path)).values():
                 tensor.read()
         except InputError as error:
             refused += 1
@@ -91,7 +91,7 @@ def test_what_is_stored_is_no_dictionary(content, tmp_path):
     with zipfile.ZipFile(path, "w") as made:
         made.writestr("archive/data.pkl", pickle.dumps(content))
     with pytest.raises(InputError, match="what is stored is no dictionary"):
-        tensor_files.read(str(path))
+        tensor_files.read_torch(str(path))
 
 
 @pytest.mark.parametrize("pickled", [
@@ -101,7 +101,7 @@ def test_what_would_fill_the_memory_is_refused(pickled, tmp_path):
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(pickled)
     with pytest.raises(InputError, match="remembers more objects than it has"):
-        tensor_files.read(str(path))
+        tensor_files.read_torch(str(path))
 
 
 def test_a_size_that_repeats_numbers_is_refused():
@@ -122,4 +122,4 @@ def test_a_tensor_beyond_its_numbers(tmp_path):
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(content.getvalue())
     with pytest.raises(InputError, match="the tensor a is damaged or cut short"):
-        tensor_files.read(str(path))["a"].read()
+        tensor_files.read_torch(str(path))["a"].read()

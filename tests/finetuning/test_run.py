@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from albert_tf.checkpoints.files import write_tensors
+from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.feature_table import FeatureTable

@@ -106,7 +106,7 @@ def train_losses(name, features, denominators=None):
 
 
 def main():
-    from albert_tf.checkpoints.files import read_tensors
+    from albert_tf.checkpoints.folders import read_tensors
 
     target = FIXTURES / "heads"
     target.mkdir(exist_ok=True)

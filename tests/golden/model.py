@@ -86,14 +86,14 @@ def fixture_case(name: str) -> Case:
     config = json.loads((FIXTURES / "model" / "configs.json").read_text())[name]
     case = Case(AlbertConfig.from_dict(config), **parts, **indices, row_step=ROW_STEP)
     if name == "shared":
-        from albert_tf.checkpoints.files import read_tensors
+        from albert_tf.checkpoints.folders import read_tensors
 
         case.weights.update(read_tensors(str(FIXTURES / "model" / "model.ckpt")))
     return case
 
 
 def shared_case(name: str) -> Case:
-    from albert_tf.checkpoints.files import read_tensors
+    from albert_tf.checkpoints.folders import read_tensors
 
     forward = SHARED / "golden" / "model_forward" / name
     grads = SHARED / "golden" / "pretrain_loss_grads" / name

@@ -34,7 +34,7 @@ def fixture_run(name: str) -> tuple[dict, dict, dict]:
 
 def shared_run(name: str, final: str = "") -> tuple[dict, dict, dict]:
     """As fixture_run, with all of the variables at the end."""
-    from albert_tf.checkpoints.files import read_tensors
+    from albert_tf.checkpoints.folders import read_tensors
 
     folder = shared_folder()
     run = json.loads((folder / "runs.json").read_text())[name]

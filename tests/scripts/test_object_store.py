@@ -47,7 +47,7 @@ def remote(values, *names):
 
 
 def test_pretraining_begins_resumes_and_evaluates(material, storage, tmp_path):
-    from albert_tf.checkpoints.files import read_tensors
+    from albert_tf.checkpoints.folders import read_tensors
 
     values, _ = fuzz.COMMANDS["run_pretraining"]["train"]
     there = remote(values, "input_file", "eval_input_file", "output_dir")

@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints import vocabulary
-from albert_tf.checkpoints.files import write_tensors
+from albert_tf.checkpoints.folders import write_tensors
 from albert_tf.checkpoints.restore import export_tf1, tf1_tensors
 from albert_tf.serving import saved_model
 from albert_tf.tokenization import tokenizer

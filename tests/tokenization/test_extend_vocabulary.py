@@ -84,7 +84,7 @@ def test_a_sample_is_drawn_from_the_whole_text(folder):
 def _results(folder):
     import tensorflow as tf
 
-    from albert_tf.checkpoints.files import write_tensors
+    from albert_tf.checkpoints.folders import write_tensors
     from albert_tf.config import AlbertConfig
 
     rows = np.arange(80 * 4, dtype=np.float32).reshape(80, 4)
@@ -122,7 +122,7 @@ def _results(folder):
 @pytest.mark.long
 def test_rows_of_new_pieces_are_means(folder, results):
     results.ok("made")
-    from albert_tf.checkpoints.files import read_tensors
+    from albert_tf.checkpoints.folders import read_tensors
     from albert_tf.config import AlbertConfig
 
     tensors = read_tensors(str(folder / "new"))

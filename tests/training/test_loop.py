@@ -14,7 +14,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf import files
-from albert_tf.checkpoints.files import earlier_hint, read_tensors, write_whole
+from albert_tf.checkpoints.folders import earlier_hint, read_tensors, write_whole
 from albert_tf.checkpoints.restore import export_tf1
 from albert_tf.errors import InputError
 from albert_tf.records.checks import check_files
