@@ -3,14 +3,17 @@
     read → features → batches of few lengths → train, evaluate, predict → files
 
 What is particular to a task (its files, its features, its model and objective, its
-score) is a `FineTuningTask`; flags that all tasks share become `Settings`;
-`fine_tune` does the rest. TensorFlow is loaded late, once the inputs are checked.
+score) is a `FineTuningTask`, in a folder of its own; how a command runs any task is
+`Settings`; `fine_tune` does the rest. TensorFlow is loaded late, once the inputs are
+checked.
 """
 
 import abc
 import contextlib
 import dataclasses
+import functools
 import os
+import sys
 import types
 from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence
 
@@ -22,10 +25,9 @@ from albert_tf.checkpoints import formats
 from albert_tf.checkpoints.files import files_of_run
 from albert_tf.checkpoints.checkpoint import ROOT_HEADS
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import DivergenceError
+from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import features, model_folder, seeds
 from albert_tf.finetuning.feature_table import FeatureTable
-from albert_tf.finetuning.common import ExampleSet
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization import (
@@ -35,8 +37,12 @@ from albert_tf.training import distillation
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions
 
-# Code that every task's features depend on.
+# Code that the features of every task depend on.
 _CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, wordpiece_tokenizer)
+
+
+# Exports a model: takes its metrics, none if it was not evaluated, and its step.
+Export = Callable[[Any, Mapping[str, float], int], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,23 +50,31 @@ class Settings:
     """How a command fine-tunes, whatever the task.
 
     Attributes:
-      run: how the run goes; a task may set num_train_steps anew (`schedule`).
+      run: how the run goes; a task may change num_train_steps (`schedule`).
       vocabulary: the tokenizer's file.
-      make_strategy: gives the tf.distribute strategy of the devices.
-      max_seq_length: the longest sequence, in pieces.
+      make_strategy: returns the tf.distribute strategy of the devices.
+      data: split → where its data are, as `FineTuningTask.read` takes it.
+      dropout_prob: dropout rate of what the head gets.
+      max_seq_length: the longest sequence, in tokens.
       num_lengths: static lengths that sequences are padded to; 1 pads all to
-        max_seq_length, as the release does.
+        max_seq_length, as the original implementation does.
       predict_batch_size: examples per batch of prediction, all replicas together.
       num_workers: processes that make features; 0: one for each core.
+      features_dir: folder of the features, unless feature_files says otherwise.
+      feature_files: split → the flag that names its file of features, and the file,
+        "" where the flag was not given.
       export_dir: folder for a SavedModel of the best checkpoint; "" for none.
       kept: what task.json keeps of the task.
+      options: what options.json keeps besides the options of the run.
+      prediction_file: replaces predictions.tsv (tables.write_predictions); "" does not.
+      all_probabilities: write the probability of each label among the predictions.
       num_seeds: runs to train, each with another seed (finetuning.seeds).
-      restart_on_failure: train what did not learn again, with another seed and a lower
-        rate.
+      restart_on_failure: train a run that failed again, with another seed and a lower
+        learning rate.
       teacher: a model that training learns from too, "" for none (training.distillation,
         as teacher_weight, temperature and teacher_hidden_weight).
-      check_memory: raises InputError where the machine has not got the memory of a
-        batch: its size's flag → what it consists of.
+      check_memory: raises InputError if a batch does not fit into the memory of this
+        machine; takes the flag of a batch's size → what the batch consists of.
     """
 
     run: RunOptions
@@ -71,9 +85,11 @@ class Settings:
     do_train: bool
     do_eval: bool
     do_predict: bool
+    data: Mapping[str, str]
     learning_rate: float
     num_warmup_steps: int
     optimizer: str
+    dropout_prob: float
     max_seq_length: int
     num_lengths: int
     predict_batch_size: int
@@ -82,6 +98,11 @@ class Settings:
     do_lower_case: bool
     export_dir: str
     kept: Mapping[str, Any]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    feature_files: Mapping[str, tuple[str, str]] = dataclasses.field(
+        default_factory=dict)
+    prediction_file: str = ""
+    all_probabilities: bool = False
     num_seeds: int = 1
     restart_on_failure: bool = False
     teacher: str = ""
@@ -97,7 +118,7 @@ class Settings:
 
 
 class FineTuningTask(abc.ABC):
-    """What is particular to a task: a script's class, made of its flags.
+    """What is particular to a task, apart from how a command runs it.
 
     `data` is what `read` returned, `table` holds its features, and `outputs` are the
     objective's predictions: name → an array for each row of the table.
@@ -105,73 +126,68 @@ class FineTuningTask(abc.ABC):
     Attributes:
       main_metric: the one that the best checkpoint is chosen by; higher is better.
       evaluation_split, prediction_split: names of the sets beside "train".
-      code: modules that make the features, besides those that all tasks share.
-      vectors_of_piece: of the encoder's width, that the head makes of each piece in
+      code: modules that make the features, besides the task's own and those that all
+        tasks share.
+      vectors_of_piece: of the encoder's width, that the head makes of each token in
         evaluation.
       head: of the model, its name in checkpoints.checkpoint and its width.
-      settings: of the command; set by `fine_tune` before anything is asked for.
-      step: of the weights that are exported.
     """
 
-    main_metric = "accuracy"
+    main_metric: str
     evaluation_split, prediction_split = "dev", "test"
     code: Sequence[types.ModuleType] = ()
     vectors_of_piece = 0
     head = ("", 0)
-    settings: Settings
-    step = 0
 
     # ---- data and features -------------------------------------------------
 
     @abc.abstractmethod
-    def read(self, split: str) -> ExampleSet:
-        """The examples of a split, checked."""
+    def read(self, where: str, split: str) -> Any:
+        """The examples of a split, checked: an ExampleSet, or what has its fields."""
 
-    def input_files(self, split: str, data: Any) -> Sequence[str]:
-        """The files of a split, which nothing may write over."""
-        del split
-        return data.paths
-
-    def schedule(self, num_examples: int) -> tuple[int, int]:
+    def schedule(self, num_examples: int, settings: Settings) -> tuple[int, int]:
         """Training steps, and those of them with warm-up."""
         del num_examples
-        return self.settings.run.num_train_steps, self.settings.num_warmup_steps
+        return settings.run.num_train_steps, settings.num_warmup_steps
 
     @abc.abstractmethod
-    def spec(self) -> FeatureSpec:
+    def spec(self, config: AlbertConfig) -> FeatureSpec:
         """What a record holds."""
 
     @abc.abstractmethod
-    def featurizer(self, split: str) -> Callable[[Any], list[dict[str, Any]]]:
-        """A function that makes the records of an example; can be pickled."""
+    def featurize(self, example: Any, *, tokenizer: FullTokenizer, **options: Any
+                  ) -> list[dict[str, Any]]:
+        """The features of an example, a dict for each record."""
+
+    def featurizer(self, split: str, settings: Settings
+                   ) -> Callable[[Any], list[dict[str, Any]]]:
+        """`featurize` with its options; can be pickled."""
+        del split
+        return functools.partial(self.featurize, tokenizer=settings.tokenizer)
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
                 ) -> Iterator[dict[str, Any]]:
-        """The records of all examples, each example's as `featurizer` made them."""
-        for found in featurized:
-            yield from found
+        """The records of all examples, each example's as `featurize` made them."""
+        for features_of_example in featurized:
+            yield from features_of_example
 
-    @abc.abstractmethod
     def sources(self, split: str, data: Any) -> dict[str, str]:
         """What a split's features are made of → a digest of its content."""
+        return {f"{split} data": files.sha256(path) for path in data.paths}
 
     @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:
         """What else the features depend on, besides vocabulary and length."""
 
-    def features_path(self, split: str) -> str:
-        """Where a split's features are kept."""
-        return os.path.join(self.settings.features_dir, f"{split}.tf_record")
-
     def check_features(self, sets: Mapping[str, Any],
-                       tables: Mapping[str, FeatureTable]) -> None:
-        """Reports examples without features, where a task has such."""
+                       tables: Mapping[str, FeatureTable], settings: Settings) -> None:
+        """Reports examples without features, if a task has any."""
 
     # ---- what needs TensorFlow, imported within ----------------------------
 
     @abc.abstractmethod
-    def model(self) -> tuple[Any, Any]:
-        """A model of `modeling.models`, new, and the one of `training.losses` that
+    def model(self, settings: Settings) -> tuple[Any, Any]:
+        """A new model of `modeling.models`, and the objective of `training.losses` that
         it learns."""
 
     # ---- results -----------------------------------------------------------
@@ -183,8 +199,8 @@ class FineTuningTask(abc.ABC):
 
     def failure(self, data: Any, outputs: Mapping[str, Any],
                 table: FeatureTable) -> str:
-        """What of the evaluation set's outputs shows that the model has not learned,
-        "" for nothing: one class for all, say."""
+        """What in the evaluation set's outputs shows that the model has not learned,
+        "" for nothing: one class for all, for example."""
         return ""
 
     def chance_loss(self, data: Any, table: FeatureTable) -> Optional[float]:
@@ -193,50 +209,44 @@ class FineTuningTask(abc.ABC):
 
     @abc.abstractmethod
     def write(self, split: str, data: Any, outputs: Mapping[str, Any],
-              table: FeatureTable, step: int) -> None:
+              table: FeatureTable, step: int, settings: Settings) -> None:
         """Writes predictions and reports; only one process of a cluster does."""
 
-    def export(self, model: Any, metrics: Mapping[str, float]) -> None:
-        """Writes a SavedModel to export_dir, where the task has that flag; `metrics`
-        are those of the evaluation, if there was one."""
-
-    @abc.abstractmethod
-    def kept_options(self) -> dict[str, Any]:
-        """What options.json keeps besides the run's options."""
+    def kept_options(self, settings: Settings) -> dict[str, Any]:
+        """What options.json keeps besides the options of the run."""
+        return dict(settings.options)
 
 
-def fine_tune(task: FineTuningTask, settings: Settings) -> None:
-    """Trains, evaluates, predicts and exports, whatever of it is wanted."""
-    task.settings = settings
+def fine_tune(task: FineTuningTask, settings: Settings,
+              export: Optional[Export] = None) -> None:
+    """Trains, evaluates, predicts and exports, as the settings ask for."""
+    # 1. The folder must fit the task, and the teacher the model.
     folder = settings.run.output_dir
     model_folder.check_use(folder, settings.kept, settings.do_train)
     teaching = None
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
-        teaching = _teaching(task)
-    sets = {split: task.read(split) for split in dict.fromkeys(
-        split for split, wanted in (
-            ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
-            (task.prediction_split, settings.do_predict)) if wanted)}
-    for data in sets.values():
-        for note in data.notes:
-            logging.warning("%s", note)
+        teaching = _teaching(task, settings)
+    # 2. The examples, and with them the number of steps.
+    sets = _read(task, settings)
     if settings.do_train:
-        num_train_steps, num_warmup_steps = task.schedule(len(sets["train"].examples))
-        settings = task.settings = dataclasses.replace(
+        num_train_steps, num_warmup_steps = task.schedule(
+            len(sets["train"].examples), settings)
+        settings = dataclasses.replace(
             settings, num_warmup_steps=num_warmup_steps,
             run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
+    # 3. Where results go: nothing is written over an input.
     files.make_directory(folder, "--output_dir")
-    paths = {split: task.features_path(split) for split in sets}
+    paths = _feature_paths(settings, sets)
     files.prepare_outputs(
         {"--output_dir": files_of_run(folder),
          "--export_dir": filter(None, [settings.export_dir.rstrip("/")]),
          **{f"the features of {split}": [path] for split, path in paths.items()}},
-        {split: task.input_files(split, data) for split, data in sets.items()})
+        {split: data.paths for split, data in sets.items()})
     if settings.do_train:
         model_folder.check_keep(folder, settings.kept, settings.vocabulary)
-    # Before anything of TensorFlow runs, as reading features does: devices and workers
-    # cannot be arranged later.
+    # 4. The devices, before anything of TensorFlow runs, as reading features does:
+    # devices and workers cannot be arranged later.
     strategy = settings.make_strategy()
     with contextlib.ExitStack() as stack:
         if settings.do_train:
@@ -244,27 +254,29 @@ def fine_tune(task: FineTuningTask, settings: Settings) -> None:
 
             stack.enter_context(run_folder.held(folder, strategy))
             model_folder.keep(folder, settings.kept, settings.vocabulary)
-        tables = {split: _features(task, split, data, paths[split])
+        # 5. The features, and whether a batch of them fits into memory.
+        tables = {split: _features(task, settings, split, data, paths[split])
                   for split, data in sets.items()}
-        task.check_features(sets, tables)
-        _check_memory(task, tables)
+        task.check_features(sets, tables, settings)
+        _check_memory(task, settings, tables)
 
-        def run() -> str:
+        # 6. The run, or several, of which the best is evaluated again.
+        def run(settings: Settings) -> str:
             with strategy.scope():
-                return _run(task, sets, tables, teaching)
+                return _run(task, settings, sets, tables, teaching, export)
 
         if settings.several:
-            seeds.train_all(task, strategy, run)
-            # By the best of them.
-            task.settings = dataclasses.replace(settings, do_train=False)
-        run()
+            seeds.train_all(task, settings, strategy, run)
+            settings = dataclasses.replace(settings, do_train=False)
+        run(settings)
 
 
-def _teaching(task: FineTuningTask) -> Optional[distillation.Teaching]:
+def _teaching(task: FineTuningTask, settings: Settings
+              ) -> Optional[distillation.Teaching]:
     """The teacher, checked; None without one."""
-    settings, (head, width) = task.settings, task.head
     if not settings.teacher:
         return None
+    head, width = task.head
     teaching = distillation.Teaching(
         formats.read(settings.teacher, head=head if head in ROOT_HEADS else ""),
         settings.teacher_weight, settings.temperature, settings.teacher_hidden_weight)
@@ -274,13 +286,43 @@ def _teaching(task: FineTuningTask) -> Optional[distillation.Teaching]:
     return teaching
 
 
-def _check_memory(task: FineTuningTask, tables: Mapping[str, FeatureTable]) -> None:
-    settings = task.settings
+def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
+    """The sets that are used, in the order of their use; logs their notes."""
+    splits = dict.fromkeys(split for split, wanted in (
+        ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
+        (task.prediction_split, settings.do_predict)) if wanted)
+    sets = {split: task.read(settings.data[split], split) for split in splits}
+    for data in sets.values():
+        for note in data.notes:
+            logging.warning("%s", note)
+    return sets
+
+
+def _feature_paths(settings: Settings, splits: Iterable[str]) -> dict[str, str]:
+    """Where the features of each split are kept; their folders are made."""
+    paths: dict[str, str] = {}
+    for split in splits:
+        flag, given = settings.feature_files.get(split, ("", ""))
+        path = given or os.path.join(settings.features_dir, f"{split}.tf_record")
+        if flag and path in paths.values():
+            raise InputError(f"--{flag}={path} is the file of another set already; "
+                             "each set needs its own.")
+        if given:
+            features.check_own(path, f"--{flag}")
+        files.make_directory(os.path.dirname(path) or ".",
+                             f"--{flag}" if given else "--cached_dir")
+        paths[split] = path
+    return paths
+
+
+def _check_memory(task: FineTuningTask, settings: Settings,
+                  tables: Mapping[str, FeatureTable]) -> None:
+    of_example = max(feature.num_values for feature in task.spec(
+        settings.config).features if feature.is_variable)
     settings.check_memory(**{
         flag: Sequences(
             float(np.mean(tables[split].lengths)), filled=1,
-            vectors=task.vectors_of_piece,
-            of_example=max(f.num_values for f in task.spec().features if f.is_variable))
+            vectors=task.vectors_of_piece, of_example=of_example)
         for flag, split, wanted in (
             ("train_batch_size", "train", settings.do_train),
             ("eval_batch_size", task.evaluation_split, settings.do_eval),
@@ -288,21 +330,22 @@ def _check_memory(task: FineTuningTask, tables: Mapping[str, FeatureTable]) -> N
         if wanted})
 
 
-def _features(task: FineTuningTask, split: str, data: ExampleSet,
+def _features(task: FineTuningTask, settings: Settings, split: str, data: Any,
               path: str) -> FeatureTable:
-    """Features made, or taken from a file that fits."""
+    """The features: new, or from a file that has the same fingerprint."""
     import sentencepiece
 
-    settings = task.settings
     parts = features.fingerprint_parts(
         {**task.sources(split, data), "vocabulary": files.sha256(settings.vocabulary)},
-        [*task.code, *_CODE], **task.feature_settings(split),
+        [sys.modules[type(task).__module__], *task.code, *_CODE],
+        **task.feature_settings(split),
         do_lower_case=settings.do_lower_case, **settings.tokenizer.keeps,
         max_seq_length=settings.max_seq_length,
         sentencepiece=sentencepiece.__version__)
     return features.load_or_create(
-        path, task.spec(), parts, lambda: task.records(features.featurize_all(
-            data.examples, task.featurizer(split), what=split,
+        path, task.spec(settings.config), parts,
+        lambda: task.records(features.featurize_all(
+            data.examples, task.featurizer(split, settings), what=split,
             num_workers=settings.num_workers)))
 
 
@@ -311,7 +354,7 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
     one to train on, whose order must not depend on what is evaluated or predicted."""
     from albert_tf.finetuning.length_batching import Padded, lengths_for
 
-    found, lengths = {}, ()
+    padded, lengths = {}, ()
     for split, table in tables.items():
         lengths = lengths_for(
             table.lengths, settings.max_seq_length, settings.num_lengths, lengths)
@@ -319,93 +362,106 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
             "%s: %d sequences of %.1f pieces on average; batches are padded to %s "
             "pieces.", split, table.num_rows, float(np.mean(table.lengths)),
             ", ".join(map(str, lengths)))
-        found[split] = Padded(table, lengths)
-    return found
+        padded[split] = Padded(table, lengths)
+    return padded
 
 
-def _run(task: FineTuningTask, sets: Mapping[str, ExampleSet],
-         tables: Mapping[str, FeatureTable],
-         teaching: Optional[distillation.Teaching] = None) -> str:
-    """What runs in the strategy's scope; returns what is wrong with the model as it was
-    evaluated last, "" for nothing."""
-    import tf_keras
-
+def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
+         tables: Mapping[str, FeatureTable], teaching: Optional[distillation.Teaching],
+         export: Optional[Export]) -> str:
+    """Trains, evaluates, predicts and exports in the strategy's scope; returns what is
+    wrong with the model as it was evaluated last, "" for nothing."""
     from albert_tf.finetuning.length_batching import FeatureBatches
-    from albert_tf.training import losses, optimization
-    from albert_tf.training.loop import Run
 
-    settings, options = task.settings, task.settings.run
     evaluated, predicted = task.evaluation_split, task.prediction_split
     padded = _padded(settings, tables)
+    watch = _Watch(task, settings, sets, tables)
+    run = _loop(task, settings, sets, tables, padded, teaching, watch)
 
-    def write(split, outputs):
+    def write(split: str, outputs: Mapping[str, Any]) -> None:
         if run.chief:
-            task.write(split, sets[split], outputs, tables[split], run.current_step)
+            task.write(split, sets[split], outputs, tables[split], run.current_step,
+                       settings)
 
-    watch = _Watch(task, tables, sets)
-
-    def score(outputs):
-        found = task.score(sets[evaluated], outputs, tables[evaluated])
-        watch.evaluated(
-            run.current_step, task.failure(sets[evaluated], outputs, tables[evaluated]))
-        return found
-
-    tf_keras.utils.set_random_seed(options.step.random_seed)
-    model, objective = task.model()
-    optimizer = None
-    if settings.do_train:
-        optimizer = optimization.create_optimizer(
-            settings.learning_rate, options.num_train_steps, settings.num_warmup_steps,
-            optimizer=settings.optimizer)
-        optimizer.build(model.trainable_variables)
-        optimization.log_parameter_groups(model.trainable_variables, optimizer)
-    run = Run(
-        losses.Task(
-            model, objective, task.main_metric, score,
-            # Only the encoder must be in the checkpoint that is started from.
-            may_be_new=lambda name: not name.startswith("bert/"),
-            on_report=watch.reported,
-            training_objective=settings.do_train and teaching and teaching.around(
-                objective, options.step.dtype) or None),
-        settings.config, options, FeatureBatches(
-            padded["train"] if settings.do_train else None,
-            padded[evaluated] if settings.do_eval else None,
-            train_batch_size=options.train_batch_size,
-            eval_batch_size=options.eval_batch_size,
-            num_steps=options.num_train_steps, seed=options.step.random_seed),
-        optimizer,
-        {**task.kept_options(), "learning_rate": settings.learning_rate,
-         **(teaching.settings if teaching else {})})
-    metrics: Mapping[str, float] = {}
-    # The last evaluation is of the best checkpoint.
+    # Sequences of the last evaluation and of prediction, for the time that is left.
     run.sequences_after = sum(tables[split].num_rows for split in {
         *[evaluated] * settings.do_eval, *[predicted] * settings.do_predict})
     if settings.do_train:
         with watch:
             run.train()
+    # The last evaluation, predictions and the export are those of the best checkpoint.
+    metrics: Mapping[str, float] = {}
     if settings.do_eval:
         metrics = run.evaluate(best=True)
         write(evaluated, run.evaluator.predictions)
     elif settings.do_predict or settings.export_dir:
         run.load()
     if settings.do_predict and not (settings.do_eval and predicted == evaluated):
+        # Each replica gets as many examples.
         replicas = run.strategy.num_replicas_in_sync
         write(predicted, run.predict(FeatureBatches(
             evaluation=padded[predicted],
             eval_batch_size=-(-settings.predict_batch_size // replicas) * replicas)))
-    if settings.export_dir and run.chief:
-        task.step = run.current_step
-        task.export(model, metrics)
+    if settings.export_dir and export and run.chief:
+        export(run.task.model, metrics, run.current_step)
     return watch.failure
 
 
-class _Watch(contextlib.AbstractContextManager):
-    """Says early that a model does not learn, and in its with-block, training, raises
-    DivergenceError where the settings ask for another try."""
+def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
+          tables: Mapping[str, FeatureTable], padded: Mapping[str, Any],
+          teaching: Optional[distillation.Teaching], watch: "_Watch") -> Any:
+    """A `training.loop.Run` of a new model."""
+    import tf_keras
 
-    def __init__(self, task: FineTuningTask, tables: Mapping[str, FeatureTable],
-                 sets: Mapping[str, ExampleSet]):
-        self._settings, self._training, self._said = task.settings, False, False
+    from albert_tf.finetuning.length_batching import FeatureBatches
+    from albert_tf.training import losses, optimization
+    from albert_tf.training.loop import Run
+
+    options, evaluated = settings.run, task.evaluation_split
+
+    def score(outputs: Mapping[str, Any]) -> Mapping[str, float]:
+        given = sets[evaluated], outputs, tables[evaluated]
+        metrics = task.score(*given)
+        watch.evaluated(run.current_step, task.failure(*given))
+        return metrics
+
+    # 1. The model, the same for the same seed, and the optimizer.
+    tf_keras.utils.set_random_seed(options.step.random_seed)
+    model, objective = task.model(settings)
+    optimizer, taught = None, None
+    if settings.do_train:
+        optimizer = optimization.create_optimizer(
+            settings.learning_rate, options.num_train_steps, settings.num_warmup_steps,
+            optimizer=settings.optimizer)
+        optimizer.build(model.trainable_variables)
+        optimization.log_parameter_groups(model.trainable_variables, optimizer)
+        taught = teaching and teaching.around(objective, options.step.dtype)
+    # 2. What it learns and how it is scored; of the checkpoint that training starts
+    # from only the encoder is needed.
+    learned = losses.Task(
+        model, objective, task.main_metric, score,
+        may_be_new=lambda name: not name.startswith("bert/"),
+        on_report=watch.reported, training_objective=taught)
+    # 3. The batches.
+    batches = FeatureBatches(
+        padded["train"] if settings.do_train else None,
+        padded[evaluated] if settings.do_eval else None,
+        train_batch_size=options.train_batch_size,
+        eval_batch_size=options.eval_batch_size,
+        num_steps=options.num_train_steps, seed=options.step.random_seed)
+    run = Run(learned, settings.config, options, batches, optimizer, {
+        **task.kept_options(settings), "learning_rate": settings.learning_rate,
+        **(teaching.settings if teaching else {})})
+    return run
+
+
+class _Watch(contextlib.AbstractContextManager):
+    """Warns early if a model does not learn; in its with-block, which is training,
+    raises DivergenceError if the settings ask for another try."""
+
+    def __init__(self, task: FineTuningTask, settings: Settings,
+                 sets: Mapping[str, Any], tables: Mapping[str, FeatureTable]):
+        self._settings, self._training, self._said = settings, False, False
         steps = self._settings.run.num_train_steps
         self._patience = max(self._settings.num_warmup_steps, steps // 5)
         self._last_chance = max(self._patience, steps // 2)
