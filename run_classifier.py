@@ -26,7 +26,7 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification import task as classification, custom, glue
 from albert_tf.finetuning.common import RECIPES, recipe_for
-from albert_tf.finetuning.task import fine_tune
+from albert_tf.finetuning.course import fine_tune
 
 FLAGS = flags.FLAGS
 

@@ -28,8 +28,8 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.common import recipe_for
+from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.race.task import LETTERS, RaceTask
-from albert_tf.finetuning.task import fine_tune
 
 FLAGS = flags.FLAGS
 

@@ -24,8 +24,8 @@ from absl import flags, logging
 from albert_tf.checkpoints import formats
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
+from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.tagging import task as tagging, readers, scoring
-from albert_tf.finetuning.task import fine_tune
 from albert_tf.tokenization import cleaning
 
 FLAGS = flags.FLAGS

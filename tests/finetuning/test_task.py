@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.errors import InputError, Stopped
-from albert_tf.finetuning.task import FineTuningTask, Settings, _padded, fine_tune
 from albert_tf.finetuning.common import ExampleSet
+from albert_tf.finetuning.course import _padded, fine_tune
+from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.modeling.models import AlbertForSequenceClassification
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import losses
