@@ -237,9 +237,9 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     options, evaluated = settings.run, task.evaluation_split
 
     def score(outputs: Mapping[str, Any]) -> Mapping[str, float]:
-        given = sets[evaluated], outputs, tables[evaluated]
-        metrics = task.score(*given)
-        watch.evaluated(run.current_step, task.failure(*given))
+        results = sets[evaluated], outputs, tables[evaluated]
+        metrics = task.score(*results)
+        watch.evaluated(run.current_step, task.failure(*results))
         return metrics
 
     # 1. The model, the same for the same seed, and the optimizer.

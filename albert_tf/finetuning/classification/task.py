@@ -103,26 +103,26 @@ class ClassificationTask(FineTuningTask):
     def read(self, where: str, split: str) -> ExampleSet:
         """The examples of one of SPLITS; `where` is the folder of the data. Those to
         train on may come with texts without labels."""
-        found = self._read(where, split)
+        labelled = self._read(where, split)
         if split != "train" or not self.unlabeled_file:
-            return found
+            return labelled
         paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
         texts = [text for path in paths for text in self._unlabeled(path)]
         if not texts:
             raise InputError("--unlabeled_file: there is no text in it.")
-        return found._replace(
-            examples=[*found.examples, *texts], paths=(*found.paths, *paths),
-            notes=(*found.notes, f"{len(texts):,} texts without labels are learned "
+        return labelled._replace(
+            examples=[*labelled.examples, *texts], paths=(*labelled.paths, *paths),
+            notes=(*labelled.notes, f"{len(texts):,} texts without labels are learned "
                    "from --teacher alone."))
 
     def _unlabeled(self, path: str) -> Iterator[Example]:
         names = ("text", "text_pair") if self.pairs else ("text",)
         for number, each in enumerate(inputs.read(path)):
             try:
-                given = inputs.named(each.given, names)
+                texts = inputs.named(each.given, names)
             except InputError as error:
                 raise InputError(f"{each.where}: {error}") from error
-            yield Example(f"unlabeled-{number}", *(given[name] for name in names),
+            yield Example(f"unlabeled-{number}", *(texts[name] for name in names),
                           where=each.where)
 
     def _read(self, data_dir: str, split: str) -> ExampleSet:
