@@ -15,23 +15,18 @@ With the model trained, --do_predict alone needs --output_dir and the data:
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
+import dataclasses
 import functools
 import math
-import os
 
 from absl import flags, logging
 
-from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import early_exit
-from albert_tf.finetuning.classification.head import Classification
-from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.classification import task as classification, custom, glue
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import RECIPES, as_json, recipe_for, write_files
-from albert_tf.records.spec import classification_spec
-from albert_tf.text import inputs
+from albert_tf.finetuning.classification import task as classification, custom, glue
+from albert_tf.finetuning.common import RECIPES, recipe_for
+from albert_tf.finetuning.course import fine_tune
 
 FLAGS = flags.FLAGS
 
@@ -85,125 +80,21 @@ _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "labels", "regression", "delimiter", "early_exit")
 
 
-class ClassificationRun(FineTuningTask):
-    """A task of `glue` or `custom`, with what the flags say of it."""
+def _export(task, settings, model, metrics, step):
+    from albert_tf.finetuning import text as text_tasks
+    from albert_tf.serving import export
 
-    code = (classification,)
-
-    def __init__(self, task: classification.ClassificationTask):
-        self.task = task
-        self.main_metric = task.main_metric
-        self.head = Classification(task.num_outputs, FLAGS.dropout_prob,
-                                   FLAGS.exit_weight if FLAGS.early_exit else None)
-
-    def read(self, split):
-        found = self.task.read(FLAGS.data_dir, split)
-        if split == "train" and FLAGS.unlabeled_file:
-            paths = files.expand_patterns(FLAGS.unlabeled_file, "--unlabeled_file")
-            texts = [text for path in paths for text in self._unlabeled(path)]
-            if not texts:
-                raise InputError("--unlabeled_file: there is no text in it.")
-            found = found._replace(
-                examples=[*found.examples, *texts], paths=(*found.paths, *paths),
-                notes=(*found.notes, f"{len(texts):,} texts without labels are learned "
-                       "from --teacher alone."))
-        return found
-
-    def _unlabeled(self, path):
-        pairs = self.task.pairs or FLAGS.text_b_column is not None
-        names = ("text", "text_pair") if pairs else ("text",)
-        for number, each in enumerate(inputs.read(path)):
-            try:
-                given = inputs.named(each.given, names)
-            except InputError as error:
-                raise InputError(f"{each.where}: {error}") from error
-            yield classification.Example(
-                f"unlabeled-{number}", *(given[name] for name in names),
-                where=each.where)
-
-    def spec(self):
-        config = self.settings.config
-        return classification_spec(
-            self.task.num_outputs, config.vocab_size, config.type_vocab_size,
-            bool(FLAGS.unlabeled_file))
-
-    def featurizer(self, split):
-        return functools.partial(
-            self.task.featurize, tokenizer=self.settings.tokenizer,
-            max_seq_length=FLAGS.max_seq_length, marked=bool(FLAGS.unlabeled_file))
-
-    def sources(self, split, data):
-        return {f"{split} data {i}": files.sha256(path)
-                for i, path in enumerate(data.paths)}
-
-    def feature_settings(self, split):
-        return {**finetuning_flags.values("text_column", "text_b_column",
-                                          "label_column", "header", "delimiter"),
-                "task": self.task.name, "labels": self.task.labels,
-                **({"marked": True} if FLAGS.unlabeled_file else {})}
-
-    def kept_options(self):
-        return finetuning_flags.values(
-            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "dropout_prob", "num_length_buckets",
-            *["early_exit", "exit_weight"] * FLAGS.early_exit)
-
-    def failure(self, data, outputs, table):
-        return self.task.failure(data.examples, outputs)
-
-    def chance_loss(self, data, table):
-        return self.task.chance_loss(
-            [example for example in data.examples if example.label is not None])
-
-    def score(self, data, outputs, table):
-        found = self.task.score(data.examples, outputs)
-        if FLAGS.early_exit:
-            found["exit_passes"] = early_exit.cheapest(
-                self._curves(data, outputs), self.main_metric)["passes"]
-        return found
-
-    def _curves(self, data, outputs):
-        labels = self.task.label_ids(data.examples)
-        return early_exit.curves(
-            outputs, lambda found: self.task.metrics_of(found, labels))
-
-    def write(self, split, data, outputs, table, step):
-        folder = "eval_predictions" if split == "dev" else ""
-        paths = self.task.write(
-            os.path.join(self.settings.run.output_dir, folder), data.examples, outputs,
-            "" if split == "dev" else FLAGS.prediction_file or "",
-            FLAGS.all_probabilities)
-        if split == "dev":
-            report, written = self.task.report(data.examples, outputs), {}
-            if FLAGS.early_exit:
-                curves = self._curves(data, outputs)
-                report += f"\n{early_exit.table(curves)}"
-                written["early_exit.json"] = as_json(
-                    {"metric": self.main_metric, "curves": curves})
-                paths.append(os.path.join(
-                    self.settings.run.output_dir, "early_exit.png"))
-                early_exit.draw({self.task.name: (curves, self.main_metric)}, paths[-1])
-            paths += write_files(
-                self.settings.run.output_dir, {"eval_report.txt": report, **written})
-            for line in report.splitlines():
-                logging.info("%s", line)
-        logging.info("Wrote %s.", ", ".join(paths))
-
-    def export(self, model, metrics):
-        from albert_tf.serving import export
-        from albert_tf.finetuning import text as text_tasks
-
-        value = metrics.get(self.main_metric, math.nan)
-        # Never true where either is nan.
-        if value < FLAGS.threshold_to_export:
-            logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
-                         self.main_metric, value, FLAGS.threshold_to_export)
-        else:
-            export.export(
-                model, self.head, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
-                text=finetuning_flags.of_text(
-                    text_tasks.Texts, self.settings.tokenizer, labels=self.task.labels,
-                    pairs=self.task.pairs or FLAGS.text_b_column is not None))
+    del step
+    value = metrics.get(task.main_metric, math.nan)
+    # Never true if either is nan.
+    if value < FLAGS.threshold_to_export:
+        logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
+                     task.main_metric, value, FLAGS.threshold_to_export)
+        return
+    export.export(
+        model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype,
+        text=finetuning_flags.of_text(text_tasks.Texts, settings.tokenizer,
+                                      labels=task.labels, pairs=task.pairs))
 
 
 def _check_flags() -> None:
@@ -259,15 +150,26 @@ def main(argv):
         tables.format_of, *(f"{split}_file" for split in _USE_OF_SPLIT),
         *([] if FLAGS.task_name == "custom" else ["data_dir"]))
     task = _task()
+    task = dataclasses.replace(
+        task, pairs=task.pairs or FLAGS.text_b_column is not None,
+        unlabeled_file=FLAGS.unlabeled_file or "",
+        reading=finetuning_flags.values(
+            "text_column", "text_b_column", "label_column", "header", "delimiter"),
+        **finetuning_flags.values("early_exit", "exit_weight"))
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
             raise InputError("--recipe: the paper has none for a custom task.")
         finetuning_flags.use_recipe(
             task.name, recipe_for, num_train_steps="train_step",
             warmup_steps="warmup_step")
-    fine_tune(ClassificationRun(task), finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
-        labels=task.labels))
+    settings = finetuning_flags.settings(
+        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name, labels=task.labels,
+        data=dict.fromkeys(_USE_OF_SPLIT, FLAGS.data_dir),
+        options=finetuning_flags.values(
+            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
+            "dropout_prob", "num_length_buckets",
+            *["early_exit", "exit_weight"] * FLAGS.early_exit))
+    fine_tune(task, settings, functools.partial(_export, task, settings))
 
 
 if __name__ == "__main__":

@@ -21,23 +21,15 @@ With the model trained, --do_predict alone needs --output_dir and the data:
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import functools
-import hashlib
-import json
-import math
-import os
 
-from absl import flags, logging
+from absl import flags
 
-from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import features
-from albert_tf.finetuning.race.head import MultipleChoice
-from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.race import task as race
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import as_json, recipe_for, write_files
-from albert_tf.records.spec import choice_spec
+from albert_tf.finetuning.common import recipe_for
+from albert_tf.finetuning.course import fine_tune
+from albert_tf.finetuning.race.task import LETTERS, RaceTask
 
 FLAGS = flags.FLAGS
 
@@ -74,104 +66,18 @@ for _split, _flag in _FILE_OF_SPLIT.items():
 _KEPT = ("task_name", "max_seq_length", "max_qa_length", "do_lower_case", "strip_accents",
          "dropout_prob")
 _LEVELS = ("high_only", "middle_only")
-_PREDICT_RESULTS = "predict_results.json"
 
 
-class Race(FineTuningTask):
-    """RACE, with what the flags say of it."""
+def _export(settings, model, metrics, step):
+    from albert_tf.finetuning import text as text_tasks
+    from albert_tf.serving import export
 
-    code = (race,)
-
-    def __init__(self, task: race.RaceTask):
-        self.task = task
-        self.head = MultipleChoice(dropout_prob=FLAGS.dropout_prob)
-        self._paths: dict[str, str] = {}
-
-    def read(self, split):
-        data = self.task.read(FLAGS.data_dir, split)
-        logging.info("%s: %d questions on %d passages.", split, len(data.examples),
-                     len({example.example_id for example in data.examples}))
-        return data
-
-    def spec(self):
-        config = self.settings.config
-        return choice_spec(
-            race.NUM_CHOICES, config.vocab_size, config.type_vocab_size)
-
-    def featurizer(self, split):
-        return functools.partial(
-            self.task.featurize, tokenizer=self.settings.tokenizer)
-
-    def sources(self, split, data):
-        # RACE comes as 28,000 files; one digest stands for all.
-        digest = hashlib.sha256()
-        for example in data.examples:
-            digest.update(json.dumps([
-                example.article, example.question, example.options,
-                example.label]).encode())
-        return {f"{split} data": digest.hexdigest()}
-
-    def feature_settings(self, split):
-        return {"max_qa_length": FLAGS.max_qa_length}
-
-    def features_path(self, split):
-        """Its folder is made."""
-        flag = _FILE_OF_SPLIT[split]
-        path = FLAGS[flag].value or super().features_path(split)
-        if path in self._paths.values():
-            raise InputError(f"--{flag}={path} is the file of another set already; "
-                             "each set needs its own.")
-        if FLAGS[flag].value:
-            features.check_own(path, f"--{flag}")
-        self._paths[split] = path
-        files.make_directory(os.path.dirname(path) or ".",
-                             f"--{flag}" if FLAGS[flag].value else "--cached_dir")
-        return path
-
-    def kept_options(self):
-        return finetuning_flags.values(
-            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
-            "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS)
-
-    def failure(self, data, outputs, table):
-        return self.task.failure(data.examples, outputs)
-
-    def chance_loss(self, data, table):
-        return math.log(race.NUM_CHOICES)
-
-    def score(self, data, outputs, table):
-        return self.task.score(data.examples, outputs)
-
-    def write(self, split, data, outputs, table, step):
-        """Predictions and, of the test set, the accuracy where it is known."""
-        examples, folder = data.examples, "eval_predictions" if split == "dev" else ""
-        paths = self.task.write(
-            os.path.join(self.settings.run.output_dir, folder), examples, outputs,
-            "" if split == "dev" else FLAGS.prediction_file or "",
-            FLAGS.all_probabilities)
-        known = sum(example.label is not None for example in examples)
-        if split == "test" and known:
-            metrics = self.task.score(examples, outputs)
-            logging.info(
-                "Test, %d of %d questions with an answer: %s", known, len(examples),
-                ", ".join(f"{name} {value:.6g}" for name, value in metrics.items()))
-            paths += write_files(self.settings.run.output_dir, {
-                _PREDICT_RESULTS: as_json({"questions": known, **metrics})})
-        elif split == "test":
-            logging.info("The test set has no answers, so it is not scored.")
-            # Of another set.
-            files.remove(os.path.join(self.settings.run.output_dir, _PREDICT_RESULTS))
-        logging.info("Wrote %s.", ", ".join(paths))
-
-    def export(self, model, metrics):
-        from albert_tf.serving import export
-        from albert_tf.finetuning import text as text_tasks
-
-        labels = list(race.LETTERS)
-        export.export(
-            model, self.head, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
-                text_tasks.Choices, self.settings.tokenizer, labels=labels,
-                max_qa_length=FLAGS.max_qa_length))
+    del metrics, step
+    labels = list(LETTERS)
+    export.export(
+        model, model.head, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
+            text_tasks.Choices, settings.tokenizer, labels=labels,
+            max_qa_length=FLAGS.max_qa_length))
 
 
 def _use_recipe():
@@ -198,11 +104,16 @@ def main(argv):
         raise InputError("--data_dir=FOLDER is needed: the folder RACE as downloaded.")
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
-    task = race.RaceTask(FLAGS.max_seq_length, FLAGS.max_qa_length, FLAGS.high_only,
-                         FLAGS.middle_only)
-    fine_tune(Race(task), finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT + _LEVELS, task="race",
-        labels=list(race.LETTERS)))
+    task = RaceTask(**finetuning_flags.values(
+        "max_seq_length", "max_qa_length", *_LEVELS))
+    settings = finetuning_flags.settings(
+        FLAGS.train_step, FLAGS.warmup_step, _KEPT + _LEVELS,
+        data=dict.fromkeys(_FILE_OF_SPLIT, FLAGS.data_dir),
+        options=finetuning_flags.values(
+            "task_name", "learning_rate", "warmup_step", "optimizer", "max_seq_length",
+            "max_qa_length", "dropout_prob", "num_length_buckets", *_LEVELS),
+        feature_files=_FILE_OF_SPLIT, task="race", labels=list(LETTERS))
+    fine_tune(task, settings, functools.partial(_export, settings))
 
 
 if __name__ == "__main__":

@@ -14,23 +14,16 @@ need no answers:
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
-import dataclasses
 import functools
-import os
 
-from absl import flags, logging
+from absl import flags
 
-from albert_tf import files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning import features
-from albert_tf.finetuning.squad.head import ConditionalSpans, Spans
-from albert_tf.finetuning.task import FineTuningTask, fine_tune
-from albert_tf.finetuning.squad import task as squad, alignment, dataset
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import as_json, recipe_for, write_files
-from albert_tf.records.spec import span_spec
-from albert_tf.training.log import METRICS_FILE, read_metrics
+from albert_tf.finetuning.common import recipe_for
+from albert_tf.finetuning.course import fine_tune
+from albert_tf.finetuning.squad.task import SquadTask
 
 FLAGS = flags.FLAGS
 
@@ -94,166 +87,21 @@ flags.DEFINE_bool(
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
          "do_lower_case", "strip_accents", "dropout_prob", "start_n_top", "end_n_top",
          "n_best_size", "max_answer_length")
-_DROPPED_FILE = "dropped_questions.txt"
-_RESULTS_FILE = "eval_results.json"
-_THRESHOLD = "null_score_diff_threshold"
 
 
-class Squad(FineTuningTask):
-    """SQuAD of one version, with what the flags say of it."""
+def _export(task, settings, model, metrics, step):
+    from albert_tf.finetuning.squad import text as text_spans
+    from albert_tf.serving import export
 
-    evaluation_split = prediction_split = "predict"
-    code = (squad, alignment, dataset)
-
-    def __init__(self, task: squad.SquadTask):
-        self.task = task
-        self.main_metric = task.main_metric
-        self.head = ConditionalSpans(
-            start_n_top=FLAGS.start_n_top, end_n_top=FLAGS.end_n_top,
-            dropout_prob=FLAGS.dropout_prob) if task.version_2 else Spans()
-        # Ends are scored for each start.
-        self.vectors_of_piece = task.version_2 * task.start_n_top
-
-    def read(self, split):
-        return self.task.read(
-            FLAGS[f"{split}_file"].value, is_training=split == "train",
-            must_score=FLAGS.do_eval)
-
-    def input_files(self, split, data):
-        return [FLAGS[f"{split}_file"].value]
-
-    def schedule(self, num_examples):
-        """By questions, as in the release."""
-        steps = FLAGS.num_train_steps or int(
-            num_examples / FLAGS.train_batch_size * FLAGS.num_train_epochs)
-        if steps < 1:
-            raise InputError(
-                f"{num_examples} questions, --num_train_epochs="
-                f"{FLAGS.num_train_epochs:g} and --train_batch_size="
-                f"{FLAGS.train_batch_size} give no training step; give more epochs, or "
-                "--num_train_steps.")
-        warmup = FLAGS.num_warmup_steps
-        return steps, int(steps * FLAGS.warmup_proportion) if warmup < 0 else warmup
-
-    def spec(self):
-        config = self.settings.config
-        return span_spec(config.vocab_size, config.type_vocab_size,
-                         max_seq_length=FLAGS.max_seq_length)
-
-    def featurizer(self, split):
-        return functools.partial(self.task.featurize, is_training=split == "train",
-                                 tokenizer=self.settings.tokenizer)
-
-    def records(self, featurized):
-        return squad.number_features(featurized)
-
-    def sources(self, split, data):
-        return {f"{split} data": files.sha256(FLAGS[f"{split}_file"].value)}
-
-    def feature_settings(self, split):
-        return {"is_training": split == "train", **finetuning_flags.values(
-            "doc_stride", "max_query_length", "version_2_with_negative")}
-
-    def features_path(self, split):
-        path = FLAGS[f"{split}_feature_file"].value
-        if path:
-            features.check_own(path, f"--{split}_feature_file")
-        return path or super().features_path(split)
-
-    def check_features(self, sets, tables):
-        """Questions without features: to the log, and all to a file, "set<tab>id"."""
-        path, lines = os.path.join(FLAGS.output_dir, _DROPPED_FILE), []
-        if files.exists(path):  # What is known of a set that is not used now.
-            lines = [line for _, line in files.read_lines(path)
-                     if line.partition("\t")[0] not in sets]
-        for split, data in sets.items():
-            kept = set(tables[split].columns["example_index"][:, 0].tolist())
-            dropped = [example.qas_id for i, example in enumerate(data.examples)
-                       if i not in kept]
-            lines += [f"{split}\t{qas_id}" for qas_id in dropped]
-            if dropped:
-                logging.warning(
-                    "%s: %d of %d questions are %s, as their paragraph or answer "
-                    "cannot be matched with its pieces; %s lists them all: %s%s",
-                    FLAGS[f"{split}_file"].value, len(dropped), len(data.examples),
-                    "left out" if split == "train" else "answered with \"\"", path,
-                    ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
-        if lines:
-            write_files(FLAGS.output_dir, {
-                _DROPPED_FILE: "".join(f"{line}\n" for line in lines)})
-        else:
-            files.remove(path)
-
-    def kept_options(self):
-        return {"task": self.task.name,
-                "num_warmup_steps": self.settings.num_warmup_steps,
-                **finetuning_flags.values(
-                    *_KEPT, "learning_rate", "optimizer", "num_length_buckets")}
-
-    def failure(self, data, outputs, table):
-        return self.task.failure(data, outputs, table.columns)
-
-    def chance_loss(self, data, table):
-        return self.task.chance_loss(table.columns)
-
-    def score(self, data, outputs, table):
-        return self.task.score(data, outputs, table.columns)
-
-    def write(self, split, data, outputs, table, step):
-        """Prediction files and, where there are answers, the metrics."""
-        if not self.settings.do_predict:
-            return
-        task = self.task
-        if not data.answered:
-            task = dataclasses.replace(task, threshold=self._known_threshold(step))
-        metrics = task.score(data, outputs, table.columns)
-        if metrics and not FLAGS.do_eval:  # Which has logged them.
-            logging.info("Predictions at step %d: %s", step, ", ".join(
-                f"{name} {value:.6g}" for name, value in metrics.items()))
-            write_files(self.settings.run.output_dir, {
-                _RESULTS_FILE: as_json({"step": step, **metrics})})
-        paths = task.write(self.settings.run.output_dir, data, outputs, table.columns,
-                           FLAGS.prediction_file or "")
-        logging.info("Wrote %s.", ", ".join(paths))
-
-    def _known_threshold(self, step):
-        """The threshold of null odds where there are no answers to find it by: that of
-        the evaluation of this very step."""
-        if not self.task.version_2:
-            return None
-        threshold, source = self.task.threshold, "the flag"
-        for name, rows in ((_RESULTS_FILE, _results), (METRICS_FILE, read_metrics)):
-            path = os.path.join(self.settings.run.output_dir, name)
-            if threshold is None and files.exists(path):
-                found = [row.get(_THRESHOLD) for row in rows(path)
-                         if row.get("step") == step]
-                threshold = next((float(value) for value in reversed(found)
-                                  if isinstance(value, (int, float))), None)
-                source = path
-        if threshold is None:
-            threshold = 0.0
-            source = f"default; none was searched for at step {step} in this folder"
-        logging.info("Questions with null odds of %g or more are left unanswered (%s).",
-                     threshold, source)
-        return threshold
-
-    def export(self, model, metrics):
-        from albert_tf.serving import export
-        from albert_tf.finetuning.squad import text as text_spans
-
-        threshold = metrics.get(_THRESHOLD)
-        if threshold is None:
-            threshold = self._known_threshold(self.step)
-        export.export(
-            model, self.head, FLAGS.export_dir, dtype=FLAGS.dtype, threshold=threshold,
-            text=finetuning_flags.of_text(
-                text_spans.Spans, self.settings.tokenizer, threshold=threshold,
-                **finetuning_flags.values("doc_stride", "max_query_length",
-                                          "n_best_size", "max_answer_length")))
-
-
-def _results(path: str) -> list[dict]:
-    return [files.read_object(path, "remove it, and evaluate again")]
+    threshold = metrics.get("null_score_diff_threshold")
+    if threshold is None:
+        threshold = task.known_threshold(settings.run.output_dir, step)
+    export.export(
+        model, model.head, FLAGS.export_dir, dtype=FLAGS.dtype, threshold=threshold,
+        text=finetuning_flags.of_text(
+            text_spans.Spans, settings.tokenizer, threshold=threshold,
+            **finetuning_flags.values("doc_stride", "max_query_length",
+                                      "n_best_size", "max_answer_length")))
 
 
 def _use_recipe() -> None:
@@ -280,13 +128,20 @@ def main(argv):
                          f"{'predict' if FLAGS.do_predict else 'evaluate on'}.")
     if FLAGS.recipe and FLAGS.do_train:
         _use_recipe()
-    task = squad.SquadTask(
+    task = SquadTask(
         FLAGS.version_2_with_negative, threshold=FLAGS.null_score_diff_threshold,
-        **finetuning_flags.values(
+        must_score=FLAGS.do_eval, **finetuning_flags.values(
             "max_seq_length", "doc_stride", "max_query_length", "n_best_size",
-            "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold"))
-    fine_tune(Squad(task), finetuning_flags.settings(
-        FLAGS.num_train_steps, 0, _KEPT, task=task.name))
+            "max_answer_length", "start_n_top", "end_n_top", "answer_at_threshold",
+            "num_train_epochs", "warmup_proportion"))
+    settings = finetuning_flags.settings(
+        FLAGS.num_train_steps, FLAGS.num_warmup_steps, _KEPT, task=task.name,
+        data={"train": FLAGS.train_file, "predict": FLAGS.predict_file},
+        options=finetuning_flags.values(
+            *_KEPT, "learning_rate", "optimizer", "num_length_buckets"),
+        feature_files={"train": "train_feature_file",
+                       "predict": "predict_feature_file"})
+    fine_tune(task, settings, functools.partial(_export, task, settings))
 
 
 if __name__ == "__main__":

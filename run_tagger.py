@@ -18,19 +18,14 @@ With the model trained, --do_predict alone needs --output_dir and the sentences:
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import functools
-import os
 
 from absl import flags, logging
 
-from albert_tf import files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
-from albert_tf.finetuning.tagging.head import TokenClassification
-from albert_tf.finetuning.task import FineTuningTask, fine_tune
+from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.tagging import task as tagging, readers, scoring
-from albert_tf.finetuning.common import as_json, write_files
-from albert_tf.records.spec import tagging_spec
 from albert_tf.tokenization import cleaning
 
 FLAGS = flags.FLAGS
@@ -84,120 +79,20 @@ flags.DEFINE_integer("doc_stride", 64, "Pieces from the start of a window of a l
 
 # What makes up the task: kept with the model, and taken from there.
 _KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "strip_accents",
-         "dropout_prob", "labels", "scheme", "strict", "split_words", "strip_numbers", "tag_column",
-         "word_column")
-_PREDICT_RESULTS = "predict_results.json"
+         "dropout_prob", "labels", "scheme", "strict", "split_words", "strip_numbers",
+         "tag_column", "word_column")
 
 
-class Tagging(FineTuningTask):
-    """Words and their tags, with what the flags say of them."""
+def _export(task, settings, model, metrics, step):
+    from albert_tf.finetuning.tagging import text as text_tags
+    from albert_tf.serving import export
 
-    code = (tagging, readers, scoring)
-
-    def __init__(self, task: tagging.TaggingTask):
-        self.task = task
-        self.main_metric = task.main_metric
-        self.head = TokenClassification(len(task.labels), FLAGS.dropout_prob)
-
-    def read(self, split):
-        data = self.task.read(FLAGS[f"{split}_file"].value, split,
-                              FLAGS.test_tags if split == "test" else True)
-        logging.info("%s: %d sentences of %d words, of scheme %s.", split,
-                     len(data.examples), _words(data.examples), self.task.scheme)
-        return data
-
-    def spec(self):
-        config = self.settings.config
-        return tagging_spec(len(self.task.labels), config.vocab_size,
-                            config.type_vocab_size)
-
-    def featurizer(self, split):
-        return functools.partial(
-            self.task.featurize, tokenizer=self.settings.tokenizer)
-
-    def records(self, featurized):
-        for index, windows in enumerate(featurized):
-            for window in windows:
-                yield {**window, "example_index": [index]}
-
-    def sources(self, split, data):
-        return {f"{split} data": files.sha256(FLAGS[f"{split}_file"].value)}
-
-    def feature_settings(self, split):
-        return {"labels": self.task.labels, "scheme": self.task.scheme,
-                "tagged": FLAGS.test_tags if split == "test" else True,
-                **finetuning_flags.values(
-                    "doc_stride", "split_words", "strip_numbers", "tag_column",
-                    "word_column", "data_format")}
-
-    def check_features(self, sets, tables):
-        """Says how many words the vocabulary does not know."""
-        for split, data in sets.items():
-            columns = tables[split].columns
-            unknown = sum(
-                int((ids[places] == self.settings.tokenizer.unk_id).sum())
-                for ids, places in zip(columns["input_ids"], columns["word_place"]))
-            if unknown:
-                logging.warning(
-                    "%s: %d of %d words begin with a piece that the vocabulary does "
-                    "not have, or cleaning leaves nothing of them: the model sees an "
-                    "unknown piece.", FLAGS[f"{split}_file"].value, unknown,
-                    _words(data.examples))
-
-    def kept_options(self):
-        return finetuning_flags.values(
-            "learning_rate", "warmup_step", "optimizer", "num_length_buckets", *_KEPT)
-
-    def _tagged(self, data, outputs, table):
-        return self.task.tagged(data.examples, outputs, table.columns)
-
-    def failure(self, data, outputs, table):
-        return self.task.failure(data.examples, self._tagged(data, outputs, table))
-
-    def chance_loss(self, data, table):
-        return self.task.chance_loss(table.columns)
-
-    def score(self, data, outputs, table):
-        return self.task.metrics_of(self.task.counts(
-            data.examples, self._tagged(data, outputs, table)))
-
-    def write(self, split, data, outputs, table, step):
-        """Predictions and, where the tags are known, the scores."""
-        folder = self.settings.run.output_dir
-        tagged = self._tagged(data, outputs, table)
-        paths = self.task.write(
-            os.path.join(folder, "eval_predictions" if split == "dev" else ""),
-            data.examples, tagged)
-        if all(example.tags for example in data.examples):
-            counts = self.task.counts(data.examples, tagged)
-            report = self.task.report(counts)
-            paths += write_files(folder, {
-                f"{'eval' if split == 'dev' else 'predict'}_report.txt": report})
-            for line in report.splitlines():
-                logging.info("%s", line)
-            if split == "test":
-                paths += write_files(folder, {_PREDICT_RESULTS: as_json(
-                    {"step": step, **self.task.metrics_of(counts)})})
-        elif split == "test":
-            logging.info("The test set has no tags, so it is not scored.")
-            for name in (_PREDICT_RESULTS, "predict_report.txt"):  # Of another set.
-                files.remove(os.path.join(folder, name))
-        logging.info("Wrote %s.", ", ".join(paths))
-
-    def export(self, model, metrics):
-        from albert_tf.serving import export
-        from albert_tf.finetuning.tagging import text as text_tags
-
-        export.export(
-            model, self.head, FLAGS.export_dir, self.task.labels, FLAGS.dtype,
-            text=finetuning_flags.of_text(
-                text_tags.Tags, self.settings.tokenizer, labels=self.task.labels,
-                scheme=self.task.scheme, split=self.task.reading.split,
-                doc_stride=FLAGS.doc_stride))
-
-
-def _words(examples) -> int:
-    return sum(len(example.words) for example in examples)
+    del metrics, step
+    export.export(
+        model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype,
+        text=finetuning_flags.of_text(
+            text_tags.Tags, settings.tokenizer, labels=task.labels, scheme=task.scheme,
+            split=task.reading.split, doc_stride=task.doc_stride))
 
 
 def _known_labels() -> tuple[str, ...]:
@@ -222,9 +117,9 @@ def _task() -> tagging.TaggingTask:
         known_labels=() if FLAGS.labels else _known_labels(),
         scheme="iobes" if FLAGS.scheme == "bioes" else FLAGS.scheme,
         reading=readers.Reading(FLAGS.data_format, FLAGS.tag_column,
-                                      FLAGS.word_column, FLAGS.split_words),
+                                FLAGS.word_column, FLAGS.split_words),
         **finetuning_flags.values(
-            "strip_numbers", "strict", "max_seq_length", "doc_stride"))
+            "strip_numbers", "strict", "max_seq_length", "doc_stride", "test_tags"))
     if task.reading.strip_numbers and FLAGS.strip_numbers is None:
         logging.info("Each word of %s ends in the number that it has in its "
                      "segmentation, which is taken off (--strip_numbers).",
@@ -242,9 +137,13 @@ def main(argv):
     if FLAGS.recipe and FLAGS.do_train:
         raise InputError("--recipe: the paper has none for tagging.")
     task = _task()
-    fine_tune(Tagging(task), finetuning_flags.settings(
-        FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name,
-        head="token_classification", labels=list(task.labels)))
+    settings = finetuning_flags.settings(
+        FLAGS.train_step, FLAGS.warmup_step, _KEPT,
+        data={split: FLAGS[f"{split}_file"].value for split in _USE_OF_SPLIT},
+        options=finetuning_flags.values(
+            "learning_rate", "warmup_step", "optimizer", "num_length_buckets", *_KEPT),
+        task=task.name, head="token_classification", labels=list(task.labels))
+    fine_tune(task, settings, functools.partial(_export, task, settings))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 
 from albert_tf.config import AlbertConfig
 from albert_tf.finetuning.classification import task as classification
+from albert_tf.finetuning.common import ExampleSet
 
 LARGEST_LOGIT_DIFFERENCE = 1e-4
 
@@ -43,7 +44,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     model = AlbertForTask(config, Classification(task.num_outputs))
 
     def score(predictions):
-        return task.score(examples, predictions)
+        return task.score(ExampleSet(examples), predictions, None)
 
     made = losses.Task(
         model, model.head.objective(), task.main_metric, score)

@@ -76,8 +76,8 @@ def _read() -> Data:
         return [examples[i * len(examples) // count] for i in range(count)]
 
     if FLAGS.task == "squad":
-        read = squad.SquadTask().read(
-            os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json"), must_score=True)
+        read = squad.SquadTask(must_score=True).read(
+            os.path.join(FLAGS.data_dir, "squad", "dev-v1.1.json"))
         examples = some(read.examples)
         asked = copy.copy(read.dataset)
         asked.questions = some(asked.questions)

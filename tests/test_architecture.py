@@ -29,8 +29,8 @@ MAY_IMPORT = {
     "checkpoints": {"modeling", "tokenization", "jobs"},
     "training": {"modeling", "modeling.kernels", "checkpoints", "records", "masking",
                  "jobs"},
-    **{f"finetuning.{task}": {"finetuning", "training", "modeling", "tokenization",
-                              "records"}
+    **{f"finetuning.{task}": {"finetuning", "training", "modeling", "checkpoints",
+                              "tokenization", "records", "text"}
        for task in ("classification", "squad", "race", "tagging")},
     "finetuning": {"training", "modeling", "checkpoints", "tokenization", "records",
                    "jobs"},

@@ -6,7 +6,8 @@ As in cli/flags.py, TensorFlow is not imported here.
 import functools
 import importlib.util
 import os
-from typing import Any, Callable, Sequence
+import types
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 from absl import flags, logging
 
@@ -287,7 +288,9 @@ def _check_several_runs() -> None:
                 "--random_seed and --output_dir.")
 
 
-def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
+def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *,
+             data: Mapping[str, Optional[str]], options: Mapping[str, Any],
+             feature_files: Mapping[str, str] = types.MappingProxyType({}),
              **task: Any) -> Settings:
     """The flags of every task as Settings, checked before any long work.
 
@@ -295,6 +298,9 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
       num_train_steps: the step at which training ends.
       num_warmup_steps: of linear warm-up.
       kept: flags that make up the task, for task.json.
+      data: split → where its data are.
+      options: for options.json, besides the options of the run.
+      feature_files: split → the flag that names its file of features.
       **task: JSON values for task.json; `task` and `labels` must be those of later
         runs.
     """
@@ -318,11 +324,16 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str],
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
         check_memory=functools.partial(cli_flags.check_memory, config, run),
+        data={split: path or "" for split, path in data.items()}, options=options,
+        feature_files={split: (name, FLAGS[name].value or "")
+                       for split, name in feature_files.items()},
+        prediction_file="prediction_file" in FLAGS and FLAGS.prediction_file or "",
+        all_probabilities="all_probabilities" in FLAGS and FLAGS.all_probabilities,
         teacher=FLAGS.teacher or "",
         kept={**task, "vocabulary_flag": flag, "vocabulary": made.keeps,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
-                 "max_seq_length", "predict_batch_size", "num_workers",
+                 "dropout_prob", "max_seq_length", "predict_batch_size", "num_workers",
                  "do_lower_case", "num_seeds", "restart_on_failure",
                  *teacher_flags.NUMBERS))
 

@@ -44,13 +44,13 @@ def check_folder(folder: str, several: bool) -> None:
             "another.")
 
 
-def train_all(task: Any, strategy: Any, train: Callable[[], str]) -> None:
-    """Trains with every seed; what failed, again if the task's settings say so.
+def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], str]
+              ) -> None:
+    """Trains with every seed; runs that failed again if the settings ask for it.
 
-    `train` trains and evaluates by `task.settings`, raises DivergenceError where that
-    fails, and returns what is wrong with the model that came out, "" for nothing.
+    `train` trains and evaluates by the settings of one run, raises DivergenceError if
+    that fails, and returns what is wrong with the model that came out, "" for nothing.
     """
-    settings = task.settings
     folder, metric = settings.run.output_dir, task.main_metric
     path = os.path.join(folder, SEEDS_FILE)
     known, runs, chosen = _read(path), [], []
@@ -59,21 +59,21 @@ def train_all(task: Any, strategy: Any, train: Callable[[], str]) -> None:
             seed = (settings.run.step.random_seed + index + retry * _RETRY_SEED) % 2**31
             first = settings.run.step.random_seed + index
             name = f"seed-{first}" + f"-retry-{retry}" * bool(retry)
-            task.settings = dataclasses.replace(
+            of_run = dataclasses.replace(
                 settings, learning_rate=settings.learning_rate / 2 ** retry,
                 do_predict=False, export_dir="", run=dataclasses.replace(
                     settings.run, output_dir=os.path.join(folder, name),
                     step=dataclasses.replace(settings.run.step, random_seed=seed)))
             if name in known:
                 run = known[name]
-                _check_same(task, strategy)
+                _check_same(task, of_run, strategy)
                 logging.info("%s is finished.", name)
             else:
                 logging.info("Training %s: learning rate %g.", name,
-                             task.settings.learning_rate)
+                             of_run.learning_rate)
                 run = {"name": name, "seed": seed,
-                       "learning_rate": task.settings.learning_rate,
-                       **_train_one(task, strategy, train)}
+                       "learning_rate": of_run.learning_rate,
+                       **_train_one(of_run, strategy, train)}
             runs.append(run)
             # Others stay known, should fewer seeds be asked for now.
             known[name] = run
@@ -82,7 +82,6 @@ def train_all(task: Any, strategy: Any, train: Callable[[], str]) -> None:
                 break
             logging.warning("%s failed: %s", name, run["failure"])
         chosen.append(run)
-    task.settings = settings
     scored = [run for run in chosen if metric in run["metrics"]]
     if not scored:
         raise InputError(
@@ -101,12 +100,12 @@ def train_all(task: Any, strategy: Any, train: Callable[[], str]) -> None:
     _log(runs, summary)
 
 
-def _train_one(task: Any, strategy: Any, train: Callable[[], str]) -> dict[str, Any]:
+def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
+               ) -> dict[str, Any]:
     import tf_keras
 
     from albert_tf.training import run_folder
 
-    settings = task.settings
     folder = settings.run.output_dir
     # The run before leaves nothing: neither memory nor names. Outside of the strategy's
     # scope, which lies in what is cleared.
@@ -116,7 +115,7 @@ def _train_one(task: Any, strategy: Any, train: Callable[[], str]) -> dict[str, 
     with run_folder.held(folder, strategy):
         model_folder.keep(folder, settings.kept, settings.vocabulary)
         try:
-            failure = train()
+            failure = train(settings)
         except DivergenceError as error:
             return {"step": None, "metrics": {}, "failure": str(error)}
     found = files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
@@ -136,13 +135,12 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
     return {run["name"]: run for run in runs}
 
 
-def _check_same(task: Any, strategy: Any) -> None:
+def _check_same(task: Any, settings: Any, strategy: Any) -> None:
     """Refuses to put runs beside others that were made with other options."""
     from albert_tf.training import run_folder
 
-    settings = task.settings
     changes = run_folder.changed_options(settings.run.output_dir, {
-        **settings.run.kept(), **task.kept_options(),
+        **settings.run.kept(), **task.kept_options(settings),
         "learning_rate": settings.learning_rate,
         "num_replicas": strategy.num_replicas_in_sync})
     for name, (old, new) in changes.items():

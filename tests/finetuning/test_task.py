@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.classification.head import Classification
-from albert_tf.finetuning.task import FineTuningTask, Settings, _padded, fine_tune
 from albert_tf.finetuning.common import ExampleSet
+from albert_tf.finetuning.course import _padded, fine_tune
+from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.records.spec import classification_spec
 from albert_tf.training import losses
 from albert_tf.training.memory import Sequences
@@ -40,21 +41,22 @@ SETS = {"train": make_rows(8, 5), "dev": make_rows(5, 6), "test": make_rows(3, 7
 class MadeUp(FineTuningTask):
     """Whose examples are features already; it keeps what it is asked to write."""
 
-    head = Classification(3)
+    main_metric = "accuracy"
 
     def __init__(self, folder, prediction_split="test"):
         self.folder, self.prediction_split = folder, prediction_split
         self.written, self.exported, self.scored = {}, [], lambda: None
         self.writes = []
 
-    def read(self, split):
+    def read(self, where, split):
+        assert where == f"where {split} is"
         return ExampleSet(SETS[split], notes=(f"{split} is made up.",))
 
-    def spec(self):
+    def spec(self, config):
         return SPEC
 
-    def featurizer(self, split):
-        return lambda row: [row]
+    def featurize(self, example, *, tokenizer):
+        return [example]
 
     def sources(self, split, data):
         return {f"{split} data": str(len(data.examples))}
@@ -62,20 +64,25 @@ class MadeUp(FineTuningTask):
     def feature_settings(self, split):
         return {}
 
+    def head(self, settings):
+        return Classification(3)
+
     def score(self, data, outputs, table):
         self.scored()
         assert len(data.examples) == table.num_rows == len(outputs["logits"])
         return {"accuracy": 0.5}
 
-    def write(self, split, data, outputs, table, step):
+    def write(self, split, data, outputs, table, step, settings):
         self.writes.append(split)
         self.written[split] = step, np.stack(outputs["logits"])
 
-    def export(self, model, metrics):
+    def export(self, model, metrics, step):
+        assert step == 2
         self.exported.append((len(model.weights), dict(metrics)))
 
-    def kept_options(self):
-        return {"num_warmup_steps": self.settings.num_warmup_steps}
+    def kept_options(self, settings):
+        return {**super().kept_options(settings),
+                "num_warmup_steps": settings.num_warmup_steps}
 
     def run(self, *wanted, export_dir="", learning_rate=0.01, num_seeds=1,
             restart_on_failure=False, random_seed=12345,
@@ -91,11 +98,14 @@ class MadeUp(FineTuningTask):
             options, CONFIG, types.SimpleNamespace(keeps={}), str(vocabulary),
             lambda: tf.distribute.OneDeviceStrategy("/cpu:0"),
             *(what in wanted for what in ("train", "eval", "predict")),
+            data={split: f"where {split} is" for split in SETS},
             learning_rate=learning_rate, num_warmup_steps=1, optimizer="adamw",
+            dropout_prob=0.1, options={"made_up": True},
             max_seq_length=LENGTH, num_lengths=1, predict_batch_size=2, num_workers=1,
             features_dir=str(self.folder), do_lower_case=True, export_dir=export_dir,
             kept={"task": "made-up", **kept}, num_seeds=num_seeds,
-            restart_on_failure=restart_on_failure, check_memory=check_memory))
+            restart_on_failure=restart_on_failure, check_memory=check_memory),
+            self.export)
         return self
 
 
@@ -117,7 +127,7 @@ def test_course_of_a_task(whole, caplog):
     [(count, metrics)] = whole.exported
     assert count and metrics["accuracy"] == 0.5
     assert options_of(whole)["num_warmup_steps"] == 1
-    assert options_of(whole)["num_train_steps"] == 4
+    assert options_of(whole)["num_train_steps"] == 4 and options_of(whole)["made_up"]
 
     # The folder alone gives the same; a set that is there twice is predicted once.
     again = MadeUp(whole.folder).run("predict")
@@ -163,11 +173,11 @@ def test_memory_is_asked_for_before_a_model_is_built(tmp_path):
 
 def test_a_task_may_count_its_steps_by_its_examples(tmp_path):
     class Counted(MadeUp):
-        def schedule(self, num_examples):
+        def schedule(self, num_examples, settings):
             return num_examples // 4, 0
 
     task = Counted(tmp_path / "run").run("train")
-    assert task.settings.run.num_train_steps == options_of(task)["num_train_steps"] == 2
+    assert options_of(task)["num_train_steps"] == 2
     assert options_of(task)["num_warmup_steps"] == 0
 
 
@@ -197,5 +207,5 @@ def test_a_task_that_lacks_a_part_is_refused_when_it_is_made():
     class Lacking(FineTuningTask):
         read = MadeUp.read
 
-    with pytest.raises(TypeError, match="abstract methods? .*featurizer.*write"):
+    with pytest.raises(TypeError, match="abstract methods? .*featurize.*write"):
         Lacking()

@@ -1,15 +1,23 @@
 """Classification and regression of one text or two: what GLUE and own data share."""
 
 import dataclasses
+import functools
 import math
-from typing import Callable, Iterable, Mapping, NamedTuple, Sequence
+import os
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
+from absl import logging
 
+from albert_tf import files
+from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning import metrics
-from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import ExampleSet, Outputs, as_table, check_labelled
+from albert_tf.finetuning import early_exit, metrics, tables
+from albert_tf.finetuning.common import (
+    ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
+from albert_tf.finetuning.task import FineTuningTask
+from albert_tf.records.spec import classification_spec
+from albert_tf.text import inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
@@ -32,7 +40,7 @@ class Example(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassificationTask:
+class ClassificationTask(FineTuningTask):
     """A task: its files, features, scores and files of predictions.
 
         task = glue.TASKS["sst-2"]
@@ -55,6 +63,10 @@ class ClassificationTask:
       of_glue: whether files for GLUE's board are written.
       guid_name: heads the examples' names in files of predictions.
       pairs: whether an example is two texts.
+      unlabeled_file: texts without labels to train on besides; paths or globs.
+      reading: what else the features depend on: how files are read.
+      early_exit: whether a second head answers before the last layer.
+      exit_weight: of the loss of its answers.
     """
 
     name: str
@@ -69,6 +81,10 @@ class ClassificationTask:
     pairs: bool = False
     of_glue: bool = True
     guid_name: str = "guid"
+    unlabeled_file: str = ""
+    reading: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    early_exit: bool = False
+    exit_weight: float = 1.0
 
     @property
     def is_regression(self) -> bool:
@@ -81,8 +97,32 @@ class ClassificationTask:
 
     # --- data and features
 
-    def read(self, data_dir: str, split: str) -> ExampleSet:
-        """The examples of one of SPLITS."""
+    def read(self, where: str, split: str) -> ExampleSet:
+        """The examples of one of SPLITS; `where` is the folder of the data. Those to
+        train on may come with texts without labels."""
+        labelled = self._read(where, split)
+        if split != "train" or not self.unlabeled_file:
+            return labelled
+        paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
+        texts = [text for path in paths for text in self._unlabeled(path)]
+        if not texts:
+            raise InputError("--unlabeled_file: there is no text in it.")
+        return labelled._replace(
+            examples=[*labelled.examples, *texts], paths=(*labelled.paths, *paths),
+            notes=(*labelled.notes, f"{len(texts):,} texts without labels are learned "
+                   "from --teacher alone."))
+
+    def _unlabeled(self, path: str) -> Iterator[Example]:
+        names = ("text", "text_pair") if self.pairs else ("text",)
+        for number, each in enumerate(inputs.read(path)):
+            try:
+                texts = inputs.named(each.given, names)
+            except InputError as error:
+                raise InputError(f"{each.where}: {error}") from error
+            yield Example(f"unlabeled-{number}", *(texts[name] for name in names),
+                          where=each.where)
+
+    def _read(self, data_dir: str, split: str) -> ExampleSet:
         if split not in self.readers:
             advice = (f"; train with --task_name={self.trained_as}"
                       if self.trained_as and split == "train" else "")
@@ -105,6 +145,24 @@ class ClassificationTask:
             return found._replace(notes=(*found.notes, f"{what} and will be 0."))
         return found
 
+    def spec(self, config):
+        return classification_spec(
+            self.num_outputs, config.vocab_size, config.type_vocab_size,
+            bool(self.unlabeled_file))
+
+    def featurizer(self, split, settings):
+        return functools.partial(
+            self.featurize, tokenizer=settings.tokenizer,
+            max_seq_length=settings.max_seq_length, marked=bool(self.unlabeled_file))
+
+    def sources(self, split, data):
+        return {f"{split} data {i}": files.sha256(path)
+                for i, path in enumerate(data.paths)}
+
+    def feature_settings(self, split):
+        return {**self.reading, "task": self.name, "labels": self.labels,
+                **({"marked": True} if self.unlabeled_file else {})}
+
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
                   max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
         """The example as the model's input (the release's convert_single_example).
@@ -122,7 +180,12 @@ class ClassificationTask:
         return [{**features, "label_ids": [label],
                  **({"labelled": [int(example.label is not None)]} if marked else {})}]
 
-    # --- scores
+    # --- model
+
+    def head(self, settings):
+        return head_of("classification", self.num_outputs,
+                       dropout_prob=settings.dropout_prob,
+                       exit_weight=self.exit_weight if self.early_exit else None)
 
     def label_ids(self, examples: Sequence[Example]) -> np.ndarray:
         """Labels [N], which none may lack: class ids, int64, or numbers, float32."""
@@ -144,13 +207,22 @@ class ClassificationTask:
         metrics.check_finite(rows, "the model's output for example {}".format)
         return rows
 
-    def score(self, examples: Sequence[Example], outputs: Outputs) -> dict[str, float]:
+    def score(self, data, outputs, table):
         """The metrics of a whole set, by metric_names and in their order."""
-        return self.metrics_of(self.decisions(outputs), self.label_ids(examples))
+        scores = self.metrics_of(
+            self.decisions(outputs), self.label_ids(data.examples))
+        if self.early_exit:
+            scores["exit_passes"] = early_exit.cheapest(
+                self._curves(data.examples, outputs), self.main_metric)["passes"]
+        return scores
 
-    def failure(self, examples: Sequence[Example], outputs: Outputs) -> str:
-        """What shows that the model has not learned the task; "" for nothing."""
-        rows, labels = self._rows(outputs), self.label_ids(examples)
+    def _curves(self, examples: Sequence[Example], outputs: Outputs) -> Any:
+        labels = self.label_ids(examples)
+        return early_exit.curves(
+            outputs, lambda decisions: self.metrics_of(decisions, labels))
+
+    def failure(self, data, outputs, table):
+        rows, labels = self._rows(outputs), self.label_ids(data.examples)
         if not self.is_regression:
             return metrics.at_chance(rows, labels, self.labels)
         # A model that always gives the mean is as good as this one.
@@ -158,15 +230,17 @@ class ClassificationTask:
             return f"all {len(rows)} predictions are about {np.mean(rows):.3g}"
         return ""
 
-    def chance_loss(self, examples: Sequence[Example]) -> float:
-        """The loss of a model that knows but how frequent each label is."""
-        labels = self.label_ids(examples)
+    def chance_loss(self, data, table):
+        """The loss of a model that knows only how frequent each label is."""
+        labels = self.label_ids(
+            [example for example in data.examples if example.label is not None])
         return (float(np.var(labels)) if self.is_regression
                 else metrics.entropy(labels))
 
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
-        """`score` of class ids [N], or numbers [N]."""
+        """The metrics of class ids [N], or numbers [N], by metric_names and in their
+        order."""
         positive = (1 if self.positive_label is None
                     else self.labels.index(self.positive_label))
         return {name: metrics.compute(name, predictions, labels, positive)
@@ -189,8 +263,33 @@ class ClassificationTask:
 
     # --- files of predictions
 
-    def write(self, output_dir: str, examples: Sequence[Example], outputs: Outputs,
-              prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
+    def write(self, split, data, outputs, table, step, settings):
+        """Writes predictions and, of the evaluation, a report."""
+        folder, examples = settings.run.output_dir, data.examples
+        if split != "dev":
+            paths = self.write_predictions(
+                folder, examples, outputs, settings.prediction_file,
+                settings.all_probabilities)
+        else:
+            paths = self.write_predictions(
+                os.path.join(folder, "eval_predictions"), examples, outputs,
+                all_probabilities=settings.all_probabilities)
+            report, curves_file = self.report(examples, outputs), {}
+            if self.early_exit:
+                curves = self._curves(examples, outputs)
+                report += f"\n{early_exit.table(curves)}"
+                curves_file["early_exit.json"] = as_json(
+                    {"metric": self.main_metric, "curves": curves})
+                paths.append(os.path.join(folder, "early_exit.png"))
+                early_exit.draw({self.name: (curves, self.main_metric)}, paths[-1])
+            paths += write_files(folder, {"eval_report.txt": report, **curves_file})
+            for line in report.splitlines():
+                logging.info("%s", line)
+        logging.info("Wrote %s.", ", ".join(paths))
+
+    def write_predictions(
+            self, folder: str, examples: Sequence[Example], outputs: Outputs,
+            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
         """Writes what the model said about a set, and returns the paths.
 
           test_results.tsv    per example the probability of each label, or the value
@@ -225,8 +324,7 @@ class ClassificationTask:
                     rows[:, 0], *self.submission_range)]
             contents[self.submission_file] = as_table(
                 [header, *zip(guids, names)], clean=False)
-        return tables.write_predictions(
-            output_dir, contents, readable, prediction_file)
+        return tables.write_predictions(folder, contents, readable, prediction_file)
 
     def _readable(self, examples: Sequence[Example], names: Sequence[str],
                   rows: np.ndarray, all_probabilities: bool) -> Iterable[list[str]]:

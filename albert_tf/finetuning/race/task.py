@@ -11,17 +11,23 @@ which the release asks for.
 import dataclasses
 import functools
 import glob
+import hashlib
 import json
+import math
 import os
 from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
+from absl import logging
 
 from albert_tf import files
+from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning import metrics
-from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import ExampleSet, Outputs, as_json, check_labelled
+from albert_tf.finetuning import metrics, tables
+from albert_tf.finetuning.common import (
+    ExampleSet, Outputs, as_json, check_labelled, write_files)
+from albert_tf.finetuning.task import FineTuningTask
+from albert_tf.records.spec import choice_spec
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -33,6 +39,7 @@ LEVELS = ("middle", "high")  # In the release's order of examples.
 # What a question has in place of a gap that the options fill.
 _GAP = "_"
 _WHOLE_LEVEL = "all.txt"
+_PREDICT_RESULTS = "predict_results.json"
 
 
 class RaceExample(NamedTuple):
@@ -56,7 +63,7 @@ class RaceExample(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RaceTask:
+class RaceTask(FineTuningTask):
     """RACE, and the options of its examples and features.
 
         task = RaceTask(high_only=True)
@@ -88,9 +95,11 @@ class RaceTask:
                 "--high_only and --middle_only exclude each other: give one of them, "
                 "or neither to use both levels.")
 
-    def read(self, data_dir: str, split: str) -> ExampleSet:
+    # --- data and features
+
+    def read(self, where: str, split: str) -> ExampleSet:
         """Reads the questions of a split (`RaceProcessor.read_examples`), of which
-        "test" alone may lack answers; data_dir is the folder RACE as downloaded, or the
+        "test" alone may lack answers; `where` is the folder RACE as downloaded, or the
         one that holds it.
 
         Middle before high; a level's passages in the order of all.txt's lines, or of
@@ -99,7 +108,7 @@ class RaceTask:
         levels = [level for level in LEVELS
                   if not (self.high_only and level == "middle"
                           or self.middle_only and level == "high")]
-        split_dir = _split_dir(data_dir, split)
+        split_dir = _split_dir(where, split)
         examples, seen = [], {}
         for level in levels:
             folder = os.path.join(split_dir, level)
@@ -109,20 +118,36 @@ class RaceTask:
                     f"{folder}: there is no such folder; check --data_dir"
                     + (f", or give --{other}_only to use the other level alone."
                        if len(levels) > 1 else "."))
-            for passage, default_id, where in _passages(folder, level):
-                found = _examples(passage, default_id, level, where)
-                example_id = found[0].example_id
+            for passage, default_id, source in _passages(folder, level):
+                questions = _examples(passage, default_id, level, source)
+                example_id = questions[0].example_id
                 if example_id in seen:
                     raise InputError(
-                        f"{where}: the id '{example_id}' is also that of the passage "
+                        f"{source}: the id '{example_id}' is also that of the passage "
                         f"in {seen[example_id]}; give each its own, since predictions "
                         "are written by id.")
-                seen[example_id] = where
-                examples += found
+                seen[example_id] = source
+                examples += questions
         if split != "test":
             check_labelled(examples, "trained on" if split == "train" else "scored",
                            "there are no answers")
+        logging.info("%s: %d questions on %d passages.", split, len(examples), len(seen))
         return ExampleSet(examples)
+
+    def spec(self, config):
+        return choice_spec(NUM_CHOICES, config.vocab_size, config.type_vocab_size)
+
+    def sources(self, split, data):
+        # RACE comes as 28,000 files; one digest stands for all.
+        digest = hashlib.sha256()
+        for example in data.examples:
+            digest.update(json.dumps([
+                example.article, example.question, example.options,
+                example.label]).encode())
+        return {f"{split} data": digest.hexdigest()}
+
+    def feature_settings(self, split):
+        return {"max_qa_length": self.max_qa_length}
 
     def featurize(self, example: RaceExample, *, tokenizer: FullTokenizer
                   ) -> list[dict[str, list]]:
@@ -153,12 +178,17 @@ class RaceTask:
         return [{**{name: [choice[name] for choice in padded] for name in padded[0]},
                  "label_ids": [example.label or 0]}]
 
-    def score(self, examples: Sequence[RaceExample], outputs: Outputs
+    # --- model and results
+
+    def head(self, settings):
+        return head_of("multiple_choice", dropout_prob=settings.dropout_prob)
+
+    def score(self, data: ExampleSet, outputs: Outputs, table: Any = None
               ) -> dict[str, float]:
         """`accuracy`, and `middle_accuracy` and `high_accuracy` for levels that occur:
         shares of right answers to the questions whose answer is given."""
-        chosen = _probabilities(examples, outputs).argmax(axis=1)
-        known = [(example, choice) for example, choice in zip(examples, chosen)
+        chosen = _probabilities(data.examples, outputs).argmax(axis=1)
+        known = [(example, choice) for example, choice in zip(data.examples, chosen)
                  if example.label is not None]
         if not known:
             raise InputError("There is no question with an answer to score.")
@@ -168,15 +198,39 @@ class RaceTask:
                 **{f"{level}_accuracy": float(hits[levels == level].mean())
                    for level in LEVELS if level in levels}}
 
-    def failure(self, examples: Sequence[RaceExample], outputs: Outputs) -> str:
-        """What shows that the model has not learned the task; "" for nothing."""
+    def failure(self, data, outputs, table):
         return metrics.at_chance(
-            _probabilities(examples, outputs),
-            np.array([example.label for example in examples]), LETTERS)
+            _probabilities(data.examples, outputs),
+            np.array([example.label for example in data.examples]), LETTERS)
 
-    def write(self, output_dir: str, examples: Sequence[RaceExample],
-              outputs: Outputs, prediction_file: str = "",
-              all_probabilities: bool = False) -> list[str]:
+    def chance_loss(self, data, table):
+        return math.log(NUM_CHOICES)
+
+    def write(self, split, data, outputs, table, step, settings):
+        """Writes predictions and, for the test set, the accuracy if it is known."""
+        folder = settings.run.output_dir
+        paths = self.write_predictions(
+            os.path.join(folder, "eval_predictions" if split == "dev" else ""),
+            data.examples, outputs, "" if split == "dev" else settings.prediction_file,
+            settings.all_probabilities)
+        known = sum(example.label is not None for example in data.examples)
+        if split == "test" and known:
+            scores = self.score(data, outputs)
+            logging.info(
+                "Test, %d of %d questions with an answer: %s", known,
+                len(data.examples), ", ".join(
+                    f"{name} {value:.6g}" for name, value in scores.items()))
+            paths += write_files(folder, {
+                _PREDICT_RESULTS: as_json({"questions": known, **scores})})
+        elif split == "test":
+            logging.info("The test set has no answers, so it is not scored.")
+            # Of another set.
+            files.remove(os.path.join(folder, _PREDICT_RESULTS))
+        logging.info("Wrote %s.", ", ".join(paths))
+
+    def write_predictions(
+            self, folder: str, examples: Sequence[RaceExample], outputs: Outputs,
+            prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
         """Writes what the model chose, and returns the paths.
 
           predictions.json  id of the passage → letters of its questions, as RACE's
@@ -204,7 +258,7 @@ class RaceTask:
                 *[example.article] * own, example.question, LETTERS[chosen],
                 f"{row[chosen]:.4f}", example.options[chosen],
                 *map(str, row[:len(row) * every]), *[label] * known])
-        return tables.write_predictions(output_dir, {
+        return tables.write_predictions(folder, {
             "predictions.json": as_json(answers, indent=1)}, table, prediction_file)
 
 

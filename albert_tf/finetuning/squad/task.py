@@ -5,25 +5,37 @@ predictions ranks what the model gives, scoring scores it.
 """
 
 import dataclasses
+import functools
 import math
+import os
 from typing import Iterable, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
+from absl import logging
 
+from albert_tf import files
+from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning.squad import scoring
-from albert_tf.finetuning.common import Outputs
+from albert_tf.finetuning.common import Outputs, as_json, write_files
+from albert_tf.finetuning.squad import alignment, dataset, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
 from albert_tf.finetuning.squad.predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.squad.scoring import Answers
+from albert_tf.finetuning.task import FineTuningTask
+from albert_tf.records.spec import span_spec
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
+from albert_tf.training.log import METRICS_FILE, read_metrics
 
 # unique_ids of the first feature; the next ones count on.
 FIRST_UNIQUE_ID = 1_000_000_000
+
+_DROPPED_FILE = "dropped_questions.txt"
+_RESULTS_FILE = "eval_results.json"
+_THRESHOLD = "null_score_diff_threshold"
 
 
 @dataclasses.dataclass
@@ -34,6 +46,7 @@ class QuestionSet:
 
     dataset: SquadDataset
     examples: list[SquadExample]
+    paths: tuple[str, ...] = ()
     answered: bool = True
     notes: tuple[str, ...] = ()
     last: Optional[tuple["SquadTask", Outputs, Answers]] = None
@@ -50,7 +63,7 @@ def check_room(max_seq_length: int, max_query_length: int) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class SquadTask:
+class SquadTask(FineTuningTask):
     """SQuAD, and the options of its windows and answers.
 
         task = SquadTask(version_2=True)
@@ -72,6 +85,10 @@ class SquadTask:
       threshold: null odds from which on a question is left unanswered; None takes the
         one of the best F1 where the true answers are known, else none.
       answer_at_threshold: see scoring.score.
+      must_score: whether a file to predict must have true answers.
+      num_train_epochs: how often to train on every question, if the number of steps is
+        not given.
+      warmup_proportion: share of the steps with warm-up, if their number is negative.
     """
 
     version_2: bool = False
@@ -84,6 +101,14 @@ class SquadTask:
     end_n_top: int = 5
     threshold: Optional[float] = None
     answer_at_threshold: bool = False
+    must_score: bool = False
+    num_train_epochs: float = 3.0
+    warmup_proportion: float = 0.1
+
+    # Of the answers as they are written, after the threshold.
+    main_metric = "f1"
+    evaluation_split = prediction_split = "predict"
+    code = (alignment, dataset)
 
     def __post_init__(self):
         for name in ("max_query_length", "doc_stride"):
@@ -104,31 +129,54 @@ class SquadTask:
         return "squad-2.0" if self.version_2 else "squad-1.1"
 
     @property
-    def main_metric(self) -> str:
-        """The metric that the best checkpoint is chosen by: of the answers as they are
-        written, after the threshold."""
-        return "f1"
+    def vectors_of_piece(self) -> int:
+        return self.version_2 * self.start_n_top  # Ends are scored for each start.
 
-    def read(self, path: str, *, is_training: bool = False, must_score: bool = False
-             ) -> QuestionSet:
-        """The questions of a file. `must_score` refuses one without true answers."""
-        dataset = SquadDataset.read(path)
-        examples = dataset.examples(is_training=is_training, version_2=self.version_2)
+    # --- data and features
+
+    def read(self, where: str, split: str = "predict") -> QuestionSet:
+        """The questions of a file, "train" or to "predict"."""
+        is_training = split == "train"
+        data = SquadDataset.read(where)
+        questions = QuestionSet(data, data.examples(
+            is_training=is_training, version_2=self.version_2), (where,))
         if is_training:
-            several = dataset.count_several_answers()
-            return QuestionSet(dataset, examples, notes=(
-                f"{path}: {several} of {len(examples)} questions have several answers; "
-                "training takes the first.",) * bool(several))
-        if not (must_score or dataset.has_any_answer()):
-            return QuestionSet(dataset, examples, answered=False)
-        try:
-            dataset.check_answered(self.version_2)
-        except InputError as error:
-            if must_score:
-                raise
-            return QuestionSet(dataset, examples, False,
-                               (f"There will be no metrics: {error}",))
-        return QuestionSet(dataset, examples)
+            several = data.count_several_answers()
+            questions.notes = (
+                f"{where}: {several} of {len(questions.examples)} questions have "
+                "several answers; training takes the first.",) * bool(several)
+        elif not (self.must_score or data.has_any_answer()):
+            questions.answered = False
+        else:
+            try:
+                data.check_answered(self.version_2)
+            except InputError as error:
+                if self.must_score:
+                    raise
+                questions.answered = False
+                questions.notes = (f"There will be no metrics: {error}",)
+        return questions
+
+    def schedule(self, num_examples, settings):
+        """By questions, as in the original implementation."""
+        steps = settings.run.num_train_steps or int(
+            num_examples / settings.run.train_batch_size * self.num_train_epochs)
+        if steps < 1:
+            raise InputError(
+                f"{num_examples} questions, --num_train_epochs="
+                f"{self.num_train_epochs:g} and --train_batch_size="
+                f"{settings.run.train_batch_size} give no training step; give more "
+                "epochs, or --num_train_steps.")
+        warmup = settings.num_warmup_steps
+        return steps, int(steps * self.warmup_proportion) if warmup < 0 else warmup
+
+    def spec(self, config):
+        return span_spec(config.vocab_size, config.type_vocab_size,
+                         max_seq_length=self.max_seq_length)
+
+    def featurizer(self, split, settings):
+        return functools.partial(self.featurize, tokenizer=settings.tokenizer,
+                                 is_training=split == "train")
 
     def featurize(self, example: SquadExample, *, tokenizer: FullTokenizer,
                   is_training: bool) -> list[dict[str, list[int]]]:
@@ -171,6 +219,52 @@ class SquadTask:
                  "token_is_max_context": is_max_context}
                 for span, is_max_context in zip(spans, max_context(spans))]
 
+    def records(self, featurized):
+        return number_features(featurized)
+
+    def feature_settings(self, split):
+        return {"is_training": split == "train", "doc_stride": self.doc_stride,
+                "max_query_length": self.max_query_length,
+                "version_2_with_negative": self.version_2}
+
+    def check_features(self, sets, tables, settings):
+        """Reports questions without features: some to the log, all to a file, as
+        "set<tab>id"."""
+        folder = settings.run.output_dir
+        path, lines = os.path.join(folder, _DROPPED_FILE), []
+        if files.exists(path):  # What is known of a set that is not used now.
+            lines = [line for _, line in files.read_lines(path)
+                     if line.partition("\t")[0] not in sets]
+        for split, data in sets.items():
+            known = set(tables[split].columns["example_index"][:, 0].tolist())
+            dropped = [example.qas_id for i, example in enumerate(data.examples)
+                       if i not in known]
+            lines += [f"{split}\t{qas_id}" for qas_id in dropped]
+            if dropped:
+                logging.warning(
+                    "%s: %d of %d questions are %s, as their paragraph or answer "
+                    "cannot be matched with its pieces; %s lists them all: %s%s",
+                    data.paths[0], len(dropped), len(data.examples),
+                    "left out" if split == "train" else "answered with \"\"", path,
+                    ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
+        if lines:
+            write_files(folder, {
+                _DROPPED_FILE: "".join(f"{line}\n" for line in lines)})
+        else:
+            files.remove(path)
+
+    # --- model and results
+
+    def head(self, settings):
+        if not self.version_2:
+            return head_of("spans")
+        return head_of("conditional_spans", start_n_top=self.start_n_top,
+                       end_n_top=self.end_n_top, dropout_prob=settings.dropout_prob)
+
+    def kept_options(self, settings):
+        return {"task": self.name, "num_warmup_steps": settings.num_warmup_steps,
+                **settings.options}
+
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
         """Ranks and scores a model's outputs, once for the same outputs: name → a row
@@ -201,34 +295,66 @@ class SquadTask:
             odds = null_odds(examples, windows, results.cls_logits)
         return rank_spans(examples, windows, spans, self.n_best_size, odds)
 
-    def score(self, questions: QuestionSet, outputs: Outputs,
-              columns: Mapping[str, Sequence]) -> dict[str, float]:
-        """The official metrics; arguments as for `answers`."""
-        return self.answers(questions, outputs, columns).metrics
+    def score(self, data, outputs, table):
+        return self.answers(data, outputs, table.columns).metrics
 
-    def failure(self, questions: QuestionSet, outputs: Outputs,
-                columns: Mapping[str, Sequence]) -> str:
-        """What shows that the model has not learned the task, "" for nothing; arguments
-        as for `answers`."""
-        texts = set(self.answers(questions, outputs, columns).texts.values())
-        if questions.dataset.has_answers() and texts == {""}:
-            return f"all {len(questions.examples)} questions are left unanswered"
-        if len(questions.examples) > 1 and len(texts) == 1:
-            return f"all {len(questions.examples)} answers are {texts.pop()[:40]!r}"
+    def failure(self, data, outputs, table):
+        texts = set(self.answers(data, outputs, table.columns).texts.values())
+        if data.dataset.has_answers() and texts == {""}:
+            return f"all {len(data.examples)} questions are left unanswered"
+        if len(data.examples) > 1 and len(texts) == 1:
+            return f"all {len(data.examples)} answers are {texts.pop()[:40]!r}"
         return ""
 
-    def chance_loss(self, columns: Mapping[str, Sequence]) -> float:
+    def chance_loss(self, data, table):
         """The loss of a model to which all positions, and an answer or none, are
         alike."""
-        places = np.log(np.reshape(np.asarray(columns["paragraph_len"], int), -1))
+        places = np.log(np.reshape(np.asarray(table.columns["paragraph_len"], int), -1))
         return float(places.mean()) + 0.5 * math.log(2) * self.version_2
 
-    def write(self, output_dir: str, questions: QuestionSet, outputs: Outputs,
-              columns: Mapping[str, Sequence], prediction_file: str = "") -> list[str]:
-        """Files of predictions, see scoring; arguments as for `answers`."""
-        return scoring.write_prediction_files(
-            output_dir, questions.examples, self.answers(questions, outputs, columns),
-            questions.dataset if questions.answered else None, prediction_file)
+    def write(self, split, data, outputs, table, step, settings):
+        """Writes files of predictions (see scoring) and, if there are answers, the
+        metrics."""
+        if not settings.do_predict:
+            return
+        folder, task = settings.run.output_dir, self
+        if not data.answered:
+            task = dataclasses.replace(
+                self, threshold=self.known_threshold(folder, step))
+        answers = task.answers(data, outputs, table.columns)
+        if answers.metrics and not settings.do_eval:  # Which has logged them.
+            logging.info("Predictions at step %d: %s", step, ", ".join(
+                f"{name} {value:.6g}" for name, value in answers.metrics.items()))
+            write_files(folder, {
+                _RESULTS_FILE: as_json({"step": step, **answers.metrics})})
+        logging.info("Wrote %s.", ", ".join(scoring.write_prediction_files(
+            folder, data.examples, answers, data.dataset if data.answered else None,
+            settings.prediction_file)))
+
+    def known_threshold(self, folder: str, step: int) -> Optional[float]:
+        """The threshold of null odds if there are no answers to find it by: the option,
+        or that of the evaluation of this very step in the folder of the run."""
+        if not self.version_2:
+            return None
+        threshold, source = self.threshold, "the flag"
+        for name, rows in ((_RESULTS_FILE, _results), (METRICS_FILE, read_metrics)):
+            path = os.path.join(folder, name)
+            if threshold is None and files.exists(path):
+                values = [row.get(_THRESHOLD) for row in rows(path)
+                          if row.get("step") == step]
+                threshold = next((float(value) for value in reversed(values)
+                                  if isinstance(value, (int, float))), None)
+                source = path
+        if threshold is None:
+            threshold = 0.0
+            source = f"default; none was searched for at step {step} in this folder"
+        logging.info("Questions with null odds of %g or more are left unanswered (%s).",
+                     threshold, source)
+        return threshold
+
+
+def _results(path: str) -> list[dict]:
+    return [files.read_object(path, "remove it, and evaluate again")]
 
 
 # --- Windows ----------------------------------------------------------------------

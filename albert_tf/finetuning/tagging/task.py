@@ -4,30 +4,34 @@
     pieces    ▁angela  ▁mer  kel    ▁speaks        each word is tokenized by itself
     label_ids    1       2    0        3           0: no label
 
-readers reads files, files writes predictions, scoring knows
-entities.
+readers reads files, files writes predictions, scoring knows entities.
 """
 
 import collections
 import dataclasses
 import json
+import os
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
+from absl import logging
 
+from albert_tf import files
+from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning import metrics
-from albert_tf.finetuning import tables
-from albert_tf.finetuning.tagging import files, readers, scoring
-from albert_tf.finetuning.common import ExampleSet, Outputs, write_files
+from albert_tf.finetuning import metrics, tables
+from albert_tf.finetuning.common import ExampleSet, Outputs, as_json, write_files
+from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
 from albert_tf.finetuning.tagging.files import Sentence
 from albert_tf.finetuning.tagging.readers import Reading
+from albert_tf.finetuning.task import FineTuningTask
+from albert_tf.records.spec import tagging_spec
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 OUTSIDE = scoring.OUTSIDE
-_USE = {"train": "train on", "dev": "score", "test": "predict"}
+_PREDICT_RESULTS = "predict_results.json"
 
 
 class Tagged(NamedTuple):
@@ -38,7 +42,7 @@ class Tagged(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggingTask:
+class TaggingTask(FineTuningTask):
     """Words with tags, and the options of reading, windows and scores.
 
         task = build_task("train.conll")
@@ -52,6 +56,7 @@ class TaggingTask:
       strict: whether only entities count that are written as the scheme says.
       max_seq_length: pieces of a window, special ones included.
       doc_stride: pieces from the start of a window to the next.
+      test_tags: whether the files to predict have tags; as for Reading.read.
     """
 
     labels: tuple[str, ...]
@@ -60,8 +65,10 @@ class TaggingTask:
     strict: bool = False
     max_seq_length: int = 128
     doc_stride: int = 64
+    test_tags: Optional[bool] = None
 
     name = "tagging"
+    code = (readers, scoring)
 
     def __post_init__(self):
         repeated = [tag for tag, n in collections.Counter(self.labels).items() if n > 1]
@@ -83,9 +90,9 @@ class TaggingTask:
 
     # ---- data and features -------------------------------------------------
 
-    def read(self, path: str, split: str, tagged: Optional[bool] = True) -> ExampleSet:
-        """The sentences of a file; `tagged` as for Reading.read."""
-        found, notes = self.reading.read(path, self.scheme, tagged)
+    def read(self, where: str, split: str) -> ExampleSet:
+        """The sentences of a file."""
+        found, notes = self.reading.read(where, self.scheme, self._has_tags(split))
         for sentence in found:
             for place, tag in enumerate(sentence.tags or ()):
                 if tag in self.labels:
@@ -101,22 +108,30 @@ class TaggingTask:
         unknown = {tag for sentence in found for tag in sentence.tags or ()}.difference(
             self.labels)
         if unknown:
-            notes += tables.line_note(path, [
+            notes += tables.line_note(where, [
                 sentence.numbers[i] for sentence in found
                 for i, tag in enumerate(sentence.tags or ()) if tag in unknown],
                 f"have tags that the model does not know ({_some(unknown)}); they "
                 + ("are not trained on" if split == "train" else "count as wrong"))
         if self.scheme != "none":
-            notes += tables.line_note(path, [
+            notes += tables.line_note(where, [
                 sentence.numbers[i] for sentence in found if sentence.tags
                 for i in scoring.misplaced(sentence.tags, self.scheme)],
                 f"have tags that {self.scheme} does not allow there; they are read as "
                 "conlleval reads them")
         bare = sum(sentence.tags is None for sentence in found)
         if 0 < bare < len(found):
-            notes.append(f"{path}: {bare} of {len(found)} sentences have no tags, so "
+            notes.append(f"{where}: {bare} of {len(found)} sentences have no tags, so "
                          "the file is not scored.")
-        return ExampleSet(found, (path,), tuple(notes))
+        logging.info("%s: %d sentences of %d words, of scheme %s.", split, len(found),
+                     _words(found), self.scheme)
+        return ExampleSet(found, (where,), tuple(notes))
+
+    def _has_tags(self, split: str) -> Optional[bool]:
+        return self.test_tags if split == "test" else True
+
+    def spec(self, config):
+        return tagging_spec(len(self.labels), config.vocab_size, config.type_vocab_size)
 
     def featurize(self, example: Sentence, *, tokenizer: FullTokenizer
                   ) -> list[dict[str, list[int]]]:
@@ -152,6 +167,33 @@ class TaggingTask:
                 "word_index": [*words], "word_place": [*words.values()]})
         return windows
 
+    def records(self, featurized):
+        for index, windows in enumerate(featurized):
+            for window in windows:
+                yield {**window, "example_index": [index]}
+
+    def feature_settings(self, split):
+        return {"labels": self.labels, "scheme": self.scheme,
+                "tagged": self._has_tags(split), "doc_stride": self.doc_stride,
+                "split_words": self.reading.split,
+                "strip_numbers": self.reading.strip_numbers,
+                "tag_column": self.reading.tag_column,
+                "word_column": self.reading.word_column,
+                "data_format": self.reading.format}
+
+    def check_features(self, sets, tables, settings):
+        """Reports how many words the vocabulary does not know."""
+        for split, data in sets.items():
+            columns = tables[split].columns
+            unknown = sum(
+                int((ids[places] == settings.tokenizer.unk_id).sum())
+                for ids, places in zip(columns["input_ids"], columns["word_place"]))
+            if unknown:
+                logging.warning(
+                    "%s: %d of %d words begin with a piece that the vocabulary does "
+                    "not have, or cleaning leaves nothing of them: the model sees an "
+                    "unknown piece.", data.paths[0], unknown, _words(data.examples))
+
     def sentence(self, text: str) -> Sentence:
         """A text that comes without words, split as those of JSON lines."""
         words, spans = readers.of_text(text, self.reading.split)
@@ -159,13 +201,17 @@ class TaggingTask:
             raise InputError("the text holds no word that could get a tag.")
         return Sentence(tuple(words), None, text, spans, (), (1,) * len(words), "text")
 
-    # ---- results -----------------------------------------------------------
+    # ---- model and results -------------------------------------------------
+
+    def head(self, settings):
+        return head_of("token_classification", len(self.labels),
+                       dropout_prob=settings.dropout_prob)
 
     def answer(self, example: Sentence, found: Tagged) -> dict[str, Any]:
         """`words`, `tags` and, where tags name them, `entities`: type, start, end (in
         the text), text, score."""
-        return files.answer(example.text, example.words, example.spans, *found,
-                                    with_entities=self.scheme != "none")
+        return tag_files.answer(example.text, example.words, example.spans, *found,
+                                with_entities=self.scheme != "none")
 
     def tagged(self, examples: Sequence[Sentence], outputs: Outputs,
                columns: Mapping[str, Sequence]) -> list[Tagged]:
@@ -191,8 +237,7 @@ class TaggingTask:
                ) -> scoring.Counts:
         """How right the tags of sentences are, all of which have true ones."""
         return scoring.score([example.tags for example in examples],
-                                     [found.tags for found in tagged],
-                                     self.scheme, self.strict)
+                             [found.tags for found in tagged], self.scheme, self.strict)
 
     def metrics_of(self, counts: scoring.Counts) -> dict[str, float]:
         """F1, precision, recall of entities, and the share of words with the right tag;
@@ -209,22 +254,48 @@ class TaggingTask:
                           for name, value in self.metrics_of(counts).items())
                 + f"\n{counts.report()}")
 
-    def failure(self, examples: Sequence[Sentence], tagged: Sequence[Tagged]) -> str:
-        """What shows that the model has not learned the task, "" for nothing."""
+    def score(self, data, outputs, table):
+        return self.metrics_of(self.counts(data.examples, self.tagged(
+            data.examples, outputs, table.columns)))
+
+    def failure(self, data, outputs, table):
+        tagged = self.tagged(data.examples, outputs, table.columns)
         given = {tag for found in tagged for tag in found.tags}
-        true = {tag for example in examples for tag in example.tags}
+        true = {tag for example in data.examples for tag in example.tags}
         if len(given) == 1 and len(true) > 1:
-            words = sum(len(example.words) for example in examples)
-            return f"all {words} predictions are '{given.pop()}'"
+            return f"all {_words(data.examples)} predictions are '{given.pop()}'"
         return ""
 
-    def chance_loss(self, columns: Mapping[str, Any]) -> float:
-        """The loss of a model that knows but how frequent each tag is."""
-        labels = columns["label_ids"].values
+    def chance_loss(self, data, table):
+        """The loss of a model that knows only how frequent each tag is."""
+        labels = table.columns["label_ids"].values
         return metrics.entropy(labels[labels > 0])
 
-    def write(self, output_dir: str, examples: Sequence[Sentence],
-              tagged: Sequence[Tagged]) -> list[str]:
+    def write(self, split, data, outputs, table, step, settings):
+        """Writes predictions and, if the tags are known, the scores."""
+        folder = settings.run.output_dir
+        tagged = self.tagged(data.examples, outputs, table.columns)
+        paths = self.write_predictions(
+            os.path.join(folder, "eval_predictions" if split == "dev" else ""),
+            data.examples, tagged)
+        if all(example.tags for example in data.examples):
+            counts = self.counts(data.examples, tagged)
+            report = self.report(counts)
+            paths += write_files(folder, {
+                f"{'eval' if split == 'dev' else 'predict'}_report.txt": report})
+            for line in report.splitlines():
+                logging.info("%s", line)
+            if split == "test":
+                paths += write_files(folder, {_PREDICT_RESULTS: as_json(
+                    {"step": step, **self.metrics_of(counts)})})
+        elif split == "test":
+            logging.info("The test set has no tags, so it is not scored.")
+            for name in (_PREDICT_RESULTS, "predict_report.txt"):  # Of another set.
+                files.remove(os.path.join(folder, name))
+        logging.info("Wrote %s.", ", ".join(paths))
+
+    def write_predictions(self, folder: str, examples: Sequence[Sentence],
+                          tagged: Sequence[Tagged]) -> list[str]:
         """Writes what the model said, and returns the paths.
 
           predictions.conll   the lines of the file with the tag as the last column, for
@@ -234,14 +305,14 @@ class TaggingTask:
                               of the text, entities
         """
         kind = self.reading.format_of(examples[0].path)
-        text = files.as_conll(
+        text = tag_files.as_conll(
             examples, [found.tags for found in tagged], tabs=kind == "conllu")
         if kind == "conllu":
-            text = files.with_columns_named(text)
+            text = tag_files.with_columns_named(text)
         lines = [json.dumps({**example.fields, "text": example.text,
                              **self.answer(example, found)}, ensure_ascii=False) + "\n"
                  for example, found in zip(examples, tagged)]
-        return write_files(output_dir, {
+        return write_files(folder, {
             f"predictions.conll{'up' * (kind == 'conllu')}": text,
             "predictions.jsonl": "".join(lines)})
 
@@ -271,8 +342,7 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
         found, _ = reading.read(
             train_file, "iob2" if scheme in ("auto", "none") else scheme)
         is_json = reading.format_of(train_file) == "jsonl"
-        if strip_numbers is None and not is_json and (
-                readers.are_numbered(found)):
+        if strip_numbers is None and not is_json and readers.are_numbered(found):
             reading = dataclasses.replace(reading, strip_numbers=True)
             found, _ = reading.read(train_file)
         if split == "auto" and not is_json and (reading.strip_numbers or all(
@@ -296,6 +366,10 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
     return TaggingTask(tuple(labels), scheme, reading, **options)
+
+
+def _words(examples: Sequence[Sentence]) -> int:
+    return sum(len(example.words) for example in examples)
 
 
 def _some(tags) -> str:

@@ -352,7 +352,8 @@ def test_predictions_keep_names_and_texts(tmp_path, name):
                              labels=["x", "y"])
     examples = task.read("", "test").examples
     outputs = {"probabilities": np.array([[0.25, 0.75], [0.9, 0.1]], "f")}
-    paths = task.write(str(tmp_path), examples, outputs, str(tmp_path / name), True)
+    paths = task.write_predictions(
+        str(tmp_path), examples, outputs, str(tmp_path / name), True)
     assert {os.path.basename(path) for path in paths} == {"test_results.tsv", name}
     if name.endswith("jsonl"):
         rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]

@@ -11,7 +11,8 @@ import pytest
 from albert_tf.config import NAMED
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import task as classification, glue
-from albert_tf.finetuning.common import HIGHEST_RATES, RECIPES, recipe_for
+from albert_tf.finetuning.common import (
+    HIGHEST_RATES, RECIPES, ExampleSet, recipe_for)
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
@@ -248,7 +249,7 @@ def test_every_task_scores_itself_perfect(name):
                                        else i) for i in ids]
     outputs = {"logits": [np.float32([i]) for i in ids],
                "probabilities": np.eye(task.num_outputs)[ids] if task.labels else None}
-    scores = task.score(examples, outputs)
+    scores = task.score(ExampleSet(examples), outputs, None)
     assert scores.pop("mse", 0) == 0
     assert np.allclose(list(scores.values()), 1)
 
@@ -279,7 +280,7 @@ def test_the_report_names_every_label():
 
 def predict(tmp_path, name, examples, outputs):
     key = "logits" if glue.TASKS[name].is_regression else "probabilities"
-    paths = glue.TASKS[name].write(str(tmp_path), examples, {key: outputs})
+    paths = glue.TASKS[name].write_predictions(str(tmp_path), examples, {key: outputs})
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
         path.rpartition("/")[2] for path in paths)
     return {path.name: [line.split("\t") for line in

@@ -8,6 +8,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.finetuning.race import task
+from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.race.task import RaceTask
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
@@ -157,7 +158,7 @@ def test_a_test_set_without_answers_is_predicted_but_not_scored(tmp_path):
     assert [example.label for example in examples] == [None, None]
     assert features_of(examples[0])["label_ids"] == [0]
     with pytest.raises(InputError, match="no question with an answer"):
-        RaceTask().score(examples, {"probabilities": np.eye(4)[[0, 0]]})
+        RaceTask().score(ExampleSet(examples), {"probabilities": np.eye(4)[[0, 0]]})
     for split, use in ("train", "trained on"), ("dev", "scored"):
         folder = write(tmp_path, passage(answers=None), split=split)
         with pytest.raises(InputError, match=f"1.txt: there are no answers, .*{use}"):
@@ -262,7 +263,8 @@ def test_accuracy_is_that_of_all_and_of_each_level():
     assert examples[0].level == "middle"
 
     def score(chosen, examples=examples):
-        return RaceTask().score(examples, {"probabilities": np.eye(4)[chosen]})
+        return RaceTask().score(
+            ExampleSet(examples), {"probabilities": np.eye(4)[chosen]})
 
     assert score(right) == {
         "accuracy": 1.0, "middle_accuracy": 1.0, "high_accuracy": 1.0}
@@ -280,7 +282,7 @@ def test_predictions_are_written_as_letters_and_for_people(tmp_path):
     examples = read_high(write(tmp_path / "data", passage(
         questions=["What\tran?", "It was _ ."])))
     probabilities = np.array([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]], "f")
-    paths = RaceTask().write(
+    paths = RaceTask().write_predictions(
         str(tmp_path / "out"), examples, {"probabilities": probabilities})
     letters, table = [open(path, encoding="utf-8").read() for path in paths]
     assert json.loads(letters) == {"high7.txt": ["A", "D"]}
@@ -297,7 +299,7 @@ def test_predictions_are_written_as_letters_and_for_people(tmp_path):
 def test_predictions_without_true_answers_have_no_column_of_them(tmp_path):
     folder = write(tmp_path / "data", passage(answers=None), split="test")
     examples = read(folder, "test", high_only=True)
-    paths = RaceTask().write(
+    paths = RaceTask().write_predictions(
         str(tmp_path), examples, {"probabilities": np.full((2, 4), 0.25)})
     assert open(paths[1], encoding="utf-8").readline().split("\t")[-1] == "option\n"
 
@@ -307,7 +309,8 @@ def test_a_diverged_model_is_told(tmp_path):
     probabilities = np.full((len(examples), 4), 0.25)
     probabilities[1, 2] = np.nan
     with pytest.raises(InputError, match="question 2 of devmiddle0.txt is not a num"):
-        RaceTask().write(str(tmp_path), examples, {"probabilities": probabilities})
+        RaceTask().write_predictions(
+            str(tmp_path), examples, {"probabilities": probabilities})
     assert not list(tmp_path.iterdir())
 
 

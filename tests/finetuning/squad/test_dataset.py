@@ -100,15 +100,13 @@ def test_answers_unfit_for_training_are_told_with_the_question(answers, message)
 def test_training_takes_the_first_of_several_answers(tmp_path):
     answers = [{"text": "old", "answer_start": 13},
                {"text": "clock", "answer_start": 4}]
-    found = SquadTask().read(
-        write(tmp_path, content(answers=answers)), is_training=True)
+    found = SquadTask().read(write(tmp_path, content(answers=answers)), "train")
     assert found.examples[0][3:] == ("old", 13, False)
     assert "1 of 1 questions have several answers" in found.notes[0]
-    assert not SquadTask().read(write(tmp_path, content()), is_training=True).notes
+    assert not SquadTask().read(write(tmp_path, content()), "train").notes
     # Those of a question that is marked impossible are not looked at.
     assert not SquadTask(True).read(
-        write(tmp_path, content(answers=answers, is_impossible=True)),
-        is_training=True).notes
+        write(tmp_path, content(answers=answers, is_impossible=True)), "train").notes
 
 
 @pytest.mark.parametrize("data, answered", [
@@ -125,7 +123,7 @@ def test_scoring_needs_answers(tmp_path):
     for answers, version_2 in ([], False), (None, False), (None, True):
         path = write(tmp_path, content(answers=answers))
         with pytest.raises(InputError, match="'q1' has no answers.*cannot be scored"):
-            SquadTask(version_2).read(path, must_score=True)
+            SquadTask(version_2, must_score=True).read(path)
     partly = content()
     partly["data"] += content(id="q2", answers=None)["data"]
     found = SquadTask().read(write(tmp_path, partly))

@@ -118,7 +118,7 @@ def test_examples_equal_the_release(name, tmp_path):
     path = tmp_path / "squad.json"
     path.write_text(json.dumps(golden()["datasets"][name]), encoding="utf-8")
     examples = SquadTask(name.endswith("v2")).read(
-        str(path), is_training=name.startswith("train")).examples
+        str(path), "train" if name.startswith("train") else "predict").examples
     assert examples == read(name)
     assert [tuple(example) for example in examples] == [
         tuple(expected[name] for name in (
@@ -396,7 +396,8 @@ def test_real_data_loses_no_example_and_no_answer(
         spm_model_file=str(SHARED / "data" / "spm_en" / "30k-clean.model"))
     task = SquadTask(version_2)
     examples = task.read(
-        str(SHARED / "data" / "squad" / name), is_training=is_training).examples
+        str(SHARED / "data" / "squad" / name),
+        "train" if is_training else "predict").examples
     per_example = [task.featurize(example, tokenizer=tokenizer, is_training=is_training)
                    for example in examples]
     assert len(examples) == num_examples and all(per_example)

@@ -8,6 +8,7 @@ import json
 import pickle
 import random
 import re
+import types
 
 import numpy as np
 import pytest
@@ -59,8 +60,8 @@ def _write(tmp_path):
 
 
 def read(path, split="dev", tagged=True, **options):
-    task = build_task(path, **options)
-    return task, task.read(path, split, tagged)
+    task = build_task(path, test_tags=tagged, **options)
+    return task, task.read(path, split)
 
 
 def spm():
@@ -276,16 +277,17 @@ def test_wrong_files_are_refused_in_a_sentence(name, text, options, pattern, wri
 
 def test_a_file_to_predict_needs_no_tags(write):
     task = build_task(write("a B-X\nb O\n"))
-    task = dataclasses.replace(task, reading=Reading(tag_column="UPOS"))
     for text, tagged in (("a\nb\n", None), ("a NN\nb DT\n", False)):
-        data = task.read(write(text, "test.conll"), "test", tagged)
+        task = dataclasses.replace(
+            task, reading=Reading(tag_column="UPOS"), test_tags=tagged)
+        data = task.read(write(text, "test.conll"), "test")
         assert data.examples[0].tags is None
         assert predicted(task, data.examples, "conll", ["B-X", "O"]) == (
             "".join(f"{line} {tag}\n" for line, tag in zip(
                 text.splitlines(), ("B-X", "O"))) + "\n")
-    task = dataclasses.replace(task, reading=Reading())
+    task = dataclasses.replace(task, reading=Reading(), test_tags=None)
     with pytest.raises(InputError, match="'NN' is neither .* or --notest_tags"):
-        task.read(write("a NN\n", "test.conll"), "test", None)
+        task.read(write("a NN\n", "test.conll"), "test")
 
 
 # ---- windows ---------------------------------------------------------------
@@ -480,6 +482,11 @@ def test_the_table_of_types(write):
 
 def predicted_tags(task, examples, tags=None):
     """What a model says that gives these tags, or the true ones."""
+    return task.tagged(examples, *outputs_for(task, examples, tags))
+
+
+def outputs_for(task, examples, tags=None):
+    """Outputs and columns of a model that gives these tags, or the true ones."""
     wanted = tags or [tag for example in examples for tag in example.tags]
     windows = [{**window, "example_index": [index]}
                for index, example in enumerate(examples)
@@ -491,7 +498,7 @@ def predicted_tags(task, examples, tags=None):
             row[place] = task.labels.index(
                 wanted[begin[window["example_index"][0]] + word])
         ids.append(row)
-    return task.tagged(examples, *outputs_of(examples, windows, ids))
+    return outputs_of(examples, windows, ids)
 
 
 def predicted(task, examples, kind, tags=None):
@@ -499,7 +506,7 @@ def predicted(task, examples, kind, tags=None):
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        task.write(folder, examples, predicted_tags(task, examples, tags))
+        task.write_predictions(folder, examples, predicted_tags(task, examples, tags))
         with open(f"{folder}/predictions.{kind}", encoding="utf-8") as stream:
             return stream.read()
 
@@ -528,6 +535,10 @@ def test_outputs_that_are_not_finite_say_so(write):
 
 def test_a_model_that_gives_one_tag_has_not_learned(write):
     task, data = read(write("a B-X\nb O\n"))
-    found = predicted_tags(task, data.examples, ["O", "O"])
-    assert task.failure(data.examples, found) == "all 2 predictions are 'O'"
-    assert not task.failure(data.examples, predicted_tags(task, data.examples))
+
+    def failure(tags):
+        outputs, columns = outputs_for(task, data.examples, tags)
+        return task.failure(data, outputs, types.SimpleNamespace(columns=columns))
+
+    assert failure(["O", "O"]) == "all 2 predictions are 'O'"
+    assert not failure(None)
