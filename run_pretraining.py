@@ -31,8 +31,7 @@ from albert_tf.training.depth import depth_of
 from albert_tf.training.memory import Sequences
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from albert_tf.training.phases import (
-    PLACES, Stage, by_length, check_sizes, parse_budget, parts_of, patterns_by_length,
-    stages_of)
+    Stage, by_length, check_sizes, parts_of, patterns_by_length, stages_of)
 
 FLAGS = flags.FLAGS
 
@@ -105,13 +104,6 @@ flags.DEFINE_string(
     "Sizes of the batch, each with its share of the steps: 64:0.1,128:0.1,256:0.8 ends "
     "at --train_batch_size=256. The rate goes by steps as ever; of "
     "--gradient_accumulation_steps smaller batches take fewer.")
-flags.DEFINE_string(
-    "time_budget", "",
-    "Time from the program's start to its end, such as 6h, 90min or 60s, in place of "
-    "--num_train_steps: the rate and --depth_schedule follow the clock, and the last "
-    "checkpoint and evaluation fall within the time. --num_warmup_steps of "
-    "--num_train_steps then says a share alone. What a resumed run used before, up to "
-    "its checkpoint, counts. No two such runs are the same.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -152,7 +144,7 @@ _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # What options.json has of them where they are given.
 _SCHEDULE_FLAGS = (
     "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
-    "train_batch_size_by_length", "batch_size_warmup", "decay_share", "time_budget")
+    "train_batch_size_by_length", "batch_size_warmup", "decay_share")
 
 
 class _Data(NamedTuple):
@@ -207,18 +199,6 @@ def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
     return {length: given.get(length, (recipe.slots_at(length) if recipe else {}).get(
         "max_predictions_per_seq", FLAGS.max_predictions_per_seq))
             for length in (stage.length for stage in stages)}
-
-
-def _time_budget() -> float:
-    """Seconds of --time_budget, 0 without it."""
-    if not FLAGS.time_budget:
-        return 0.0
-    for name in ("length_schedule", "batch_size_warmup"):
-        if FLAGS[name].value:
-            raise InputError(
-                f"--time_budget does not go with --{name}, whose batches are counted "
-                "in steps; leave one of them out.")
-    return parse_budget(FLAGS.time_budget)
 
 
 def _check_memory(config, options, stages: Sequence[Stage],
@@ -418,7 +398,7 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     return options
 
 
-def _build(config, options, sentence_objective: str, clock, teaching):
+def _build(config, options, sentence_objective: str, teaching):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
@@ -439,8 +419,7 @@ def _build(config, options, sentence_objective: str, clock, teaching):
     optimizer = optimization.create_optimizer(
         FLAGS.learning_rate, options.num_train_steps, FLAGS.num_warmup_steps,
         optimizer=FLAGS.optimizer, poly_power=FLAGS.poly_power,
-        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share,
-        clock=clock and clock.place)
+        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share)
     optimizer.build(model.trainable_variables)
     return task, optimizer
 
@@ -496,9 +475,8 @@ def main(argv):
             "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    budget = _time_budget()
-    depth = depth_of(config, PLACES if budget else options.num_train_steps,
-                     FLAGS.random_seed, FLAGS.depth_schedule, FLAGS.random_depth)
+    depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,
+                     FLAGS.depth_schedule, FLAGS.random_depth)
     masking = _masking_options(predictions)
     data = _data(config, predictions)
     teaching = _teaching(config, data)
@@ -506,7 +484,6 @@ def main(argv):
 
     strategy = cli_flags.make_strategy()
     from albert_tf.training import loop, optimization, run_folder
-    from albert_tf.training.clock import Clock
 
     streams = _streams(data, options, stages, strategy) if FLAGS.do_train else None
     check_sizes(stages, strategy.num_replicas_in_sync)
@@ -516,13 +493,11 @@ def main(argv):
             stack.enter_context(run_folder.held(options.output_dir, strategy))
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
-        clock = Clock(budget, script.BEGIN) if budget else None
-        task, optimizer = _build(
-            config, options, data.sentence_objective, clock, teaching)
+        task, optimizer = _build(config, options, data.sentence_objective, teaching)
         run = loop.Run(
             task, config, options,
             _batches(data, options, masking, config, stages, streams),
-            optimizer, task_options, depth, clock)
+            optimizer, task_options, depth)
         if not FLAGS.do_train:
             run.evaluate()
             return

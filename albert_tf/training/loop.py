@@ -25,7 +25,6 @@ from albert_tf.errors import DivergenceError, InputError, Stopped
 from albert_tf.modeling.encoder import Computation
 from albert_tf.jobs.progress import Progress
 from albert_tf.training import devices, run_folder
-from albert_tf.training.clock import Clock
 from albert_tf.training.log import (
     CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, read_metrics)
 from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
@@ -73,18 +72,16 @@ class Run:
     `config` is kept beside the checkpoints; so are `options` with `task_options`, what
     else the result depends on, such as input files and the learning rate. `optimizer`
     is built, or None where nothing is trained. With `depth` training steps take its
-    passes; evaluation always takes all. With `clock` it ends when the time is over, not
-    at num_train_steps.
+    passes; evaluation always takes all.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
                  batches: devices.Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None,
-                 depth: Optional[Schedule] = None, clock: Optional[Clock] = None):
+                 depth: Optional[Schedule] = None):
         self.task, self.config, self.options = task, config, options
         self.batches, self.optimizer = batches, optimizer
-        self.depth = clock.followed_by(depth) if clock else depth
-        self.clock = clock
+        self.depth = depth
         # The operations of a step are in proportion to the product of these.
         self.work = [schedule for schedule in (self.depth, batches.pieces)
                      if schedule]
@@ -110,8 +107,6 @@ class Run:
             self.checkpoint.optimizer = optimizer
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
-            if clock:
-                self.checkpoint.clock = clock.state
         self.signals = StopSignals()
         # What is evaluated or predicted once all is trained, for the time left.
         self.sequences_after = 0
@@ -126,8 +121,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether training is at its end."""
-        return self.clock.over if self.clock else (
-            self.current_step >= self.options.num_train_steps)
+        return self.current_step >= self.options.num_train_steps
 
     def path(self, name: str) -> str:
         """A file of output_dir."""
@@ -164,11 +158,8 @@ class Run:
                 files.remove(self.path(run_folder.BEST_FILE))
             log = MetricsLog(self.options.output_dir, first)
         if self.finished and not due:
-            if self.clock:
-                self.clock.say(first)
-            else:
-                logging.info("Step %d of %d is reached: nothing to train.",
-                             first, self.options.num_train_steps)
+            logging.info("Step %d of %d is reached: nothing to train.",
+                         first, self.options.num_train_steps)
             return None
         # 5. Steps, with what they need. Every process must take part in saving; only
         #    the chief's files count.
@@ -258,14 +249,12 @@ class _Training:
         options, first, name = run.options, run.current_step, run.task.best_metric
         self.run, self.log, self.folder = run, log, folder
         self.progress = Progress(
-            "training", "steps", None if run.clock else options.num_train_steps, first,
+            "training", "steps", options.num_train_steps, first,
             {"sequences": options.train_batch_size})
         self.progress.seconds_beside = self._seconds_beside
         self.kinds_seen: set[tuple[int, Optional[int]]] = set()
         self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
         self.evaluation_seconds: list[float] = []
-        self.seconds_of_tracing = 0.0
-        self.workers = devices.num_processes(run.strategy)
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(first), options.step,
             self._on_step, run.batches.shape_of_step,
@@ -293,8 +282,6 @@ class _Training:
         run, options = self.run, self.run.options
         try:
             metrics = self._evaluate() if evaluation_due else None
-            if run.clock:
-                run.clock.skip()
             while not run.finished:
                 if self._stalled():
                     logging.info(
@@ -304,18 +291,13 @@ class _Training:
                     break
                 # Checkpoints fall on multiples, wherever the run started.
                 target = _next_multiple(run.current_step, options.save_checkpoints_steps)
-                self._train_to(
-                    target if run.clock else min(target, options.num_train_steps))
+                self._train_to(min(target, options.num_train_steps))
                 begin = time.monotonic()
                 self._save()
                 if self.evaluator is not None:
                     metrics = self._evaluate()
                 self.checkpoint_seconds.append(time.monotonic() - begin)
                 self.progress.restart(run.current_step)
-                if run.clock:
-                    run.clock.skip()
-            if run.clock:
-                run.clock.say(run.current_step)
             return metrics
         except Stopped as stop:
             self._save()
@@ -355,11 +337,8 @@ class _Training:
     def _train_to(self, target: int) -> None:
         """Trains with a row of metrics on each round step, and at `target`."""
         run = self.run
-        while (step := run.current_step) < target and not (
-                run.clock and run.clock.over):
+        while (step := run.current_step) < target:
             end = min(_next_multiple(step, run.options.iterations_per_loop), target)
-            if run.clock and self.trainer.runs_on_device:
-                end = min(end, step + run.clock.steps_at_once)
             metrics = self.trainer.train(tf.constant(end - step))
             # Before anything is saved or written.
             self._check_finite()
@@ -370,20 +349,17 @@ class _Training:
                     self._restart_progress()
                 else:
                     self._report(metrics)
-                self._follow_clock(end - step)
             self._stop_if_asked()
             self.train_summaries.write_summaries(metrics)
             self.train_summaries.flush()
         self._report(self.trainer.current_metrics())
 
-    def _on_step(self) -> bool:
-        """After each step on the host; whether the time is over."""
+    def _on_step(self) -> None:
+        """After each step on the host."""
         run = self.run
         self._stop_if_asked()
-        traced = self._traced(run.current_step - 1)
-        if traced:
+        if self._traced(run.current_step - 1):
             self._restart_progress()
-        self._follow_clock(0 if traced else 1)
         if self.progress.due():
             self._check_finite()
             # Workers reach such a line at different steps, and reading the means is an
@@ -391,55 +367,16 @@ class _Training:
             alone = not isinstance(
                 run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
             self._report(self.trainer.current_metrics() if alone else {})
-        return bool(run.clock and run.clock.over)
-
-    def _follow_clock(self, steps: int) -> None:
-        """Sets the clock's place for the next step; of several workers, to what the
-        chief's was before the step just made. `steps` are those since it was set last,
-        0 if they took longer than others will."""
-        run, clock, agreed = self.run, self.run.clock, self.trainer.agreed
-        if not clock:
-            return
-        if not steps:
-            self.seconds_of_tracing = clock.skip()
-        step = run.current_step + (agreed is not None)
-        moment = clock.moment(
-            self._reserve(), steps, not step % run.options.save_checkpoints_steps)
-        if agreed is None:
-            clock.go_to(moment)
-            return
-        if run.chief:
-            # The mean over all workers is exactly this.
-            self.trainer.told.assign(
-                [self.trainer.told.numpy()[0], float(moment * self.workers)])
-        clock.go_to(max(clock.place_on_host, round(float(agreed.numpy()[1]))))
-
-    def _reserve(self) -> float:
-        """Seconds that a checkpoint with its evaluation will take, the end, and the first
-        steps of depths to come."""
-        waiting = set(getattr(self.run.depth, "values", ())) - {
-            passes for _, passes in self.kinds_seen}
-        if len(self.checkpoint_seconds) > 1:
-            found = max(self.checkpoint_seconds[1:][-5:])
-        elif self.checkpoint_seconds:
-            found = self.checkpoint_seconds[0]
-        else:
-            # An evaluation is the forward pass of a step, less than half of its work.
-            of_sequence = self.run.clock.of_step / self.run.options.train_batch_size
-            found = 2.0 + self.seconds_of_tracing / 2 + (
-                of_sequence * self.evaluator.num_steps
-                * self.run.options.eval_batch_size if self.evaluator else 0)
-        return 1.2 * found + 1.0 + len(waiting) * self.seconds_of_tracing
 
     def _stop_if_asked(self) -> None:
         """Raises Stopped if a signal came; of several workers, all after the same step,
         for a signal that any of them got."""
-        number, told = self.run.signals.received, self.trainer.told
-        if told is not None:
+        number, vote = self.run.signals.received, self.trainer.stop_vote
+        if vote is not None:
             if number is not None:
-                told.assign([1.0, told.numpy()[1]])
+                vote.assign(1.0)
             number = (number or signal.SIGTERM) if (
-                self.trainer.agreed.numpy()[0] > 0) else None
+                self.trainer.stop_votes.numpy() > 0) else None
         if number is not None:
             # Before anything is saved.
             self._check_finite()
@@ -461,11 +398,9 @@ class _Training:
 
     def _report(self, metrics: Mapping[str, float]) -> None:
         self.run.task.on_report(self.run.current_step, metrics)
-        self.progress.report(self.run.current_step, ", ".join([
-            *([f"{self.run.clock.used / self.run.clock.budget:.1%} of the time"]
-              if self.run.clock else []),
-            *(f"{name} {value:.4g}" for name, value in metrics.items()
-              if "loss" in name or name == "skipped_steps")]))
+        self.progress.report(self.run.current_step, ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items()
+            if "loss" in name or name == "skipped_steps"))
 
     def _check_finite(self) -> None:
         bad = int(self.trainer.first_bad_step.numpy())
@@ -488,8 +423,6 @@ class _Training:
 
     def _save(self) -> None:
         step, output_dir = self.run.current_step, self.run.options.output_dir
-        if self.run.clock:
-            self.run.clock.before_saving()
         try:
             self.manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:

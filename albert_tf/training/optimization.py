@@ -29,9 +29,7 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.errors import InputError
-from albert_tf.training.phases import PLACES
-from albert_tf.training.schedules import (
-    ByClock, WarmupPolynomialDecay, not_negative)
+from albert_tf.training.schedules import WarmupPolynomialDecay, not_negative
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
 
@@ -340,13 +338,11 @@ def create_optimizer(
         init_lr: float, num_train_steps: int, num_warmup_steps: int,
         optimizer: str = "lamb", poly_power: float = 1.0, start_warmup_step: int = 0,
         weight_decay_rate: float = 0.01, excluded: Sequence[str] = (),
-        jit_compile: bool = False, decay_share: float = 1.0,
-        clock: Optional[tf.Variable] = None) -> MomentsOptimizer:
+        jit_compile: bool = False, decay_share: float = 1.0) -> MomentsOptimizer:
     """The optimizer of a run with its schedule (release: `create_optimizer`).
 
     `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and
-    MomentsOptimizer. With `clock`, which holds the share of the time that is gone in
-    PLACES, the numbers of steps say shares alone.
+    MomentsOptimizer.
     """
     if optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of "
@@ -359,11 +355,6 @@ def create_optimizer(
             "The warm-up of %d steps is longer than the training of %d: the rate "
             "never reaches %g.", schedule.num_warmup_steps, schedule.num_train_steps,
             schedule.init_lr)
-    if clock is not None:
-        scale = PLACES / schedule.num_train_steps
-        schedule = ByClock(WarmupPolynomialDecay(
-            init_lr, PLACES, round(num_warmup_steps * scale), poly_power,
-            round(start_warmup_step * scale), decay_share), clock)
     return OPTIMIZERS[optimizer](
         schedule, weight_decay_rate=weight_decay_rate, excluded=excluded,
         jit_compile=jit_compile)

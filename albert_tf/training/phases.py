@@ -16,11 +16,6 @@ from albert_tf import files
 from albert_tf.errors import InputError
 
 
-# Of a training by the clock, in place of steps.
-PLACES = 10**6
-_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-
-
 class Schedule(Protocol):
     """A number for each training step."""
 
@@ -145,19 +140,6 @@ def patterns_by_length(text: str, flag: str, lengths: Sequence[int]
                 f"{flag} has records of length {length}, which --length_schedule has "
                 "not; leave them out.")
     return found
-
-
-# ---- time ------------------------------------------------------------------
-
-
-def parse_budget(text: str) -> float:
-    """Seconds from "6h", "90min", "1.5d" or "60s", as --time_budget has it."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(s|min|h|d)\s*", text)
-    seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
-    if seconds < 1:
-        raise InputError(f"--time_budget={text} cannot be read; give a time of 1s at "
-                         "least, such as 6h, 90min, 60s or 2d.")
-    return seconds
 
 
 # ---- stages ----------------------------------------------------------------

@@ -93,18 +93,3 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in (
             "init_lr", "num_train_steps", "num_warmup_steps", "poly_power",
             "start_warmup_step", "decay_share")}
-
-
-@tf_keras.utils.register_keras_serializable("albert_tf")
-class ByClock(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that counts what `place` holds, a variable, in place of steps."""
-
-    def __init__(self, schedule: WarmupPolynomialDecay, place: tf.Variable):
-        self.schedule, self.place = schedule, place
-
-    def __call__(self, step) -> tf.Tensor:
-        del step
-        return self.schedule(self.place)
-
-    def get_config(self) -> dict:
-        return {"schedule": self.schedule, "place": int(self.place.numpy())}

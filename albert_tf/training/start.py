@@ -32,11 +32,9 @@ def load_to_train(run) -> None:
     if latest:
         # First of all: a config of another shape explains what follows.
         _keep_config(run)
-        # A run that was not in float16, or by the clock, until now has no such state.
-        run_folder.restore(run.checkpoint, latest, may_lack=("loss_scaling", "clock"),
+        # A run that was not in float16 until now has no such state.
+        run_folder.restore(run.checkpoint, latest, may_lack=("loss_scaling",),
                            resume=os.path.basename(latest) != BEST_CHECKPOINT)
-        if run.clock:
-            run.clock.restored()
         logging.info("Resuming at step %d from %s.", run.current_step, latest)
         if options.resume_from:
             logging.info("Once it has saved, leave --resume_from out: the same command "

@@ -109,8 +109,7 @@ class Trainer(orbit.StandardTrainer):
       optimizer: built; its `iterations` number the steps.
       datasets: distributed; one for each static shape of a batch. They yield each
         replica's batch of features.
-      on_step: called after every step where the loop runs on the host; True ends the
-        loop.
+      on_step: called after every step where the loop runs on the host.
       shape_of_step: step → which of the datasets its batch comes from.
       passes_of_step: step → layers that it runs, None for all.
       parts_of_shape: shape → parts in which each replica computes its batch, if not
@@ -123,7 +122,7 @@ class Trainer(orbit.StandardTrainer):
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
                  datasets: Sequence[Any], options: StepOptions,
-                 on_step: Optional[Callable[[], Optional[bool]]] = None,
+                 on_step: Optional[Callable[[], None]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
                  passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
                  parts_of_shape: Optional[Callable[[int], int]] = None,
@@ -152,16 +151,16 @@ class Trainer(orbit.StandardTrainer):
             # Every replica finds the same and keeps it; nothing is exchanged.
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-        # What workers tell each other, [stop, place of the clock], and the mean of it:
-        # they can only save together, after the same step.
-        self.told = self.agreed = None
+        # Whether this worker is asked to stop, and the mean of it over all of them: they
+        # can only save together, after the same step.
+        self.stop_vote = self.stop_votes = None
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.told, self.agreed = (
-                tf.Variable([0.0, 0.0], trainable=False, name=name,
+            self.stop_vote, self.stop_votes = (
+                tf.Variable(0.0, trainable=False, name=name,
                             synchronization=tf.VariableSynchronization.ON_READ,
                             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-                for name in ("told", "agreed"))
+                for name in ("stop_vote", "stop_votes"))
         # XLA cannot compile the exchange between replicas that are not TPUs, so
         # with several of them only the computation before it is compiled.
         jit = options.jit_compile and not on_tpu
@@ -198,9 +197,8 @@ class Trainer(orbit.StandardTrainer):
                 loop_of(specs[shape], self._parts_of_shape(shape), passes)(
                     iterators[shape], tf.constant(count))
                 step += count
-                if (self._on_step is not None and not self.runs_on_device
-                        and self._on_step()):
-                    break
+                if self._on_step is not None and not self.runs_on_device:
+                    self._on_step()
 
         return loop_by_shape
 
@@ -278,12 +276,12 @@ class Trainer(orbit.StandardTrainer):
         if summed:
             gradients, norm = clip(gradients, squares=squares)
             squares = {}
-        told = [] if self.told is None else [tf.identity(self.told)]
+        votes = [] if self.stop_vote is None else [tf.identity(self.stop_vote)]
         # One exchange for everything; the mean loss is not finite if any is.
-        loss, norm, gradients, squares, told = context.all_reduce(
-            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, told])
-        if told:
-            self.agreed.assign(told[0])
+        loss, norm, gradients, squares, votes = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, votes])
+        if votes:
+            self.stop_votes.assign(votes[0])
         if summed:
             return loss, [gradient * replicas for gradient in gradients], norm
         # A row's gradient is its replica's divided by their number.

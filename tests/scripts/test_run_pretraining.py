@@ -279,10 +279,6 @@ EARLY = {
         dict(length_schedule="9:0.5,8:0.5",
              input_file="9:{data}/train.tfrecord,8:{data}/train.tfrecord"),
         "--length_schedule 9:0.5,8:0.5 is over the config's max_position_embeddings 8"),
-    "time budget": (dict(time_budget="6"), "--time_budget=6 cannot be read; give a "),
-    "time and batches": (
-        dict(time_budget="6h", batch_size_warmup="4:0.5,8:0.5"),
-        "--time_budget does not go with --batch_size_warmup"),
     "recipe and objective": (
         dict(recipe="roberta", input_file="{data}/records_next/train.tfrecord"),
         "--recipe=roberta: .*train.tfrecord was made with the sentence objective next, "

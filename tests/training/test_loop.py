@@ -1,12 +1,10 @@
 """The loop: where a run starts, what it leaves behind, when it stops."""
 
-import itertools
 import json
 import pathlib
 import shutil
 import signal
 import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,10 +19,9 @@ from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     input_pipeline, log, loop, loss_scaling, optimization, run_folder)
-from albert_tf.training.clock import Clock
 from albert_tf.training.devices import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
-from albert_tf.training.phases import PLACES, Phases, Stage
+from albert_tf.training.phases import Phases, Stage
 from tests import tiny_run
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
@@ -52,7 +49,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             stages=(), sets={}, clock=None, **options):
+             stages=(), sets={}, **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -71,13 +68,12 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     model = models.AlbertForPreTraining(config)
     optimizer = None
     if train:
-        optimizer = optimization.create_optimizer(
-            rate, STEPS, 0, clock=clock and clock.place)
+        optimizer = optimization.create_optimizer(rate, STEPS, 0)
         optimizer.build(model.trainable_variables)
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        batches, optimizer, dict(learning_rate=rate), depth, clock)
+        batches, optimizer, dict(learning_rate=rate), depth)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -261,48 +257,6 @@ def test_batches_that_change(data, tmp_path, caplog):
         rows += [row.tobytes() for batch in dataset.take(batches)
                  for row in batch["input_ids"].numpy()]
     assert len(rows) == 44 and len(set(rows[:40])) == 40
-
-
-@pytest.mark.long
-def test_time_budget(data, tmp_path, caplog):
-    """A run by the clock, every look at which takes half a second: rate and depth follow
-    it; stopped, it goes on with the time that is left; with more time it trains on."""
-    depth = Phases.parse("1:0.5,2:0.5", PLACES, "--depth_schedule")
-
-    def go(budget, stop=None):
-        clock = Clock(budget, now=itertools.count(0, 0.5).__next__)
-        run = make_run(tmp_path / "run", data, config=dict(num_hidden_layers=2),
-                       depth=depth, clock=clock, iterations_per_loop=1,
-                       save_checkpoints_steps=20)
-        if stop:
-            run.signals = tiny_run.SignalAt(run, stop)
-        kinds, kind_of = [], loop.Trainer.kind_of_step
-        with mock.patch.object(
-                loop.Trainer, "kind_of_step", lambda self, step: (
-                    kinds.append(kind_of(self, step)[1]) or kind_of(self, step))):
-            if stop:
-                with pytest.raises(loop.Stopped):
-                    run.train()
-            else:
-                run.train()
-        return run, clock, kinds
-
-    run, clock, kinds = go(20.0, stop=8)
-    used, kept = clock.used, float(clock.state.seconds.numpy())
-    assert run.current_step == 8 and 2 < kept < used and not clock.over
-    run, clock, kinds = go(20.0)
-    assert clock.over and kept < 12 < clock.used < 20
-    assert kinds[0] == 1 and kinds[-1] == 2 and sorted(kinds) == kinds
-    last = run.current_step
-    rates = [row["learning_rate"] for row in rows_of(tmp_path / "run", "train")]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] == pytest.approx(0.1) and rates[-1] < 0.02
-    assert [row["step"] for row in rows_of(tmp_path / "run", "eval")][-1] == last
-    caplog.clear()
-    run, _, _ = go(20.0)
-    assert run.current_step == last and f"The time is over: step {last}" in caplog.text
-    run, clock, _ = go(30.0)
-    assert run.current_step > last and 22 < clock.used < 30
 
 
 def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):

@@ -7,7 +7,7 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.training.phases import (
-    Phases, Stage, by_length, check_sizes, mean_product, parse_budget, parts_of,
+    Phases, Stage, by_length, check_sizes, mean_product, parts_of,
     patterns_by_length, stages_of)
 
 LENGTHS = dict(length_schedule="32:0.5,64:0.5")
@@ -88,16 +88,3 @@ def test_mean_of_a_product():
         assert mean_product([one, other], first, end) == pytest.approx(
             sum(one.at(step) * other.at(step) for step in steps) / len(steps))
     assert mean_product([], 0, 10) == 1
-
-
-@pytest.mark.parametrize("text, seconds", [
-    ("60s", 60), ("90min", 5400), (" 6 h ", 21600), ("1.5d", 129600)])
-def test_time_budget(text, seconds):
-    assert parse_budget(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["6", "h", "0s", "0.5s", "-6h", "6 hours", "1e3s", "nanh"])
-def test_wrong_time_budget(text):
-    with pytest.raises(InputError, match=f"--time_budget={text} cannot be read; give"):
-        parse_budget(text)
