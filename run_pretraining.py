@@ -99,11 +99,6 @@ flags.DEFINE_string(
     "train_batch_size_by_length", "",
     "Batch sizes of lengths that do not have --train_batch_size, such as 128:1024 beside "
     "512 with 256, as many pieces; with --length_schedule.")
-flags.DEFINE_string(
-    "batch_size_warmup", "",
-    "Sizes of the batch, each with its share of the steps: 64:0.1,128:0.1,256:0.8 ends "
-    "at --train_batch_size=256. The rate goes by steps as ever; of "
-    "--gradient_accumulation_steps smaller batches take fewer.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -144,7 +139,7 @@ _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # What options.json has of them where they are given.
 _SCHEDULE_FLAGS = (
     "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
-    "train_batch_size_by_length", "batch_size_warmup", "decay_share")
+    "train_batch_size_by_length", "decay_share")
 
 
 class _Data(NamedTuple):
@@ -184,7 +179,7 @@ def _stages(options) -> list[Stage]:
     """How batches change in the training; refused where the flags do not fit."""
     stages = stages_of(
         options.num_train_steps, FLAGS.max_seq_length, options.train_batch_size,
-        FLAGS.length_schedule, FLAGS.batch_size_warmup, FLAGS.train_batch_size_by_length)
+        FLAGS.length_schedule, FLAGS.train_batch_size_by_length)
     check_sizes(stages, cli_flags.known_replicas())
     return stages
 

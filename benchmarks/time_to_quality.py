@@ -115,9 +115,8 @@ RECIPES = {
     "stable": Recipe(flags={"decay_share": 0.3}),
     "adamw": Recipe(flags={"optimizer": "adamw", "learning_rate": 3e-4}),
     "growing_masked25": Recipe("masked25", _GROWING),
-    # Half the length first, in batches of as many pieces; small batches first.
+    # Half the length first, in batches of as many pieces.
     "lengths": Recipe(flags=_LENGTHS),
-    "batches": Recipe(flags={"batch_size_warmup": "8:0.2,16:0.2,32:0.6"}),
     "half_batch": Recipe(flags=_SMALL),
     "half_batch_masked40": Recipe("masked40", _SMALL),
     "half_masked40": Recipe("masked40", steps=0.5),
@@ -287,8 +286,7 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
                      given.get("random_depth", ""))
     stages = stages_of(
         steps, LENGTH, given.get("train_batch_size", BATCH_SIZE),
-        given.get("length_schedule", ""),
-        given.get("batch_size_warmup", ""), given.get("train_batch_size_by_length", ""))
+        given.get("length_schedule", ""), given.get("train_batch_size_by_length", ""))
     masked = by_length(
         given.get("max_predictions_by_length", ""), "--max_predictions_by_length",
         [stage.length for stage in stages], "")

@@ -1,8 +1,7 @@
 """Schedules in phases: values that change as the training goes. No TensorFlow.
 
-Depth (`depth`), the lengths of sequences and the sizes of batches all are written
-VALUE:SHARE,... and are functions of the step alone, so that a run that was killed
-continues as it would have.
+Depth (`depth`) and the lengths of sequences are written VALUE:SHARE,... and are
+functions of the step alone, so that a run that was killed continues as it would have.
 """
 
 import bisect
@@ -154,43 +153,31 @@ class Stage(NamedTuple):
 
 
 def stages_of(num_steps: int, length: int, batch_size: int, length_schedule: str = "",
-              batch_size_warmup: str = "", sizes_by_length: str = "") -> list[Stage]:
-    """The stages that --length_schedule, --batch_size_warmup and
-    --train_batch_size_by_length make of a training, which ends at sequences of `length`
-    and batches of `batch_size`.
+              sizes_by_length: str = "") -> list[Stage]:
+    """The stages that --length_schedule and --train_batch_size_by_length make of a
+    training, which ends at sequences of `length`; other batches have `batch_size`.
 
     >>> stages_of(100, 512, 64, length_schedule="128:0.9,512:0.1")[1]
     Stage(begin=90, length=512, batch_size=64)
     """
-    def phases(text, flag, form, last, name):
-        if not text:
-            return Phases((last,), (num_steps,))
-        found = Phases.parse(text, num_steps, flag, form)
-        if 0 in found.values:
-            raise InputError(f"{flag}={text} has a 0; give numbers of 1 or more.")
-        if found.values[-1] != last:
+    lengths = Phases((length,), (num_steps,))
+    if length_schedule:
+        given = f"--length_schedule={length_schedule}"
+        lengths = Phases.parse(length_schedule, num_steps, "--length_schedule",
+                               "LENGTH:SHARE,... such as 128:0.9,512:0.1")
+        last = lengths.values[-1]
+        if 0 in lengths.values:
+            raise InputError(f"{given} has a 0; give numbers of 1 or more.")
+        if last != length:
             raise InputError(
-                f"{flag}={text} ends at {found.values[-1]}, but {name} is {last}; end "
-                f"at {last}, or give {name}={found.values[-1]}.")
-        return found
-
-    if batch_size_warmup and sizes_by_length:
-        raise InputError("--batch_size_warmup and --train_batch_size_by_length exclude "
-                         "each other; give one of them.")
-    lengths = phases(
-        length_schedule, "--length_schedule",
-        "LENGTH:SHARE,... such as 128:0.9,512:0.1", length, "--max_seq_length")
-    sizes = phases(
-        batch_size_warmup, "--batch_size_warmup",
-        "SIZE:SHARE,... such as 64:0.1,128:0.1,256:0.8", batch_size,
-        "--train_batch_size")
+                f"{given} ends at {last}, but --max_seq_length is {length}; end at "
+                f"{length}, or give --max_seq_length={last}.")
     size_of = by_length(
         sizes_by_length, "--train_batch_size_by_length",
         list(dict.fromkeys(lengths.values)) if length_schedule else [],
         "128:1024,512:256")
-    begins = sorted({0, *lengths.ends, *sizes.ends} - {num_steps})
-    return [Stage(begin, lengths.at(begin),
-                  size_of.get(lengths.at(begin), sizes.at(begin))) for begin in begins]
+    return [Stage(begin, value, size_of.get(value, batch_size))
+            for begin, value in zip((0, *lengths.ends), lengths.values)]
 
 
 def check_sizes(stages: Sequence[Stage], replicas: int) -> None:
@@ -200,7 +187,7 @@ def check_sizes(stages: Sequence[Stage], replicas: int) -> None:
             raise InputError(
                 f"a batch of {stage.batch_size}, from step {stage.begin} on, does not "
                 f"divide over {replicas} replicas; give multiples of {replicas} to "
-                "--batch_size_warmup or --train_batch_size_by_length.")
+                "--train_batch_size_by_length.")
 
 
 def parts_of(stage: Stage, stages: Sequence[Stage], parts: int,

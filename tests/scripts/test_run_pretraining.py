@@ -257,12 +257,9 @@ EARLY = {
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
-    "batch warm-up": (
-        dict(batch_size_warmup="4:0.5,6:0.5"),
-        "--batch_size_warmup=4:0.5,6:0.5 ends at 6, but --train_batch_size is 8"),
     "batches of replicas": (
-        dict(batch_size_warmup="3:0.5,8:0.5", num_virtual_cpus=2),
-        "a batch of 3, from step 0 on, does not divide over 2 replicas"),
+        dict(train_batch_size=3, num_virtual_cpus=2),
+        "--train_batch_size 3 must be a positive multiple of 2, the number of replicas"),
     "files without a length": (
         dict(length_schedule="5:0.5,8:0.5"),
         "--input_file: {data}/train.tfrecord does not say of which length it is"),
@@ -510,13 +507,12 @@ def test_a_mistake_gives_no_traceback():
 
 @pytest.mark.slow
 def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_path):
-    """SIGKILL at a random moment, twice; depth and batches grow meanwhile."""
+    """SIGKILL at a random moment, twice; depth grows meanwhile."""
     for name in ("unbroken", "killed"):
         folder = tmp_path / name
         args = arguments(data, **DYNAMIC, output_dir=folder,
                          config_overrides="num_hidden_layers=3",
-                         depth_schedule="1:0.4,2:0.3,3:0.3",
-                         batch_size_warmup="2:0.3,4:0.3,8:0.4")
+                         depth_schedule="1:0.4,2:0.3,3:0.3")
         for _ in range(2 * (name == "killed")):
             process = start(args)
             stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
@@ -535,7 +531,7 @@ def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
         args = arguments(
             data, output_dir=folder, save_checkpoints_steps=10,
             config_overrides="num_hidden_layers=2", depth_schedule="1:0.3,2:0.7",
-            batch_size_warmup="4:0.25,8:0.75", length_schedule="5:0.5,8:0.5",
+            length_schedule="5:0.5,8:0.5",
             max_predictions_by_length="5:2",
             input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
             eval_input_file="{data}/dev.tfrecord")

@@ -17,11 +17,7 @@ LENGTHS = dict(length_schedule="32:0.5,64:0.5")
     ({}, [(0, 64, 16)]),
     (dict(length_schedule="32:0.9,64:0.1"), [(0, 32, 16), (90, 64, 16)]),
     (dict(length_schedule="64:0.1,32:0.8,64:0.1", sizes_by_length="32:24"),
-     [(0, 64, 16), (10, 32, 24), (90, 64, 16)]),
-    (dict(batch_size_warmup="4:0.1, 8:0.2,16:0.7"),
-     [(0, 64, 4), (10, 64, 8), (30, 64, 16)]),
-    (dict(length_schedule="32:0.5,64:0.5", batch_size_warmup="8:0.25,16:0.75"),
-     [(0, 32, 8), (25, 32, 16), (50, 64, 16)])])
+     [(0, 64, 16), (10, 32, 24), (90, 64, 16)])])
 def test_stages(given, expected):
     assert stages_of(100, 64, 16, **given) == [Stage(*stage) for stage in expected]
 
@@ -32,16 +28,11 @@ def test_stages(given, expected):
     (dict(length_schedule="64:0.5,32:0.5"),
      "ends at 32, but --max_seq_length is 64; end at 64, or give --max_seq_length=32"),
     (dict(length_schedule="0:0.5,64:0.5"), "has a 0; give numbers of 1 or more"),
-    (dict(batch_size_warmup="4:0.5"), "--batch_size_warmup=4:0.5: the shares"),
-    (dict(batch_size_warmup="4:1"), "ends at 4, but --train_batch_size is 16"),
-    (dict(batch_size_warmup="a:1"), "cannot be read; give SIZE:SHARE"),
     (dict(sizes_by_length="32:8"), "--train_batch_size_by_length is for --length_sched"),
     (dict(LENGTHS, sizes_by_length="32:8,128:4"), "has no 128; give its lengths, 32"),
     (dict(LENGTHS, sizes_by_length="32"), "cannot be read; give LENGTH:NUMBER"),
     (dict(LENGTHS, sizes_by_length="32:0"), "cannot be read; give LENGTH:NUMBER"),
-    (dict(LENGTHS, sizes_by_length="32:8,32:9"), "a length occurs twice"),
-    (dict(LENGTHS, sizes_by_length="32:8", batch_size_warmup="8:0.5,16:0.5"),
-     "--batch_size_warmup and --train_batch_size_by_length exclude each other")])
+    (dict(LENGTHS, sizes_by_length="32:8,32:9"), "a length occurs twice")])
 def test_wrong_stages(given, message):
     with pytest.raises(InputError, match=message):
         stages_of(100, 64, 16, **given)
@@ -74,10 +65,10 @@ def test_every_part_has_at_most_the_pieces_of_the_largest():
 
 
 def test_batches_divide_over_replicas():
-    stages = stages_of(10, 64, 16, batch_size_warmup="6:0.5,16:0.5")
+    stages = stages_of(10, 64, 16, **LENGTHS, sizes_by_length="32:6")
     check_sizes(stages, 2)
     with pytest.raises(InputError, match="a batch of 6, from step 0 on, does not divide "
-                       "over 4 replicas; give multiples of 4 to --batch_size_warmup"):
+                       "over 4 replicas; give multiples of 4 to --train_batch"):
         check_sizes(stages, 4)
 
 
