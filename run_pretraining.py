@@ -15,7 +15,6 @@ from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
 import dataclasses
-import math
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
 from absl import flags, logging
@@ -31,7 +30,7 @@ from albert_tf.training.depth import depth_of
 from albert_tf.training.memory import Sequences
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from albert_tf.training.phases import (
-    Stage, by_length, check_sizes, parts_of, patterns_by_length, stages_of)
+    Stage, by_length, parts_of, patterns_by_length, stages_of)
 
 FLAGS = flags.FLAGS
 
@@ -95,10 +94,6 @@ flags.DEFINE_string(
     "max_predictions_by_length", "",
     "Masked positions per record of lengths that do not have --max_predictions_per_seq: "
     "128:20; with --length_schedule.")
-flags.DEFINE_string(
-    "train_batch_size_by_length", "",
-    "Batch sizes of lengths that do not have --train_batch_size, such as 128:1024 beside "
-    "512 with 256, as many pieces; with --length_schedule.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -139,7 +134,7 @@ _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # What options.json has of them where they are given.
 _SCHEDULE_FLAGS = (
     "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
-    "train_batch_size_by_length", "decay_share")
+    "decay_share")
 
 
 class _Data(NamedTuple):
@@ -175,15 +170,6 @@ def _fitting_recipe():
             f"--recipe={FLAGS.recipe} makes records for it.)") from error
 
 
-def _stages(options) -> list[Stage]:
-    """How batches change in the training; refused where the flags do not fit."""
-    stages = stages_of(
-        options.num_train_steps, FLAGS.max_seq_length, options.train_batch_size,
-        FLAGS.length_schedule, FLAGS.train_batch_size_by_length)
-    check_sizes(stages, cli_flags.known_replicas())
-    return stages
-
-
 def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
     """Masked positions by the length of the records."""
     given = by_length(
@@ -205,9 +191,11 @@ def _check_memory(config, options, stages: Sequence[Stage],
         "eval_batch_size": of_length(FLAGS.max_seq_length)
     } if FLAGS.do_eval or FLAGS.eval_input_file else {})
     for stage in stages if FLAGS.do_train else []:
-        parts = parts_of(stage, stages, options.step.gradient_accumulation_steps)
+        parts = parts_of(stage.length, max(predictions),
+                         options.step.gradient_accumulation_steps,
+                         options.train_batch_size)
         cli_flags.check_memory(
-            config, options, rows=stage.batch_size // parts,
+            config, options, rows=options.train_batch_size // parts,
             train_batch_size=of_length(stage.length))
 
 
@@ -355,15 +343,14 @@ def _batches(data: _Data, options, masking: Optional[Mapping[int, MaskingOptions
               for length, infos in data.train.items()})
 
 
-def _streams(data: _Data, options, stages: Sequence[Stage], strategy) -> Optional[int]:
+def _streams(data: _Data, options, strategy) -> Optional[int]:
     """Into how many streams each set of records is cut, to train on."""
     from albert_tf.training import devices, run_folder
 
     return run_folder.streams(
         options.output_dir,
         min(sum(info.num_records for info in infos) for infos in data.train.values()),
-        math.gcd(*(stage.batch_size for stage in stages)),
-        devices.num_processes(strategy))
+        options.train_batch_size, devices.num_processes(strategy))
 
 
 def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
@@ -461,7 +448,8 @@ def main(argv):
     options = cli_flags.run_options()
     teacher_flags.check()
     cli_flags.check_init_checkpoint()
-    stages = _stages(options)
+    stages = stages_of(
+        options.num_train_steps, FLAGS.max_seq_length, FLAGS.length_schedule)
     predictions = _predictions(stages)
     _check_memory(config, options, stages, predictions)
     if FLAGS.masked_lm_budget:
@@ -480,8 +468,7 @@ def main(argv):
     strategy = cli_flags.make_strategy()
     from albert_tf.training import loop, optimization, run_folder
 
-    streams = _streams(data, options, stages, strategy) if FLAGS.do_train else None
-    check_sizes(stages, strategy.num_replicas_in_sync)
+    streams = _streams(data, options, strategy) if FLAGS.do_train else None
     task_options = _task_options(data, streams) | (teaching.settings if teaching else {})
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:

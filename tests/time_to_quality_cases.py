@@ -41,8 +41,8 @@ def test_operations_of_a_recipe_are_those_of_its_depths_batches_and_lengths():
     assert 0.5 < operations("growing") / release < 0.55
     assert operations("roberta") == release
     assert 0.28 < operations("fast") / release < 0.32
-    # As many pieces a step, of which attention sees fewer at a time.
-    assert 0.95 < operations("fast_lengths") / operations("fast") < 1
+    # Half of the tokens in 0.8 of the steps, those of most depths.
+    assert 0.65 < operations("fast_lengths") / operations("fast") < 0.75
     # All pieces go through transformers' head.
     assert operations("transformers") > 1.1 * release
 

@@ -108,8 +108,8 @@ class Batches:
 
     num_shapes = 1
     num_evaluation_shapes = 0
-    # The pieces of each step's batch, where steps differ much, for estimates of time.
-    pieces: Optional[Schedule] = None
+    # The length of each step's sequences, where it changes, for estimates of time.
+    lengths: Optional[Schedule] = None
 
     def __init__(self, train_batch_size: int, eval_batch_size: int):
         self.train_batch_size = train_batch_size
@@ -134,11 +134,6 @@ class Batches:
         del step
         return 0
 
-    def batch_size(self, shape: int) -> int:
-        """Rows of a training batch of this shape, of all replicas together."""
-        del shape
-        return self.train_batch_size
-
     def parts(self, shape: int, parts: int, replicas: int) -> int:
         """Into how many parts each replica cuts a batch of this shape, if it is to
         cut the largest into `parts`."""
@@ -157,7 +152,7 @@ class Batches:
         strategy = tf.distribute.get_strategy()
         return [strategy.distribute_datasets_from_function(
             lambda context, shape=shape: self.training_dataset(
-                shape, start_step, _pipeline(context, self.batch_size(shape))))
+                shape, start_step, _pipeline(context, self.train_batch_size)))
                 for shape in range(self.num_shapes)]
 
     def evaluation(self) -> list[tuple[Any, int]]:

@@ -83,7 +83,7 @@ class Run:
         self.batches, self.optimizer = batches, optimizer
         self.depth = depth
         # The operations of a step are in proportion to the product of these.
-        self.work = [schedule for schedule in (self.depth, batches.pieces)
+        self.work = [schedule for schedule in (self.depth, batches.lengths)
                      if schedule]
         self.strategy = tf.distribute.get_strategy()
         self.chief = devices.is_chief(self.strategy)
@@ -383,9 +383,7 @@ class _Training:
             raise Stopped(number)
 
     def _restart_progress(self) -> None:
-        shape, _ = self.trainer.kind_of_step(self.run.current_step - 1)
-        self.progress.restart(self.run.current_step,
-                              sequences=self.run.batches.batch_size(shape))
+        self.progress.restart(self.run.current_step)
 
     def _traced(self, first: int, end: Optional[int] = None) -> bool:
         """Whether steps were the first ones of their kind, which take long: they say

@@ -145,57 +145,36 @@ def patterns_by_length(text: str, flag: str, lengths: Sequence[int]
 
 
 class Stage(NamedTuple):
-    """Training steps whose batches are alike, up to where the next stage begins."""
+    """Training steps whose sequences have one length, up to where the next begins."""
 
     begin: int
     length: int
-    batch_size: int
 
 
-def stages_of(num_steps: int, length: int, batch_size: int, length_schedule: str = "",
-              sizes_by_length: str = "") -> list[Stage]:
-    """The stages that --length_schedule and --train_batch_size_by_length make of a
-    training, which ends at sequences of `length`; other batches have `batch_size`.
+def stages_of(num_steps: int, length: int, length_schedule: str = "") -> list[Stage]:
+    """The stages that --length_schedule makes of a training, which ends at `length`.
 
-    >>> stages_of(100, 512, 64, length_schedule="128:0.9,512:0.1")[1]
-    Stage(begin=90, length=512, batch_size=64)
+    >>> stages_of(100, 512, "128:0.9,512:0.1")
+    [Stage(begin=0, length=128), Stage(begin=90, length=512)]
     """
-    lengths = Phases((length,), (num_steps,))
-    if length_schedule:
-        given = f"--length_schedule={length_schedule}"
-        lengths = Phases.parse(length_schedule, num_steps, "--length_schedule",
-                               "LENGTH:SHARE,... such as 128:0.9,512:0.1")
-        last = lengths.values[-1]
-        if 0 in lengths.values:
-            raise InputError(f"{given} has a 0; give numbers of 1 or more.")
-        if last != length:
-            raise InputError(
-                f"{given} ends at {last}, but --max_seq_length is {length}; end at "
-                f"{length}, or give --max_seq_length={last}.")
-    size_of = by_length(
-        sizes_by_length, "--train_batch_size_by_length",
-        list(dict.fromkeys(lengths.values)) if length_schedule else [],
-        "128:1024,512:256")
-    return [Stage(begin, value, size_of.get(value, batch_size))
-            for begin, value in zip((0, *lengths.ends), lengths.values)]
+    if not length_schedule:
+        return [Stage(0, length)]
+    given = f"--length_schedule={length_schedule}"
+    lengths = Phases.parse(length_schedule, num_steps, "--length_schedule",
+                           "LENGTH:SHARE,... such as 128:0.9,512:0.1")
+    last = lengths.values[-1]
+    if 0 in lengths.values:
+        raise InputError(f"{given} has a 0; give numbers of 1 or more.")
+    if last != length:
+        raise InputError(
+            f"{given} ends at {last}, but --max_seq_length is {length}; end at "
+            f"{length}, or give --max_seq_length={last}.")
+    return list(map(Stage, (0, *lengths.ends), lengths.values))
 
 
-def check_sizes(stages: Sequence[Stage], replicas: int) -> None:
-    """Raises InputError where a stage's batch does not divide over the replicas."""
-    for stage in stages:
-        if stage.batch_size % replicas:
-            raise InputError(
-                f"a batch of {stage.batch_size}, from step {stage.begin} on, does not "
-                f"divide over {replicas} replicas; give multiples of {replicas} to "
-                "--train_batch_size_by_length.")
-
-
-def parts_of(stage: Stage, stages: Sequence[Stage], parts: int,
-             replicas: int = 1) -> int:
-    """Into how many parts each replica cuts a stage's batch, where that of most pieces
-    is cut into `parts`: so many that a part has no more pieces than there."""
-    most = max(each.batch_size * each.length for each in stages)
-    needed = -(-parts * stage.batch_size * stage.length // most)
-    rows = stage.batch_size // replicas
+def parts_of(length: int, longest: int, parts: int, rows: int) -> int:
+    """Into how many parts each replica cuts its `rows` sequences of `length`, where
+    those of the longest are cut into `parts`: a part has no more tokens than there."""
+    needed = -(-parts * length // longest)
     return next((count for count in range(max(needed, 1), rows) if rows % count == 0),
                 rows)

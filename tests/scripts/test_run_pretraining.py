@@ -396,7 +396,7 @@ WORKING = {
         learning_rate=1e-30, num_train_steps=1, save_checkpoints_steps=1),
     "schedules": dict(
         recipe="fast", length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
-        train_batch_size_by_length="5:12", num_train_steps=4, save_checkpoints_steps=2,
+        num_train_steps=4, save_checkpoints_steps=2,
         input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
         config_overrides="num_hidden_layers=2", gradient_accumulation_steps=4),
     "taught": dict(
@@ -479,14 +479,14 @@ def test_a_teacher_is_learned_from(results, data):
     assert options["teacher_hidden_weight"] == 1.0 and options["temperature"] == 2.0
 
 
-def test_lengths_batches_and_a_recipe(results):
+def test_lengths_and_a_recipe(results):
     result = results.ok("schedules")
     assert ("The recipe sets --decay_share=0.3, --depth_schedule=1:0.5,1:0.25,2:0.25."
             in result["log"])
     assert "Training at length 5: 30 records in 1 files." in result["log"]
     options = json.loads(result["files"]["options.json"])
     assert options["depth_schedule"] == "1:0.5,1:0.25,2:0.25"
-    assert options["train_batch_size_by_length"] == "5:12"
+    assert options["max_predictions_by_length"] == "5:2"
 
 
 def test_start_that_fails_leaves_nothing(results, data):

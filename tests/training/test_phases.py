@@ -7,40 +7,41 @@ import pytest
 
 from albert_tf.errors import InputError
 from albert_tf.training.phases import (
-    Phases, Stage, by_length, check_sizes, mean_product, parts_of,
-    patterns_by_length, stages_of)
-
-LENGTHS = dict(length_schedule="32:0.5,64:0.5")
+    Phases, Stage, by_length, mean_product, parts_of, patterns_by_length, stages_of)
 
 
-@pytest.mark.parametrize("given, expected", [
-    ({}, [(0, 64, 16)]),
-    (dict(length_schedule="32:0.9,64:0.1"), [(0, 32, 16), (90, 64, 16)]),
-    (dict(length_schedule="64:0.1,32:0.8,64:0.1", sizes_by_length="32:24"),
-     [(0, 64, 16), (10, 32, 24), (90, 64, 16)])])
-def test_stages(given, expected):
-    assert stages_of(100, 64, 16, **given) == [Stage(*stage) for stage in expected]
+@pytest.mark.parametrize("text, expected", [
+    ("", [(0, 64)]), ("32:0.9,64:0.1", [(0, 32), (90, 64)]),
+    ("64:0.1,32:0.8,64:0.1", [(0, 64), (10, 32), (90, 64)])])
+def test_stages(text, expected):
+    assert stages_of(100, 64, text) == [Stage(*stage) for stage in expected]
 
 
-@pytest.mark.parametrize("given, message", [
-    (dict(length_schedule="32"), "--length_schedule=32 cannot be read; give LENGTH:SHA"),
-    (dict(length_schedule="32:0.9,64:0.2"), "the shares of the steps make 1.1"),
-    (dict(length_schedule="64:0.5,32:0.5"),
+@pytest.mark.parametrize("text, message", [
+    ("32", "--length_schedule=32 cannot be read; give LENGTH:SHA"),
+    ("32:0.9,64:0.2", "the shares of the steps make 1.1"),
+    ("64:0.5,32:0.5",
      "ends at 32, but --max_seq_length is 64; end at 64, or give --max_seq_length=32"),
-    (dict(length_schedule="0:0.5,64:0.5"), "has a 0; give numbers of 1 or more"),
-    (dict(sizes_by_length="32:8"), "--train_batch_size_by_length is for --length_sched"),
-    (dict(LENGTHS, sizes_by_length="32:8,128:4"), "has no 128; give its lengths, 32"),
-    (dict(LENGTHS, sizes_by_length="32"), "cannot be read; give LENGTH:NUMBER"),
-    (dict(LENGTHS, sizes_by_length="32:0"), "cannot be read; give LENGTH:NUMBER"),
-    (dict(LENGTHS, sizes_by_length="32:8,32:9"), "a length occurs twice")])
-def test_wrong_stages(given, message):
+    ("0:0.5,64:0.5", "has a 0; give numbers of 1 or more")])
+def test_wrong_stages(text, message):
     with pytest.raises(InputError, match=message):
-        stages_of(100, 64, 16, **given)
+        stages_of(100, 64, text)
 
 
 def test_numbers_by_length():
     assert by_length(" 32:5, 64:9", "--flag", [64, 32], "") == {32: 5, 64: 9}
     assert by_length("", "--flag", [], "") == {}
+
+
+@pytest.mark.parametrize("text, lengths, message", [
+    ("32:8", [], "--flag is for --length_schedule; give it too"),
+    ("32:8,128:4", [32, 64], "has no 128; give its lengths, 32"),
+    ("32", [32, 64], "cannot be read; give LENGTH:NUMBER"),
+    ("32:0", [32, 64], "cannot be read; give LENGTH:NUMBER"),
+    ("32:8,32:9", [32, 64], "a length occurs twice")])
+def test_wrong_numbers_by_length(text, lengths, message):
+    with pytest.raises(InputError, match=message):
+        by_length(text, "--flag", lengths, "128:20")
 
 
 def test_files_by_length():
@@ -56,20 +57,10 @@ def test_files_by_length():
             patterns_by_length(text, "--input_file", [32, 64])
 
 
-def test_every_part_has_at_most_the_pieces_of_the_largest():
-    stages = [Stage(0, 32, 8), Stage(1, 32, 6), Stage(2, 64, 16)]
-    for parts, expected in ((1, [1, 1, 1]), (4, [1, 1, 4]), (8, [2, 2, 8]),
-                            (16, [4, 3, 16])):
-        assert [parts_of(stage, stages, parts) for stage in stages] == expected
-    assert [parts_of(stage, stages, 8, replicas=2) for stage in stages] == [2, 3, 8]
-
-
-def test_batches_divide_over_replicas():
-    stages = stages_of(10, 64, 16, **LENGTHS, sizes_by_length="32:6")
-    check_sizes(stages, 2)
-    with pytest.raises(InputError, match="a batch of 6, from step 0 on, does not divide "
-                       "over 4 replicas; give multiples of 4 to --train_batch"):
-        check_sizes(stages, 4)
+def test_every_part_has_at_most_the_tokens_of_the_longest():
+    for parts, rows, expected in ((1, 16, [1, 1]), (4, 16, [1, 4]), (8, 16, [2, 8]),
+                                  (16, 16, [4, 16]), (3, 6, [1, 3]), (12, 18, [3, 18])):
+        assert [parts_of(length, 64, parts, rows) for length in (16, 64)] == expected
 
 
 def test_mean_of_a_product():

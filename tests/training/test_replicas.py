@@ -122,10 +122,9 @@ def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
 
 
 @pytest.mark.slow
-def test_growing_batches_and_depth_on_replicas(path, tmp_path):
+def test_stages_and_depth_on_replicas(path, tmp_path):
     how = dict(streams=2, depth=Phases((1, 2), (3, STEPS)), stages=[
-        Stage(0, tiny_run.LENGTH, 2), Stage(2, tiny_run.LENGTH, 4),
-        Stage(4, tiny_run.LENGTH, BATCH)])
+        Stage(begin, tiny_run.LENGTH) for begin in (0, 2, 4)])
     pretrain(path, tmp_path / "one", STEPS, **how)
     with tiny_run.strategy(2).scope():
         pretrain(path, tmp_path / "several", STEPS, **how)
