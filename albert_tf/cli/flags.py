@@ -21,7 +21,7 @@ from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.jobs.progress import amount
 from albert_tf.training.cluster import Cluster
 from albert_tf.training.memory import (
-    Sequences, evaluation_memory, return_freed, training_memory)
+    Sequences, evaluation_memory, training_memory)
 from albert_tf.training.options import (
     RunOptions, StepOptions, check_batch_sizes)
 
@@ -220,8 +220,6 @@ def use_old_flags() -> None:
 
 def make_strategy():
     """The tf.distribute strategy that the device flags describe."""
-    if FLAGS.return_memory:
-        return_freed()
     from albert_tf.training import devices
 
     tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
@@ -311,11 +309,6 @@ def define_training_flags(**defaults: Any) -> None:
         "Keep each layer's input alone for the backward pass, which computes the rest "
         "again: a third more time, the same result, less memory (ALBERT-base at "
         "4 x 512: half).")
-    flags.DEFINE_bool(
-        "return_memory", False,
-        "On CPUs, return the memory of tensors to the system as they are freed, in place "
-        "of keeping it for others, with gaps between them: less memory (ALBERT-xlarge at "
-        "8 x 512 with --recompute: an eighth), a fifth more time or more, the same result.")
 
 
 def run_options(**task_options: Any) -> RunOptions:

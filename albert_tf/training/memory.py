@@ -1,16 +1,10 @@
-"""The memory of a step: what a batch needs at least, before anything is built, and how
-freed memory goes back. No TensorFlow.
+"""The memory that a step needs at least, known before anything is built. No TensorFlow.
 
 Runs that were measured (benchmarks/memory.py) took up to twice as much, and those with
 masked pieces more: what is refused by these numbers would be killed in the middle.
 """
 
-import ctypes
-import os
-import sys
 from typing import NamedTuple
-
-from absl import logging
 
 from albert_tf.config import AlbertConfig
 from albert_tf.training.options import StepOptions
@@ -53,34 +47,6 @@ def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
     count = config.num_hidden_layers * config.inner_group_num
     kept = count * hidden + layer if step.recompute else count * layer
     return sequences.memory(examples, config, kept, _size(step))
-
-
-# TensorFlow's own bound between small and large tensors, in bytes.
-_LARGE = 1 << 18
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Of mallopt(3).
-
-
-def return_freed() -> None:
-    """Has the memory of large tensors go back to the system as they are freed; to be
-    called before TensorFlow makes its first one.
-
-        return_freed()
-        import tensorflow as tf
-
-    With oneDNN TensorFlow keeps on a CPU whatever it once had, with gaps between tensors
-    of many sizes: an eighth of what ALBERT-xlarge's step takes. Its other allocator is
-    the system's, which would keep what is below 32 MB, unless it is told not to.
-    Fresh memory is zeroed each time, so that a step takes longer. Where the system's
-    allocator is another than glibc's, on Linux, a warning says that nothing changes.
-    """
-    # Not in every C library.
-    mallopt = (getattr(ctypes.CDLL(None), "mallopt", None)
-               if sys.platform.startswith("linux") else None)
-    if not mallopt or not all(mallopt(name, _LARGE) for name in (
-            _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)):
-        logging.warning("--return_memory changes nothing here: it is for Linux with glibc.")
-        return
-    os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
 
 
 def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
