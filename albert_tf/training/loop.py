@@ -1,61 +1,32 @@
-"""The loop, one for every task: start, train, save, evaluate, keep the best.
+"""The loop, one for every task: start, train, save, evaluate.
 
-`start` decides where a run starts, `run_folder` knows what lies in its folder.
+`start` decides where a run starts, `run_folder` knows what lies in its folder, `hooks` are
+what goes on beside the steps: checks, rows of metrics, stops, lines of progress.
 """
 
 import contextlib
 import functools
-import math
 import os
-import signal
-import statistics
 import tempfile
 import time
 from typing import Any, Callable, Mapping, Optional
 
-import orbit
 import tensorflow as tf
 from absl import logging
 
 from albert_tf import files
-from albert_tf.checkpoints.files import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, all_checkpoints, write_whole)
+from albert_tf.checkpoints.files import CHECKPOINT_NAME
 from albert_tf.config import AlbertConfig
-from albert_tf.errors import DivergenceError, InputError, Stopped
+from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
-from albert_tf.jobs.progress import Progress
-from albert_tf.training import devices, run_folder
-from albert_tf.training.log import (
-    CURVES_FILE, METRICS_FILE, MetricsLog, draw_curves, read_metrics)
-from albert_tf.training.loss_scaling import LossScaling, SMALLEST_SCALE
+from albert_tf.training import devices, hooks, run_folder
+from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
+from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task
 from albert_tf.training.options import RunOptions, check_batch_sizes
-from albert_tf.training.phases import Schedule, mean_product
+from albert_tf.training.phases import Schedule
 from albert_tf.training.start import load_to_train, load_to_use
 from albert_tf.training.steps import Evaluator, Trainer
-
-
-class StopSignals:
-    """Within its `with` block, in the main thread, SIGTERM and SIGINT are noted in
-    `received` instead of ending the program: a run ends between two steps.
-
-        with StopSignals() as signals:
-            while signals.received is None: ...
-    """
-
-    received: Optional[int] = None
-
-    def __enter__(self) -> "StopSignals":
-        self._old_handlers = {number: signal.signal(number, self._note)
-                              for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def _note(self, number, frame):
-        self.received = number
-
-    def __exit__(self, *exception_info):
-        for number, handler in self._old_handlers.items():
-            signal.signal(number, handler)
 
 
 class Run:
@@ -107,7 +78,7 @@ class Run:
             self.checkpoint.optimizer = optimizer
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
-        self.signals = StopSignals()
+        self.signals = hooks.StopSignals()
         # What is evaluated or predicted once all is trained, for the time left.
         self.sequences_after = 0
         # Step and metrics of the evaluation that `evaluator.predictions` are of.
@@ -246,36 +217,27 @@ class _Training:
 
     def __init__(self, run: Run, evaluated: list[dict[str, Any]],
                  log: Optional[MetricsLog], folder: str):
-        options, first, name = run.options, run.current_step, run.task.best_metric
-        self.run, self.log, self.folder = run, log, folder
-        self.progress = Progress(
-            "training", "steps", options.num_train_steps, first,
-            {"sequences": options.train_batch_size})
-        self.progress.seconds_beside = self._seconds_beside
-        self.kinds_seen: set[tuple[int, Optional[int]]] = set()
-        self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
-        self.evaluation_seconds: list[float] = []
+        options = run.options
+        self.run = run
         self.trainer = Trainer(
-            run.task, run.optimizer, run.batches.train(first), options.step,
+            run.task, run.optimizer, run.batches.train(run.current_step), options.step,
             self._on_step, run.batches.shape_of_step,
             run.depth.at if run.depth else lambda step: None,
             lambda shape: run.batches.parts(
                 shape, options.step.gradient_accumulation_steps,
                 run.strategy.num_replicas_in_sync),
             run.scaling, run.computation)
-        self.evaluator = run.evaluator if run.evaluates else None
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
             checkpoint_name=CHECKPOINT_NAME)
-        self.best = orbit.actions.NewBestMetric(
-            name, write_metric=run.chief,
-            # At the start the chief removes an older file; others must not see it.
-            filename=run.path(run_folder.BEST_FILE) if run.chief or first else None)
-        self.values = [row[name] for row in evaluated if name in row]
-        self.train_summaries, self.eval_summaries = (
-            orbit.utils.SummaryManager(
-                run.path(f"tensorboard/{split}") if run.chief else None,
-                tf.summary.scalar, run.step) for split in ("train", "eval"))
+        finite = hooks.FiniteCheck(run, self.trainer)
+        self.best = hooks.BestCheckpoint(run, evaluated, folder)
+        self.files = hooks.MetricsFiles(run, log)
+        self.progress = hooks.ProgressLines(run, self.trainer, finite)
+        # In the order in which they act.
+        self.hooks = [
+            finite, self.best, self.files, hooks.StopCheck(run, self.trainer, finite),
+            self.progress, hooks.TensorBoard(run)]
 
     def go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
         """Trains from checkpoint to checkpoint; the last evaluation's metrics."""
@@ -283,7 +245,7 @@ class _Training:
         try:
             metrics = self._evaluate() if evaluation_due else None
             while not run.finished:
-                if self._stalled():
+                if self.best.stalled():
                     logging.info(
                         "Stopped early at step %d: %d evaluations in a row did not "
                         "better %s.", run.current_step, options.early_stopping,
@@ -294,10 +256,11 @@ class _Training:
                 self._train_to(min(target, options.num_train_steps))
                 begin = time.monotonic()
                 self._save()
-                if self.evaluator is not None:
+                if run.evaluates:
                     metrics = self._evaluate()
-                self.checkpoint_seconds.append(time.monotonic() - begin)
-                self.progress.restart(run.current_step)
+                seconds = time.monotonic() - begin
+                for hook in self.hooks:
+                    hook.on_checkpoint(seconds)
             return metrics
         except Stopped as stop:
             self._save()
@@ -306,118 +269,28 @@ class _Training:
                 stop.signal_number, run.current_step)
             raise
         finally:
-            self._draw()
-
-    def _seconds_beside(self, of_step: float) -> float:
-        """What checkpoints and evaluations to come take, as far as one was made, and
-        what follows on training."""
-        options = self.run.options
-        left = -(-options.num_train_steps // options.save_checkpoints_steps) - (
-            (self.run.current_step - 1) // options.save_checkpoints_steps)
-        seconds = left * _typical(self.checkpoint_seconds)
-        step, end = self.run.current_step, options.num_train_steps
-        seconds += (end - step) * of_step * (
-            mean_product(self.run.work, step, end)
-            / mean_product(self.run.work, step - 1, step) - 1)
-        # A third of a step is its forward pass.
-        of_sequence = of_step / 3 / options.train_batch_size
-        if self.evaluation_seconds:
-            of_sequence = _typical(self.evaluation_seconds) / (
-                self.evaluator.num_steps * options.eval_batch_size)
-        return seconds + self.run.sequences_after * of_sequence
-
-    def _stalled(self) -> bool:
-        """Whether the last `early_stopping` evaluations brought no new best."""
-        patience, values = self.run.options.early_stopping, self.values
-        return 0 < patience < len(values) and (
-            max(values[-patience:]) <= max(values[:-patience]))
-
-    # ---- steps -------------------------------------------------------------
+            self.files.draw()
 
     def _train_to(self, target: int) -> None:
-        """Trains with a row of metrics on each round step, and at `target`."""
-        run = self.run
-        while (step := run.current_step) < target:
-            end = min(_next_multiple(step, run.options.iterations_per_loop), target)
+        """Trains in loops that end at round steps, and at `target`."""
+        while (step := self.run.current_step) < target:
+            end = min(_next_multiple(step, self.run.options.iterations_per_loop), target)
             metrics = self.trainer.train(tf.constant(end - step))
-            # Before anything is saved or written.
-            self._check_finite()
-            if self.log:
-                self.log.write(run.current_step, "train", metrics)
-            if self.trainer.runs_on_device:
-                if self._traced(step, end):
-                    self._restart_progress()
-                else:
-                    self._report(metrics)
-            self._stop_if_asked()
-            self.train_summaries.write_summaries(metrics)
-            self.train_summaries.flush()
-        self._report(self.trainer.current_metrics())
+            for hook in self.hooks:
+                hook.on_loop(step, metrics)
+        self.progress.report(self.trainer.current_metrics())
 
     def _on_step(self) -> None:
-        """After each step on the host."""
-        run = self.run
-        self._stop_if_asked()
-        if self._traced(run.current_step - 1):
-            self._restart_progress()
-        if self.progress.due():
-            self._check_finite()
-            # Workers reach such a line at different steps, and reading the means is an
-            # exchange, in which all of them must take part.
-            alone = not isinstance(
-                run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
-            self._report(self.trainer.current_metrics() if alone else {})
+        for hook in self.hooks:
+            hook.on_step()
 
-    def _stop_if_asked(self) -> None:
-        """Raises Stopped if a signal came; of several workers, all after the same step,
-        for a signal that any of them got."""
-        number, vote = self.run.signals.received, self.trainer.stop_vote
-        if vote is not None:
-            if number is not None:
-                vote.assign(1.0)
-            number = (number or signal.SIGTERM) if (
-                self.trainer.stop_votes.numpy() > 0) else None
-        if number is not None:
-            # Before anything is saved.
-            self._check_finite()
-            raise Stopped(number)
-
-    def _restart_progress(self) -> None:
-        self.progress.restart(self.run.current_step)
-
-    def _traced(self, first: int, end: Optional[int] = None) -> bool:
-        """Whether steps were the first ones of their kind, which take long: they say
-        nothing of the time that others will take."""
-        found = set(map(self.trainer.kind_of_step,
-                        range(first, first + 1 if end is None else end)))
-        new = found - self.kinds_seen
-        self.kinds_seen |= new
-        return bool(new)
-
-    def _report(self, metrics: Mapping[str, float]) -> None:
-        self.run.task.on_report(self.run.current_step, metrics)
-        self.progress.report(self.run.current_step, ", ".join(
-            f"{name} {value:.4g}" for name, value in metrics.items()
-            if "loss" in name or name == "skipped_steps"))
-
-    def _check_finite(self) -> None:
-        bad = int(self.trainer.first_bad_step.numpy())
-        if bad >= 0:
-            self._diverged(
-                f"the loss or the gradient is not finite at step {bad}"
-                + (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
-                   "may not hold this model's numbers, as bfloat16 would"
-                   if self.run.scaling else ""), bad)
-
-    def _diverged(self, what: str, step: int) -> None:
-        # The checkpoint of `step` itself holds the weights that failed.
-        good = [path for path in all_checkpoints(self.run.options.output_dir)
-                if run_folder.step_of(path) < step]
-        raise DivergenceError(
-            f"{what}; "
-            + (f"the last good checkpoint is {good[-1]}" if good
-               else "there is no checkpoint from before")
-            + "; use a lower learning rate or a longer warm-up, or check the data.")
+    def _evaluate(self) -> dict[str, float]:
+        begin = time.monotonic()
+        metrics = self.run.evaluator.evaluate()
+        seconds = time.monotonic() - begin
+        for hook in self.hooks:
+            hook.on_evaluation(metrics, seconds)
+        return metrics
 
     def _save(self) -> None:
         step, output_dir = self.run.current_step, self.run.options.output_dir
@@ -429,44 +302,6 @@ class _Training:
                 f"({str(error).strip().splitlines()[0]}); make room there, and the "
                 "same command continues at the checkpoint before.") from error
         logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
-
-    # ---- evaluations -------------------------------------------------------
-
-    def _evaluate(self) -> dict[str, float]:
-        run = self.run
-        begin = time.monotonic()
-        metrics = self.evaluator.evaluate()
-        self.evaluation_seconds.append(time.monotonic() - begin)
-        rate = self.evaluator.num_steps / max(self.evaluation_seconds[-1], 1e-9)
-        for name, value in metrics.items():
-            # The last step before a checkpoint may ruin weights and not yet a loss.
-            if not math.isfinite(value):
-                self._diverged(f"{name} is {value} in the evaluation at step "
-                               f"{run.current_step}", run.current_step)
-        self.values.append(float(metrics[run.task.best_metric]))
-        if self.best.test(metrics):
-            write_whole(run.checkpoint, os.path.join(self.folder, BEST_CHECKPOINT))
-            logging.info("Step %d is the best so far (%s %.4f): %s.", run.current_step,
-                         run.task.best_metric, self.values[-1], BEST_CHECKPOINT)
-            self.best.commit(metrics)
-        run.last_evaluation = run.current_step, dict(metrics)
-        run.write_results(metrics)
-        # The row comes last: without it a run that was killed evaluates again.
-        if self.log:
-            self.log.write(run.current_step, "eval", metrics)
-            self._draw()
-        self.eval_summaries.write_summaries({**metrics, "steps_per_second": rate})
-        self.eval_summaries.flush()
-        return metrics
-
-    def _draw(self) -> None:
-        if self.log and self.log.rows:
-            draw_curves(self.log.path, self.run.path(CURVES_FILE))
-
-
-def _typical(seconds: list[float]) -> float:
-    """The mean of the last few; the first took longer, since its steps were traced."""
-    return statistics.fmean(seconds[1:][-5:] or seconds or [0.0])
 
 
 def _next_multiple(step: int, interval: int) -> int:

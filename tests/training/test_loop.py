@@ -14,11 +14,11 @@ import tf_keras
 from albert_tf import files
 from albert_tf.checkpoints.files import earlier_hint, read_tensors, write_whole
 from albert_tf.checkpoints.restore import export_tf1
-from albert_tf.errors import InputError
+from albert_tf.errors import DivergenceError, InputError
 from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    input_pipeline, log, loop, loss_scaling, optimization, run_folder)
+    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder)
 from albert_tf.training.devices import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
 from albert_tf.training.phases import Phases, Stage
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("eager")
 @pytest.fixture(autouse=True)
 def _without_curves(monkeypatch):
     """Drawing them takes a second; the finished run, made before this, has them."""
-    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
+    monkeypatch.setattr(hooks, "draw_curves", lambda *args: None)
 
 
 @pytest.fixture(scope="module", name="data")
@@ -407,13 +407,13 @@ def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, 
     (2, [], [], 16, 2 * 24.0 / 3), (14, [9.0, 2.0], [8.0, 1.0], 40, 2.0 + 2.0)])
 def test_time_left_counts_checkpoints_and_evaluations(
         step, made, evaluations, after, seconds, depth=None):
-    training = types.SimpleNamespace(
-        checkpoint_seconds=made, evaluation_seconds=evaluations,
-        evaluator=types.SimpleNamespace(num_steps=5), run=types.SimpleNamespace(
-            current_step=step, sequences_after=after, options=RunOptions(
-                "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3),
-            work=[depth] if depth else []))
-    assert loop._Training._seconds_beside(training, of_step=24.0) == seconds
+    lines = hooks.ProgressLines(types.SimpleNamespace(
+        current_step=step, sequences_after=after,
+        evaluator=types.SimpleNamespace(num_steps=5), options=RunOptions(
+            "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3),
+        work=[depth] if depth else []), None, None)
+    lines.checkpoint_seconds, lines.evaluation_seconds = made, evaluations
+    assert lines.seconds_beside(of_step=24.0) == seconds
 
 
 def test_time_left_counts_deeper_steps():
@@ -423,7 +423,7 @@ def test_time_left_counts_deeper_steps():
 
 
 def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(loop._Training, "_seconds_beside", lambda self, of_step:
+    monkeypatch.setattr(hooks.ProgressLines, "seconds_beside", lambda self, of_step:
                         172800.0 + len(self.checkpoint_seconds) * 86400)
     make_run(tmp_path, (data[0], None), num_train_steps=6).train()
     lines = [line for line in caplog.messages if line.startswith("training")]
@@ -614,7 +614,7 @@ def _broken(tmp_path):
 def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
-    with pytest.raises(loop.DivergenceError) as caught:
+    with pytest.raises(DivergenceError) as caught:
         run.train()
     # The loss of step 6 is well, but that step ruins the weights.
     assert str(caught.value).startswith(
@@ -628,7 +628,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
 def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30)
-    with pytest.raises(loop.DivergenceError, match=(
+    with pytest.raises(DivergenceError, match=(
             "the loss or the gradient is not finite at step 7; the last good "
             f"checkpoint is {copy}/model.ckpt-6; ")):
         run.train()
@@ -638,7 +638,7 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken):
     run = make_run(tmp_path / "run", (data[0], None), init_checkpoint=broken)
     run.signals.received = 15
-    with pytest.raises(loop.DivergenceError, match=(
+    with pytest.raises(DivergenceError, match=(
             "not finite at step 0; there is no checkpoint from before")):
         run.train()
     assert not list((tmp_path / "run").glob("model.ckpt*"))
@@ -649,7 +649,7 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
     run = make_run(
         tmp_path / "run", (data[0], None), **HALF, init_checkpoint=broken)
-    with pytest.raises(loop.DivergenceError, match=(
+    with pytest.raises(DivergenceError, match=(
             "the loss or the gradient is not finite at step 2, though the loss scale "
             "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
         run.train()
@@ -658,7 +658,7 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_noted_within_the_block_alone(number):
     before = signal.getsignal(number)
-    with loop.StopSignals() as signals:
+    with hooks.StopSignals() as signals:
         assert signals.received is None
         signal.raise_signal(number)
         assert signals.received == number
