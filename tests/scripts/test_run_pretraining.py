@@ -257,9 +257,6 @@ EARLY = {
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
-    "batches of replicas": (
-        dict(train_batch_size=3, num_virtual_cpus=2),
-        "--train_batch_size 3 must be a positive multiple of 2, the number of replicas"),
     "files without a length": (
         dict(length_schedule="5:0.5,8:0.5"),
         "--input_file: {data}/train.tfrecord does not say of which length it is"),
