@@ -25,10 +25,10 @@ from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.training.data import DataOptions, PretrainingData
-from albert_tf.training.depth import depth_of
 from albert_tf.training.memory import Sequences
 from albert_tf.training.recipes import PRETRAINING_RECIPES
-from albert_tf.training.phases import Stage, by_length, parts_of, stages_of
+from albert_tf.training.schedules import (
+    Stage, by_length, depth_of, parts_of, stages_of)
 
 FLAGS = flags.FLAGS
 

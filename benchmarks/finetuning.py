@@ -151,7 +151,7 @@ class Stopwatch:
     def __init__(self, data, config: AlbertConfig):
         from albert_tf.modeling import models
         from albert_tf.training import losses, optimization, steps
-        from albert_tf.training.devices import Pipeline
+        from albert_tf.training.batches import Pipeline
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}

@@ -39,8 +39,7 @@ from albert_tf.checkpoints.files import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
-from albert_tf.training.depth import depth_of
-from albert_tf.training.phases import by_length, stages_of
+from albert_tf.training.schedules import by_length, depth_of, stages_of
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from benchmarks import benchmark_flags, runs
 from benchmarks.contestants import step_flops
@@ -94,7 +93,8 @@ _SMALL = {"train_batch_size": BATCH_SIZE // 2}
 _LINEAR = {"decay_share": 1.0}
 _LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
             "max_predictions_by_length": f"{LENGTH // 2}:5"}
-_SMALL_LENGTHS = {**_SMALL, **_LENGTHS, "max_predictions_by_length": f"{LENGTH // 2}:13"}
+_SMALL_LENGTHS = {
+    **_SMALL, **_LENGTHS, "max_predictions_by_length": f"{LENGTH // 2}:13"}
 RECIPES = {
     "release": Recipe(),
     "release_rate": Recipe(rate=1.5),

@@ -19,7 +19,7 @@ from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.jobs.progress import amount
-from albert_tf.training.cluster import Cluster
+from albert_tf.training import devices
 from albert_tf.training.memory import (
     Sequences, evaluation_memory, training_memory)
 from albert_tf.training.options import (
@@ -220,8 +220,6 @@ def use_old_flags() -> None:
 
 def make_strategy():
     """The tf.distribute strategy that the device flags describe."""
-    from albert_tf.training import devices
-
     tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
     name = FLAGS.distribution_strategy if tpu is None else "tpu"
     if tpu is None and (name == "tpu" or FLAGS.use_tpu):
@@ -397,7 +395,7 @@ def known_replicas() -> int:
     """What the number of replicas is a multiple of, as far as TensorFlow need not say;
     checks the cluster."""
     if FLAGS.distribution_strategy == "multi_worker_mirrored":
-        workers = Cluster.from_environment()
+        workers = devices.Cluster.from_environment()
         workers.resolve()
         return workers.size * (FLAGS.num_gpus or 1)
     return FLAGS.num_virtual_cpus or 1

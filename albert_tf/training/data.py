@@ -20,7 +20,7 @@ from albert_tf.records import checks
 from albert_tf.records.spec import FeatureSpec, pretraining_spec
 from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.options import RunOptions
-from albert_tf.training.phases import Stage, patterns_by_length
+from albert_tf.training.schedules import Stage, patterns_by_length
 
 
 class DataOptions(NamedTuple):
@@ -70,8 +70,8 @@ class PretrainingData(NamedTuple):
              options: DataOptions) -> "PretrainingData":
         """Finds and checks all files; `predictions` are masked positions by length."""
         _check_positions(config, max(predictions), options)
-        last = options.max_seq_length
-        specs = {length: _spec(config, length, most, options, not options.dynamic_masking)
+        last, masked_before = options.max_seq_length, not options.dynamic_masking
+        specs = {length: _spec(config, length, most, options, masked_before)
                  for length, most in predictions.items()}
         # 1. All names before any content, which takes longer to check.
         train, evaluation = _paths(options, list(specs))
@@ -95,7 +95,7 @@ class PretrainingData(NamedTuple):
         # 3. Whether records are masked, by the first of them.
         groups = [(spec, found, masked) for spec, found, masked in (
             (evaluation_spec, evaluation, evaluation_masked),
-            *((specs[length], found, not options.dynamic_masking)
+            *((specs[length], found, masked_before)
               for length, found in train.items())) if found]
         with _fitting_recipe(options.recipe):
             for spec, found, masked in groups:
@@ -104,9 +104,10 @@ class PretrainingData(NamedTuple):
         for spec, found, masked in groups:
             if not masked:
                 special_ids = SpecialIds(**checks.special_ids(
-                    found, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
-                    {name: getattr(options, name)
-                     for name in ("cls_id", "sep_id", "mask_id")}))
+                    found, spec, config.vocab_size,
+                    (vocabulary or {}).get("special_ids"), {
+                        name: getattr(options, name)
+                        for name in ("cls_id", "sep_id", "mask_id")}))
         # 4. All records.
         evaluated = checks.check_files(evaluation, evaluation_spec) or None
         trained = {length: checks.check_files(found, specs[length])
@@ -130,10 +131,10 @@ class PretrainingData(NamedTuple):
         """Into how many streams each set of records is cut, to train on."""
         from albert_tf.training import run_folder
 
+        fewest = min(sum(info.num_records for info in infos)
+                     for infos in self.train.values())
         return run_folder.streams(
-            options.output_dir,
-            min(sum(info.num_records for info in infos) for infos in self.train.values()),
-            options.train_batch_size, num_processes)
+            options.output_dir, fewest, options.train_batch_size, num_processes)
 
     def batches(self, options: RunOptions,
                 masking: Optional[Mapping[int, MaskingOptions]], config: AlbertConfig,
@@ -155,7 +156,8 @@ class PretrainingData(NamedTuple):
             eval_batch_size=options.eval_batch_size, seed=seed,
             max_eval_steps=max_eval_steps, streams=streams or 1,
             random_map=masks, stages=stages, sets={
-                length: input_pipeline.RecordSet(self.specs[length], infos, maps[length])
+                length: input_pipeline.RecordSet(
+                    self.specs[length], infos, maps[length])
                 for length, infos in self.train.items()})
 
 

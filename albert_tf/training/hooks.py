@@ -2,13 +2,13 @@
 
 The loop holds them in a list and calls, in its order, what each has of these:
 
-    on_step()                       after a step that the host runs; on TPUs a whole loop
-                                    runs on the device, and there is no such call
-    on_loop(first, metrics)         after the steps from `first` on, with their means
-    on_evaluation(metrics, seconds) after an evaluation, which took so long
-    on_checkpoint(seconds)          after a checkpoint and its evaluation, likewise
+    on_step()                        after a step that the host runs; on TPUs a whole
+                                     loop runs on the device, without such a call
+    on_loop(first, metrics)          after the steps from `first` on, with their means
+    on_evaluation(metrics, seconds)  after an evaluation, which took so long
+    on_checkpoint(seconds)           after a checkpoint and its evaluation, likewise
 
-FiniteCheck comes first: nothing is saved, written or stopped for weights that are broken.
+FiniteCheck comes first: nothing is saved or written of weights that are broken.
 `run` is a loop.Run, `trainer` a steps.Trainer.
 """
 
@@ -16,7 +16,6 @@ import math
 import os
 import signal
 import statistics
-import time
 from typing import Any, Mapping, Optional
 
 import orbit
@@ -29,7 +28,7 @@ from albert_tf.jobs.progress import Progress
 from albert_tf.training import run_folder
 from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
 from albert_tf.training.loss_scaling import SMALLEST_SCALE
-from albert_tf.training.phases import mean_product
+from albert_tf.training.schedules import mean_product
 
 Metrics = Mapping[str, float]
 
@@ -64,7 +63,8 @@ class FiniteCheck(Hook):
         for name, value in metrics.items():
             # The last step before a checkpoint may ruin weights and not yet a loss.
             if not math.isfinite(value):
-                self._diverged(f"{name} is {value} in the evaluation at step {step}", step)
+                self._diverged(
+                    f"{name} is {value} in the evaluation at step {step}", step)
 
     def check(self) -> None:
         """Looks at all steps so far; waits for the device."""
@@ -254,7 +254,8 @@ class ProgressLines(Hook):
             (step - 1) // options.save_checkpoints_steps)
         seconds = left * _typical(self.checkpoint_seconds)
         seconds += (end - step) * of_step * (
-            mean_product(run.work, step, end) / mean_product(run.work, step - 1, step) - 1)
+            mean_product(run.work, step, end)
+            / mean_product(run.work, step - 1, step) - 1)
         # A third of a step is its forward pass.
         of_sequence = of_step / 3 / options.train_batch_size
         if self.evaluation_seconds:

@@ -31,8 +31,8 @@ from albert_tf.errors import InputError
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
-from albert_tf.training.devices import Batches, Pipeline, dataset_options
-from albert_tf.training.phases import Phases, Stage, parts_of
+from albert_tf.training.batches import Batches, Pipeline, dataset_options
+from albert_tf.training.schedules import Phases, Stage, parts_of
 
 # Files that all streams read at the same time. Part of the order of examples, hence a
 # constant and not a matter of the machine.

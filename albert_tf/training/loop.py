@@ -1,7 +1,7 @@
 """The loop, one for every task: start, train, save, evaluate.
 
-`start` decides where a run starts, `run_folder` knows what lies in its folder, `hooks` are
-what goes on beside the steps: checks, rows of metrics, stops, lines of progress.
+`run_folder` knows what lies in a run's folder and where it starts, `hooks` are what
+goes on beside the steps: checks, rows of metrics, stops, lines of progress.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped
 from albert_tf.modeling.encoder import Computation
 from albert_tf.training import devices, hooks, run_folder
+from albert_tf.training.batches import Batches
 from albert_tf.training.log import METRICS_FILE, MetricsLog, read_metrics
 from albert_tf.training.loss_scaling import LossScaling
 from albert_tf.training.losses import Predictions, Task
 from albert_tf.training.options import RunOptions, check_batch_sizes
-from albert_tf.training.phases import Schedule
-from albert_tf.training.start import load_to_train, load_to_use
+from albert_tf.training.schedules import Schedule
 from albert_tf.training.steps import Evaluator, Trainer
 
 
@@ -47,7 +47,7 @@ class Run:
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
-                 batches: devices.Batches, optimizer=None,
+                 batches: Batches, optimizer=None,
                  task_options: Optional[Mapping[str, Any]] = None,
                  depth: Optional[Schedule] = None):
         self.task, self.config, self.options = task, config, options
@@ -108,7 +108,7 @@ class Run:
         Stopped, after a checkpoint of the last step.
         """
         # 1. Weights, and the step that they are of. What fails here leaves no trace.
-        load_to_train(self)
+        run_folder.load_to_train(self)
         # 2. The task's own files, where nothing but the chief writes.
         if self.chief:
             on_start()
@@ -158,8 +158,8 @@ class Run:
     # ---- evaluate and predict ----------------------------------------------
 
     def load(self, best: bool = True) -> None:
-        """Loads weights to evaluate or predict with; see start.load_to_use."""
-        load_to_use(self, best)
+        """Loads weights to evaluate or predict with; see run_folder.load_to_use."""
+        run_folder.load_to_use(self, best)
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
@@ -177,7 +177,7 @@ class Run:
         self.write_results(metrics)
         return metrics
 
-    def predict(self, batches: devices.Batches) -> Predictions:
+    def predict(self, batches: Batches) -> Predictions:
         """Predictions by the weights as they stand; labels do not matter."""
         with self.explained():
             return self.evaluator.predict(batches.evaluation())
@@ -252,8 +252,8 @@ class _Training:
                         run.task.best_metric)
                     break
                 # Checkpoints fall on multiples, wherever the run started.
-                target = _next_multiple(run.current_step, options.save_checkpoints_steps)
-                self._train_to(min(target, options.num_train_steps))
+                self._train_to(min(options.num_train_steps, _next_multiple(
+                    run.current_step, options.save_checkpoints_steps)))
                 begin = time.monotonic()
                 self._save()
                 if run.evaluates:
@@ -273,8 +273,9 @@ class _Training:
 
     def _train_to(self, target: int) -> None:
         """Trains in loops that end at round steps, and at `target`."""
+        interval = self.run.options.iterations_per_loop
         while (step := self.run.current_step) < target:
-            end = min(_next_multiple(step, self.run.options.iterations_per_loop), target)
+            end = min(_next_multiple(step, interval), target)
             metrics = self.trainer.train(tf.constant(end - step))
             for hook in self.hooks:
                 hook.on_loop(step, metrics)

@@ -19,9 +19,9 @@ from albert_tf.modeling import models
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
     hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder)
-from albert_tf.training.devices import Pipeline
+from albert_tf.training.batches import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
-from albert_tf.training.phases import Phases, Stage
+from albert_tf.training.schedules import Phases, Stage
 from tests import tiny_run
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
@@ -229,8 +229,8 @@ def test_depth_that_grows(data, tmp_path, caplog):
 
 @pytest.mark.long
 def test_lengths_that_change(data, tmp_path, caplog):
-    """Killed in each stage of lengths, depth growing meanwhile, a run ends as the unbroken
-    one; each record is read once in an epoch, whatever comes between."""
+    """Killed in each stage of lengths, depth growing meanwhile, a run ends as the
+    unbroken one; each record is read once in an epoch, whatever comes between."""
     short = tiny_run.write_short_records(tmp_path / "short", 40, 7)
     how = dict(
         config=dict(num_hidden_layers=2),

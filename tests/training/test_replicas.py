@@ -19,7 +19,7 @@ from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import hooks, input_pipeline, loop, losses
 from albert_tf.training.options import RunOptions, StepOptions
-from albert_tf.training.phases import Phases, Stage
+from albert_tf.training.schedules import Phases, Stage
 from tests import tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table

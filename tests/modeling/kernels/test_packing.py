@@ -16,7 +16,7 @@ from albert_tf.modeling.models import (
     AlbertForConditionalSpans, AlbertForMultipleChoice, AlbertForPreTraining,
     AlbertForSequenceClassification, AlbertForSpans)
 from albert_tf.training import loop
-from albert_tf.training.devices import Batches
+from albert_tf.training.batches import Batches
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run
 

@@ -1,12 +1,12 @@
 """Schedules in phases, and the stages that they make of a training.
 
-    python -m pytest tests/training/test_phases.py
+    python -m pytest tests/training/test_schedules.py
 """
 
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.training.phases import (
+from albert_tf.training.schedules import (
     Phases, Stage, by_length, mean_product, parts_of, patterns_by_length, stages_of)
 
 
