@@ -17,11 +17,8 @@ from albert_tf.checkpoints.files import (
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
-from albert_tf.modeling.parameter_count import count_parameters
-from albert_tf.jobs.progress import amount
-from albert_tf.training import devices
-from albert_tf.training.memory import (
-    Sequences, evaluation_memory, training_memory)
+from albert_tf.training import devices, memory
+from albert_tf.training.memory import PlannedBatch, Sequences
 from albert_tf.training.options import (
     RunOptions, StepOptions, check_batch_sizes)
 
@@ -102,39 +99,22 @@ def _with_overrides(config: AlbertConfig) -> AlbertConfig:
 
 def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
                  rows: int = 0, **batches: Sequences) -> None:
-    """Raises InputError where the machine has not got the memory that the model's
-    weights need, and gradients and moments where they are trained here; with `options`
-    also what batches need: the flag of their size → what they consist of. `rows` are
-    those of a part of a batch, if not by the flag."""
+    """training.memory.check_memory by the flags; with `options` also for `batches`: the
+    flag of their size → what they consist of. `rows` are those of a part of a batch, if
+    not by the flag."""
     here = not (FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
                 or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
-    trained = here and FLAGS.do_train
-    parameters = count_parameters(config).with_heads
-    needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
-    if needed > free:
-        raise InputError(
-            f"the model has {parameters:,} parameters, which take "
-            f"{amount(needed)} of memory"
-            + (" with gradients and the optimizer's moments" if trained else "")
-            + f", but {amount(free)} are free; give a smaller one (--model, "
-            "--albert_config_file, --config_overrides), or take a larger machine.")
-    if options is None or not here:
-        return
-    workers = max(1, known_replicas() // (FLAGS.num_virtual_cpus or 1))
-    for name, sequences in batches.items():
-        in_training = name == "train_batch_size"
-        parts = options.step.gradient_accumulation_steps if in_training else 1
-        examples = (rows or FLAGS[name].value // parts) // workers
-        found = (training_memory if in_training else evaluation_memory)(
-            config, options.step, examples, sequences)
-        if needed + found > free:
-            raise InputError(
-                f"--{name}={FLAGS[name].value}: {examples * sequences.of_example} "
-                f"sequences of {sequences.length:.0f} pieces at once take at least "
-                f"{amount(found)} of memory, the model {amount(needed)}, but "
-                f"{amount(free)} are free; give "
-                + "a larger --gradient_accumulation_steps, --recompute, " * in_training
-                + "--dtype=bfloat16 or a smaller batch.")
+    planned = {}
+    if options is not None and here:
+        workers = max(1, known_replicas() // (FLAGS.num_virtual_cpus or 1))
+        for name, sequences in batches.items():
+            parts = (options.step.gradient_accumulation_steps
+                     if name == "train_batch_size" else 1)
+            planned[name] = PlannedBatch(
+                FLAGS[name].value, (rows or FLAGS[name].value // parts) // workers,
+                sequences)
+    memory.check_memory(config, here and FLAGS.do_train,
+                        options.step if options else StepOptions(), planned)
 
 
 def config_overrides() -> dict[str, str]:

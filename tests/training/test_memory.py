@@ -3,13 +3,11 @@
     python -m pytest tests/training/test_memory.py
 """
 
-
 import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training.memory import (
-    Sequences, evaluation_memory, training_memory)
+from albert_tf.training.memory import Sequences, evaluation_memory, training_memory
 from albert_tf.training.options import StepOptions
 from benchmarks import contestants
 
