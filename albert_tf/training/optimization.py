@@ -98,13 +98,13 @@ class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
                  poly_power: float = 1.0, start_warmup_step: int = 0,
                  decay_share: float = 1.0):
-        self.init_lr = not_negative("init_lr", init_lr)
+        self.init_lr = _not_negative("init_lr", init_lr)
         self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
         self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
-        self.poly_power = not_negative("poly_power", poly_power)
+        self.poly_power = _not_negative("poly_power", poly_power)
         self.start_warmup_step = _whole_number(
             "start_warmup_step", start_warmup_step, 0)
-        self.decay_share = not_negative("decay_share", decay_share)
+        self.decay_share = _not_negative("decay_share", decay_share)
         if not 0 < self.decay_share <= 1:
             raise InputError(f"decay_share is {decay_share}; give a number over 0, and 1 "
                              "at most.")
