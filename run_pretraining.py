@@ -14,26 +14,22 @@ command started again resumes from its last checkpoint. Records made with
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
 
 import contextlib
-import dataclasses
 import functools
-import math
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.folders import files_of_run
 from albert_tf.cli import flags as cli_flags, teacher_flags
 from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
-from albert_tf.masking.options import MaskingOptions, SpecialIds
-from albert_tf.training.depth import depth_of
+from albert_tf.masking.options import MaskingOptions
+from albert_tf.training.data import DataOptions, PretrainingData
 from albert_tf.training.memory import Sequences
 from albert_tf.training.recipes import PRETRAINING_RECIPES
-from albert_tf.training.phases import (
-    PLACES, Stage, by_length, check_sizes, parse_budget, parts_of, patterns_by_length,
-    stages_of)
+from albert_tf.training.schedules import (
+    Stage, by_length, depth_of, parts_of, stages_of)
 
 FLAGS = flags.FLAGS
 
@@ -97,22 +93,6 @@ flags.DEFINE_string(
     "max_predictions_by_length", "",
     "Masked positions per record of lengths that do not have --max_predictions_per_seq: "
     "128:20; with --length_schedule.")
-flags.DEFINE_string(
-    "train_batch_size_by_length", "",
-    "Batch sizes of lengths that do not have --train_batch_size, such as 128:1024 beside "
-    "512 with 256, as many pieces; with --length_schedule.")
-flags.DEFINE_string(
-    "batch_size_warmup", "",
-    "Sizes of the batch, each with its share of the steps: 64:0.1,128:0.1,256:0.8 ends "
-    "at --train_batch_size=256. The rate goes by steps as ever; of "
-    "--gradient_accumulation_steps smaller batches take fewer.")
-flags.DEFINE_string(
-    "time_budget", "",
-    "Time from the program's start to its end, such as 6h, 90min or 60s, in place of "
-    "--num_train_steps: the rate and --depth_schedule follow the clock, and the last "
-    "checkpoint and evaluation fall within the time. --num_warmup_steps of "
-    "--num_train_steps then says a share alone. What a resumed run used before, up to "
-    "its checkpoint, counts. No two such runs are the same.")
 flags.DEFINE_integer("max_eval_steps", 100,
                      "Most batches of an evaluation; 0 evaluates all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
@@ -153,19 +133,7 @@ _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
 # What options.json has of them where they are given.
 _SCHEDULE_FLAGS = (
     "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
-    "train_batch_size_by_length", "batch_size_warmup", "decay_share", "time_budget")
-
-
-class _Data(NamedTuple):
-    """What there is to train and evaluate on."""
-
-    specs: Mapping[int, Any]  # what is read of the records, by their length
-    evaluation_spec: Any
-    train: Mapping[int, Sequence[Any]]  # checked files by length, none without training
-    evaluation: Optional[Sequence[Any]]  # checked files
-    vocabulary: Optional[dict[str, Any]]  # of the records, where it is known
-    sentence_objective: str  # "order", "next" or "none"
-    special_ids: Any  # where masks are made while training
+    "decay_share")
 
 
 def _use_recipe(config) -> None:
@@ -174,28 +142,6 @@ def _use_recipe(config) -> None:
     if FLAGS.random_depth:
         values.pop("depth_schedule", None)
     use_recipe(FLAGS.recipe, values, recipe.source)
-
-
-@contextlib.contextmanager
-def _fitting_recipe():
-    """Names --recipe where the records do not fit what it sets."""
-    try:
-        yield
-    except InputError as error:
-        if not FLAGS.recipe:
-            raise
-        raise InputError(
-            f"--recipe={FLAGS.recipe}: {error} (create_pretraining_data.py "
-            f"--recipe={FLAGS.recipe} makes records for it.)") from error
-
-
-def _stages(options) -> list[Stage]:
-    """How batches change in the training; refused where the flags do not fit."""
-    stages = stages_of(
-        options.num_train_steps, FLAGS.max_seq_length, options.train_batch_size,
-        FLAGS.length_schedule, FLAGS.batch_size_warmup, FLAGS.train_batch_size_by_length)
-    check_sizes(stages, cli_flags.known_replicas())
-    return stages
 
 
 def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
@@ -210,18 +156,6 @@ def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
             for length in (stage.length for stage in stages)}
 
 
-def _time_budget() -> float:
-    """Seconds of --time_budget, 0 without it."""
-    if not FLAGS.time_budget:
-        return 0.0
-    for name in ("length_schedule", "batch_size_warmup"):
-        if FLAGS[name].value:
-            raise InputError(
-                f"--time_budget does not go with --{name}, whose batches are counted "
-                "in steps; leave one of them out.")
-    return parse_budget(FLAGS.time_budget)
-
-
 def _check_memory(config, options, stages: Sequence[Stage],
                   predictions: Mapping[int, int]) -> None:
     def of_length(length):
@@ -231,9 +165,11 @@ def _check_memory(config, options, stages: Sequence[Stage],
         "eval_batch_size": of_length(FLAGS.max_seq_length)
     } if FLAGS.do_eval or FLAGS.eval_input_file else {})
     for stage in stages if FLAGS.do_train else []:
-        parts = parts_of(stage, stages, options.step.gradient_accumulation_steps)
+        parts = parts_of(stage.length, max(predictions),
+                         options.step.gradient_accumulation_steps,
+                         options.train_batch_size)
         cli_flags.check_memory(
-            config, options, rows=stage.batch_size // parts,
+            config, options, rows=options.train_batch_size // parts,
             train_batch_size=of_length(stage.length))
 
 
@@ -262,137 +198,7 @@ def _masking_options(predictions: Mapping[int, int]
     return options
 
 
-def _spec(config, length: int, predictions: int, masked: bool):
-    """What is read of the records of a length."""
-    from albert_tf.records import checks
-    from albert_tf.records.spec import FeatureSpec, pretraining_spec
-
-    spec = pretraining_spec(
-        length, predictions, config.vocab_size, config.type_vocab_size)
-    if length != FLAGS.max_seq_length:
-        flag_of = {"max_seq_length": "the length in --input_file",
-                   "max_predictions_per_seq": "--max_predictions_by_length"}
-        spec = FeatureSpec(tuple(
-            dataclasses.replace(feature, set_by=flag_of.get(feature.set_by, ""))
-            for feature in spec.features))
-    return spec if masked else checks.unmasked_spec(spec)
-
-
-def _masked_evaluation(paths: Sequence[str], spec) -> bool:
-    """Whether evaluation takes the masks of its records; else it makes them."""
-    from albert_tf.records import checks
-
-    if not FLAGS.dynamic_masking:
-        return True
-    kinds = checks.are_masked(paths, spec)
-    if any(kinds) and not all(kinds):
-        raise InputError(
-            f"--eval_input_file: {paths[kinds.index(True)]} is masked, "
-            f"{paths[kinds.index(False)]} is not; give records of one kind.")
-    return any(kinds)
-
-
-def _data(config, predictions: Mapping[int, int]) -> _Data:
-    """Checks all files."""
-    from albert_tf.records import checks
-
-    longest = max(predictions)
-    if longest > config.max_position_embeddings:
-        flag = "length_schedule" if longest > FLAGS.max_seq_length else "max_seq_length"
-        raise InputError(
-            f"--{flag} {FLAGS[flag].value} is over the config's "
-            f"max_position_embeddings {config.max_position_embeddings}.")
-    last = FLAGS.max_seq_length
-    specs = {length: _spec(config, length, most, not FLAGS.dynamic_masking)
-             for length, most in predictions.items()}
-    # All names before any content, which takes longer to check.
-    train, evaluation = {}, []
-    if FLAGS.do_train or not FLAGS.eval_input_file:
-        patterns = {last: FLAGS.input_file or ""} if not FLAGS.length_schedule else (
-            patterns_by_length(FLAGS.input_file or "", "--input_file", list(specs)))
-        train = {length: files.expand_patterns(found, "--input_file")
-                 for length, found in patterns.items()}
-    if FLAGS.eval_input_file:
-        evaluation = files.expand_patterns(FLAGS.eval_input_file, "--eval_input_file")
-    all_paths = [path for found in (*train.values(), evaluation) for path in found]
-    files.prepare_outputs({"--output_dir": files_of_run(FLAGS.output_dir)}, {
-        "--eval_input_file": evaluation,
-        "--input_file": [path for found in train.values() for path in found]})
-    summaries = checks.summaries_of(all_paths)
-    vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
-    if vocabulary:
-        model_vocabulary.check_records(FLAGS.output_dir, vocabulary)
-    evaluation_masked = _masked_evaluation(evaluation, specs[last])
-    evaluation_spec = _spec(config, last, predictions[last], evaluation_masked)
-    with _fitting_recipe():
-        # Where no sentences are learned, what the labels of evaluation say is not read.
-        objective = checks.sentence_objective(checks.summaries_of(
-            [path for found in train.values() for path in found]
-        ) if FLAGS.sentence_objective == "none" else summaries, FLAGS.sentence_objective)
-    groups = [(spec, found, masked) for spec, found, masked in (
-        (evaluation_spec, evaluation, evaluation_masked),
-        *((specs[length], found, not FLAGS.dynamic_masking)
-          for length, found in train.items())) if found]
-    with _fitting_recipe():
-        for spec, found, masked in groups:
-            checks.check_masks(found, spec, not masked)
-    special_ids = None
-    for spec, found, masked in groups:
-        if not masked:
-            special_ids = SpecialIds(**checks.special_ids(
-                found, spec, config.vocab_size, (vocabulary or {}).get("special_ids"),
-                {name: FLAGS[name].value for name in _ID_FLAGS}))
-    evaluated = checks.check_files(evaluation, evaluation_spec) or None
-    trained = {length: checks.check_files(found, specs[length])
-               for length, found in train.items()}
-    if FLAGS.do_eval and evaluated is None:
-        logging.warning(
-            "Evaluating on the files of --input_file, as the release did: the "
-            "numbers say nothing of unseen text. Give --eval_input_file.")
-        evaluated, evaluation_spec = trained[last], specs[last]
-    for what, found in (
-            *(("Training" + f" at length {length}" * bool(FLAGS.length_schedule), infos)
-              for length, infos in trained.items()), ("Evaluation", evaluated)):
-        if found:
-            logging.info("%s: %d records in %d files.", what,
-                         sum(info.num_records for info in found), len(found))
-    return _Data(specs, evaluation_spec, trained, evaluated, vocabulary, objective,
-                 special_ids)
-
-
-def _batches(data: _Data, options, masking: Optional[Mapping[int, MaskingOptions]],
-             config, stages: Sequence[Stage], streams: Optional[int]):
-    """Batches of checked files, masked while training where `masking` says so."""
-    from albert_tf.masking import in_training
-    from albert_tf.training import input_pipeline
-
-    last = FLAGS.max_seq_length
-    maps = {length: masking and data.special_ids and in_training.DynamicMasking(
-        masking[length], data.special_ids, length, config.vocab_size)
-        for length in data.specs}
-    masks = maps[last] if data.evaluation_spec == data.specs[last] else None
-    return input_pipeline.RecordBatches(
-        data.evaluation_spec, data.train.get(last), data.evaluation,
-        train_batch_size=options.train_batch_size,
-        eval_batch_size=options.eval_batch_size, seed=FLAGS.random_seed,
-        max_eval_steps=FLAGS.max_eval_steps, streams=streams or 1,
-        random_map=masks, stages=stages,
-        sets={length: input_pipeline.RecordSet(data.specs[length], infos, maps[length])
-              for length, infos in data.train.items()})
-
-
-def _streams(data: _Data, options, stages: Sequence[Stage], strategy) -> Optional[int]:
-    """Into how many streams each set of records is cut, to train on."""
-    from albert_tf.training import devices, run_folder
-
-    return run_folder.streams(
-        options.output_dir,
-        min(sum(info.num_records for info in infos) for infos in data.train.values()),
-        math.gcd(*(stage.batch_size for stage in stages)),
-        devices.num_processes(strategy))
-
-
-def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
+def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, Any]:
     """What the result depends on beside training.RunOptions, for options.json."""
     names = ("optimizer", "learning_rate", "poly_power", "num_warmup_steps",
              "start_warmup_step", "max_seq_length", "max_predictions_per_seq",
@@ -419,7 +225,7 @@ def _task_options(data: _Data, streams: Optional[int]) -> dict[str, Any]:
     return options
 
 
-def _build(config, options, sentence_objective: str, clock, teaching):
+def _build(config, options, sentence_objective: str, teaching):
     """The task and, to train it, its optimizer; in the strategy's scope."""
     import tf_keras
 
@@ -442,13 +248,12 @@ def _build(config, options, sentence_objective: str, clock, teaching):
     optimizer = optimization.create_optimizer(
         FLAGS.learning_rate, options.num_train_steps, FLAGS.num_warmup_steps,
         optimizer=FLAGS.optimizer, poly_power=FLAGS.poly_power,
-        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share,
-        clock=clock and clock.place)
+        start_warmup_step=FLAGS.start_warmup_step, decay_share=FLAGS.decay_share)
     optimizer.build(model.trainable_variables)
     return task, optimizer
 
 
-def _teaching(config, data: _Data):
+def _teaching(config, data: PretrainingData):
     """The training.distillation.Teaching of --teacher, checked; None without one."""
     if not FLAGS.teacher:
         return None
@@ -490,7 +295,8 @@ def main(argv):
     options = cli_flags.run_options()
     teacher_flags.check()
     cli_flags.check_init_checkpoint()
-    stages = _stages(options)
+    stages = stages_of(
+        options.num_train_steps, FLAGS.max_seq_length, FLAGS.length_schedule)
     predictions = _predictions(stages)
     _check_memory(config, options, stages, predictions)
     if FLAGS.masked_lm_budget:
@@ -499,33 +305,32 @@ def main(argv):
             "training; --dynamic_masking is this project's.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
-    budget = _time_budget()
-    depth = depth_of(config, PLACES if budget else options.num_train_steps,
-                     FLAGS.random_seed, FLAGS.depth_schedule, FLAGS.random_depth)
+    depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,
+                     FLAGS.depth_schedule, FLAGS.random_depth)
     masking = _masking_options(predictions)
-    data = _data(config, predictions)
+    data = PretrainingData.open(config, predictions, DataOptions(
+        **{name: FLAGS[name].value for name in DataOptions._fields}
+        | {"input_file": FLAGS.input_file or ""}))
     teaching = _teaching(config, data)
     files.make_directory(options.output_dir, "--output_dir")
 
     strategy = cli_flags.make_strategy()
-    from albert_tf.training import loop, optimization, run_folder
-    from albert_tf.training.clock import Clock
+    from albert_tf.training import devices, loop, optimization, run_folder
 
-    streams = _streams(data, options, stages, strategy) if FLAGS.do_train else None
-    check_sizes(stages, strategy.num_replicas_in_sync)
+    streams = data.streams(
+        options, devices.num_processes(strategy)) if FLAGS.do_train else None
     task_options = _task_options(data, streams) | (teaching.settings if teaching else {})
     with contextlib.ExitStack() as stack:
         if FLAGS.do_train:
             stack.enter_context(run_folder.held(options.output_dir, strategy))
             _check_objective(options.output_dir, task_options)
         stack.enter_context(strategy.scope())
-        clock = Clock(budget, script.BEGIN) if budget else None
-        task, optimizer = _build(
-            config, options, data.sentence_objective, clock, teaching)
+        task, optimizer = _build(config, options, data.sentence_objective, teaching)
         run = loop.Run(
             task, config, options,
-            _batches(data, options, masking, config, stages, streams),
-            optimizer, task_options, depth, clock)
+            data.batches(options, masking, config, stages, streams, FLAGS.random_seed,
+                         FLAGS.max_eval_steps),
+            optimizer, task_options, depth)
         if not FLAGS.do_train:
             run.evaluate()
             return

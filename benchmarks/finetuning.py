@@ -152,7 +152,7 @@ class Stopwatch:
         from albert_tf.finetuning.classification.head import Classification
         from albert_tf.modeling.models import AlbertForTask
         from albert_tf.training import losses, optimization, steps
-        from albert_tf.training.devices import Pipeline
+        from albert_tf.training.batches import Pipeline
 
         # Of the tasks' models only the number of labels could differ.
         (num_outputs,) = {each.task.num_outputs for each in data}

@@ -28,7 +28,6 @@ from albert_tf import files, pictures
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.training.memory import return_freed
 from benchmarks.contestants import MAKERS, RECOMPUTING, parsed_shape
 from benchmarks.peers import NotInstalled
 
@@ -47,15 +46,11 @@ SETTINGS = [
 
 flags.DEFINE_list(
     "settings", SETTINGS,
-    "What to measure, contestant:model:shape:type[:recompute][:parts=2][:jit]"
-    "[:return_memory].")
+    "What to measure, contestant:model:shape:type[:recompute][:parts=2][:jit].")
 flags.DEFINE_integer("steps", 2, "Steps of each.", lower_bound=1)
 flags.DEFINE_float("limit", 21.0, "GB at which a process is ended.", lower_bound=0.1)
 flags.DEFINE_string("output", "", "JSON file to write the results to.")
 flags.DEFINE_string("one_setting", "", "Used by the benchmark itself.")
-
-
-_SWITCHES = {"jit": "jit_compile", "return_memory": "return_memory"}
 
 
 def parsed(setting: str) -> dict:
@@ -68,8 +63,8 @@ def parsed(setting: str) -> dict:
             options["recompute"] = True
         elif key == "parts" and value.isdigit() and name == "ours":
             options["gradient_accumulation_steps"] = int(value)
-        elif key in _SWITCHES and name == "ours":
-            options[_SWITCHES[key]] = True
+        elif key == "jit" and name == "ours":
+            options["jit_compile"] = True
         else:
             raise InputError(f"--settings: '{setting}': there is no {option}.")
     if name not in MAKERS:
@@ -93,13 +88,11 @@ def resident(process: int = 0) -> tuple[float, float]:
 def measure(setting: str) -> dict:
     """Memory and seconds of one setting, in this process."""
     row = parsed(setting)
-    options = dict(row["options"])
-    if options.pop("return_memory", False):
-        return_freed()
     config = AlbertConfig.named(row["model"]).replace(
         hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     step = MAKERS[row["contestant"]](
-        config, *parsed_shape(row["shape"]), row["dtype"], **options)
+        config, *parsed_shape(row["shape"]), row["dtype"],
+        **row["options"])
     row["before"] = resident()[0]
     row["peaks"], row["seconds"], row["cores"] = [], [], []
     for _ in range(FLAGS.steps):
@@ -140,8 +133,6 @@ def label(row: dict) -> str:
         words.append(f"in {options['gradient_accumulation_steps']} parts")
     if options.get("jit_compile"):
         words.append("compiled")
-    if options.get("return_memory"):
-        words.append("returning memory")
     return ", ".join(words)
 
 

@@ -39,8 +39,7 @@ from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
-from albert_tf.training.depth import depth_of
-from albert_tf.training.phases import by_length, stages_of
+from albert_tf.training.schedules import by_length, depth_of, stages_of
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from benchmarks import benchmark_flags, runs
 from benchmarks.contestants import step_flops
@@ -93,10 +92,9 @@ _GROWING_LATE = {"depth_schedule": "3:0.4,6:0.2,12:0.4"}
 _SMALL = {"train_batch_size": BATCH_SIZE // 2}
 _LINEAR = {"decay_share": 1.0}
 _LENGTHS = {"length_schedule": f"{LENGTH // 2}:0.8,{LENGTH}:0.2",
-            "max_predictions_by_length": f"{LENGTH // 2}:5",
-            "train_batch_size_by_length": f"{LENGTH // 2}:{2 * BATCH_SIZE}"}
-_SMALL_LENGTHS = {**_SMALL, **_LENGTHS, "max_predictions_by_length": f"{LENGTH // 2}:13",
-                  "train_batch_size_by_length": f"{LENGTH // 2}:{BATCH_SIZE}"}
+            "max_predictions_by_length": f"{LENGTH // 2}:5"}
+_SMALL_LENGTHS = {
+    **_SMALL, **_LENGTHS, "max_predictions_by_length": f"{LENGTH // 2}:13"}
 RECIPES = {
     "release": Recipe(),
     "release_rate": Recipe(rate=1.5),
@@ -115,9 +113,8 @@ RECIPES = {
     "stable": Recipe(flags={"decay_share": 0.3}),
     "adamw": Recipe(flags={"optimizer": "adamw", "learning_rate": 3e-4}),
     "growing_masked25": Recipe("masked25", _GROWING),
-    # Half the length first, in batches of as many pieces; small batches first.
+    # Half the length first.
     "lengths": Recipe(flags=_LENGTHS),
-    "batches": Recipe(flags={"batch_size_warmup": "8:0.2,16:0.2,32:0.6"}),
     "half_batch": Recipe(flags=_SMALL),
     "half_batch_masked40": Recipe("masked40", _SMALL),
     "half_masked40": Recipe("masked40", steps=0.5),
@@ -285,10 +282,8 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
                  "train_batch_size": BATCH_SIZE, **given}
     depth = depth_of(config, steps, seed, given.get("depth_schedule", ""),
                      given.get("random_depth", ""))
-    stages = stages_of(
-        steps, LENGTH, given.get("train_batch_size", BATCH_SIZE),
-        given.get("length_schedule", ""),
-        given.get("batch_size_warmup", ""), given.get("train_batch_size_by_length", ""))
+    batch_size = given.get("train_batch_size", BATCH_SIZE)
+    stages = stages_of(steps, LENGTH, given.get("length_schedule", ""))
     masked = by_length(
         given.get("max_predictions_by_length", ""), "--max_predictions_by_length",
         [stage.length for stage in stages], "")
@@ -296,7 +291,7 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
     @functools.cache
     def of_kind(passes, stage):
         return step_flops(
-            config.replace(num_hidden_layers=passes), stage.batch_size, stage.length,
+            config.replace(num_hidden_layers=passes), batch_size, stage.length,
             masked.get(stage.length, RECORDS[recipe.records].max_predictions_per_seq))
 
     def of_step(step):

@@ -106,10 +106,10 @@ def _eager():
 @pytest.fixture(scope="module", name="without_curves")
 def _without_curves():
     """Drawing them takes longer than the runs."""
-    from albert_tf.training import loop
+    from albert_tf.training import hooks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "draw_curves", lambda *args: None)
+        patch.setattr(hooks, "draw_curves", lambda *args: None)
         yield
 
 

@@ -37,14 +37,12 @@ def test_operations_of_a_recipe_are_those_of_its_depths_batches_and_lengths():
     release = operations("release")
     assert release == 100 * step_flops(time_to_quality.model_config(), 32, 64, 10)
     assert operations("half_batch") == release / 2
-    assert operations("batches") == pytest.approx(
-        release * (0.2 / 4 + 0.2 / 2 + 0.6), rel=1e-6)
     # Passes cost most of a step.
     assert 0.5 < operations("growing") / release < 0.55
     assert operations("roberta") == release
     assert 0.28 < operations("fast") / release < 0.32
-    # As many pieces a step, of which attention sees fewer at a time.
-    assert 0.95 < operations("fast_lengths") / operations("fast") < 1
+    # Half of the tokens in 0.8 of the steps, those of most depths.
+    assert 0.65 < operations("fast_lengths") / operations("fast") < 0.75
     # All pieces go through transformers' head.
     assert operations("transformers") > 1.1 * release
 

@@ -13,7 +13,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.records.tfrecord import RecordWriter
 from albert_tf.training import losses, optimization
-from albert_tf.training.devices import Batches
+from albert_tf.training.batches import Batches
 
 from tests import models
 

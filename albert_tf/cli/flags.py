@@ -17,11 +17,8 @@ from albert_tf.checkpoints.folders import (
 from albert_tf.checkpoints.checkpoint import Checkpoint
 from albert_tf.config import AlbertConfig, CONFIG_FILE, DTYPES, NAMED, SHARING
 from albert_tf.errors import InputError
-from albert_tf.modeling.parameter_count import count_parameters
-from albert_tf.jobs.progress import amount
-from albert_tf.training.cluster import Cluster
-from albert_tf.training.memory import (
-    Sequences, evaluation_memory, return_freed, training_memory)
+from albert_tf.training import devices, memory
+from albert_tf.training.memory import PlannedBatch, Sequences
 from albert_tf.training.options import (
     RunOptions, StepOptions, check_batch_sizes)
 
@@ -102,39 +99,22 @@ def _with_overrides(config: AlbertConfig) -> AlbertConfig:
 
 def check_memory(config: AlbertConfig, options: Optional[RunOptions] = None,
                  rows: int = 0, **batches: Sequences) -> None:
-    """Raises InputError where the machine has not got the memory that the model's
-    weights need, and gradients and moments where they are trained here; with `options`
-    also what batches need: the flag of their size → what they consist of. `rows` are
-    those of a part of a batch, if not by the flag."""
+    """training.memory.check_memory by the flags; with `options` also for `batches`: the
+    flag of their size → what they consist of. `rows` are those of a part of a batch, if
+    not by the flag."""
     here = not (FLAGS.tpu or FLAGS.tpu_name or FLAGS.use_tpu
                 or FLAGS.distribution_strategy == "tpu" or parallel.has_accelerator())
-    trained = here and FLAGS.do_train
-    parameters = count_parameters(config).with_heads
-    needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
-    if needed > free:
-        raise InputError(
-            f"the model has {parameters:,} parameters, which take "
-            f"{amount(needed)} of memory"
-            + (" with gradients and the optimizer's moments" if trained else "")
-            + f", but {amount(free)} are free; give a smaller one (--model, "
-            "--albert_config_file, --config_overrides), or take a larger machine.")
-    if options is None or not here:
-        return
-    workers = max(1, known_replicas() // (FLAGS.num_virtual_cpus or 1))
-    for name, sequences in batches.items():
-        in_training = name == "train_batch_size"
-        parts = options.step.gradient_accumulation_steps if in_training else 1
-        examples = (rows or FLAGS[name].value // parts) // workers
-        found = (training_memory if in_training else evaluation_memory)(
-            config, options.step, examples, sequences)
-        if needed + found > free:
-            raise InputError(
-                f"--{name}={FLAGS[name].value}: {examples * sequences.of_example} "
-                f"sequences of {sequences.length:.0f} pieces at once take at least "
-                f"{amount(found)} of memory, the model {amount(needed)}, but "
-                f"{amount(free)} are free; give "
-                + "a larger --gradient_accumulation_steps, --recompute, " * in_training
-                + "--dtype=bfloat16 or a smaller batch.")
+    planned = {}
+    if options is not None and here:
+        workers = max(1, known_replicas() // (FLAGS.num_virtual_cpus or 1))
+        for name, sequences in batches.items():
+            parts = (options.step.gradient_accumulation_steps
+                     if name == "train_batch_size" else 1)
+            planned[name] = PlannedBatch(
+                FLAGS[name].value, (rows or FLAGS[name].value // parts) // workers,
+                sequences)
+    memory.check_memory(config, here and FLAGS.do_train,
+                        options.step if options else StepOptions(), planned)
 
 
 def config_overrides() -> dict[str, str]:
@@ -220,10 +200,6 @@ def use_old_flags() -> None:
 
 def make_strategy():
     """The tf.distribute strategy that the device flags describe."""
-    if FLAGS.return_memory:
-        return_freed()
-    from albert_tf.training import devices
-
     tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
     name = FLAGS.distribution_strategy if tpu is None else "tpu"
     if tpu is None and (name == "tpu" or FLAGS.use_tpu):
@@ -311,11 +287,6 @@ def define_training_flags(**defaults: Any) -> None:
         "Keep each layer's input alone for the backward pass, which computes the rest "
         "again: a third more time, the same result, less memory (ALBERT-base at "
         "4 x 512: half).")
-    flags.DEFINE_bool(
-        "return_memory", False,
-        "On CPUs, return the memory of tensors to the system as they are freed, in place "
-        "of keeping it for others, with gaps between them: less memory (ALBERT-xlarge at "
-        "8 x 512 with --recompute: an eighth), a fifth more time or more, the same result.")
 
 
 def run_options(**task_options: Any) -> RunOptions:
@@ -404,7 +375,7 @@ def known_replicas() -> int:
     """What the number of replicas is a multiple of, as far as TensorFlow need not say;
     checks the cluster."""
     if FLAGS.distribution_strategy == "multi_worker_mirrored":
-        workers = Cluster.from_environment()
+        workers = devices.Cluster.from_environment()
         workers.resolve()
         return workers.size * (FLAGS.num_gpus or 1)
     return FLAGS.num_virtual_cpus or 1

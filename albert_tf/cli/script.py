@@ -10,15 +10,11 @@ import atexit
 import logging as pylogging
 import os
 import sys
-import time
 from typing import Any, Callable, Sequence
 
 from absl import app, logging
 
 from albert_tf.errors import InputError
-
-# When the program started, by time.monotonic().
-BEGIN = time.monotonic()
 
 
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records.spec import Feature
-from albert_tf.training.devices import Batches, Pipeline, dataset_options
+from albert_tf.training.batches import Batches, Pipeline, dataset_options
 
 _EPOCH, _WINDOW = 0, 1  # what a random generator is for
 

@@ -63,11 +63,9 @@ class Progress:
         progress = cls(doing, "MB", total and total / 1e6)
         return lambda count: progress.add(count / 1e6)
 
-    def restart(self, done: float, **contents: float) -> None:
-        """Leaves the time since the last line out of the rate: tracing, evaluation.
-        `contents` are of the units to come, where they changed."""
+    def restart(self, done: float) -> None:
+        """Leaves the time since the last line out of the rate: tracing, evaluation."""
         self._marks = [(time.monotonic(), done)]
-        self._rates |= contents
 
     def due(self) -> bool:
         """Whether the time for the next line has come."""

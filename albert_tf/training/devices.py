@@ -1,21 +1,39 @@
-"""Several replicas and processes that train one model: their devices, the batches of
-each, which process writes, where they start."""
+"""The devices that train one model, on one machine or on several: their strategy, the
+workers that TF_CONFIG names, which process writes, where they start.
 
+TensorFlow waits in silence for workers that never come, and trains alone where it finds
+no cluster: `Cluster` checks them first, and waits with a line on the log. TensorFlow is
+imported late, so that a wrong TF_CONFIG is told before it is loaded.
+"""
+
+import contextlib
+import json
+import os
 import re
-from typing import Any, NamedTuple, Optional
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Optional, Sequence
 
-import tensorflow as tf
+from absl import logging
 
 from albert_tf.errors import InputError
-from albert_tf.training import cluster
-from albert_tf.training.phases import Schedule
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_EXAMPLE = ('{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
+            '"task": {"type": "worker", "index": 0}}')
+SECONDS_BETWEEN_LINES = 5.0
+# A cluster's name service may learn of its machines after they have started.
+_PATIENCE = 30.0
 
 
 # ---- devices ---------------------------------------------------------------
 
 
 def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] = None,
-                  num_virtual_cpus: int = 0) -> tf.distribute.Strategy:
+                  num_virtual_cpus: int = 0) -> "tf.distribute.Strategy":
     """A strategy over the devices that there are.
 
     Args:
@@ -24,6 +42,8 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
       num_virtual_cpus: splits the CPU into so many devices, if not 0: tests several
         replicas without accelerators.
     """
+    import tensorflow as tf  # Before workers meet: loading it takes seconds.
+
     if num_virtual_cpus:
         if name not in ("one_device", "mirrored") or num_gpus:
             raise InputError(
@@ -31,7 +51,7 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
                 "multi_worker_mirrored.")
         return _virtual_cpus(num_virtual_cpus)
     if name == "multi_worker_mirrored":
-        workers = cluster.Cluster.from_environment()
+        workers = Cluster.from_environment()
         workers.resolve()
         workers.meet()
         return _connect(name, None, num_gpus or 0)
@@ -47,11 +67,12 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
     return _connect(name, tpu, num_gpus or 0)
 
 
-def _connect(name: str, tpu: Optional[str], num_gpus: int) -> tf.distribute.Strategy:
+def _connect(name: str, tpu: Optional[str], num_gpus: int) -> "tf.distribute.Strategy":
     """A strategy of tf-models-official, which may have to reach other machines."""
+    import tensorflow as tf
     from official.common import distribute_utils
 
-    if tpu and "://" in tpu and not cluster.reachable(tpu.partition("://")[2], 10.0):
+    if tpu and "://" in tpu and not reachable(tpu.partition("://")[2], 10.0):
         raise InputError(
             f"--tpu={tpu}: nothing answers at that address; give that of a Cloud TPU "
             "which is running, as grpc://HOST:8470, or its name.")
@@ -69,7 +90,9 @@ def _connect(name: str, tpu: Optional[str], num_gpus: int) -> tf.distribute.Stra
         raise InputError(f"--distribution_strategy={name}: {reason}") from error
 
 
-def _virtual_cpus(count: int) -> tf.distribute.Strategy:
+def _virtual_cpus(count: int) -> "tf.distribute.Strategy":
+    import tensorflow as tf
+
     cpu = tf.config.list_physical_devices("CPU")[0]
     try:
         tf.config.set_logical_device_configuration(
@@ -79,129 +102,13 @@ def _virtual_cpus(count: int) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(count)])
 
 
-# ---- batches ---------------------------------------------------------------
-
-
-class Pipeline(NamedTuple):
-    """One of the num_shards input pipelines that share the data; each host has one. It
-    feeds `replicas` replicas, each with batches of its own of `batch_size` rows."""
-
-    batch_size: int
-    replicas: int = 1
-    shard_index: int = 0
-    num_shards: int = 1
-
-
-class Batches:
-    """Every replica's batches, for training and for evaluation.
-
-        batches = RecordBatches(...)         # or FeatureBatches(...)
-        [dataset] = batches.train(start_step=0)
-
-    Where they come from is a subclass: records for pretraining
-    (`input_pipeline.RecordBatches`), features sorted by length for fine-tuning
-    (`length_batching.FeatureBatches`). Batches have one of `num_shapes` static shapes
-    in training and of `num_evaluation_shapes` (0 evaluates nothing) in evaluation; each
-    has datasets of its own, so that accelerators compile a step for each. Both batch
-    sizes are rows of all replicas together.
-    """
-
-    num_shapes = 1
-    num_evaluation_shapes = 0
-    # The pieces of each step's batch, where steps differ much, for estimates of time.
-    pieces: Optional[Schedule] = None
-
-    def __init__(self, train_batch_size: int, eval_batch_size: int):
-        self.train_batch_size = train_batch_size
-        self.eval_batch_size = eval_batch_size
-
-    # ---- what a subclass gives ---------------------------------------------
-
-    def training_dataset(self, shape: int, start_step: int,
-                         pipeline: Pipeline) -> tf.data.Dataset:
-        """What a pipeline yields of one shape from step `start_step` on: for each step
-        of that shape as many batches in a row as it feeds replicas."""
-        raise NotImplementedError
-
-    def evaluation_dataset(self, shape: int,
-                           pipeline: Pipeline) -> tuple[tf.data.Dataset, int]:
-        """What a pipeline yields of one shape, and how many batches each replica takes
-        of it: the same number in every pipeline."""
-        raise NotImplementedError
-
-    def shape_of_step(self, step: int) -> int:
-        """The shape of a training step's batch, in 0..num_shapes-1."""
-        del step
-        return 0
-
-    def batch_size(self, shape: int) -> int:
-        """Rows of a training batch of this shape, of all replicas together."""
-        del shape
-        return self.train_batch_size
-
-    def parts(self, shape: int, parts: int, replicas: int) -> int:
-        """Into how many parts each replica cuts a batch of this shape, if it is to
-        cut the largest into `parts`."""
-        del shape, replicas
-        return parts
-
-    def explain_error(self, error: Exception) -> Optional[InputError]:
-        """A sentence that names file and record, for an error of reading a batch."""
-        del error
-        return None
-
-    # ---- what the loop takes -----------------------------------------------
-
-    def train(self, start_step: int) -> list[Any]:
-        """Distributed datasets, one for each shape, that begin with `start_step`."""
-        strategy = tf.distribute.get_strategy()
-        return [strategy.distribute_datasets_from_function(
-            lambda context, shape=shape: self.training_dataset(
-                shape, start_step, _pipeline(context, self.batch_size(shape))))
-                for shape in range(self.num_shapes)]
-
-    def evaluation(self) -> list[tuple[Any, int]]:
-        """(distributed dataset, batches that each replica takes) for each shape."""
-        def distributed(shape):
-            steps = []
-
-            def dataset(context):
-                made, count = self.evaluation_dataset(
-                    shape, _pipeline(context, self.eval_batch_size))
-                steps.append(count)
-                return made
-
-            return tf.distribute.get_strategy().distribute_datasets_from_function(
-                dataset), steps[0]
-
-        return [distributed(shape) for shape in range(self.num_evaluation_shapes)]
-
-
-def _pipeline(context: tf.distribute.InputContext, batch_size: int) -> Pipeline:
-    return Pipeline(
-        context.get_per_replica_batch_size(batch_size),
-        context.num_replicas_in_sync // context.num_input_pipelines,
-        context.input_pipeline_id, context.num_input_pipelines)
-
-
-def dataset_options() -> tf.data.Options:
-    """What every dataset here has: a fixed order, and no sharding by tf.data."""
-    options = tf.data.Options()
-    options.deterministic = True
-    # The tuning thread sleeps for up to a minute, and dropping an iterator waits for
-    # it; without it AUTOTUNE takes as many threads as there are cores.
-    options.autotune.enabled = False
-    # Sharding is done here; tf.data must not do it once more.
-    options.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy.OFF)
-    return options
-
-
 # ---- several processes -----------------------------------------------------
 
 
-def num_processes(strategy: tf.distribute.Strategy) -> int:
+def num_processes(strategy: "tf.distribute.Strategy") -> int:
     """How many read the data, each its part of every batch."""
+    import tensorflow as tf
+
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return strategy.extended.num_hosts
     resolver = strategy.cluster_resolver
@@ -210,7 +117,7 @@ def num_processes(strategy: tf.distribute.Strategy) -> int:
     return sum(map(len, resolver.cluster_spec().as_dict().values()))
 
 
-def is_chief(strategy: tf.distribute.Strategy) -> bool:
+def is_chief(strategy: "tf.distribute.Strategy") -> bool:
     """Whether this process writes what there is one of."""
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.task_type:
@@ -221,12 +128,14 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "worker" and resolver.task_id == 0 and not has_chief
 
 
-def check_same_start(strategy: tf.distribute.Strategy, step: int) -> None:
+def check_same_start(strategy: "tf.distribute.Strategy", step: int) -> None:
     """Checks that the workers of a cluster are about to start at the same step.
 
     To be called before anything is restored, which the workers do together; all of them
     raise the InputError.
     """
+    import tensorflow as tf
+
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return
 
@@ -252,3 +161,181 @@ def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
         f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
         "see its log; the same command, started on all of them, resumes from the "
         f"latest checkpoint in {output_dir}.")
+
+
+# ---- the cluster -----------------------------------------------------------
+
+
+class Cluster(NamedTuple):
+    """Workers as "host:port"; a chief is one of them."""
+
+    own: str
+    others: tuple[str, ...]
+
+    @classmethod
+    def from_environment(cls) -> "Cluster":
+        """As the environment variable TF_CONFIG says."""
+        text = os.environ.get("TF_CONFIG", "")
+        if not text:
+            raise InputError(
+                "--distribution_strategy=multi_worker_mirrored needs the environment "
+                "variable TF_CONFIG with the cluster's workers and this one's index, "
+                f"such as {_EXAMPLE}.")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"the environment variable TF_CONFIG is not JSON ({error}); it holds "
+                f"the cluster's workers and this one's index, as {_EXAMPLE}."
+            ) from error
+        try:
+            return cls._parsed(value)
+        except _Wrong as error:
+            raise InputError(f"the environment variable TF_CONFIG: {error}; give "
+                             f"something like {_EXAMPLE}.") from error
+
+    @classmethod
+    def _parsed(cls, value: Any) -> "Cluster":
+        cluster = _object(_object(value, "it", "cluster"), "its cluster")
+        task = _object(_object(value, "it", "task"), "its task")
+        addresses = {kind: _addresses(kind, found) for kind, found in cluster.items()}
+        kind, index = task.get("type"), task.get("index")
+        workers = {name: addresses[name] for name in ("chief", "worker")
+                   if name in addresses}
+        if not isinstance(kind, str) or kind not in workers:
+            raise _Wrong(f"the task's type is {json.dumps(kind)}, which is none of the "
+                         f"cluster's ({', '.join(workers) or 'it has no worker'})")
+        if isinstance(index, str) and index.isdecimal():
+            index = int(index)
+        if type(index) is not int or not 0 <= index < len(workers[kind]):
+            raise _Wrong(f"the task's index is {json.dumps(index)}, but the cluster's "
+                         f"{kind}s go from 0 to {len(workers[kind]) - 1}")
+        if len(workers.get("chief", ())) > 1:
+            raise _Wrong("the cluster has several chiefs")
+        every = [address for found in workers.values() for address in found]
+        for address in every:
+            if every.count(address) > 1:
+                raise _Wrong(f"the cluster has {address} more than once")
+        own = workers[kind][index]
+        return cls(own, tuple(address for address in every if address != own))
+
+    @property
+    def size(self) -> int:
+        return 1 + len(self.others)
+
+    def resolve(self, patience: float = _PATIENCE,
+                pause: float = SECONDS_BETWEEN_LINES) -> None:
+        """Refuses host names that remain unknown for `patience` seconds."""
+        end = time.monotonic() + patience
+        while unknown := [address for address in (self.own, *self.others)
+                          if not _is_known(address)]:
+            names = ", ".join(unknown)
+            if time.monotonic() > end:
+                raise InputError(
+                    f"the environment variable TF_CONFIG: no address is known for the "
+                    f"host of {names}; correct the name, or start that machine.")
+            logging.info("Waiting for %s of TF_CONFIG: no address is known for the "
+                         "host.", names)
+            time.sleep(pause)
+
+    def meet(self, pause: float = SECONDS_BETWEEN_LINES) -> None:
+        """Returns once every other worker has started, and says every few seconds who
+        is missing.
+
+        TensorFlow waits for them, too, but deaf to all signals and in silence. So each
+        worker listens at its own port until it has reached the others at theirs, where
+        by then TensorFlow may listen.
+        """
+        missing = set(self.others)
+        next_line = time.monotonic() + pause
+        with self._listening():
+            while missing := {other for other in missing if not reachable(other, 2.0)}:
+                if time.monotonic() >= next_line:
+                    logging.info(
+                        "Waiting for %d of the %d workers of TF_CONFIG: %s.",
+                        len(missing), self.size, ", ".join(sorted(missing)))
+                    next_line = time.monotonic() + pause
+                time.sleep(0.2)
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        host, port = _host_and_port(self.own)
+        try:
+            # AF_INET comes first where a host has both.
+            family = min(info[0] for info in socket.getaddrinfo(host, port))
+            server = socket.create_server(("", port), family=family)
+        except OSError as error:
+            raise InputError(
+                f"the environment variable TF_CONFIG: this worker, {self.own}, cannot "
+                f"listen at its port ({error.strerror}); stop the program that does, "
+                "or give another port to all workers.") from error
+        server.settimeout(0.1)
+        ended = threading.Event()
+
+        def accept():
+            while not ended.is_set():
+                with contextlib.suppress(OSError):
+                    server.accept()[0].close()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            server.close()
+
+
+class _Wrong(Exception):
+    """What is wrong with TF_CONFIG."""
+
+
+def _object(value: Any, what: str, *keys: str) -> Any:
+    """A JSON object, or what it holds under a key."""
+    if not isinstance(value, dict):
+        raise _Wrong(f"{what} is {_shown(value)} and no JSON object")
+    for key in keys:
+        if key not in value:
+            raise _Wrong(f"{what} has no '{key}'")
+        value = value[key]
+    return value
+
+
+def _addresses(kind: str, found: Any) -> Sequence[str]:
+    if not isinstance(found, list) or not found:
+        raise _Wrong(f"the cluster's '{kind}' is {_shown(found)} and no list of "
+                     "addresses")
+    for address in found:
+        host, _, port = address.rpartition(":") if isinstance(address, str) else (
+            "", "", "")
+        if not host or not (port.isdecimal() and 0 < int(port[:6]) < 65536):
+            raise _Wrong(f"the cluster's '{kind}' has {_shown(address)}, which is not "
+                         "of the form host:port")
+    return found
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _is_known(address: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(*_host_and_port(address)))
+    except (OSError, UnicodeError):
+        return False
+
+
+def reachable(address: str, seconds: float) -> bool:
+    """Whether a program listens at "host:port"."""
+    try:
+        socket.create_connection(_host_and_port(address), seconds).close()
+    except (OSError, ValueError):
+        return False
+    return True

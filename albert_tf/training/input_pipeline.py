@@ -31,8 +31,8 @@ from albert_tf.errors import InputError
 from albert_tf.records.checks import explain_read_error
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo
-from albert_tf.training.devices import Batches, Pipeline, dataset_options
-from albert_tf.training.phases import Phases, Stage, parts_of
+from albert_tf.training.batches import Batches, Pipeline, dataset_options
+from albert_tf.training.schedules import Phases, Stage, parts_of
 
 # Files that all streams read at the same time. Part of the order of examples, hence a
 # constant and not a matter of the machine.
@@ -168,7 +168,7 @@ def training_dataset(
       start_step: steps to skip: whole epochs by arithmetic, the rest by reading records
         without parsing them.
       streams: of num_streams, for instance; a divisor of all rows of a step.
-      rows_before: examples used before step 0, in batches of other sizes; a multiple of
+      rows_before: examples used before step 0, in earlier stages; a multiple of
         streams.
       shuffle_buffer: records to mix, of all streams together; 0 keeps the order of the
         files and of the records in them, in every epoch.
@@ -366,9 +366,9 @@ class RecordBatches(Batches):
     `train` and `evaluation` are checked files, or None. `max_eval_steps` are batches of
     each replica in an evaluation; 0 evaluates all. For the others see training_dataset.
 
-    Batches of a training in `stages` change with them. Those of one length go on in the
-    order of its records where an earlier stage left it; `sets` are lengths → records, in
-    place of `train`.
+    The length of a training's sequences changes with its `stages`. Those of one length
+    go on in the order of its records where an earlier stage left it; `sets` are lengths
+    → records, in place of `train`.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
@@ -386,18 +386,15 @@ class RecordBatches(Batches):
         self._shuffle_buffer = shuffle_buffer
         self._streams = streams
         self._random_map = random_map
-        self._stages = stages or [Stage(0, 0, train_batch_size)]
+        self._stages = stages or [Stage(0, 0)]
         self._sets = sets or dict.fromkeys(
             {stage.length for stage in self._stages},
             RecordSet(spec, train or [], random_map))
         self.num_shapes = len(self._stages)
         if self.num_shapes > 1:
-            self.pieces = Phases(
-                tuple(stage.length * stage.batch_size for stage in stages),
+            self.lengths = Phases(
+                tuple(stage.length for stage in stages),
                 (*(stage.begin for stage in stages[1:]), stages[-1].begin + 1))
-
-    def batch_size(self, shape):
-        return self._stages[shape].batch_size
 
     def shape_of_step(self, step):
         return bisect.bisect_right(
@@ -406,13 +403,15 @@ class RecordBatches(Batches):
     def parts(self, shape, parts, replicas):
         if self.num_shapes == 1:
             return parts
-        return parts_of(self._stages[shape], self._stages, parts, replicas)
+        return parts_of(
+            self._stages[shape].length, max(stage.length for stage in self._stages),
+            parts, self.train_batch_size // replicas)
 
     def training_dataset(self, shape, start_step, pipeline: Pipeline):
         stage = self._stages[shape]
         records = self._sets[stage.length]
-        rows_before = sum(
-            one.batch_size * (after.begin - one.begin) for one, after in zip(
+        rows_before = self.train_batch_size * sum(
+            after.begin - one.begin for one, after in zip(
                 self._stages[:shape], self._stages[1:])
             if self._sets[one.length] is records)
         return training_dataset(

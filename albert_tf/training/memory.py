@@ -1,18 +1,16 @@
-"""The memory of a step: what a batch needs at least, before anything is built, and how
-freed memory goes back. No TensorFlow.
+"""The memory that a step needs at least, known before anything is built. No TensorFlow.
 
 Runs that were measured (benchmarks/memory.py) took up to twice as much, and those with
 masked pieces more: what is refused by these numbers would be killed in the middle.
 """
 
-import ctypes
-import os
-import sys
-from typing import NamedTuple
-
-from absl import logging
+from typing import Mapping, NamedTuple
 
 from albert_tf.config import AlbertConfig
+from albert_tf.errors import InputError
+from albert_tf.jobs import parallel
+from albert_tf.jobs.progress import amount
+from albert_tf.modeling.parameter_count import count_parameters
 from albert_tf.training.options import StepOptions
 
 
@@ -41,6 +39,42 @@ class Sequences(NamedTuple):
             + 2 * 4 * self.predictions * config.vocab_size)
 
 
+class PlannedBatch(NamedTuple):
+    """A batch of `size` examples, of which this process computes `examples` at once."""
+
+    size: int
+    examples: int
+    sequences: Sequences
+
+
+def check_memory(config: AlbertConfig, trained: bool, step: StepOptions = StepOptions(),
+                 batches: Mapping[str, PlannedBatch] = {}) -> None:
+    """Raises InputError where the machine does not have the memory that the model's
+    weights need, with gradients and moments where they are `trained` in it, and then that
+    of any of `batches`, by the flag of their size."""
+    parameters = count_parameters(config).with_heads
+    needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
+    if needed > free:
+        raise InputError(
+            f"the model has {parameters:,} parameters, which take "
+            f"{amount(needed)} of memory"
+            + (" with gradients and the optimizer's moments" if trained else "")
+            + f", but {amount(free)} are free; give a smaller one (--model, "
+            "--albert_config_file, --config_overrides), or take a larger machine.")
+    for name, (size, examples, sequences) in batches.items():
+        in_training = name == "train_batch_size"
+        found = (training_memory if in_training else evaluation_memory)(
+            config, step, examples, sequences)
+        if needed + found > free:
+            raise InputError(
+                f"--{name}={size}: {examples * sequences.of_example} "
+                f"sequences of {sequences.length:.0f} pieces at once take at least "
+                f"{amount(found)} of memory, the model {amount(needed)}, but "
+                f"{amount(free)} are free; give "
+                + "a larger --gradient_accumulation_steps, --recompute, " * in_training
+                + "--dtype=bfloat16 or a smaller batch.")
+
+
 def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
                     sequences: Sequences) -> float:
     """Bytes of the activations of one part of a batch."""
@@ -53,34 +87,6 @@ def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
     count = config.num_hidden_layers * config.inner_group_num
     kept = count * hidden + layer if step.recompute else count * layer
     return sequences.memory(examples, config, kept, _size(step))
-
-
-# TensorFlow's own bound between small and large tensors, in bytes.
-_LARGE = 1 << 18
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Of mallopt(3).
-
-
-def return_freed() -> None:
-    """Has the memory of large tensors go back to the system as they are freed; to be
-    called before TensorFlow makes its first one.
-
-        return_freed()
-        import tensorflow as tf
-
-    With oneDNN TensorFlow keeps on a CPU whatever it once had, with gaps between tensors
-    of many sizes: an eighth of what ALBERT-xlarge's step takes. Its other allocator is
-    the system's, which would keep what is below 32 MB, unless it is told not to.
-    Fresh memory is zeroed each time, so that a step takes longer. Where the system's
-    allocator is another than glibc's, on Linux, a warning says that nothing changes.
-    """
-    # Not in every C library.
-    mallopt = (getattr(ctypes.CDLL(None), "mallopt", None)
-               if sys.platform.startswith("linux") else None)
-    if not mallopt or not all(mallopt(name, _LARGE) for name in (
-            _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD)):
-        logging.warning("--return_memory changes nothing here: it is for Linux with glibc.")
-        return
-    os.environ["TF_ONEDNN_USE_SYSTEM_ALLOCATOR"] = "1"
 
 
 def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,

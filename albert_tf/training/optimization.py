@@ -1,18 +1,24 @@
-"""Gradient clipping, AdamW and LAMB as the release has them.
+"""Learning rate, gradient clipping, AdamW and LAMB, as in the original implementation.
+
+Sources: LAMB is You et al. 2019, "Large Batch Optimization for Deep Learning", and
+`lamb_optimizer.py` of the original TF1 code, "the release" below; AdamW and the
+learning rate are its `optimization.py` (`AdamWeightDecayOptimizer`,
+`create_optimizer`). ALBERT trains with LAMB, a learning rate of 0.00176 and batches of
+4096 (paper, section 4.1).
 
 With m and v the running means of the gradient and of its square, every step is
 
     u = m / (sqrt(v) + epsilon) + weight_decay_rate * w
-    w = w - rate * r * u
+    w = w - learning_rate * r * u
 
 where r is 1 in AdamW and ||w|| / ||u|| in LAMB, and variables of the group `no_decay`
 have neither weight decay nor r. LAMB's ratio moves each variable by the same share of
-its own norm, however large its gradients are: one rate then suits all layers also at
-the large batches (4096) that the paper trains with (section 4.1).
+its own norm, however large its gradients are: one learning rate then suits all layers
+also at the large batches that the paper trains with.
 
 Neither optimizer corrects the bias of its moments, which start at 0; other libraries
 do. Uncorrected, the first update is (1 - beta_1) / sqrt(1 - beta_2), about 3, times as
-large: warm-up keeps the rate low meanwhile, and LAMB's ratio divides by ||u||.
+large: warm-up keeps the learning rate low meanwhile, and LAMB's ratio divides by ||u||.
 
 A training loop clips each replica's gradients with `clip_by_global_norm`, averages them
 over the replicas, and then calls `optimizer.apply_gradients(...,
@@ -21,6 +27,7 @@ skip_gradients_aggregation=True)`.
 
 import collections
 import math
+import operator
 import re
 from typing import Iterable, Mapping, Optional, Sequence, Union
 
@@ -29,9 +36,6 @@ import tensorflow as tf
 import tf_keras
 
 from albert_tf.errors import InputError
-from albert_tf.training.phases import PLACES
-from albert_tf.training.schedules import (
-    ByClock, WarmupPolynomialDecay, not_negative)
 
 Gradient = Union[tf.Tensor, tf.IndexedSlices, None]
 
@@ -41,6 +45,98 @@ DECAY, NO_DECAY, EXCLUDED = "decay", "no_decay", "excluded"
 # Regular expressions, searched in variable names. The release keeps weight decay and
 # LAMB's ratio from the same variables.
 NO_DECAY_PATTERNS = ("LayerNorm", "layer_norm", "bias")
+
+
+# ---- learning rate ---------------------------------------------------------
+
+
+def _whole_number(name: str, value, least: int) -> int:
+    """`value` as an int, at least `least`, or an InputError that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise InputError(f"{name} is {value}; give a whole number of at least {least}.")
+    return number
+
+
+def _not_negative(name: str, value) -> float:
+    """`value` as a finite float of at least 0, or an InputError that names it."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise InputError(f"{name} is {value}; give a number of at least 0.")
+    return number
+
+
+@tf_keras.utils.register_keras_serializable("albert_tf")
+class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up, then polynomial decay to 0 (release: `create_optimizer`).
+
+        WarmupPolynomialDecay(0.00176, 125000, 3125)(1000)  # 0.00176 * 1000 / 3125
+
+    The decay counts from step 0, not from the end of the warm-up, so the rate drops a
+    little where the warm-up ends. It is computed in float32 with a reciprocal in place
+    of the division, as in the release's graphs: towards the end 1 - step /
+    num_train_steps has few digits left and shows any difference.
+
+    Args:
+      init_lr: rate that the warm-up ramps to and the decay starts from.
+      num_train_steps: step from which the rate is 0 (unless still warming up).
+      num_warmup_steps: 0 for none.
+      poly_power: power of the decay; 1.0 is linear.
+      start_warmup_step: step at which the warm-up starts. Before it the rate is 0 (the
+        release gets a negative one). Without warm-up it has no effect.
+      decay_share: the part of the steps, at the end, in which the rate decays. Below 1
+        it stays at init_lr between warm-up and decay, so that a run can be continued
+        from there with more steps (warmup-stable-decay: Hu et al., 2024, "MiniCPM").
+    """
+
+    def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
+                 poly_power: float = 1.0, start_warmup_step: int = 0,
+                 decay_share: float = 1.0):
+        self.init_lr = _not_negative("init_lr", init_lr)
+        self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
+        self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
+        self.poly_power = _not_negative("poly_power", poly_power)
+        self.start_warmup_step = _whole_number(
+            "start_warmup_step", start_warmup_step, 0)
+        self.decay_share = _not_negative("decay_share", decay_share)
+        if not 0 < self.decay_share <= 1:
+            raise InputError(f"decay_share is {decay_share}; give a number over 0, and 1 "
+                             "at most.")
+
+    def __call__(self, step) -> tf.Tensor:
+        """Rate of step `step`, an integer scalar: float32 scalar."""
+        # Whole numbers are compared and subtracted as such: float32 cannot tell
+        # neighbouring steps apart beyond 2^24.
+        step = tf.cast(step, tf.int64)
+        init_lr = tf.constant(self.init_lr, tf.float32)
+        done = (tf.cast(tf.minimum(step, self.num_train_steps), tf.float32)
+                * (1.0 / tf.constant(self.num_train_steps, tf.float32)))
+        # XLA does not round the product before it subtracts: at the end it may
+        # find a remainder of either sign, and a root of a negative one is NaN.
+        left = tf.where(step < self.num_train_steps, tf.maximum(1.0 - done, 0.0), 0.0)
+        if self.decay_share < 1:
+            left = tf.minimum(left / self.decay_share, 1.0)
+        rate = init_lr * tf.pow(left, self.poly_power)
+        if not self.num_warmup_steps:
+            return rate
+        warm_steps = step - self.start_warmup_step
+        warm = (tf.cast(tf.maximum(warm_steps, 0), tf.float32)
+                * (1.0 / tf.constant(self.num_warmup_steps, tf.float32)))
+        return tf.where(warm_steps < self.num_warmup_steps, init_lr * warm, rate)
+
+    def get_config(self) -> dict:
+        return {name: getattr(self, name) for name in (
+            "init_lr", "num_train_steps", "num_warmup_steps", "poly_power",
+            "start_warmup_step", "decay_share")}
+
+
+# ---- gradients -------------------------------------------------------------
 
 
 def clip_by_global_norm(
@@ -93,6 +189,9 @@ def dense_float32(gradients: Iterable[Gradient]) -> list[Optional[tf.Tensor]]:
     """Each gradient as one float32 tensor; rows of the same index are summed."""
     return [None if gradient is None else tf.cast(
         tf.convert_to_tensor(gradient), tf.float32) for gradient in gradients]
+
+
+# ---- optimizers ------------------------------------------------------------
 
 
 def _name(variable: tf.Variable) -> str:
@@ -150,7 +249,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         super().__init__(name or type(self).__name__, weight_decay=None,
                          jit_compile=jit_compile)
         self._learning_rate = self._build_learning_rate(learning_rate)
-        self.weight_decay_rate = not_negative("weight_decay_rate", weight_decay_rate)
+        self.weight_decay_rate = _not_negative("weight_decay_rate", weight_decay_rate)
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
         self.no_decay = _checked("no_decay", no_decay)
         self.excluded = _checked("excluded", excluded)
@@ -240,15 +339,22 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
         """Updates one variable and its moments from a gradient of its shape; the scalar
         returned is there when the update is done."""
         first, second, decayed = self._moments[self._var_key(variable)]
-        # A moment is assigned before the next is computed, to hold fewer at a time.
+        # 1. m and v move a little towards this gradient and its square. m is assigned
+        #    before v is computed, to hold fewer tensors at a time.
         first.assign(self.beta_1 * first + (1.0 - self.beta_1) * gradient)
         second.assign(
             self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient))
+        # 2. The direction: the mean gradient, measured by how large gradients usually
+        #    are. Neither moment is corrected for having started at 0.
         update = first / (tf.sqrt(second) + self.epsilon)
         weights = tf.cast(variable, tf.float32)
         if decayed:
+            # 3. Weight decay pulls the weights towards 0, apart from the moments.
             update += self.weight_decay_rate * weights
+            # 4. LAMB's trust ratio: the step is as long as the weights, times the
+            #    learning rate, whatever the length of the update; 1 in AdamW.
             update *= self.ratio(weights, update)
+        # 5. The step.
         rate = tf.cast(self.learning_rate, tf.float32)
         updated = variable.assign_sub(
             tf.cast(rate * update, variable.dtype), read_value=False)
@@ -279,13 +385,19 @@ class Lamb(MomentsOptimizer):
 
     def ratio(self, weights, update):
         """||weights|| / ||update||, or 1 where either is 0: float32 scalar."""
+        # One ratio for each variable as a whole: with shared layers a kernel's is that
+        # of all passes through it.
         weights_norm = tf.sqrt(_sum_of_squares(weights))
         update_norm = tf.sqrt(_sum_of_squares(update))
+        # A variable that is all 0 still takes the update as it is.
         return tf.where((weights_norm > 0) & (update_norm > 0),
                         weights_norm / update_norm, 1.0)
 
 
 OPTIMIZERS = {"adamw": AdamW, "lamb": Lamb}
+
+
+# ---- groups of variables ---------------------------------------------------
 
 
 def parameter_groups(variables: Iterable[tf.Variable],
@@ -340,13 +452,11 @@ def create_optimizer(
         init_lr: float, num_train_steps: int, num_warmup_steps: int,
         optimizer: str = "lamb", poly_power: float = 1.0, start_warmup_step: int = 0,
         weight_decay_rate: float = 0.01, excluded: Sequence[str] = (),
-        jit_compile: bool = False, decay_share: float = 1.0,
-        clock: Optional[tf.Variable] = None) -> MomentsOptimizer:
+        jit_compile: bool = False, decay_share: float = 1.0) -> MomentsOptimizer:
     """The optimizer of a run with its schedule (release: `create_optimizer`).
 
     `optimizer` is "lamb" or "adamw"; for the rest see WarmupPolynomialDecay and
-    MomentsOptimizer. With `clock`, which holds the share of the time that is gone in
-    PLACES, the numbers of steps say shares alone.
+    MomentsOptimizer.
     """
     if optimizer not in OPTIMIZERS:
         raise InputError(f"optimizer is '{optimizer}'; choose one of "
@@ -359,11 +469,6 @@ def create_optimizer(
             "The warm-up of %d steps is longer than the training of %d: the rate "
             "never reaches %g.", schedule.num_warmup_steps, schedule.num_train_steps,
             schedule.init_lr)
-    if clock is not None:
-        scale = PLACES / schedule.num_train_steps
-        schedule = ByClock(WarmupPolynomialDecay(
-            init_lr, PLACES, round(num_warmup_steps * scale), poly_power,
-            round(start_warmup_step * scale), decay_share), clock)
     return OPTIMIZERS[optimizer](
         schedule, weight_decay_rate=weight_decay_rate, excluded=excluded,
         jit_compile=jit_compile)

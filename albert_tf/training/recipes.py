@@ -8,7 +8,7 @@ from typing import Any, Mapping
 from absl import logging
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training.depth import not_shared
+from albert_tf.training.schedules import not_shared
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What lies in a run's output_dir: checkpoints, leftovers of a kill, the options.
+"""What lies in a run's output_dir: checkpoints, of which one is where the run starts,
+leftovers of a kill, the options.
 
 All of it goes through tf.io.gfile, so that the folder may be gs://bucket/folder.
 """
@@ -8,7 +9,7 @@ import json
 import math
 import os
 import re
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -17,12 +18,14 @@ from albert_tf import files
 from albert_tf.jobs import locks
 from albert_tf.checkpoints.checkpoint import check_finite
 from albert_tf.checkpoints.folders import (
-    BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, damage_explained, earlier_hint,
-    holds_checkpoint)
+    BEST_CHECKPOINT, CHECKPOINT_NAME, STATE_FILE, checkpoint_of, chosen_checkpoint,
+    damage_explained, earlier_hint, holds_checkpoint)
+from albert_tf.checkpoints.restore import restore_tf1, write_config
 from albert_tf.errors import InputError
 from albert_tf.training import devices
 from albert_tf.training.input_pipeline import num_streams
 from albert_tf.training.log import METRICS_FILE
+from albert_tf.training.options import RunOptions
 
 BEST_FILE = "best_metric.json"
 OPTIONS_FILE = "options.json"
@@ -136,6 +139,89 @@ def remove_unfinished(output_dir: str) -> None:
                 tf.io.gfile.rmtree(path)
             else:
                 tf.io.gfile.remove(path)
+
+
+# ---- where a run starts ----------------------------------------------------
+
+
+def load_to_train(run) -> None:
+    """Loads the weights to train from, in this order, each with a line on the log:
+
+      1. the latest checkpoint of its own output_dir, at its exact step, or the one that
+         resume_from names;
+      2. the weights of init_checkpoint, at step 0;
+      3. random weights, at step 0, where the options allow it.
+
+    `run` is a loop.Run.
+    """
+    options = run.options
+    latest = _checkpoint(options, best=False)
+    devices.check_same_start(
+        run.strategy, step_of(latest) if latest else 0)
+    if latest:
+        # First of all: a config of another shape explains what follows.
+        _keep_config(run)
+        # A run that was not in float16 until now has no such state.
+        restore(run.checkpoint, latest, may_lack=("loss_scaling",),
+                           resume=os.path.basename(latest) != BEST_CHECKPOINT)
+        logging.info("Resuming at step %d from %s.", run.current_step, latest)
+        if options.resume_from:
+            logging.info("Once it has saved, leave --resume_from out: the same command "
+                         "with it would resume there again.")
+    elif options.init_checkpoint:
+        _initialize(run, run.task.may_be_new)
+    elif options.from_scratch:
+        logging.info(
+            "Starting at step 0 from random weights: %s holds no checkpoint and "
+            "no init_checkpoint is given.", options.output_dir)
+    else:
+        raise InputError(
+            f"there is no model to start from: {options.output_dir} holds no "
+            "checkpoint and no --init_checkpoint is given; give one, or "
+            "--from_scratch to train from random weights.")
+    # Not before: a start that failed must not tie the folder to its config.
+    _keep_config(run)
+
+
+def load_to_use(run, best: bool) -> None:
+    """Loads the weights to evaluate or predict with: of output_dir's best checkpoint,
+    if `best`, or its latest, else of init_checkpoint. The run's optimizer, if any, stays
+    as it is."""
+    output_dir = run.options.output_dir
+    path = _checkpoint(run.options, best)
+    if path:
+        _keep_config(run)
+        weights = tf.train.Checkpoint(model=run.task.model, step=run.step)
+        restore(weights, path, resume=False)
+        logging.info("Using %s, of step %d.", path, run.current_step)
+    elif run.options.init_checkpoint:
+        # All of it, the head too: nothing is trained here.
+        _initialize(run, lambda name: False)
+        _keep_config(run)
+    else:
+        raise InputError(
+            f"there is no model to use: {output_dir} holds no checkpoint and no "
+            "--init_checkpoint is given.")
+
+
+def _checkpoint(options: RunOptions, best: bool) -> Optional[str]:
+    if options.resume_from:
+        return chosen_checkpoint(options.output_dir, options.resume_from)
+    return checkpoint_of(options.output_dir, best)
+
+
+def _initialize(run, may_be_new: Callable[[str], bool]) -> None:
+    options = run.options
+    restore_tf1(
+        run.task.model, options.init_checkpoint,
+        allow_partial=options.allow_partial_init,
+        init_from_group0=options.init_from_group0, may_be_new=may_be_new)
+    logging.info("Starting at step 0 from the weights of %s.", options.init_checkpoint)
+
+
+def _keep_config(run) -> None:
+    if run.chief:
+        write_config(run.options.output_dir, run.config)
 
 
 # ---- options ---------------------------------------------------------------

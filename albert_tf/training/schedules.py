@@ -1,110 +1,264 @@
-"""Schedules: functions of a step's number. So far the learning rate alone."""
+"""Schedules: the depth and the lengths of sequences change as the training goes.
 
+Both are written VALUE:SHARE,... and are functions of the step alone, so that a run that
+was killed continues as it would have. The learning rate's is in `optimization`. No
+TensorFlow.
+
+Where all layers share one block, depth is only the number of passes through it, so that
+it can grow while the model learns: no weights are copied, and the moments of the
+optimizer stay what they are. A pass is a layer of the config (its inner groups
+together), and a step with fewer of them leaves out the last ones.
+"""
+
+import bisect
+import dataclasses
+import itertools
 import math
-import operator
+import re
+from typing import NamedTuple, Optional, Protocol, Sequence
 
-import tensorflow as tf
-import tf_keras
+import numpy as np
 
+from albert_tf import files
+from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
-
-def _whole_number(name: str, value, least: int) -> int:
-    """`value` as an int, at least `least`, or an InputError that names it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < least:
-        raise InputError(f"{name} is {value}; give a whole number of at least {least}.")
-    return number
+# The seeds of random depth are this and the step; dropout and masks have others.
+_DRAWS = 0x44455054
 
 
-def not_negative(name: str, value) -> float:
-    """`value` as a finite float of at least 0, or an InputError that names it."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
-        raise InputError(f"{name} is {value}; give a number of at least 0.")
-    return number
+class Schedule(Protocol):
+    """A number for each training step."""
+
+    ends: Sequence[int]  # steps at which its mean may change
+
+    def at(self, step: int) -> int:
+        """That of step `step`, which counts from 0."""
+
+    def mean(self, first: int, end: int) -> float:
+        """The mean over the steps from `first` to `end`, for estimates of time."""
 
 
-@tf_keras.utils.register_keras_serializable("albert_tf")
-class WarmupPolynomialDecay(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up, then polynomial decay to 0 (release: `create_optimizer`).
+@dataclasses.dataclass(frozen=True)
+class Phases:
+    """Values in turns, each for a share of the training.
 
-        WarmupPolynomialDecay(0.00176, 125000, 3125)(1000)  # 0.00176 * 1000 / 3125
+    >>> phases = Phases.parse("3:0.5,6:0.25,12:0.25", 1000, "--depth_schedule")
+    >>> [phases.at(step) for step in (0, 499, 500, 749, 750, 999)]
+    [3, 3, 6, 6, 12, 12]
 
-    The decay counts from step 0, not from the end of the warm-up, so the rate drops a
-    little where the warm-up ends. It is computed in float32 with a reciprocal in place
-    of the division, as in the release's graphs: towards the end 1 - step /
-    num_train_steps has few digits left and shows any difference.
-
-    Args:
-      init_lr: rate that the warm-up ramps to and the decay starts from.
-      num_train_steps: step from which the rate is 0 (unless still warming up).
-      num_warmup_steps: 0 for none.
-      poly_power: power of the decay; 1.0 is linear.
-      start_warmup_step: step at which the warm-up starts. Before it the rate is 0 (the
-        release gets a negative one). Without warm-up it has no effect.
-      decay_share: the part of the steps, at the end, in which the rate decays. Below 1
-        it stays at init_lr between warm-up and decay, so that a run can be continued
-        from there with more steps (warmup-stable-decay: Hu et al., 2024, "MiniCPM").
+    Attributes:
+      values: of each phase.
+      ends: the step at which each phase ends; the last one never does.
     """
 
-    def __init__(self, init_lr: float, num_train_steps: int, num_warmup_steps: int = 0,
-                 poly_power: float = 1.0, start_warmup_step: int = 0,
-                 decay_share: float = 1.0):
-        self.init_lr = not_negative("init_lr", init_lr)
-        self.num_train_steps = _whole_number("num_train_steps", num_train_steps, 1)
-        self.num_warmup_steps = _whole_number("num_warmup_steps", num_warmup_steps, 0)
-        self.poly_power = not_negative("poly_power", poly_power)
-        self.start_warmup_step = _whole_number(
-            "start_warmup_step", start_warmup_step, 0)
-        self.decay_share = not_negative("decay_share", decay_share)
-        if not 0 < self.decay_share <= 1:
-            raise InputError(f"decay_share is {decay_share}; give a number over 0, and 1 "
-                             "at most.")
+    values: tuple[int, ...]
+    ends: tuple[int, ...]
 
-    def __call__(self, step) -> tf.Tensor:
-        """Rate of step `step`, an integer scalar: float32 scalar."""
-        # Whole numbers are compared and subtracted as such: float32 cannot tell
-        # neighbouring steps apart beyond 2^24.
-        step = tf.cast(step, tf.int64)
-        init_lr = tf.constant(self.init_lr, tf.float32)
-        done = (tf.cast(tf.minimum(step, self.num_train_steps), tf.float32)
-                * (1.0 / tf.constant(self.num_train_steps, tf.float32)))
-        # XLA does not round the product before it subtracts: at the end it may
-        # find a remainder of either sign, and a root of a negative one is NaN.
-        left = tf.where(step < self.num_train_steps, tf.maximum(1.0 - done, 0.0), 0.0)
-        if self.decay_share < 1:
-            left = tf.minimum(left / self.decay_share, 1.0)
-        rate = init_lr * tf.pow(left, self.poly_power)
-        if not self.num_warmup_steps:
-            return rate
-        warm_steps = step - self.start_warmup_step
-        warm = (tf.cast(tf.maximum(warm_steps, 0), tf.float32)
-                * (1.0 / tf.constant(self.num_warmup_steps, tf.float32)))
-        return tf.where(warm_steps < self.num_warmup_steps, init_lr * warm, rate)
+    @classmethod
+    def parse(cls, text: str, num_steps: int, flag: str,
+              form: str = "PASSES:SHARE,... such as 3:0.5,6:0.25,12:0.25") -> "Phases":
+        """From "value:share of the steps,…", as `flag` has it."""
+        phases = [re.fullmatch(r"\s*(\d{1,9}):([0-9.eE+-]+)\s*", phase)
+                  for phase in text.split(",")]
+        advice = f"give {form}"
+        if not all(phases):
+            raise InputError(f"{flag}={text} cannot be read; {advice}.")
+        try:
+            shares = [float(phase[2]) for phase in phases]
+        except ValueError:
+            raise InputError(f"{flag}={text} cannot be read; {advice}.") from None
+        if not all(share > 0 for share in shares) or (
+                not math.isclose(sum(shares), 1, abs_tol=1e-3)):
+            raise InputError(
+                f"{flag}={text}: the shares of the steps make "
+                f"{sum(shares):g}; give positive ones that make 1.")
+        whole = sum(shares)
+        ends = (*(round(done / whole * num_steps)
+                  for done in list(itertools.accumulate(shares))[:-1]), num_steps)
+        for phase, begin, end in zip(phases, (0, *ends), ends):
+            if begin == end:
+                raise InputError(
+                    f"{flag}={text}: {phase[0].strip()} is not one step of "
+                    f"{num_steps}; give it a larger share, or leave it out.")
+        return cls(tuple(int(phase[1]) for phase in phases), ends)
 
-    def get_config(self) -> dict:
-        return {name: getattr(self, name) for name in (
-            "init_lr", "num_train_steps", "num_warmup_steps", "poly_power",
-            "start_warmup_step", "decay_share")}
+    def at(self, step: int) -> int:
+        return self.values[bisect.bisect_right(self.ends[:-1], step)]
+
+    def mean(self, first: int, end: int) -> float:
+        if first >= end:
+            return self.at(first)
+        bounds = [first, *(min(max(bound, first), end) for bound in self.ends[:-1]),
+                  end]
+        return sum(value * (after - before) for value, before, after in zip(
+            self.values, bounds, bounds[1:])) / (end - first)
 
 
-@tf_keras.utils.register_keras_serializable("albert_tf")
-class ByClock(tf_keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that counts what `place` holds, a variable, in place of steps."""
+def mean_product(schedules: Sequence[Schedule], first: int, end: int) -> float:
+    """The mean of the schedules' product over the steps from `first` to `end`."""
+    bounds = sorted({first, max(end, first + 1), *(
+        bound for schedule in schedules for bound in schedule.ends
+        if first < bound < end)})
+    return sum(
+        (after - before) * math.prod(s.mean(before, after) for s in schedules)
+        for before, after in zip(bounds, bounds[1:])) / (bounds[-1] - bounds[0])
 
-    def __init__(self, schedule: WarmupPolynomialDecay, place: tf.Variable):
-        self.schedule, self.place = schedule, place
 
-    def __call__(self, step) -> tf.Tensor:
-        del step
-        return self.schedule(self.place)
+# ---- depth -----------------------------------------------------------------
 
-    def get_config(self) -> dict:
-        return {"schedule": self.schedule, "place": int(self.place.numpy())}
+
+@dataclasses.dataclass(frozen=True)
+class RandomDepth:
+    """Each step draws its passes from `least` to `most`, all equally likely, so that
+    one model serves at any of these depths."""
+
+    least: int
+    most: int
+    seed: int
+    ends = ()  # Its mean never changes.
+
+    @classmethod
+    def parse(cls, text: str, seed: int) -> "RandomDepth":
+        """From "least-most", as --random_depth has it."""
+        found = re.fullmatch(r"\s*(\d{1,9})-(\d{1,9})\s*", text)
+        if not found or int(found[1]) > int(found[2]):
+            raise InputError(f"--random_depth={text} cannot be read; give LEAST-MOST "
+                             "passes, such as 4-12.")
+        return cls(int(found[1]), int(found[2]), seed)
+
+    def at(self, step: int) -> int:
+        draw, = np.random.SeedSequence(
+            [_DRAWS, self.seed % 2**64, step]).generate_state(1, np.uint64)
+        return self.least + int(draw) % (self.most - self.least + 1)
+
+    def mean(self, first: int, end: int) -> float:
+        del first, end
+        return (self.least + self.most) / 2
+
+
+def not_shared(config: AlbertConfig) -> str:
+    """The kind of block of which the layers do not share one; "" if they share all."""
+    for what, index in (("attention", config.attention_index),
+                        ("feed-forward", config.ffn_index)):
+        if len(set(map(index, range(config.num_hidden_layers)))) > 1:
+            return what
+    return ""
+
+
+def depth_of(config: AlbertConfig, num_steps: int, seed: int, schedule: str = "",
+             random: str = "") -> Optional[Schedule]:
+    """What --depth_schedule or --random_depth ask for; None for all layers always."""
+    if not schedule and not random:
+        return None
+    if schedule and random:
+        raise InputError(
+            "--depth_schedule and --random_depth exclude each other; give one of them.")
+    given = (f"--depth_schedule={schedule}" if schedule else f"--random_depth={random}")
+    layers = config.num_hidden_layers
+    if what := not_shared(config):
+        raise InputError(
+            f"{given}: the config's layers do not share one {what} block "
+            f"(num_hidden_groups {config.num_hidden_groups}, parameter_sharing "
+            f"'{config.parameter_sharing}'), so depth is no free choice; leave the "
+            "flag out.")
+    depth: Schedule = (Phases.parse(schedule, num_steps, "--depth_schedule") if schedule
+                       else RandomDepth.parse(random, seed))
+    passes = depth.values if schedule else (depth.least, depth.most)
+    wrong = [number for number in passes if not 1 <= number <= layers]
+    if wrong:
+        raise InputError(f"{given}: {wrong[0]} passes; the config has "
+                         f"num_hidden_layers {layers}, so give 1 to {layers}.")
+    if passes[-1] != layers:
+        raise InputError(
+            f"{given} ends at {passes[-1]} passes, but the config has "
+            f"num_hidden_layers {layers}, which the model is used with; end at "
+            f"{layers}, or give --config_overrides=num_hidden_layers={passes[-1]}.")
+    return depth
+
+
+# ---- lengths ---------------------------------------------------------------
+
+
+class Stage(NamedTuple):
+    """Training steps whose sequences have one length, up to where the next begins."""
+
+    begin: int
+    length: int
+
+
+def stages_of(num_steps: int, length: int, length_schedule: str = "") -> list[Stage]:
+    """The stages that --length_schedule makes of a training, which ends at `length`.
+
+    >>> stages_of(100, 512, "128:0.9,512:0.1")
+    [Stage(begin=0, length=128), Stage(begin=90, length=512)]
+    """
+    if not length_schedule:
+        return [Stage(0, length)]
+    given = f"--length_schedule={length_schedule}"
+    lengths = Phases.parse(length_schedule, num_steps, "--length_schedule",
+                           "LENGTH:SHARE,... such as 128:0.9,512:0.1")
+    last = lengths.values[-1]
+    if 0 in lengths.values:
+        raise InputError(f"{given} has a 0; give numbers of 1 or more.")
+    if last != length:
+        raise InputError(
+            f"{given} ends at {last}, but --max_seq_length is {length}; end at "
+            f"{length}, or give --max_seq_length={last}.")
+    return list(map(Stage, (0, *lengths.ends), lengths.values))
+
+
+def parts_of(length: int, longest: int, parts: int, rows: int) -> int:
+    """Into how many parts each replica cuts its `rows` sequences of `length`, where
+    those of the longest are cut into `parts`: a part has no more tokens than there."""
+    needed = -(-parts * length // longest)
+    return next((count for count in range(max(needed, 1), rows) if rows % count == 0),
+                rows)
+
+
+def by_length(text: str, flag: str, lengths: Sequence[int], such_as: str
+              ) -> dict[int, int]:
+    """Numbers by length, from "length:number,…", as `flag` has it; `lengths` are those
+    of --length_schedule, none without it."""
+    if text and not lengths:
+        raise InputError(
+            f"{flag} is for --length_schedule; give it too, or leave {flag} out.")
+    pairs = [re.fullmatch(r"\s*(\d{1,9}):(\d{1,9})\s*", pair)
+             for pair in text.split(",")] if text else []
+    if not all(pairs) or any(int(pair[2]) < 1 for pair in pairs):
+        raise InputError(f"{flag}={text} cannot be read; give LENGTH:NUMBER,... such as "
+                         f"{such_as}.")
+    found = [int(pair[1]) for pair in pairs]
+    for length in found:
+        if length not in lengths:
+            raise InputError(f"{flag}={text}: --length_schedule has no {length}; give "
+                             f"its lengths, {', '.join(map(str, lengths))}.")
+    if len(set(found)) < len(found):
+        raise InputError(f"{flag}={text}: a length occurs twice; give each once.")
+    return {int(pair[1]): int(pair[2]) for pair in pairs}
+
+
+def patterns_by_length(text: str, flag: str, lengths: Sequence[int]
+                       ) -> dict[int, list[str]]:
+    """Patterns of files by the length of their records, from "length:pattern,…": one
+    without a length is of that before."""
+    found: dict[int, list[str]] = {}
+    length = None
+    for name in files.split_names(text, lambda name: False):
+        given = re.fullmatch(r"(\d{1,9}):(.*)", name)
+        length = int(given[1]) if given else length
+        if length is None:
+            raise InputError(
+                f"{flag}: {name} does not say of which length it is; with "
+                f"--length_schedule give {lengths[0]}:{name}, or another length's.")
+        found.setdefault(length, []).append(given[2] if given else name)
+    for length in {**dict.fromkeys(lengths), **found}:
+        if length not in found:
+            raise InputError(
+                f"{flag} has no records of length {length}, which --length_schedule "
+                f"has; give {length}:FILES too.")
+        if length not in lengths:
+            raise InputError(
+                f"{flag} has records of length {length}, which --length_schedule has "
+                "not; leave them out.")
+    return found

@@ -99,6 +99,26 @@ def shape_key(dataset: Any) -> frozenset:
 # ---- training --------------------------------------------------------------
 
 
+class StopVotes:
+    """Whether workers are asked to stop: they can only save together, after the same
+    step, so that each step's exchange of gradients brings the mean of their votes."""
+
+    def __init__(self):
+        self.own, self.mean = (
+            tf.Variable(0.0, trainable=False, name=name,
+                        synchronization=tf.VariableSynchronization.ON_READ,
+                        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
+            for name in ("stop_vote", "mean_stop_vote"))
+
+    def cast(self) -> None:
+        """Votes to stop, for this worker."""
+        self.own.assign(1.0)
+
+    def any(self) -> bool:
+        """Whether any worker had voted before the last step."""
+        return bool(self.mean.numpy() > 0)
+
+
 class Trainer(orbit.StandardTrainer):
     """Trains a task's model. Each static shape and depth of a batch is traced once.
 
@@ -109,8 +129,7 @@ class Trainer(orbit.StandardTrainer):
       optimizer: built; its `iterations` number the steps.
       datasets: distributed; one for each static shape of a batch. They yield each
         replica's batch of features.
-      on_step: called after every step where the loop runs on the host; True ends the
-        loop.
+      on_step: called after every step where the loop runs on the host.
       shape_of_step: step → which of the datasets its batch comes from.
       passes_of_step: step → layers that it runs, None for all.
       parts_of_shape: shape → parts in which each replica computes its batch, if not
@@ -123,28 +142,22 @@ class Trainer(orbit.StandardTrainer):
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
                  datasets: Sequence[Any], options: StepOptions,
-                 on_step: Optional[Callable[[], Optional[bool]]] = None,
+                 on_step: Optional[Callable[[], None]] = None,
                  shape_of_step: Callable[[int], int] = lambda step: 0,
                  passes_of_step: Callable[[int], Optional[int]] = lambda step: None,
                  parts_of_shape: Optional[Callable[[int], int]] = None,
                  scaling: Optional[LossScaling] = None,
                  computation: Computation = Computation()):
         self.strategy = tf.distribute.get_strategy()
-        # On TPUs a loop runs on the device; elsewhere on the host, where progress can
-        # be shown at any step and starting one costs little.
-        self.runs_on_device = on_tpu = isinstance(
-            self.strategy, tf.distribute.TPUStrategy)
-        super().__init__(
-            list(datasets), orbit.StandardTrainerOptions(use_tf_while_loop=on_tpu))
+        super().__init__(list(datasets), orbit.StandardTrainerOptions(
+            use_tf_while_loop=self.runs_on_device))
         self.task, self.optimizer, self.options = task, optimizer, options
-        self._objective = task.training_objective or task.objective
         self.scaling, self.computation = scaling, computation
         self._on_step = on_step
         self._shape_of_step, self._passes_of_step = shape_of_step, passes_of_step
         self._parts_of_shape = parts_of_shape or (
             lambda shape: options.gradient_accumulation_steps)
         self._begin = (0.0, 0)
-        self._variables = task.model.trainable_variables
         # First step since the start whose loss or gradient is not finite, however
         # small the loss scale; -1: none.
         self.first_bad_step = tf.Variable(
@@ -152,25 +165,37 @@ class Trainer(orbit.StandardTrainer):
             # Every replica finds the same and keeps it; nothing is exchanged.
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-        # What workers tell each other, [stop, place of the clock], and the mean of it:
-        # they can only save together, after the same step.
-        self.told = self.agreed = None
+        self.stop_votes = None
         if (isinstance(self.strategy, tf.distribute.MultiWorkerMirroredStrategy)
                 and self.strategy.num_replicas_in_sync > 1):
-            self.told, self.agreed = (
-                tf.Variable([0.0, 0.0], trainable=False, name=name,
-                            synchronization=tf.VariableSynchronization.ON_READ,
-                            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
-                for name in ("told", "agreed"))
-        # XLA cannot compile the exchange between replicas that are not TPUs, so
-        # with several of them only the computation before it is compiled.
-        jit = options.jit_compile and not on_tpu
-        self._compiles_gradients = jit and self.strategy.num_replicas_in_sync > 1
-        self._compiles_step = jit and not self._compiles_gradients
+            self.stop_votes = StopVotes()
         self._names = _names_of(lambda features: self._forward(
             computation, features, self._objective.denominators(features), None)[1],
                                 self.train_dataset[0])
         self.metrics = MeanMetrics([*self._names, "gradient_norm", "learning_rate"])
+
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether a loop runs on the device, as on TPUs; elsewhere on the host, where
+        progress can be shown at any step and starting one costs little."""
+        return isinstance(self.strategy, tf.distribute.TPUStrategy)
+
+    @property
+    def _objective(self):
+        return self.task.training_objective or self.task.objective
+
+    @property
+    def _variables(self):
+        return self.task.model.trainable_variables
+
+    def _compiles(self, several: bool) -> bool:
+        """Whether XLA compiles what is done on one replica, or on each of `several`.
+
+        It cannot compile the exchange between replicas that are not TPUs: one alone has
+        its whole step compiled, of several only the computation before the exchange.
+        """
+        return (self.options.jit_compile and not self.runs_on_device
+                and several == (self.strategy.num_replicas_in_sync > 1))
 
     def create_train_loop_fn(self):
         specs = [shape_key(dataset) for dataset in self.train_dataset]
@@ -198,9 +223,8 @@ class Trainer(orbit.StandardTrainer):
                 loop_of(specs[shape], self._parts_of_shape(shape), passes)(
                     iterators[shape], tf.constant(count))
                 step += count
-                if (self._on_step is not None and not self.runs_on_device
-                        and self._on_step()):
-                    break
+                if self._on_step is not None and not self.runs_on_device:
+                    self._on_step()
 
         return loop_by_shape
 
@@ -214,7 +238,7 @@ class Trainer(orbit.StandardTrainer):
 
     def train_step(self, computation, parts, iterator):
         step = functools.partial(self._replica_step, computation, parts)
-        if self._compiles_step:
+        if self._compiles(several=False):
             step = own_function(step, jit_compile=True)
         self.strategy.run(step, args=(next(iterator),))
 
@@ -278,12 +302,12 @@ class Trainer(orbit.StandardTrainer):
         if summed:
             gradients, norm = clip(gradients, squares=squares)
             squares = {}
-        told = [] if self.told is None else [tf.identity(self.told)]
+        votes = [] if self.stop_votes is None else [tf.identity(self.stop_votes.own)]
         # One exchange for everything; the mean loss is not finite if any is.
-        loss, norm, gradients, squares, told = context.all_reduce(
-            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, told])
-        if told:
-            self.agreed.assign(told[0])
+        loss, norm, gradients, squares, votes = context.all_reduce(
+            tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, votes])
+        if votes:
+            self.stop_votes.mean.assign(votes[0])
         if summed:
             return loss, [gradient * replicas for gradient in gradients], norm
         # A row's gradient is its replica's divided by their number.
@@ -329,25 +353,32 @@ class Trainer(orbit.StandardTrainer):
         step = tf.identity(self.optimizer.iterations)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
         compute = functools.partial(self._compute_gradients, computation, parts)
-        if self._compiles_gradients:
+        if self._compiles(several=True):
             compute = own_function(compute, jit_compile=True)
+        # 1. What losses are divided by: of the whole batch, so that replicas and parts
+        #    add up to what one replica would compute of all of it.
         denominators = self._objective.denominators(features)
         if (context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):
             denominators = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, denominators)
+        # 2. Loss and gradients of this replica's rows.
         loss, gradients, squares, sums = compute(features, denominators, step, replica)
+        # 3. Those of all replicas, clipped to a global norm.
         loss, gradients, norm = self._exchanged(context, loss, gradients, squares)
+        # 4. The first step that is not finite is noted; the loop looks before it saves.
+        #    With loss scaling such steps are ordinary, unless the scale is at its end.
         good = tf.math.is_finite(loss + norm)
         bad = ~good & self.scaling.at_smallest if self.scaling else ~good
         seen = self.first_bad_step
         seen.assign(tf.where(bad & (seen < 0), step, seen))
+        # 5. The optimizer's update.
         if self.scaling:
             self._apply_or_skip(gradients, good)
             self.scaling.update(good)
         else:
             self._apply(gradients)
-        # That of the step just made.
+        # 6. Metrics, with the learning rate of the step just made.
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         sums = {**sums, "gradient_norm": tf.stack([norm, 1.0]),
                 "learning_rate": tf.stack([rate, 1.0])}

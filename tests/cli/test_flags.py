@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 
@@ -208,25 +207,6 @@ def test_strategies_and_a_tf_config_that_is_wrong():
     assert not_json.startswith(
         "the environment variable TF_CONFIG is not JSON (Expecting value")
     assert "index is 3, but the cluster's workers go from 0 to 0" in no_worker
-
-
-FREED = """
-from albert_tf.cli import flags as command_line
-from benchmarks.memory import resident
-run_pretraining.FLAGS(["script", *sys.argv[1:]])
-command_line.make_strategy()
-import tensorflow as tf
-large = [tf.ones([1 << 20]) for _ in range(64)]  # Of 4 MB.
-before, _ = resident()
-del large
-print(json.dumps(before - resident()[0]))
-"""
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux' allocator")
-def test_memory_goes_back_to_the_system_if_asked():
-    assert pretraining(FREED, "--return_memory") > 0.25
 
 
 def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):

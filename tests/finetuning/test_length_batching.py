@@ -11,7 +11,7 @@ from albert_tf import records
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import BatchPlan, FeatureBatches, Padded
-from albert_tf.training.devices import Pipeline
+from albert_tf.training.batches import Pipeline
 
 SHAPES = (8, 16, 24)
 

@@ -256,12 +256,6 @@ EARLY = {
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
-    "batch warm-up": (
-        dict(batch_size_warmup="4:0.5,6:0.5"),
-        "--batch_size_warmup=4:0.5,6:0.5 ends at 6, but --train_batch_size is 8"),
-    "batches of replicas": (
-        dict(batch_size_warmup="3:0.5,8:0.5", num_virtual_cpus=2),
-        "a batch of 3, from step 0 on, does not divide over 2 replicas"),
     "files without a length": (
         dict(length_schedule="5:0.5,8:0.5"),
         "--input_file: {data}/train.tfrecord does not say of which length it is"),
@@ -278,10 +272,6 @@ EARLY = {
         dict(length_schedule="9:0.5,8:0.5",
              input_file="9:{data}/train.tfrecord,8:{data}/train.tfrecord"),
         "--length_schedule 9:0.5,8:0.5 is over the config's max_position_embeddings 8"),
-    "time budget": (dict(time_budget="6"), "--time_budget=6 cannot be read; give a "),
-    "time and batches": (
-        dict(time_budget="6h", batch_size_warmup="4:0.5,8:0.5"),
-        "--time_budget does not go with --batch_size_warmup"),
     "recipe and objective": (
         dict(recipe="roberta", input_file="{data}/records_next/train.tfrecord"),
         "--recipe=roberta: .*train.tfrecord was made with the sentence objective next, "
@@ -402,7 +392,7 @@ WORKING = {
         learning_rate=1e-30, num_train_steps=1, save_checkpoints_steps=1),
     "schedules": dict(
         recipe="fast", length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
-        train_batch_size_by_length="5:12", num_train_steps=4, save_checkpoints_steps=2,
+        num_train_steps=4, save_checkpoints_steps=2,
         input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
         config_overrides="num_hidden_layers=2", gradient_accumulation_steps=4),
     "taught": dict(
@@ -485,14 +475,14 @@ def test_a_teacher_is_learned_from(results, data):
     assert options["teacher_hidden_weight"] == 1.0 and options["temperature"] == 2.0
 
 
-def test_lengths_batches_and_a_recipe(results):
+def test_lengths_and_a_recipe(results):
     result = results.ok("schedules")
     assert ("The recipe sets --decay_share=0.3, --depth_schedule=1:0.5,1:0.25,2:0.25."
             in result["log"])
     assert "Training at length 5: 30 records in 1 files." in result["log"]
     options = json.loads(result["files"]["options.json"])
     assert options["depth_schedule"] == "1:0.5,1:0.25,2:0.25"
-    assert options["train_batch_size_by_length"] == "5:12"
+    assert options["max_predictions_by_length"] == "5:2"
 
 
 def test_start_that_fails_leaves_nothing(results, data):
@@ -513,13 +503,12 @@ def test_a_mistake_gives_no_traceback():
 
 @pytest.mark.slow
 def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_path):
-    """SIGKILL at a random moment, twice; depth and batches grow meanwhile."""
+    """SIGKILL at a random moment, twice; depth grows meanwhile."""
     for name in ("unbroken", "killed"):
         folder = tmp_path / name
         args = arguments(data, **DYNAMIC, output_dir=folder,
                          config_overrides="num_hidden_layers=3",
-                         depth_schedule="1:0.4,2:0.3,3:0.3",
-                         batch_size_warmup="2:0.3,4:0.3,8:0.4")
+                         depth_schedule="1:0.4,2:0.3,3:0.3")
         for _ in range(2 * (name == "killed")):
             process = start(args)
             stop(process, folder, signal.SIGKILL, random.uniform(0, 0.3))
@@ -538,7 +527,7 @@ def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
         args = arguments(
             data, output_dir=folder, save_checkpoints_steps=10,
             config_overrides="num_hidden_layers=2", depth_schedule="1:0.3,2:0.7",
-            batch_size_warmup="4:0.25,8:0.75", length_schedule="5:0.5,8:0.5",
+            length_schedule="5:0.5,8:0.5",
             max_predictions_by_length="5:2",
             input_file="5:{data}/short.tfrecord,8:{data}/train.tfrecord",
             eval_input_file="{data}/dev.tfrecord")

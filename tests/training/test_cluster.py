@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from albert_tf.errors import InputError
-from albert_tf.training.cluster import Cluster
+from albert_tf.training.devices import Cluster
 
 TWO = ["127.0.0.1:1", "127.0.0.1:2"]
 

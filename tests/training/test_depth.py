@@ -6,7 +6,7 @@ import pytest
 
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.training.depth import RandomDepth, depth_of
+from albert_tf.training.schedules import RandomDepth, depth_of
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from tests.training.tiny_trainer import Training, assert_close, column
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from albert_tf.errors import InputError
 from albert_tf.training import devices
+from albert_tf.training.batches import Batches
 from tests import tiny_run
 
 
@@ -67,7 +68,7 @@ def test_wrong_devices(name, options, message):
         devices.make_strategy(name, **options)
 
 
-class Numbers(devices.Batches):
+class Numbers(Batches):
     """Two shapes; a batch holds the number of its step, pipeline and shape."""
 
     num_shapes = num_evaluation_shapes = 2

@@ -1,12 +1,10 @@
 """The loop: where a run starts, what it leaves behind, when it stops."""
 
-import itertools
 import json
 import pathlib
 import shutil
 import signal
 import types
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,14 +14,13 @@ import tf_keras
 from albert_tf import files
 from albert_tf.checkpoints.folders import earlier_hint, read_tensors, write_whole
 from albert_tf.checkpoints.restore import export_tf1
-from albert_tf.errors import InputError
+from albert_tf.errors import DivergenceError, InputError
 from albert_tf.records.checks import check_files
 from albert_tf.training import (
-    input_pipeline, log, loop, loss_scaling, optimization, run_folder)
-from albert_tf.training.clock import Clock
-from albert_tf.training.devices import Pipeline
+    hooks, input_pipeline, log, loop, loss_scaling, optimization, run_folder)
+from albert_tf.training.batches import Pipeline
 from albert_tf.training.options import RunOptions, StepOptions, check_batch_sizes
-from albert_tf.training.phases import PLACES, Phases, Stage
+from albert_tf.training.schedules import Phases, Stage
 from tests import models, tiny_run
 from tests.tiny_run import STATE, assert_equal_tensors, stored
 
@@ -38,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("eager")
 @pytest.fixture(autouse=True)
 def _without_curves(monkeypatch):
     """Drawing them takes a second; the finished run, made before this, has them."""
-    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
+    monkeypatch.setattr(hooks, "draw_curves", lambda *args: None)
 
 
 @pytest.fixture(scope="module", name="data")
@@ -51,7 +48,7 @@ def _data(tmp_path_factory):
 
 
 def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
-             stages=(), sets={}, clock=None, **options):
+             stages=(), sets={}, **options):
     """A run of STEPS steps with a checkpoint every third."""
     train_infos, dev_infos = data
     config = tiny_run.config(**{**CONFIG, **(config or {})})
@@ -70,13 +67,12 @@ def make_run(output_dir, data, train=True, rate=0.1, config=None, depth=None,
     model = models.AlbertForPreTraining(config)
     optimizer = None
     if train:
-        optimizer = optimization.create_optimizer(
-            rate, STEPS, 0, clock=clock and clock.place)
+        optimizer = optimization.create_optimizer(rate, STEPS, 0)
         optimizer.build(model.trainable_variables)
     return loop.Run(
         # The masked-LM accuracy of so short a run does not change.
         tiny_run.task(model, best_metric="sentence_order_accuracy"), config, options,
-        batches, optimizer, dict(learning_rate=rate), depth, clock)
+        batches, optimizer, dict(learning_rate=rate), depth)
 
 
 @pytest.fixture(scope="module", name="finished")
@@ -231,15 +227,14 @@ def test_depth_that_grows(data, tmp_path, caplog):
 
 
 @pytest.mark.long
-def test_batches_that_change(data, tmp_path, caplog):
-    """Killed in each stage of sizes and lengths, depth growing meanwhile, a run ends as
-    the unbroken one; each record is read once in an epoch, whatever the sizes of
-    batches."""
+def test_lengths_that_change(data, tmp_path, caplog):
+    """Killed in each stage of lengths, depth growing meanwhile, a run ends as the
+    unbroken one; each record is read once in an epoch, whatever comes between."""
     short = tiny_run.write_short_records(tmp_path / "short", 40, 7)
     how = dict(
         config=dict(num_hidden_layers=2),
         depth=Phases.parse("1:0.6,2:0.4", STEPS, "--depth_schedule"),
-        stages=[Stage(0, 5, 4), Stage(4, 5, 8), Stage(6, 8, 8), Stage(10, 5, 12)],
+        stages=[Stage(0, 5), Stage(4, 8), Stage(8, 5)],
         sets={5: input_pipeline.RecordSet(
             tiny_run.SHORT, check_files([short], tiny_run.SHORT)),
               8: input_pipeline.RecordSet(tiny_run.SPEC, data[0])})
@@ -252,56 +247,13 @@ def test_batches_that_change(data, tmp_path, caplog):
         assert f"Resuming at step {step} from" in caplog.text
         assert_equal_tensors(
             stored(broken, "model.ckpt-12"), stored(tmp_path / "run", "model.ckpt-12"))
-    # 40 short ones: 4 x 4, 2 x 8, and 8 of the first batch of 12.
+    # 40 short ones: 4 x 8 in the first stage and 8 in the last.
     rows = []
-    for shape, batches in ((0, 4), (1, 2), (3, 1)):
-        dataset = unbroken.batches.training_dataset(
-            shape, 0, Pipeline(unbroken.batches.batch_size(shape)))
+    for shape, batches in ((0, 4), (2, 2)):
+        dataset = unbroken.batches.training_dataset(shape, 0, Pipeline(8))
         rows += [row.tobytes() for batch in dataset.take(batches)
                  for row in batch["input_ids"].numpy()]
-    assert len(rows) == 44 and len(set(rows[:40])) == 40
-
-
-@pytest.mark.long
-def test_time_budget(data, tmp_path, caplog):
-    """A run by the clock, every look at which takes half a second: rate and depth follow
-    it; stopped, it goes on with the time that is left; with more time it trains on."""
-    depth = Phases.parse("1:0.5,2:0.5", PLACES, "--depth_schedule")
-
-    def go(budget, stop=None):
-        clock = Clock(budget, now=itertools.count(0, 0.5).__next__)
-        run = make_run(tmp_path / "run", data, config=dict(num_hidden_layers=2),
-                       depth=depth, clock=clock, iterations_per_loop=1,
-                       save_checkpoints_steps=20)
-        if stop:
-            run.signals = tiny_run.SignalAt(run, stop)
-        kinds, kind_of = [], loop.Trainer.kind_of_step
-        with mock.patch.object(
-                loop.Trainer, "kind_of_step", lambda self, step: (
-                    kinds.append(kind_of(self, step)[1]) or kind_of(self, step))):
-            if stop:
-                with pytest.raises(loop.Stopped):
-                    run.train()
-            else:
-                run.train()
-        return run, clock, kinds
-
-    run, clock, kinds = go(20.0, stop=8)
-    used, kept = clock.used, float(clock.state.seconds.numpy())
-    assert run.current_step == 8 and 2 < kept < used and not clock.over
-    run, clock, kinds = go(20.0)
-    assert clock.over and kept < 12 < clock.used < 20
-    assert kinds[0] == 1 and kinds[-1] == 2 and sorted(kinds) == kinds
-    last = run.current_step
-    rates = [row["learning_rate"] for row in rows_of(tmp_path / "run", "train")]
-    assert rates == sorted(rates, reverse=True)
-    assert rates[0] == pytest.approx(0.1) and rates[-1] < 0.02
-    assert [row["step"] for row in rows_of(tmp_path / "run", "eval")][-1] == last
-    caplog.clear()
-    run, _, _ = go(20.0)
-    assert run.current_step == last and f"The time is over: step {last}" in caplog.text
-    run, clock, _ = go(30.0)
-    assert run.current_step > last and 22 < clock.used < 30
+    assert len(rows) == 48 and len(set(rows[:40])) == 40
 
 
 def test_evaluation_that_a_kill_prevented_is_made_up_for(finished, copy, data):
@@ -454,13 +406,13 @@ def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, 
     (2, [], [], 16, 2 * 24.0 / 3), (14, [9.0, 2.0], [8.0, 1.0], 40, 2.0 + 2.0)])
 def test_time_left_counts_checkpoints_and_evaluations(
         step, made, evaluations, after, seconds, depth=None):
-    training = types.SimpleNamespace(
-        checkpoint_seconds=made, evaluation_seconds=evaluations,
-        evaluator=types.SimpleNamespace(num_steps=5), run=types.SimpleNamespace(
-            current_step=step, sequences_after=after, options=RunOptions(
-                "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3),
-            work=[depth] if depth else []))
-    assert loop._Training._seconds_beside(training, of_step=24.0) == seconds
+    lines = hooks.ProgressLines(types.SimpleNamespace(
+        current_step=step, sequences_after=after,
+        evaluator=types.SimpleNamespace(num_steps=5), options=RunOptions(
+            "run", 14, 8, eval_batch_size=4, save_checkpoints_steps=3),
+        work=[depth] if depth else []), None, None)
+    lines.checkpoint_seconds, lines.evaluation_seconds = made, evaluations
+    assert lines.seconds_beside(of_step=24.0) == seconds
 
 
 def test_time_left_counts_deeper_steps():
@@ -470,7 +422,7 @@ def test_time_left_counts_deeper_steps():
 
 
 def test_lines_show_that_time(data, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(loop._Training, "_seconds_beside", lambda self, of_step:
+    monkeypatch.setattr(hooks.ProgressLines, "seconds_beside", lambda self, of_step:
                         172800.0 + len(self.checkpoint_seconds) * 86400)
     make_run(tmp_path, (data[0], None), num_train_steps=6).train()
     lines = [line for line in caplog.messages if line.startswith("training")]
@@ -661,7 +613,7 @@ def _broken(tmp_path):
 def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30, save_checkpoints_steps=1)
-    with pytest.raises(loop.DivergenceError) as caught:
+    with pytest.raises(DivergenceError) as caught:
         run.train()
     # The loss of step 6 is well, but that step ruins the weights.
     assert str(caught.value).startswith(
@@ -675,7 +627,7 @@ def test_absurd_rate_stops_with_the_last_good_checkpoint(copy, data):
 def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
     go_back_to(copy, 6)
     run = make_run(copy, data, rate=1e30)
-    with pytest.raises(loop.DivergenceError, match=(
+    with pytest.raises(DivergenceError, match=(
             "the loss or the gradient is not finite at step 7; the last good "
             f"checkpoint is {copy}/model.ckpt-6; ")):
         run.train()
@@ -685,7 +637,7 @@ def test_loss_that_is_not_finite_stops_before_the_next_checkpoint(copy, data):
 def test_broken_weights_are_not_saved_on_a_signal_either(tmp_path, data, broken):
     run = make_run(tmp_path / "run", (data[0], None), init_checkpoint=broken)
     run.signals.received = 15
-    with pytest.raises(loop.DivergenceError, match=(
+    with pytest.raises(DivergenceError, match=(
             "not finite at step 0; there is no checkpoint from before")):
         run.train()
     assert not list((tmp_path / "run").glob("model.ckpt*"))
@@ -696,7 +648,7 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     monkeypatch.setattr(loss_scaling, "INITIAL_SCALE", 4.0)
     run = make_run(
         tmp_path / "run", (data[0], None), **HALF, init_checkpoint=broken)
-    with pytest.raises(loop.DivergenceError, match=(
+    with pytest.raises(DivergenceError, match=(
             "the loss or the gradient is not finite at step 2, though the loss scale "
             "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
         run.train()
@@ -705,7 +657,7 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_are_noted_within_the_block_alone(number):
     before = signal.getsignal(number)
-    with loop.StopSignals() as signals:
+    with hooks.StopSignals() as signals:
         assert signals.received is None
         signal.raise_signal(number)
         assert signals.received == number

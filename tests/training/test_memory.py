@@ -3,15 +3,11 @@
     python -m pytest tests/training/test_memory.py
 """
 
-import os
-import sys
-
 import pytest
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from albert_tf.training.memory import (
-    Sequences, evaluation_memory, return_freed, training_memory)
+from albert_tf.training.memory import Sequences, evaluation_memory, training_memory
 from albert_tf.training.options import StepOptions
 from benchmarks import contestants
 
@@ -42,14 +38,6 @@ def test_evaluation(model, rows, length, predictions, measured):
     assert measured / 3 < found() < 0.8 * measured
     assert found(of_example=4) == 4 * found()
     assert found(vectors=1000) > 20 * found()
-
-
-def test_where_no_memory_can_be_returned_a_warning_says_so(monkeypatch, caplog):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.delenv("TF_ONEDNN_USE_SYSTEM_ALLOCATOR", raising=False)
-    return_freed()
-    assert "--return_memory changes nothing here" in caplog.text
-    assert "TF_ONEDNN_USE_SYSTEM_ALLOCATOR" not in os.environ
 
 
 def most_bytes(parts: int) -> int:

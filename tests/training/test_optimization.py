@@ -12,8 +12,7 @@ from albert_tf.checkpoints.restore import load_tf1_tensors, tf1_tensors
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.training import losses, optimization
-from albert_tf.training.optimization import create_optimizer
-from albert_tf.training.schedules import WarmupPolynomialDecay
+from albert_tf.training.optimization import WarmupPolynomialDecay, create_optimizer
 from tests import models
 from tests.golden.model import ALL_CASES, shared_case
 from tests.helpers import FIXTURES, SHARED

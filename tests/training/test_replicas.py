@@ -16,9 +16,9 @@ from albert_tf.masking.in_training import DynamicMasking
 from albert_tf.masking.options import MaskingOptions, SpecialIds
 from albert_tf.records.checks import check_files, unmasked_spec
 from albert_tf.records.tfrecord import RecordWriter
-from albert_tf.training import input_pipeline, loop, losses
+from albert_tf.training import hooks, input_pipeline, loop, losses
 from albert_tf.training.options import RunOptions, StepOptions
-from albert_tf.training.phases import Phases, Stage
+from albert_tf.training.schedules import Phases, Stage
 from tests import models, tiny_run
 from tests.commands import finish, start_cluster
 from tests.finetuning.test_length_batching import SHAPES, make_table
@@ -76,7 +76,7 @@ TASKS = {
 
 @pytest.fixture(name="path")
 def _path(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "draw_curves", lambda *args: None)
+    monkeypatch.setattr(hooks, "draw_curves", lambda *args: None)
     path = str(tmp_path / "train.tfrecord")
     with RecordWriter(path) as writer:
         for values in tiny_run.examples(50):
@@ -121,10 +121,9 @@ def test_replicas_train_as_one(task, replicas, options, path, tmp_path):
 
 
 @pytest.mark.slow
-def test_growing_batches_and_depth_on_replicas(path, tmp_path):
+def test_stages_and_depth_on_replicas(path, tmp_path):
     how = dict(streams=2, depth=Phases((1, 2), (3, STEPS)), stages=[
-        Stage(0, tiny_run.LENGTH, 2), Stage(2, tiny_run.LENGTH, 4),
-        Stage(4, tiny_run.LENGTH, BATCH)])
+        Stage(begin, tiny_run.LENGTH) for begin in (0, 2, 4)])
     pretrain(path, tmp_path / "one", STEPS, **how)
     with tiny_run.strategy(2).scope():
         pretrain(path, tmp_path / "several", STEPS, **how)

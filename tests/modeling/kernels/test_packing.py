@@ -13,7 +13,7 @@ from albert_tf.modeling.albert import AlbertModel
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.kernels import fast as fused, packing
 from albert_tf.training import loop
-from albert_tf.training.devices import Batches
+from albert_tf.training.batches import Batches
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import models, tiny_run
 

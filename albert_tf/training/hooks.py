@@ -1,0 +1,289 @@
+"""What goes on beside the steps of a training, one small object for each concern.
+
+The loop holds them in a list and calls, in its order, what each has of these:
+
+    on_step()                        after a step that the host runs; on TPUs a whole
+                                     loop runs on the device, without such a call
+    on_loop(first, metrics)          after the steps from `first` on, with their means
+    on_evaluation(metrics, seconds)  after an evaluation, which took so long
+    on_checkpoint(seconds)           after a checkpoint and its evaluation, likewise
+
+FiniteCheck comes first: nothing is saved or written of weights that are broken.
+`run` is a loop.Run, `trainer` a steps.Trainer.
+"""
+
+import math
+import os
+import signal
+import statistics
+from typing import Any, Mapping, Optional
+
+import orbit
+import tensorflow as tf
+from absl import logging
+
+from albert_tf.checkpoints.folders import BEST_CHECKPOINT, all_checkpoints, write_whole
+from albert_tf.errors import DivergenceError, Stopped
+from albert_tf.jobs.progress import Progress
+from albert_tf.training import run_folder
+from albert_tf.training.log import CURVES_FILE, MetricsLog, draw_curves
+from albert_tf.training.loss_scaling import SMALLEST_SCALE
+from albert_tf.training.schedules import mean_product
+
+Metrics = Mapping[str, float]
+
+
+class Hook:
+    """Does nothing at any time."""
+
+    def on_step(self) -> None:
+        pass
+
+    def on_loop(self, first: int, metrics: Metrics) -> None:
+        pass
+
+    def on_evaluation(self, metrics: Metrics, seconds: float) -> None:
+        pass
+
+    def on_checkpoint(self, seconds: float) -> None:
+        pass
+
+
+class FiniteCheck(Hook):
+    """Raises DivergenceError where a loss, a gradient or a metric is not finite."""
+
+    def __init__(self, run, trainer):
+        self._run, self._trainer = run, trainer
+
+    def on_loop(self, first, metrics):
+        self.check()
+
+    def on_evaluation(self, metrics, seconds):
+        step = self._run.current_step
+        for name, value in metrics.items():
+            # The last step before a checkpoint may ruin weights and not yet a loss.
+            if not math.isfinite(value):
+                self._diverged(
+                    f"{name} is {value} in the evaluation at step {step}", step)
+
+    def check(self) -> None:
+        """Looks at all steps so far; waits for the device."""
+        bad = int(self._trainer.first_bad_step.numpy())
+        if bad >= 0:
+            self._diverged(
+                f"the loss or the gradient is not finite at step {bad}"
+                + (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
+                   "may not hold this model's numbers, as bfloat16 would"
+                   if self._run.scaling else ""), bad)
+
+    def _diverged(self, what: str, step: int) -> None:
+        # The checkpoint of `step` itself holds the weights that failed.
+        good = [path for path in all_checkpoints(self._run.options.output_dir)
+                if run_folder.step_of(path) < step]
+        raise DivergenceError(
+            f"{what}; "
+            + (f"the last good checkpoint is {good[-1]}" if good
+               else "there is no checkpoint from before")
+            + "; use a lower learning rate or a longer warm-up, or check the data.")
+
+
+class BestCheckpoint(Hook):
+    """Keeps the checkpoint of the best evaluation, and knows when training stalls.
+
+    `evaluated` are the rows of earlier evaluations; this process saves in `folder`.
+    """
+
+    def __init__(self, run, evaluated: list[dict[str, Any]], folder: str):
+        self._run, self._folder, name = run, folder, run.task.best_metric
+        self._best = orbit.actions.NewBestMetric(
+            name, write_metric=run.chief,
+            # At the start the chief removes an older file; others must not see it.
+            filename=run.path(run_folder.BEST_FILE)
+            if run.chief or run.current_step else None)
+        self._values = [row[name] for row in evaluated if name in row]
+
+    def on_evaluation(self, metrics, seconds):
+        run = self._run
+        self._values.append(float(metrics[run.task.best_metric]))
+        if self._best.test(metrics):
+            write_whole(run.checkpoint, os.path.join(self._folder, BEST_CHECKPOINT))
+            logging.info("Step %d is the best so far (%s %.4f): %s.", run.current_step,
+                         run.task.best_metric, self._values[-1], BEST_CHECKPOINT)
+            self._best.commit(metrics)
+
+    def stalled(self) -> bool:
+        """Whether the last `early_stopping` evaluations brought no new best."""
+        patience, values = self._run.options.early_stopping, self._values
+        return 0 < patience < len(values) and (
+            max(values[-patience:]) <= max(values[:-patience]))
+
+
+class MetricsFiles(Hook):
+    """Writes rows of metrics, the results of evaluations and the curves; the rows and
+    curves of the chief alone, which has a `log`."""
+
+    def __init__(self, run, log: Optional[MetricsLog]):
+        self._run, self._log = run, log
+
+    def on_loop(self, first, metrics):
+        if self._log:
+            self._log.write(self._run.current_step, "train", metrics)
+
+    def on_evaluation(self, metrics, seconds):
+        run = self._run
+        run.last_evaluation = run.current_step, dict(metrics)
+        run.write_results(metrics)
+        # The row comes last: without it a run that was killed evaluates again.
+        if self._log:
+            self._log.write(run.current_step, "eval", metrics)
+            self.draw()
+
+    def draw(self) -> None:
+        if self._log and self._log.rows:
+            draw_curves(self._log.path, self._run.path(CURVES_FILE))
+
+
+class StopSignals:
+    """Within its `with` block, in the main thread, SIGTERM and SIGINT are noted in
+    `received` instead of ending the program: a run ends between two steps.
+
+        with StopSignals() as signals:
+            while signals.received is None: ...
+    """
+
+    received: Optional[int] = None
+
+    def __enter__(self) -> "StopSignals":
+        self._old_handlers = {number: signal.signal(number, self._note)
+                              for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def _note(self, number, frame):
+        self.received = number
+
+    def __exit__(self, *exception_info):
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+
+
+class StopCheck(Hook):
+    """Raises Stopped if a signal came; of several workers, all after the same step, for
+    a signal that any of them got."""
+
+    def __init__(self, run, trainer, finite: FiniteCheck):
+        self._run, self._trainer, self._finite = run, trainer, finite
+
+    def on_step(self):
+        number, votes = self._run.signals.received, self._trainer.stop_votes
+        if votes is not None:
+            if number is not None:
+                votes.cast()
+            number = (number or signal.SIGTERM) if votes.any() else None
+        if number is not None:
+            # Before anything is saved.
+            self._finite.check()
+            raise Stopped(number)
+
+    def on_loop(self, first, metrics):
+        self.on_step()
+
+
+class ProgressLines(Hook):
+    """A line every few seconds: how far training is, its losses, the time left.
+
+    Tracing, checkpoints and evaluations are left out of the speed, and what is to come
+    of checkpoints, evaluations and deeper or longer steps is part of the time left.
+    """
+
+    def __init__(self, run, trainer, finite: FiniteCheck):
+        self._run, self._trainer, self._finite = run, trainer, finite
+        self._progress = Progress(
+            "training", "steps", run.options.num_train_steps, run.current_step,
+            {"sequences": run.options.train_batch_size})
+        self._progress.seconds_beside = self.seconds_beside
+        self._kinds_seen: set[tuple[int, Optional[int]]] = set()
+        self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
+        self.evaluation_seconds: list[float] = []
+
+    def on_step(self):
+        step = self._run.current_step
+        if self._traced(step - 1, step):
+            self._progress.restart(step)
+        if self._progress.due():
+            self._finite.check()
+            # Workers reach such a line at different steps, and reading the means is an
+            # exchange, in which all of them must take part.
+            alone = not isinstance(
+                self._run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
+            self.report(self._trainer.current_metrics() if alone else {})
+
+    def on_loop(self, first, metrics):
+        if self._trainer.runs_on_device:
+            if self._traced(first, self._run.current_step):
+                self._progress.restart(self._run.current_step)
+            else:
+                self.report(metrics)
+
+    def on_evaluation(self, metrics, seconds):
+        self.evaluation_seconds.append(seconds)
+
+    def on_checkpoint(self, seconds):
+        self.checkpoint_seconds.append(seconds)
+        self._progress.restart(self._run.current_step)
+
+    def report(self, metrics: Metrics) -> None:
+        """Logs a line now, and tells the task."""
+        self._run.task.on_report(self._run.current_step, metrics)
+        self._progress.report(self._run.current_step, ", ".join(
+            f"{name} {value:.4g}" for name, value in metrics.items()
+            if "loss" in name or name == "skipped_steps"))
+
+    def _traced(self, first: int, end: int) -> bool:
+        """Whether steps were the first ones of their kind, which take long: they say
+        nothing of the time that others will take."""
+        new = set(map(self._trainer.kind_of_step, range(first, end))) - self._kinds_seen
+        self._kinds_seen |= new
+        return bool(new)
+
+    def seconds_beside(self, of_step: float) -> float:
+        """What checkpoints and evaluations to come take, as far as one was made, and
+        what follows on training."""
+        run, options = self._run, self._run.options
+        step, end = run.current_step, options.num_train_steps
+        left = -(-end // options.save_checkpoints_steps) - (
+            (step - 1) // options.save_checkpoints_steps)
+        seconds = left * _typical(self.checkpoint_seconds)
+        seconds += (end - step) * of_step * (
+            mean_product(run.work, step, end)
+            / mean_product(run.work, step - 1, step) - 1)
+        # A third of a step is its forward pass.
+        of_sequence = of_step / 3 / options.train_batch_size
+        if self.evaluation_seconds:
+            of_sequence = _typical(self.evaluation_seconds) / (
+                run.evaluator.num_steps * options.eval_batch_size)
+        return seconds + run.sequences_after * of_sequence
+
+
+def _typical(seconds: list[float]) -> float:
+    """The mean of the last few; the first took longer, since its steps were traced."""
+    return statistics.fmean(seconds[1:][-5:] or seconds or [0.0])
+
+
+class TensorBoard(Hook):
+    """Writes the metrics where TensorBoard finds them; the chief does."""
+
+    def __init__(self, run):
+        self._run = run
+        self._train, self._evaluation = (
+            orbit.utils.SummaryManager(
+                run.path(f"tensorboard/{split}") if run.chief else None,
+                tf.summary.scalar, run.step) for split in ("train", "eval"))
+
+    def on_loop(self, first, metrics):
+        self._train.write_summaries(metrics)
+        self._train.flush()
+
+    def on_evaluation(self, metrics, seconds):
+        rate = self._run.evaluator.num_steps / max(seconds, 1e-9)
+        self._evaluation.write_summaries({**metrics, "steps_per_second": rate})
+        self._evaluation.flush()
