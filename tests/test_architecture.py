@@ -52,8 +52,8 @@ WITHOUT_TENSORFLOW = {"pretraining_data", "finetuning.classification",
 LATE_TENSORFLOW = {"", "jobs", "text", "tokenization", "records", "masking", "cli"}
 # A task's way of text in the graph, and what it stands on, apart.
 WITH_TENSORFLOW = {"masking.in_training", "tokenization.in_graph",
-                   "tokenization.in_graph_unigram", "finetuning.squad.text",
-                   "finetuning.squad.text_align", "finetuning.tagging.text"}
+                   "finetuning.squad.text", "finetuning.squad.text_align",
+                   "finetuning.tagging.text"}
 
 TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",
               "tensorflow_models", "tensorflow_text")
