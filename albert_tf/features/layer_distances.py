@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf import pictures
+from albert_tf.checkpoints.load import Loaded
 from albert_tf.errors import InputError
-from albert_tf.serving import predict
+from albert_tf.features.vectors import TextModel
 from albert_tf.text import inputs as text_inputs
 
 MEASURES = ("l2_distance", "cosine_similarity", "degrees")
@@ -47,12 +48,8 @@ class Distances:
             "l2_unevenness": self.unevenness()}
 
 
-class _Layers(predict.Head):
-    """A text's sums over its pieces, of each measure and its square."""
-
-    def __init__(self, loaded: predict.Model, max_length: int):
-        super().__init__(loaded)
-        self.max_length = max_length
+class _Layers(TextModel):
+    """Computes a text's sums over its tokens, of each measure and its square."""
 
     def outputs(self, features):
         found = self.encoded(features)
@@ -68,9 +65,6 @@ class _Layers(predict.Head):
                 "squares": tf.reduce_sum(values * values, -1),
                 "positions": tf.reduce_sum(features["input_mask"], -1)}
 
-    def answer(self, outputs):
-        return outputs
-
 
 def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
     """float [B, S, H] twice → each of MEASURES, [B, 3, S]."""
@@ -82,7 +76,7 @@ def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
                      angle * (180 / np.pi)], axis=1)
 
 
-def measure(loaded: predict.Model, inputs: Iterable[Any], max_seq_length: int,
+def measure(loaded: Loaded, inputs: Iterable[Any], max_seq_length: int,
             batch_size: int = 32, held: int = 1024,
             on_texts: Callable[[int], None] = lambda count: None) -> Distances:
     """The distances of a model's layers on texts, as `predict` takes them; `held` of
@@ -96,8 +90,8 @@ def measure(loaded: predict.Model, inputs: Iterable[Any], max_seq_length: int,
     sums = squares = np.zeros([len(MEASURES), loaded.config.num_hidden_layers])
     rest = iter(inputs)
     while part := list(itertools.islice(rest, held)):
-        for found in predict.answers([
-                head.request(text_inputs.named(each, head.names, head.optional), 1)
+        for _, found in head.compute([
+                text_inputs.named(each, head.names, head.optional)
                 for each in part], batch_size):
             sums, squares = sums + found["sums"], squares + found["squares"]
             positions += int(found["positions"])

@@ -15,9 +15,9 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.checks import (
+    check, check_number, check_room, check_text)
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)

@@ -16,7 +16,7 @@ import importlib
 import os
 import threading
 import warnings
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +28,7 @@ from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import onnx_weights, tflite_weights
+from albert_tf.serving import onnx_weights
 from albert_tf.serving.saved_model import LABELS_FILE
 from albert_tf.tokenization.in_graph import TOKENIZER_FILE
 
@@ -149,7 +149,52 @@ def _tflite(head, precision: str) -> bytes:
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         content = converter.convert()
-    return tflite_weights.tables_once(content) if precision == "int8" else content
+    return tables_once(content) if precision == "int8" else content
+
+
+def tables_once(content: bytes) -> bytes:
+    """A graph whose masked-LM head reads the table that the embeddings are looked up in.
+
+    The converter stores it twice: with one scale to look up in, which is all that a
+    lookup can read, and with a scale for each row as the weights of a product. Those
+    may have one scale, too.
+    """
+    # Of TensorFlow's package; a graph's parts have the names of its schema.
+    from tensorflow.lite.python.schema_py_generated import BuiltinOperator
+    from tensorflow.lite.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
+    for graph in model.subgraphs:
+        tables = {tuple(table.shape): (lookup.inputs[0], table) for lookup, table in
+                  _readers(model, graph, BuiltinOperator.GATHER, 0)}
+        for product, weights in _readers(
+                model, graph, BuiltinOperator.FULLY_CONNECTED, 1):
+            place, table = tables.get(tuple(weights.shape), (None, weights))
+            # The same but for the rounding.
+            if table is not weights and np.allclose(
+                    _numbers(model, table), _numbers(model, weights), rtol=0,
+                    atol=table.quantization.scale[0]):
+                product.inputs[1] = place
+                model.buffers[weights.buffer].data = None
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
+
+
+def _readers(model: Any, graph: Any, kind: int, number: int) -> Iterator[tuple[Any, Any]]:
+    """The operators of a kind whose input of a number is stored in 8 bits, and that."""
+    for operator in graph.operators:
+        code = model.operatorCodes[operator.opcodeIndex]
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
+            tensor = graph.tensors[operator.inputs[number]]
+            stored = model.buffers[tensor.buffer].data
+            if stored is not None and len(stored) == np.prod(tensor.shape):
+                yield operator, tensor
+
+
+def _numbers(model: Any, tensor: Any) -> np.ndarray:
+    """[rows, columns], of one scale or of one for each row."""
+    stored = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(np.int8)
+    return stored.reshape(tensor.shape) * np.asarray(
+        tensor.quantization.scale, np.float32)[:, np.newaxis]
 
 
 @contextlib.contextmanager

@@ -15,12 +15,33 @@ from typing import Any, Mapping
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization.sentencepiece_proto import model_proto
 
-UNDERLINE = "\u2581"
+UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # Taken off the scores of pieces that end in a digit and a comma.
 _PENALTY = 100.0
+
+
+def model_proto():
+    """SentencePiece's message ModelProto, imported when it is first wanted.
+
+        model_proto().FromString(content).trainer_spec.model_type
+
+    Its package carries code that one major version of protobuf made and only that one
+    runs; TensorFlow decides which one is installed.
+    """
+    import google.protobuf
+
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError:
+        raise
+    except Exception as error:  # of protobuf: VersionError, or TypeError of older ones
+        raise InputError(
+            f"The installed sentencepiece does not run with protobuf "
+            f"{google.protobuf.__version__} ({error}); install sentencepiece==0.2.0, "
+            "which runs with all.") from error
+    return sentencepiece_model_pb2.ModelProto
 
 
 def is_json(content: bytes) -> bool:
