@@ -20,7 +20,7 @@ import os
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
@@ -161,7 +161,7 @@ class Squad(FineTuningTask):
         """Questions without features: to the log, and all to a file, "set<tab>id"."""
         path, lines = os.path.join(FLAGS.output_dir, _DROPPED_FILE), []
         if files.exists(path):  # What is known of a set that is not used now.
-            lines = [line for _, line in files.read_lines(path)
+            lines = [line for _, line in text_files.read_lines(path)
                      if line.partition("\t")[0] not in sets]
         for split, data in sets.items():
             kept = set(tables[split].columns["example_index"][:, 0].tolist())
@@ -260,7 +260,7 @@ class Squad(FineTuningTask):
 
 
 def _results(path: str) -> list[dict]:
-    return [files.read_object(path, "remove it, and evaluate again")]
+    return [text_files.read_object(path, "remove it, and evaluate again")]
 
 
 def _use_recipe() -> None:

@@ -19,7 +19,7 @@ from typing import BinaryIO, Callable, Iterable, Iterator, Mapping, Optional
 import google_crc32c
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
 BEST_CHECKPOINT = "model.ckpt-best"
@@ -359,7 +359,7 @@ def _latest(folder: str) -> Optional[str]:
     path = os.path.join(folder, STATE_FILE)
     if not files.exists(path) or files.is_folder(path):
         return None
-    for _, line in files.read_lines(path):
+    for _, line in text_files.read_lines(path):
         if found := re.fullmatch(r'\s*model_checkpoint_path: "(.*)"\s*', line):
             return os.path.basename(found[1])
     return None

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import (
     h5_files, checkpoint as neutral, release, tokenizer_files, tensor_files)
 from albert_tf.checkpoints.bundle import Tensor, widened
@@ -90,7 +90,7 @@ def has_weights(folder: str) -> bool:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """The model in a folder that save_pretrained wrote."""
     path = os.path.join(folder, CONFIG)
-    values = files.read_object(path)
+    values = text_files.read_object(path)
     source, stored = read_weights(folder)
     # Very old files name the parts of a LayerNorm as the release does.
     stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
@@ -225,7 +225,7 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
         return path, _read_file(path)
-    index = files.read_object(path).get("weight_map")
+    index = text_files.read_object(path).get("weight_map")
     if not isinstance(index, dict) or not all(
             isinstance(shard, str) for shard in index.values()):
         raise InputError(f"{path}: has no weight_map, which says in which file each "
@@ -317,7 +317,7 @@ def _raw(path: str, name: str, dtype: str) -> np.ndarray:
     """The numbers of a tensor of a file that was checked, as another type."""
     with files.open_binary(path) as stream:
         size = int.from_bytes(stream.read(8), "little")
-        first, last = files.parse_json(
+        first, last = text_files.parse_json(
             stream.read(size).decode(), path)[name]["data_offsets"]
         stream.seek(8 + size + first)
         return np.frombuffer(stream.read(last - first), dtype)
@@ -384,7 +384,7 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     prefix = _PREFIX if checkpoint.heads else ""
     shapes = neutral.shapes_of(checkpoint.config, checkpoint.heads)
     values = config_of(checkpoint) | {"dtype": dtype}
-    files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
+    text_files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
                                           checkpoint.config.max_position_embeddings)

@@ -5,7 +5,6 @@
 Shapes: B texts, S tokens of the longest, H hidden.
 """
 
-import dataclasses
 from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np

@@ -21,7 +21,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.checkpoint import Report, Vocabulary
 from albert_tf.checkpoints.vocabulary import check_settings
@@ -90,17 +90,18 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
         files.write(os.path.join(staged, FORMS[form].file), content)
-        files.write_json(os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
+        text_files.write_json(
+            os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
         if loaded.labels:
             files.write(os.path.join(staged, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
         tokenizer_files.write_plain(Vocabulary(
             tokenizer.vocabulary_path, tokenizer.do_lower_case,
             not tokenizer.uses_sentencepiece), staged)
-        files.write_json(os.path.join(staged, TOKENIZER_FILE), {
+        text_files.write_json(os.path.join(staged, TOKENIZER_FILE), {
             "do_lower_case": tokenizer.do_lower_case,
             "strip_accents": tokenizer.strip_accents})
-        files.write_json(os.path.join(staged, _SETTINGS), {
+        text_files.write_json(os.path.join(staged, _SETTINGS), {
             "format": form, "precision": precision, "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),
             "threshold": loaded.threshold})
@@ -229,7 +230,7 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
     """The values of a serving.predict.Model that answers by the engine."""
     folder = _folder(path)
     where = os.path.join(folder, _SETTINGS)
-    kept = files.read_object(where)
+    kept = text_files.read_object(where)
     form = kept.get("format")
     types = {"task": str, "precision": str, "heads": dict, "settings": dict,
              "threshold": (int, float)}
@@ -246,7 +247,7 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
         "format": form, "config": config, "model": None,
         "tokenizer": vocabulary and tokenizer_files.check(
             vocabulary, config.vocab_size),
-        "labels": tuple(line for _, line in files.read_lines(labels)) if (
+        "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
             files.exists(labels)) else (),
         "report": Report(folder), "heads": kept["heads"], "settings": kept["settings"],
         "threshold": float(kept["threshold"]),

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import formats, load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
@@ -605,8 +605,8 @@ def _threshold(folder: str) -> float:
     asset = os.path.join(folder, "assets", "null_score_diff_threshold.txt")
     results = os.path.join(folder, "eval_results.json")
     if files.exists(asset):
-        return float(next(files.read_lines(asset))[1])
+        return float(next(text_files.read_lines(asset))[1])
     if files.exists(results):
-        value = files.read_object(results).get("null_score_diff_threshold")
+        value = text_files.read_object(results).get("null_score_diff_threshold")
         return float(value) if isinstance(value, (int, float)) else 0.0
     return 0.0

@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from typing import Any, Mapping
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
 UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
@@ -58,7 +58,7 @@ def _is_split(piece: str) -> bool:
 
 def read(path: str) -> dict[str, Any]:
     """The content of a tokenizer.json, checked; its `model` is Unigram or WordPiece."""
-    value = files.read_object(path)
+    value = text_files.read_object(path)
     model = value.get("model")
     kind = model.get("type") if isinstance(model, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
