@@ -266,7 +266,7 @@ def test_memory_of_the_model():
 
 BATCH = """
 import json, sys
-from albert_tf import parallel
+from albert_tf.jobs import parallel
 import extract_features
 from albert_tf.cli import model_flags
 from albert_tf.config import AlbertConfig
