@@ -19,7 +19,7 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import formats
 from albert_tf.cli import flags as cli_flags, model_flags
 from albert_tf.errors import InputError
@@ -97,7 +97,7 @@ def main(argv):
                             on_texts=progress.add).as_dict()}
     print(layer_distances.table(found))
     if FLAGS.output:
-        files.write_json(FLAGS.output, {"input_file": paths, "models": found})
+        text_files.write_json(FLAGS.output, {"input_file": paths, "models": found})
     if FLAGS.picture:
         layer_distances.draw(found, FLAGS.picture)
 

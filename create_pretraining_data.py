@@ -22,7 +22,6 @@ import dataclasses
 from absl import flags
 
 from albert_tf import files
-from albert_tf.cli.recipes import use_recipe
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.pretraining_data import local, release
@@ -144,7 +143,7 @@ def options_from_flags() -> DataOptions:
             raise InputError(f"--{name} is missing: give a path.")
     if FLAGS.recipe:
         recipe = PRETRAINING_RECIPES[FLAGS.recipe]
-        use_recipe(FLAGS.recipe, {
+        script.use_recipe(FLAGS.recipe, {
             **recipe.records, **recipe.slots_at(FLAGS.max_seq_length)}, recipe.source)
     objective = FLAGS["sentence_objective"]
     instances = from_flags(

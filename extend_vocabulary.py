@@ -19,7 +19,7 @@ import os
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import formats, vocabulary
 from albert_tf.checkpoints.folders import (
     BEST_CHECKPOINT, find_checkpoint, folder_of, holds_checkpoint)
@@ -79,7 +79,7 @@ def main(argv):
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     extension = extend_vocabulary.extend(
         FLAGS.spm_model_file,
-        (line for path in paths for _, line in files.read_lines(path, on_bytes)),
+        (line for path in paths for _, line in text_files.read_lines(path, on_bytes)),
         extend_vocabulary.Options(
             FLAGS.num_pieces, FLAGS.do_lower_case, FLAGS.input_sentence_size))
     # After what may be wrong with the text, as TensorFlow takes seconds to load.

@@ -22,7 +22,7 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.jobs.progress import Progress
 from albert_tf.text import prepare, python_prose, readers, sentences
@@ -180,7 +180,7 @@ def report(summary: prepare.Summary, seconds: float) -> None:
         logging.warning(
             "The input is a single document; if blank lines separate documents in "
             "it, give --document_separator=blank_line.")
-    files.write_json(
+    text_files.write_json(
         summary_path(), {**summary.as_dict(), "seconds": round(seconds, 2)})
 
 

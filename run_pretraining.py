@@ -21,8 +21,7 @@ from absl import flags, logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.cli import flags as cli_flags, teacher_flags
-from albert_tf.cli.recipes import use_recipe
+from albert_tf.cli import flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.training.data import DataOptions, PretrainingData
@@ -38,10 +37,8 @@ cli_flags.define_device_flags()
 cli_flags.define_training_flags(
     train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
     learning_rate=0.00176, save_checkpoints_steps=5000)
-teacher_flags.define_flags("A pretrained model", "masked pieces and the sentences")
-# --help lists them too.
-for _module in (cli_flags, teacher_flags):
-    flags.adopt_module_key_flags(_module)
+cli_flags.define_teacher_flags("A pretrained model", "masked pieces and the sentences")
+flags.adopt_module_key_flags(cli_flags)  # --help lists them too.
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
     "Many settings by one word, on records made with the same: release, the defaults; "
@@ -141,7 +138,7 @@ def _use_recipe(config) -> None:
     values = {**recipe.training_for(config), **recipe.slots_at(FLAGS.max_seq_length)}
     if FLAGS.random_depth:
         values.pop("depth_schedule", None)
-    use_recipe(FLAGS.recipe, values, recipe.source)
+    script.use_recipe(FLAGS.recipe, values, recipe.source)
 
 
 def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
@@ -261,7 +258,7 @@ def _teaching(config, data: PretrainingData):
     from albert_tf.training.distillation import Teaching
 
     teaching = Teaching(formats.read(FLAGS.teacher),
-                        *(FLAGS[name].value for name in teacher_flags.NUMBERS))
+                        *(FLAGS[name].value for name in cli_flags.TEACHER_NUMBERS))
     heads = {"masked_lm": 1, "sentence_order": 2}
     if data.sentence_objective == "none":
         del heads["sentence_order"]
@@ -293,7 +290,7 @@ def main(argv):
     if FLAGS.recipe:
         _use_recipe(config)
     options = cli_flags.run_options()
-    teacher_flags.check()
+    cli_flags.check_teacher()
     cli_flags.check_init_checkpoint()
     stages = stages_of(
         options.num_train_steps, FLAGS.max_seq_length, FLAGS.length_schedule)

@@ -5,7 +5,8 @@ r"""Serves a model over HTTP, in the form of TensorFlow Serving's REST interface
 
 The model is whatever `albert_tf.load` takes; inputs and answers are those of predict.py.
 /healthz says whether it serves, /metrics how much (Prometheus). SIGTERM or Ctrl-C: what
-was taken is answered, what comes is refused with status 503. Needs aiohttp.
+was taken is answered, what comes is refused with status 503. Needs aiohttp and
+prometheus_client.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -46,9 +47,11 @@ flags.DEFINE(cli_flags.Number(upper_bound=3600), "stop_seconds", 30.0,
 
 def main(argv):
     del argv
-    if importlib.util.find_spec("aiohttp") is None:
-        raise InputError("aiohttp is not installed, which serves HTTP: pip install "
-                         "aiohttp.")
+    for package, does in (("aiohttp", "serves HTTP"),
+                          ("prometheus_client", "counts requests")):
+        if importlib.util.find_spec(package) is None:
+            raise InputError(
+                f"{package} is not installed, which {does}: pip install {package}.")
     from albert_tf.serving import http
 
     name = FLAGS.model_name or os.path.basename(os.path.abspath(FLAGS.model))

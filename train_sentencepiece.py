@@ -17,7 +17,7 @@ import time
 
 from absl import flags, logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data.spans import MAX_LINE_BYTES
@@ -66,14 +66,14 @@ def input_sentence_size(paths):
     if size is None:  # remote
         return wanted
     text, read_bytes = [], 0
-    for _, line in files.read_lines(paths[0]):
+    for _, line in text_files.read_lines(paths[0]):
         text += [line] * bool(line.strip())
         read_bytes += len(line.encode())
         if read_bytes > 1 << 18:
             break
     if not text:
         return wanted
-    if any(path.endswith(files.COMPRESSED) for path in paths):
+    if any(path.endswith(text_files.COMPRESSED) for path in paths):
         size *= 4  # about
     sentences = min(wanted, size / read_bytes * len(text))
     memory = train_sentencepiece.memory_of_sentence(text)
@@ -95,7 +95,7 @@ def read(paths):
     """Lines of the files; says when the reading is over and the training starts."""
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     for path in paths:
-        for number, line in files.read_lines(path, on_bytes):
+        for number, line in text_files.read_lines(path, on_bytes):
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
                     f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} million "

@@ -27,23 +27,25 @@ __version__ = "0.2.0"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def lazily(package: str, public: Mapping[str, str]
+def lazily(package: str, public: Mapping[str, str], modules: str = ""
            ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose public names load on first use.
 
     `package` is its `__name__`; `public` maps modules of it to the names that they
-    define or, with a slash at the module's end, to the name that it goes by itself.
+    define; `modules` are public themselves.
     """
-    modules = {name: module for module, names in public.items()
-               for name in names.split()}
+    module_of = {name: module for module, names in public.items()
+                 for name in names.split()}
 
     def getattr_(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        module = importlib.import_module(f"{package}.{modules[name].rstrip('/')}")
-        return module if modules[name].endswith("/") else getattr(module, name)
+        if name in module_of:
+            return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+        if name in modules.split():
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module '{package}' has no attribute '{name}'")
 
-    return getattr_, lambda: sorted({*vars(importlib.import_module(package)), *modules})
+    return getattr_, lambda: sorted({
+        *vars(importlib.import_module(package)), *module_of, *modules.split()})
 
 
 __getattr__, __dir__ = lazily(__name__, {
@@ -52,20 +54,5 @@ __getattr__, __dir__ = lazily(__name__, {
     "errors": "InputError",
     "modeling.albert": "AlbertModel",
     "modeling.pretraining": "AlbertForPreTraining",
-    # Modules by their short names.
-    "checkpoints/": "checkpoint",
-    "config/": "config",
-    "errors/": "errors",
-    "files/": "files",
-    "modeling.models/": "heads",
-    "training.input_pipeline/": "input_pipeline",
-    "training.losses/": "losses",
-    "modeling/": "modeling",
-    "training.optimization/": "optimization",
-    "pretraining_data.instances/": "pretraining_instances",
-    "records/": "records",
-    "tokenization.sequences/": "sequences",
-    "serving/": "serving",
-    "tokenization/": "tokenization",
-    "training/": "training",
-})
+}, modules="checkpoints config errors features files finetuning masking modeling "
+           "pretraining_data records serving text tokenization training")

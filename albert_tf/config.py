@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Any, Mapping
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 
 ACTIVATIONS = ("gelu", "gelu_erf", "relu", "tanh", "linear")
@@ -137,7 +137,7 @@ class AlbertConfig:
     @classmethod
     def from_json_file(cls, path: str) -> "AlbertConfig":
         """Reads `albert_config.json`."""
-        values = files.read_object(path)
+        values = text_files.read_object(path)
         if "vocab_size" not in values:
             raise InputError(
                 f"{path}: no vocab_size; is this an ALBERT config file?")

@@ -25,7 +25,7 @@ import time
 import numpy as np
 from absl import app, flags
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.finetuning import early_exit
 from albert_tf.finetuning.classification import glue
 from benchmarks import benchmark_flags
@@ -45,7 +45,7 @@ benchmark_flags.define_output_flag()
 def _evaluation_set(folder):
     """Texts, pairs of texts, and their labels."""
     path = os.path.join(folder, "eval_predictions", "predictions.tsv")
-    header, *rows = (line.split("\t") for _, line in files.read_lines(path))
+    header, *rows = (line.split("\t") for _, line in text_files.read_lines(path))
     columns = dict(zip(header, zip(*rows)))
     return columns["text_a"], columns.get("text_b"), columns["label"]
 
@@ -75,7 +75,7 @@ def _scores(loaded, metric, labels, logits):
 def _measure(folder):
     import albert_tf
 
-    kept = files.read_object(os.path.join(folder, "early_exit.json"))
+    kept = text_files.read_object(os.path.join(folder, "early_exit.json"))
     loaded, (texts, pairs, labels) = albert_tf.load(folder), _evaluation_set(folder)
     length = loaded.settings["flags"]["max_seq_length"]
     rows = [loaded.tokenizer.features(text, pair, length) for text, pair in zip(

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
@@ -40,7 +40,7 @@ def run_counted(script: str, output_dir: str, **flag_values: Any) -> None:
     run_script(script, output_dir=output_dir, **flag_values)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if not begun:
-        files.write_json(os.path.join(output_dir, _COST), {
+        text_files.write_json(os.path.join(output_dir, _COST), {
             "core_seconds": round(after.ru_utime + after.ru_stime
                                   - before.ru_utime - before.ru_stime, 1),
             "seconds": round(time.monotonic() - clock, 1)})
@@ -97,4 +97,4 @@ def scores(script: str, output_dir: str, **flag_values: Any) -> dict[str, float]
     found = os.path.join(output_dir, "eval_results.json")
     if not os.path.exists(found):
         run_counted(script, output_dir, **flag_values)
-    return files.read_object(found)
+    return text_files.read_object(found)

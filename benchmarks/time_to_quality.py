@@ -34,7 +34,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from absl import flags
 
-from albert_tf import files, pictures
+from albert_tf import files, pictures, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
@@ -476,7 +476,7 @@ def written() -> dict[tuple[str, int], dict[str, Any]]:
     if not (FLAGS.output and os.path.exists(FLAGS.output)):
         return {}
     return {(found["recipe"], found["seed"]): found
-            for found in files.read_object(FLAGS.output)["runs"]}
+            for found in text_files.read_object(FLAGS.output)["runs"]}
 
 
 def kept(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:

@@ -22,7 +22,7 @@ import os
 import numpy as np
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
 from albert_tf.errors import InputError
@@ -69,7 +69,7 @@ def heldout(path: str, most: int) -> dict[str, np.ndarray]:
 
 def sequences(tokenizer, path: str, length: int) -> list[dict[str, list[int]]]:
     """Lines as pieces, end to end, cut into sequences; what is left over is dropped."""
-    lines = [line for _, line in files.read_lines(path) if line.strip()]
+    lines = [line for _, line in text_files.read_lines(path) if line.strip()]
     pieces = np.concatenate([np.array(row) for row in tokenizer(lines)["input_ids"]])
     count = len(pieces) // length
     return [{"input_ids": row.tolist()}

@@ -16,7 +16,7 @@ import os
 import statistics
 from typing import Any, Mapping, Sequence
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from benchmarks import runs
@@ -61,7 +61,7 @@ def measure(row: Row, seed: int, *_) -> dict[str, Any]:
             "analyze_layers.py", model=checkpoint_of(folder, best=False), output=path,
             input_file=_texts(), spm_model_file=rows.vocabulary(),
             max_seq_length=rows.scale().records["max_seq_length"])
-    [layers] = files.read_object(path)["models"].values()
+    [layers] = text_files.read_object(path)["models"].values()
     del layers["model"]  # A path.
     distances = layers["l2_distance"]["mean"]
     return {**rows.named(row, seed), "steps": rows.steps_of(row, seed),

@@ -12,7 +12,7 @@ which is what sharing saves there.
 import os
 from typing import Any
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig
 from benchmarks import cost_model, runs
@@ -35,7 +35,7 @@ def step_seconds(size: str) -> float:
     if not files.exists(path):
         runs.run_script("benchmarks.training", model=size, contestants="ours",
                         output=path, **rows.scale().step)
-    return files.read_object(path)["results"][0]["seconds"]["ours"]["cores"]
+    return text_files.read_object(path)["results"][0]["seconds"]["ours"]["cores"]
 
 
 def _predicted(size: str) -> float:

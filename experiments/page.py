@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.cli import script
 from benchmarks.benchmark_flags import ROOT
 from experiments import tables
@@ -49,7 +49,7 @@ def experiment_of(name: str) -> tables.Experiment:
 
 def results_of(name: str, scale: str = "small") -> Optional[dict[str, Any]]:
     path = tables.results_path(name, scale)
-    return files.read_object(path) if files.exists(path) else None
+    return text_files.read_object(path) if files.exists(path) else None
 
 
 def summary() -> str:

@@ -22,7 +22,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 
 from absl import flags
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.config import AlbertConfig
 from albert_tf.modeling.parameter_count import count_parameters
@@ -78,7 +78,7 @@ def scale(row: Optional[Row] = None) -> Scale:
 def articles(flag: str) -> Iterator[list[str]]:
     """The articles of a flag's text, each its lines."""
     lines = itertools.chain.from_iterable(
-        [*(line for _, line in files.read_lines(name)), ""]
+        [*(line for _, line in text_files.read_lines(name)), ""]
         for name in files.expand_patterns(FLAGS[flag].value, f"--{flag}"))
     return (list(article) for blank, article in itertools.groupby(
         lines, lambda line: not line.strip()) if not blank)
@@ -140,10 +140,11 @@ def split_squad() -> None:
     paths = [os.path.join(FLAGS.work_dir, f"squad_{part}.json")
              for part in ("train", "test")]
     if not all(map(os.path.exists, paths)):
-        found = files.read_object(os.path.join(FLAGS.data_dir, "squad/dev-v1.1.json"))
+        found = text_files.read_object(
+            os.path.join(FLAGS.data_dir, "squad/dev-v1.1.json"))
         cut = len(found["data"]) - max(len(found["data"]) // 6, 1)
         for path, part in zip(paths, (slice(cut), slice(cut, None))):
-            files.write_json(path, {**found, "data": found["data"][part]})
+            text_files.write_json(path, {**found, "data": found["data"][part]})
 
 
 # ---- one row ---------------------------------------------------------------
@@ -201,7 +202,7 @@ def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
         return None
     wanted |= named(row, seed)
     for path in sorted(glob.glob(os.path.join(FLAGS.results_dir, f"{table}.json"))):
-        for found in files.read_object(path)["rows"]:
+        for found in text_files.read_object(path)["rows"]:
             if wanted.items() <= found.items() and found["scores"].keys() >= {*needed}:
                 return found
     return None

@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence
 
 from absl import flags
 
-from albert_tf import files, pictures
+from albert_tf import files, pictures, text_files
 from albert_tf.errors import InputError
 from benchmarks import benchmark_flags
 from experiments.rows import filled, kept, mean, measure, scale
@@ -206,10 +206,10 @@ def check(experiment: Experiment) -> None:
     files.make_directory(FLAGS.work_dir, "--work_dir")
     kept = os.path.join(FLAGS.work_dir, "made_of.json")
     made_of = {"scale": FLAGS.scale, **texts}
-    if files.exists(kept) and files.read_object(kept) != made_of:
+    if files.exists(kept) and text_files.read_object(kept) != made_of:
         raise InputError(f"--work_dir={FLAGS.work_dir}: its runs are of another "
                          "--scale, --text or --heldout_text; give another folder.")
-    files.write_json(kept, made_of)
+    text_files.write_json(kept, made_of)
 
 
 @functools.cache

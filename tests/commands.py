@@ -220,7 +220,7 @@ def _stop(path, seconds, before):
 
 def _run(module, arguments):
     # Not when run_commands is imported, for tests alone.
-    from absl import flags
+    from absl import app, flags
     from absl.testing import flagsaver
 
     from albert_tf.cli import script
@@ -238,7 +238,7 @@ def _run(module, arguments):
         with flagsaver.flagsaver(), contextlib.redirect_stderr(stderr):
             argv = flags.FLAGS([f"{module.__name__}.py", *arguments])
             # absl parses the flags only once in a process.
-            script.app.run = lambda main: main(argv)
+            app.run = lambda main: main(argv)
             script.run(module.main)
     except flags.Error as error:
         status, _ = 1, stderr.write(f"FATAL Flags parsing error: {error}\n")

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError, Interruption
 
 
@@ -22,10 +22,10 @@ def test_lines_and_the_bytes_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfone\r\n" + b"two\n" * 600 + b"three")
     told = []
-    lines = list(files.read_lines(str(path), told.append))
+    lines = list(text_files.read_lines(str(path), told.append))
     assert [lines[0], lines[1], lines[-1]] == [(1, "one"), (2, "two"), (602, "three")]
     assert len(told) == 3 and sum(told) == path.stat().st_size
-    kept = [line for _, line in files.read_lines(str(path), keep_ends=True)]
+    kept = [line for _, line in text_files.read_lines(str(path), keep_ends=True)]
     assert [kept[0], kept[1], kept[-1]] == ["one\r\n", "two\n", "three"]
 
 
@@ -42,19 +42,19 @@ def test_total_size(tmp_path):
 def test_json_objects(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text('{"a": 1}')
-    assert files.read_object(str(path)) == {"a": 1}
+    assert text_files.read_object(str(path)) == {"a": 1}
     path.write_text(content)
     with pytest.raises(InputError, match=message):
-        files.read_object(str(path), "mend it")
+        text_files.read_object(str(path), "mend it")
 
 
 @pytest.mark.parametrize("text, wrong", [
     (r'{"a": ["x", {"b": "y\u0000z"}]}', "0000"), (r'{"\ud83d": 1}', "d83d")])
 def test_escapes_of_no_character_are_refused_unless_they_are_cleaned(text, wrong):
     with pytest.raises(InputError, match=rf"a.json: a text in it holds \\u{wrong}, "):
-        files.parse_json(text, "a.json")
-    assert files.parse_json(text, "a.json", cleaned=True)
-    assert files.parse_json(r'["\ud83d\ude00", "\\u0000", 1.5]', "a.json") == [
+        text_files.parse_json(text, "a.json")
+    assert text_files.parse_json(text, "a.json", cleaned=True)
+    assert text_files.parse_json(r'["\ud83d\ude00", "\\u0000", 1.5]', "a.json") == [
         "\U0001f600", r"\u0000", 1.5]
 
 
@@ -143,9 +143,9 @@ def test_json_that_python_cannot_hold(tmp_path, text, message):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(InputError, match=rf"a.json: not JSON .*{message}.*; mend it"):
-        files.read_object(str(path), "mend it")
+        text_files.read_object(str(path), "mend it")
     with pytest.raises(InputError, match=rf"a.jsonl, line 3: not JSON .*{message}"):
-        files.parse_json(text, "a.jsonl", line=3)
+        text_files.parse_json(text, "a.jsonl", line=3)
 
 
 @pytest.fixture(name="inputs")
@@ -185,7 +185,7 @@ def test_an_output_replaces_nothing_in_a_folder_that_is_read(inputs):
 
 
 def test_leftovers_of_killed_runs_go_and_those_of_live_ones_stay(tmp_path):
-    code = ("import os, sys; from albert_tf import files\n"
+    code = ("import os, sys; from albert_tf import files, text_files\n"
             "name = files.unfinished_name(sys.argv[1])\n"
             "open(name, 'w').close(); print(name, flush=True); sys.stdin.read()")
     path = str(tmp_path / "a.txt")
@@ -212,4 +212,4 @@ def test_text_in_utf_16_is_not_read(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"fine \0 line\n" + ("a sentence of UTF-16 " * 3).encode("utf-16-le"))
     with pytest.raises(InputError, match="a.txt, line 2: looks binary, .*UTF-16"):
-        list(files.read_lines(str(path)))
+        list(text_files.read_lines(str(path)))

@@ -39,6 +39,8 @@ def test_from_text_to_vectors(config):
 def test_pretraining_step_by_hand(config):
     import tensorflow as tf
 
+    from albert_tf.training import losses as pretraining, optimization
+
     pretrainer = albert_tf.AlbertForPreTraining(config)
     features = {
         "input_ids": np.arange(16, dtype=np.int32).reshape(2, 8) + 5,
@@ -49,13 +51,13 @@ def test_pretraining_step_by_hand(config):
         "masked_lm_weights": np.array([[1, 1], [1, 0]], np.float32),
         "next_sentence_labels": np.array([[0], [1]], np.int32),
     }
-    optimizer = albert_tf.optimization.create_optimizer(
+    optimizer = optimization.create_optimizer(
         0.01, 10, 0, optimizer="lamb", poly_power=1.0, start_warmup_step=0)
     seen = []
     for _ in range(3):
         with tf.GradientTape() as tape:
             heads = pretrainer(features, training=True)
-            losses = albert_tf.losses.pretraining_losses(heads, features)
+            losses = pretraining.pretraining_losses(heads, features)
         gradients = tape.gradient(losses["total_loss"], pretrainer.trainable_variables)
         optimizer.apply_gradients(zip(gradients, pretrainer.trainable_variables))
         seen.append(float(losses["total_loss"]))
@@ -68,11 +70,11 @@ def test_pretraining_step_by_hand(config):
 
 def test_tensors_go_out_and_back_in(config):
     first, second = (albert_tf.AlbertForPreTraining(config) for _ in range(2))
-    tensors = albert_tf.checkpoint.tf1_tensors(first)
+    tensors = albert_tf.checkpoints.tf1_tensors(first)
     assert ("bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/"
             "kernel") in tensors
-    albert_tf.checkpoint.load_tf1_tensors(second, tensors)
-    back = albert_tf.checkpoint.tf1_tensors(second)
+    albert_tf.checkpoints.load_tf1_tensors(second, tensors)
+    back = albert_tf.checkpoints.tf1_tensors(second)
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
 
 
@@ -115,7 +117,7 @@ def test_paths_of_pathlib(config, tmp_path):
     from albert_tf.serving import export
     from tests import models
 
-    checkpoint, spm = albert_tf.checkpoint, FIXTURES / "spm" / "en4k.model"
+    checkpoint, spm = albert_tf.checkpoints, FIXTURES / "spm" / "en4k.model"
     folder = tmp_path / "model"
     tokenizer = albert_tf.tokenization.FullTokenizer(spm_model_file=spm)
     words = albert_tf.tokenization.FullTokenizer(

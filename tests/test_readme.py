@@ -130,7 +130,7 @@ def _albert_base(tmp_path_factory):
         vocab_size=40, embedding_size=4, hidden_size=8, num_hidden_layers=2,
         num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)
     (folder / "albert_config.json").write_text(config.to_json())
-    albert_tf.checkpoint.export_tf1(
+    albert_tf.checkpoints.export_tf1(
         albert_tf.AlbertForPreTraining(config), str(folder / "model.ckpt-best"))
     return folder
 

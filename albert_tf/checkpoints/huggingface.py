@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import release, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
@@ -90,7 +90,7 @@ def weights_in(folder: str) -> Optional[str]:
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     """The model in a folder that save_pretrained wrote."""
     path = os.path.join(folder, CONFIG)
-    values = files.read_object(path)
+    values = text_files.read_object(path)
     source, stored = read_weights(folder)
     # Very old files name the parts of a LayerNorm as the release does.
     stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
@@ -225,7 +225,7 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
         return path, _read_file(path)
-    index = files.read_object(path).get("weight_map")
+    index = text_files.read_object(path).get("weight_map")
     if not isinstance(index, dict) or not all(
             isinstance(shard, str) for shard in index.values()):
         raise InputError(f"{path}: has no weight_map, which says in which file each "
@@ -333,7 +333,7 @@ def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:
     prefix = _PREFIX if checkpoint.heads else ""
     shapes = shapes_of(checkpoint.config, checkpoint.heads)
     values = config_of(checkpoint) | {"dtype": dtype}
-    files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
+    text_files.write_json(os.path.join(folder, CONFIG), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_huggingface(checkpoint.vocabulary, folder,
                                           checkpoint.config.max_position_embeddings)

@@ -13,7 +13,7 @@ from typing import Any, Mapping, Optional
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
@@ -106,7 +106,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     of_task: dict[str, Tensor] = {}
     report = Report(os.path.join(folder, WEIGHTS))
     if files.exists(task):
-        kind, described = _kind(files.read_object(task), task)
+        kind, described = _kind(text_files.read_object(task), task)
         if kind not in _TASKS:
             raise InputError(f"{task}: a {kind}; of keras-hub's tasks "
                              f"{', '.join(_TASKS)} can be read.")
@@ -140,7 +140,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 def _object(path: str, kind: str) -> Mapping[str, Any]:
     """The config of a Keras object in a JSON file."""
-    found, values = _kind(files.read_object(path), path)
+    found, values = _kind(text_files.read_object(path), path)
     if found != kind:
         raise InputError(f"{path}: a {found} and no {kind}; only models of ALBERT can "
                          "be read.")
@@ -223,8 +223,8 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
     preprocessor = checkpoint.vocabulary and tokenizer_files.write_keras_hub(
         checkpoint.vocabulary, folder, next(iter(checkpoint.heads), ""),
         config.max_position_embeddings)
-    files.write_json(os.path.join(folder, CONFIG), backbone)
-    files.write_json(os.path.join(folder, _METADATA), {
+    text_files.write_json(os.path.join(folder, CONFIG), backbone)
+    text_files.write_json(os.path.join(folder, _METADATA), {
         "keras_version": "3.15.1", "keras_hub_version": "0.32.0",
         "parameter_count": sum(
             int(np.prod(shape)) for shape in encoder_shapes(config).values()),
@@ -243,7 +243,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
             "backbone": backbone, "preprocessor": preprocessor,
             "name": "albert_text_classifier", "num_classes": outputs,
             "activation": "linear", "dropout": 0.1})
-    files.write_json(os.path.join(folder, TASK), task)
+    text_files.write_json(os.path.join(folder, TASK), task)
     _write_h5(os.path.join(folder, TASK_WEIGHTS), checkpoint,
               head_of(head, outputs).shapes(config))
 

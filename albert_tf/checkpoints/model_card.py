@@ -9,7 +9,7 @@ import os
 import re
 from typing import Any
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.checkpoint import Checkpoint
 
@@ -30,7 +30,7 @@ def _metrics(checkpoint: Checkpoint) -> dict[str, float]:
     path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
     if not files.exists(path):
         return {}
-    return {name: value for name, value in files.read_object(path).items()
+    return {name: value for name, value in text_files.read_object(path).items()
             if isinstance(value, (int, float)) and not isinstance(value, bool)
             and math.isfinite(value) and name not in ("step", "global_step", "loss")}
 

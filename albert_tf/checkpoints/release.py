@@ -13,7 +13,7 @@ from typing import Any, Mapping, Optional
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
@@ -124,7 +124,7 @@ def _values(folder: str, exported: bool) -> tuple[dict[str, Any], str]:
              and "tokenizer" not in name]
     if CONFIG_FILE in names or len(named) == 1:
         path = os.path.join(folder, CONFIG_FILE if CONFIG_FILE in names else named[0])
-        return files.read_object(path), path
+        return text_files.read_object(path), path
     return {}, ""
 
 
@@ -171,7 +171,7 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
     labels = task.get("labels") or ()
     path = os.path.join(folder, "assets", "labels.txt")
     if not labels and files.exists(path):
-        labels = [line for _, line in files.read_lines(path)]
+        labels = [line for _, line in text_files.read_lines(path)]
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count):
         raise InputError(f"{folder}: its labels are {shown(labels)}, but the head has "
@@ -297,7 +297,7 @@ def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) ->
     for head in checkpoint.heads:
         if head in ROOT_HEADS:
             values |= {"head": head, "labels": list(checkpoint.labels)}
-    files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)
+    text_files.write_json(os.path.join(folder, CONFIG_FILE), values, ensure_ascii=False)
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
     bundle.write(os.path.join(folder, BEST_CHECKPOINT), tensors)

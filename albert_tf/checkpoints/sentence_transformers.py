@@ -15,7 +15,7 @@ from typing import Any, Mapping, Optional, Union
 
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
@@ -114,7 +114,7 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 def _modules(folder: str) -> list[dict[str, Any]]:
     path = os.path.join(folder, _MODULES)
-    listed = files.read_json(path)
+    listed = text_files.read_json(path)
     if not isinstance(listed, list) or not all(
             isinstance(each, dict) and isinstance(each.get("type"), str)
             and isinstance(each.get("path"), str) for each in listed):
@@ -137,7 +137,7 @@ def _modules(folder: str) -> list[dict[str, Any]]:
 
 
 def _object(path: str) -> dict[str, Any]:
-    return files.read_object(path, "copy or download it again")
+    return text_files.read_object(path, "copy or download it again")
 
 
 def _config(folder: str) -> dict[str, Any]:

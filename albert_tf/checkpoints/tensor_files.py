@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Callable, Iterator, Mapping
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.bundle import Tensor, widened
 from albert_tf.errors import InputError
 
@@ -71,7 +71,7 @@ def _raw(path: str, name: str, dtype: str) -> np.ndarray:
     """The numbers of a tensor of a file that was checked, as another type."""
     with files.open_binary(path) as stream:
         size = int.from_bytes(stream.read(8), "little")
-        first, last = files.parse_json(
+        first, last = text_files.parse_json(
             stream.read(size).decode(), path)[name]["data_offsets"]
         stream.seek(8 + size + first)
         return np.frombuffer(stream.read(last - first), dtype)

@@ -11,7 +11,7 @@ from typing import Mapping, Optional
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
@@ -235,7 +235,7 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
              for name in shapes}
     counter = "save_counter"
     tensors[counter + _VALUE] = Tensor.of(np.array(1, np.int64))
-    files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
+    text_files.write_json(os.path.join(folder, CONFIG_FILE), config.to_dict())
     if checkpoint.vocabulary:
         tokenizer_files.write_plain(checkpoint.vocabulary, folder)
     files.write(os.path.join(folder, STATE_FILE),

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any, Mapping, Optional
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
@@ -31,7 +31,7 @@ def find(folder: str) -> Optional[Vocabulary]:
                           task["vocabulary"].get("strip_accents")) if (
                               files.exists(path)) else None
     # An export has it among its assets.
-    config = next((files.read_object(path) for path in (
+    config = next((text_files.read_object(path) for path in (
         os.path.join(folder, _CONFIG), os.path.join(folder, "assets", _CONFIG))
                    if files.exists(path)), {})
     lower = config.get("do_lower_case", True) is not False
@@ -49,7 +49,7 @@ def find(folder: str) -> Optional[Vocabulary]:
     if "tokenizer.json" in names:
         path = os.path.join(folder, "tokenizer.json")
         # keras-hub has a file of the same name, which describes an object of Keras.
-        if "class_name" not in (value := files.read_object(path)):
+        if "class_name" not in (value := text_files.read_object(path)):
             kind = tokenizer_json.read(path)["model"]["type"]
             lower = config.get("do_lower_case", tokenizer_json.lower_cases(value))
             return Vocabulary(path, lower, kind == "WordPiece")
@@ -139,7 +139,7 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
                    "remove_space": True, "bos_token": "[CLS]", "eos_token": "[SEP]",
                    "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                    "pad_token": "<pad>", "unk_token": "<unk>"}
-    files.write_json(os.path.join(folder, _CONFIG), config)
+    text_files.write_json(os.path.join(folder, _CONFIG), config)
 
 
 def write_keras_hub(found: Vocabulary, folder: str, task: str, longest: int
@@ -171,6 +171,6 @@ def write_keras_hub(found: Vocabulary, folder: str, task: str, longest: int
     preprocessor = described(kind, module, {
         "tokenizer": tokenizer, "config_file": "preprocessor.json",
         "sequence_length": longest, "truncate": "round_robin", **more}, "float32")
-    files.write_json(os.path.join(folder, "tokenizer.json"), tokenizer)
-    files.write_json(os.path.join(folder, "preprocessor.json"), preprocessor)
+    text_files.write_json(os.path.join(folder, "tokenizer.json"), tokenizer)
+    text_files.write_json(os.path.join(folder, "preprocessor.json"), preprocessor)
     return preprocessor

@@ -9,7 +9,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.errors import InputError
 
@@ -26,7 +26,7 @@ _ADVICE = "restore the file, or remove it and give all flags"
 
 def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
     """Writes the vocabulary.json of a pretrained model."""
-    files.write_json(os.path.join(folder, VOCABULARY_FILE), vocabulary)
+    text_files.write_json(os.path.join(folder, VOCABULARY_FILE), vocabulary)
 
 
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
@@ -78,7 +78,7 @@ def check_settings(task: Mapping[str, Any], path: str) -> None:
 
 def settings_in(path: str) -> Optional[dict[str, Any]]:
     """The object that a JSON file of the folder holds, or None if it is not there."""
-    return files.read_object(path, _ADVICE) if files.exists(path) else None
+    return text_files.read_object(path, _ADVICE) if files.exists(path) else None
 
 
 def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:

@@ -15,7 +15,7 @@ from albert_tf import files
 from albert_tf.jobs import parallel
 from albert_tf.checkpoints import formats, tokenizer_files, vocabulary
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint, is_of_run
-from albert_tf.cli import flags as cli_flags, recipes, teacher_flags
+from albert_tf.cli import flags as cli_flags, script
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
@@ -35,8 +35,6 @@ def define_flags(**defaults: Any) -> None:
         train_batch_size=32, eval_batch_size=8, optimizer="adamw",
         learning_rate=defaults["learning_rate"],
         save_checkpoints_steps=defaults["save_checkpoints_steps"])
-    # A script that adopts this module's flags for its --help adopts those, too.
-    flags.adopt_module_key_flags(cli_flags)
     flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, one piece a line.")
     flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
     flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case the text.")
@@ -78,8 +76,9 @@ def define_flags(**defaults: Any) -> None:
         "The paper's settings for the task (its appendix): dropout, batch size, rate, "
         "steps, warm-up and length; for xlarge, a rate of 5e-6, which it was reported "
         "to need. A flag that is given goes before.")
-    teacher_flags.define_flags("A model that was fine-tuned on the task", "labels")
-    flags.adopt_module_key_flags(teacher_flags)
+    cli_flags.define_teacher_flags("A model that was fine-tuned on the task", "labels")
+    # A script that adopts this module's flags for its --help adopts those, too.
+    flags.adopt_module_key_flags(cli_flags)
     flags.DEFINE_bool(
         "early_exit", False, "run_classifier.py: train a second head, which answers "
         "after any pass before the last (docs/EARLY_EXIT.md). A sequence can so stop "
@@ -169,7 +168,7 @@ def use_recipe(name: str, recipe_for: Callable[[str, str, int], Any],
     fields → their flags."""
     # The length that the config is checked against is a recipe's, or the flag's.
     recipe = recipe_for(name, *_size_and_version(model_config()))
-    recipes.use_recipe(name, {
+    script.use_recipe(name, {
         flag: getattr(recipe, field)
         for field, flag in {**_FLAG_OF_RECIPE, **flag_of}.items()}, recipe.source)
 
@@ -315,7 +314,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
     made = tokenizer(config)
     check_start()
     _check_several_runs()
-    teacher_flags.check()
+    cli_flags.check_teacher()
     _check_export_dir()
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
@@ -335,7 +334,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "dropout_prob", "max_seq_length", "predict_batch_size", "num_workers",
                  "do_lower_case", "num_seeds", "restart_on_failure",
-                 *teacher_flags.NUMBERS))
+                 *cli_flags.TEACHER_NUMBERS))
 
 
 def model_config() -> AlbertConfig:

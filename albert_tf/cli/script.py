@@ -1,20 +1,82 @@
 """How every script runs: a wrong input, Ctrl-C or SIGTERM ends it with one sentence.
 
-TensorFlow is not imported here, so that the scripts that create data start without it.
+A script imports this module before anything else, since modules take a second to load,
+and those of TensorFlow swallow a KeyboardInterrupt or turn it into another error, where
+a handler that ends the process does not depend on them. Therefore only the standard
+library is loaded here.
 """
 
-# First, so that a signal while the rest is imported ends in a sentence too.
-from albert_tf.cli import signals
-
 import atexit
+import contextlib
 import logging as pylogging
 import os
+import signal
 import sys
-from typing import Any, Callable, Sequence
+import time
+from typing import Any, Callable, Mapping, Sequence
 
-from absl import app, logging
+from albert_tf.errors import InputError, Stopped
 
-from albert_tf.errors import InputError
+# When the program started, by time.monotonic().
+BEGIN = time.monotonic()
+
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+# Of one Ctrl-C several signals may come: from the terminal, from quickstart.py.
+_ONE_CTRL_C = 2.0
+
+_working = False  # whether the script's main runs, so that there is something to clean up
+_received: int | None = None
+_since = 0.0
+
+
+# ---- signals ---------------------------------------------------------------
+
+
+def take_signals() -> None:
+    """Takes SIGINT and SIGTERM, unless something else did or they are ignored."""
+    for number in _NAMES:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(number, _handle)
+
+
+def _say(number: int) -> None:
+    """Writes the sentence, past Python's buffers."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}" + (
+        "; what is finished is kept." if _working else ".")
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode())
+
+
+def _handle(number, frame):
+    global _received, _since
+    if _received is not None and time.monotonic() - _since < _ONE_CTRL_C:
+        return
+    # An exception does not come through everything that is imported, such as C++.
+    if _received is not None or not _working or _is_importing(frame):
+        _say(number)
+        os._exit(128 + number)
+    _received, _since = number, time.monotonic()
+    raise Stopped(number)
+
+
+def _is_importing(frame) -> bool:
+    while frame:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
+
+
+_main = getattr(sys.modules["__main__"], "__file__", None)
+if _main and os.path.dirname(os.path.realpath(_main)) == os.path.realpath(
+        os.path.join(os.path.dirname(__file__), "..", "..")):
+    take_signals()
+
+
+# ---- the program -----------------------------------------------------------
 
 
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:
@@ -23,12 +85,15 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
     An InputError ends the program with its sentence on stderr, without a traceback, and
     exit status 1; so does, unless `takes_words`, a word on the command line that is no
     flag, which absl would pass on silently. A signal ends it with the status that shells
-    give a program which a signal ended (`signals`).
+    give a program which a signal ended.
     """
-    signals.install()
+    from absl import app, logging
+
+    take_signals()
 
     def guarded(argv):
-        signals.working, signals.received = True, None
+        global _working, _received
+        _working, _received = True, None
         try:
             if len(argv) > 1 and not takes_words:
                 raise InputError(
@@ -37,16 +102,16 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
             main(argv)
         except BaseException as error:
             # Libraries may make another exception of the signal's.
-            number = getattr(error, "signal_number", signals.received)
+            number = getattr(error, "signal_number", _received)
             if number is not None:
-                signals.say(number)
+                _say(number)
                 sys.exit(128 + number)
             if not isinstance(error, InputError):
                 raise
             print(f"{argv[0]}: {error}", file=sys.stderr)
             sys.exit(1)
         finally:
-            signals.working = False
+            _working = False
 
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
@@ -78,3 +143,19 @@ def _is_ours(record) -> bool:
     """Whether a log line is this project's, or a warning; libraries chatter."""
     return (record.levelno > pylogging.INFO
             or f"{os.sep}site-packages{os.sep}" not in record.pathname)
+
+
+def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
+    """Sets flags that were not given to the values of a recipe, and says so."""
+    from absl import flags, logging
+
+    logging.info("The settings are those of the recipe %s. Their source: %s.", name,
+                 source)
+    taken = {flag: value for flag, value in values.items()
+             if not flags.FLAGS[flag].present}
+    for flag, value in taken.items():
+        flags.FLAGS[flag].value = value
+    for what, found in (("sets", taken), ("leaves as given", values.keys() - taken)):
+        if found:
+            logging.info("The recipe %s %s.", what, ", ".join(
+                f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(found)))

@@ -38,9 +38,9 @@ def build(beam, pipeline, tasks: Sequence[tuple], job) -> None:
         """A model in a worker: units to parts."""
 
         def load_model(self):
-            from albert_tf.features import model as features
+            from albert_tf.features import vectors
 
-            return features.load(job.model, job.options, job.vocabulary)
+            return vectors.load(job.model, job.options, job.vocabulary)
 
         def run_inference(self, batch, model, inference_args=None
                           ) -> Iterator[base.PredictionResult]:

@@ -155,9 +155,9 @@ def _job(model: str, options: Options, folder: WorkFolder, format: str,
 
 
 def _extractor(job: Job):
-    from albert_tf.features import model as features  # With TensorFlow.
+    from albert_tf.features import vectors  # With TensorFlow.
 
-    return features.load(job.model, job.options, job.vocabulary)
+    return vectors.load(job.model, job.options, job.vocabulary)
 
 
 def extract(model: str, input_files: Sequence[str], output_file: str,

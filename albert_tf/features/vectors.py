@@ -1,15 +1,25 @@
-"""Vectors of a text from those of its pieces.
+"""The vectors of texts: pooled, means, of each token, after any layer.
 
-Shapes: B texts, S pieces of the longest, H hidden.
+    texts ─► sequences ─► batches of like length ─► hidden states ─► vectors
+
+Shapes: B texts, S tokens of the longest, H hidden.
 """
 
-from typing import Any, Mapping, Optional
+import dataclasses
+from typing import Any, Mapping, Optional, Sequence
 
+import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints.sentence_transformers import Dense, Sentence
-from albert_tf.finetuning.answer import Answering
+from albert_tf.checkpoints import load as loading
+from albert_tf.checkpoints.checkpoint import Vocabulary
+from albert_tf.checkpoints.sentence_transformers import POOLED, Dense, Sentence
+from albert_tf.features.files import Row
+from albert_tf.features.options import EMBEDDING, PIECES, Options
+from albert_tf.finetuning.answer import Answering, Request, answers
+from albert_tf.text.inputs import Input
 
+_PIECE_VECTORS = "piece_vectors"
 _ACTIVATIONS = {
     "Tanh": tf.tanh, "ReLU": tf.nn.relu, "Sigmoid": tf.sigmoid, "Identity": tf.identity,
     "GELU": lambda values: tf.nn.gelu(values, approximate=False)}
@@ -29,6 +39,71 @@ class Vectors(Answering):
 
     def answer(self, outputs):
         return {name: outputs[name].tolist() for name in sorted(outputs, reverse=True)}
+
+
+def load(model: str, options: Options, vocabulary: Optional[Vocabulary] = None
+         ) -> "Features":
+    """Loads the model of a folder; `options` are filled in (Options.of)."""
+    return Features(loading.load(model, vocabulary=vocabulary), options)
+
+
+class Features(Vectors):
+    """Texts or pairs as the vectors that options name."""
+
+    def __init__(self, loaded: loading.Loaded, options: Options):
+        super().__init__(loaded)
+        self.options, self.max_length = options, options.max_seq_length
+        self.computation = dataclasses.replace(
+            self.computation, passes=max(options.layers))
+
+    def rows(self, inputs: Sequence[Input]) -> list[Row]:
+        """What is kept of each input, and its vectors."""
+        vectors = answers([self.request(each.given, 1) for each in inputs],
+                          self.options.batch_size)
+        return [{**each.kept, **answer} for each, answer in zip(inputs, vectors)]
+
+    def request(self, given, top_k):
+        row = self.tokenizer.features(
+            given["text"], given.get("text_pair"), self.max_length)
+        return Request(
+            [row], lambda outputs: self._named(outputs[0], row["input_ids"]), self)
+
+    def _named(self, outputs, ids):
+        named: dict[str, Any] = {}
+        for kind in self.options.pooling:
+            if kind == PIECES:
+                named[PIECES] = self.tokenizer.convert_ids_to_tokens(ids)
+                named[_PIECE_VECTORS] = outputs[_PIECE_VECTORS][:len(ids)].copy()
+            else:
+                named[kind] = np.array(outputs[kind])
+        return named
+
+    def outputs(self, features):
+        encoded = self.bert(features, computation=self.computation,
+                            padding_is_read=False)["encoder_outputs"]
+        # A layer may be several blocks one after the other.
+        inner, mask = self.config.inner_group_num, features["input_mask"]
+        hidden = [tf.cast(encoded[number * inner - 1], tf.float32)
+                  for number in self.options.layers]
+        vectors = {}
+        for kind in self.options.pooling:
+            of_layers = [self._vector(kind, each, mask) for each in hidden]
+            vectors[_PIECE_VECTORS if kind == PIECES else kind] = (
+                of_layers[0] if len(hidden) == 1 else
+                tf.stack(of_layers, axis=-2))
+        return vectors
+
+    def _vector(self, kind, hidden, mask):
+        if kind == PIECES:
+            return tf.where(tf.cast(mask, tf.bool)[..., tf.newaxis], hidden, 0.0)
+        if kind == POOLED:
+            return self.bert.pooler(hidden[:, 0])
+        if kind == EMBEDDING:
+            return embedding(hidden, mask, self.sentence)
+        return pool(kind, hidden, mask)
+
+
+# ---- one vector of several -------------------------------------------------
 
 
 def of(found: Mapping[str, Any], mask: tf.Tensor, sentence: Optional[Sentence] = None

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequenc
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
 from albert_tf.finetuning.feature_table import FeatureTable
@@ -151,7 +151,7 @@ def _read_fingerprint(path: str) -> Optional[dict[str, Any]]:
         logging.warning("%s has no fingerprint: the features are made anew.", path)
         return None
     try:
-        stored = files.read_json(sidecar)
+        stored = text_files.read_json(sidecar)
         return {"parts": dict(stored["parts"]), "sha256": stored["sha256"],
                 "num_records": stored["num_records"]}
     except (InputError, ValueError, KeyError, TypeError) as error:

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any, Mapping, Optional
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import vocabulary
 from albert_tf.checkpoints.folders import holds_checkpoint
 from albert_tf.errors import InputError
@@ -23,7 +23,7 @@ def keep(folder: str, settings: Mapping[str, Any], vocabulary_path: str) -> None
     copy = os.path.join(folder, given["file"])
     if not (files.exists(copy) and files.sha256(copy) == given["sha256"]):
         files.copy(vocabulary_path, copy)
-    files.write_json(
+    text_files.write_json(
         os.path.join(folder, vocabulary.TASK_FILE), settings, ensure_ascii=False)
 
 

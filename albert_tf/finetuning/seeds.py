@@ -18,7 +18,7 @@ from typing import Any, Callable, Mapping
 
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT, holds_checkpoint
 from albert_tf.errors import DivergenceError, InputError
 from albert_tf.finetuning import model_folder
@@ -77,7 +77,8 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
             runs.append(run)
             # Others stay known, should fewer seeds be asked for now.
             known[name] = run
-            files.write_json(path, {"metric": metric, "runs": list(known.values())})
+            text_files.write_json(
+                path, {"metric": metric, "runs": list(known.values())})
             if not run["failure"]:
                 break
             logging.warning("%s failed: %s", name, run["failure"])
@@ -96,7 +97,7 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
         "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
         "best_run": best["name"]}
     _publish(folder, best["name"])
-    files.write_json(path, {**summary, "runs": list(known.values())})
+    text_files.write_json(path, {**summary, "runs": list(known.values())})
     _log(runs, summary)
 
 
@@ -118,7 +119,7 @@ def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
             failure = train(settings)
         except DivergenceError as error:
             return {"step": None, "metrics": {}, "failure": str(error)}
-    found = files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
+    found = text_files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
     return {"step": found.pop("step"), "metrics": found, "failure": failure}
 
 
@@ -127,7 +128,7 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
     if not files.exists(path):
         return {}
     advice = "remove the file, and evaluate the runs again"
-    runs = files.read_object(path, advice).get("runs")
+    runs = text_files.read_object(path, advice).get("runs")
     if not isinstance(runs, list) or not all(
             isinstance(run, dict) and _KEYS <= run.keys()
             and isinstance(run["metrics"], dict) for run in runs):

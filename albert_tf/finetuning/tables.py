@@ -7,7 +7,7 @@ import os
 import re
 from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import write_files
 
@@ -73,7 +73,7 @@ def text_lines(path: str) -> Iterator[tuple[int, str]]:
     """Numbered lines of text. Where the first holds carriage returns, these alone end
     the lines, as on old Macs."""
     ends = None
-    for number, line in files.read_lines(path):
+    for number, line in text_files.read_lines(path):
         if "\0" in line:
             raise InputError(
                 f"{path}, line {number}: character {line.index(chr(0)) + 1} is NUL, "
@@ -131,7 +131,7 @@ def other_delimiter(line: list[str]) -> str:
 
 
 def _json_object(path: str, number: int, line: str) -> dict[str, object]:
-    value = files.parse_json(line, path, (
+    value = text_files.parse_json(line, path, (
         "this looks like one array over many lines, but " if line.lstrip().startswith(
             "[") else "") + "each line must hold one JSON object", number)
     if not isinstance(value, dict):

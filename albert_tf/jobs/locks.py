@@ -11,6 +11,8 @@ over. A run that finds its own taken over, as the store was away for long, says 
 leaves it to the other.
 """
 
+# Not by the package filelock: it does not say who holds a lock (up to version 3 it
+# empties the file that does when a second run tries), and knows no object stores.
 import contextlib
 import json
 import os

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Callable, Iterable, Iterator, Mapping
 import google_crc32c
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.jobs import locks
 from albert_tf.errors import InputError
 
@@ -178,7 +178,7 @@ class WorkFolder:
         if not os.path.exists(path):
             return None
         try:
-            return files.read_object(path)
+            return text_files.read_object(path)
         except InputError:
             return None  # Damaged: the unit is made again.
 

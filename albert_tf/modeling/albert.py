@@ -100,7 +100,7 @@ class AlbertModel(ConfiguredModel):
     (TensorShape([1, 4, 768]), TensorShape([1, 768]))
 
     Its weights are random until a checkpoint is restored
-    (`albert_tf.checkpoint.restore_tf1`).
+    (`albert_tf.checkpoints.restore_tf1`).
     """
 
     def __init__(self, config: AlbertConfig, name: str = "bert"):

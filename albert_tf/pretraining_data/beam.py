@@ -21,9 +21,9 @@ from albert_tf.jobs import beam as beam_runner
 from albert_tf import files
 from albert_tf.pretraining_data import beam_stages as stages
 from albert_tf.pretraining_data.beam_stages import Job
-from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.checks import (
+    check, check_number, check_room, check_text)
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, Sizes
 from albert_tf.pretraining_data.spans import Span, plan_spans
 from albert_tf.pretraining_data.summary import (

@@ -10,7 +10,7 @@ from typing import NamedTuple, Sequence
 import numpy as np
 
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.tokenization.word_starts import WordStarts
+from albert_tf.tokenization.sequences import WordStarts
 
 _LARGEST_SMALL_VOCABULARY = 1 << 15
 

@@ -16,7 +16,7 @@ from albert_tf.masking.reference import RandomSource, mask_sequence
 from albert_tf.pretraining_data.options import (
     FOLLOWING, InstanceOptions, LABEL_1, ONE_SEGMENT, RANDOM_DOCUMENT, SWAPPED)
 from albert_tf.tokenization import sequences
-from albert_tf.tokenization.word_starts import WordStarts
+from albert_tf.tokenization.sequences import WordStarts
 
 Segment = list[str]
 Document = list[Segment]
@@ -30,7 +30,7 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, vocabulary: Sequence[str], rule: str) -> "Pieces":
-        """All pieces, and a rule of tokenization.word_starts."""
+        """All pieces, and a rule of tokenization.sequences."""
         return cls(list(vocabulary), WordStarts(rule))
 
 

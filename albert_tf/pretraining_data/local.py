@@ -29,9 +29,9 @@ from albert_tf.errors import InputError, Interruption
 from albert_tf.masking.batched import mask_batch
 from albert_tf.masking.options import SpecialIds
 from albert_tf.pretraining_data import shuffle
-from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.checks import (
+    check, check_number, check_room, check_text)
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions, Sizes
 from albert_tf.pretraining_data.plans import SlicePosition, finish, plan_chunks
 from albert_tf.pretraining_data.shuffle import (

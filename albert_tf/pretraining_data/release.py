@@ -13,11 +13,11 @@ from typing import Any, Optional, Sequence
 
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.masking.reference import RandomSource
-from albert_tf.pretraining_data.checks import check, check_number, check_text
+from albert_tf.pretraining_data.checks import (
+    check, check_number, check_room, check_text)
 from albert_tf.pretraining_data.encoder import PieceEncoder
-from albert_tf.pretraining_data.estimate import check_room
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 from albert_tf.pretraining_data.instances import (
     Document, Instance, Pieces, create_walks)
@@ -41,7 +41,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
     progress = Progress("tokenizing", "bytes", files.total_size(paths))
     documents, counts, known = [[]], CorpusCounts(), {}
     num_bytes = 0
-    all_lines = (line for path in paths for _, line in files.read_lines(path))
+    all_lines = (line for path in paths for _, line in text_files.read_lines(path))
     while lines := list(itertools.islice(all_lines, lines_at_once)):
         # WordPiece cleans while it tokenizes; white space alone is blank to it too.
         prepared = [tokenizer.prepare(line).strip() for line in lines]

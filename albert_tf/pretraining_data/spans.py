@@ -16,7 +16,7 @@ from typing import BinaryIO, Callable, Iterator, NamedTuple, Sequence
 
 import numpy as np
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
 # A line is tokenized as a whole, which takes some 100 bytes of memory for each of
@@ -79,13 +79,13 @@ def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
         if sizes[-1] >> _OFFSET_BITS:
             raise InputError(
                 f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; cut the file up.")
-        if path.endswith(files.COMPRESSED):
+        if path.endswith(text_files.COMPRESSED):
             sizes[-1] *= _COMPRESSION
     size = size or span_bytes(sum(sizes))
     borders, held = [], 0  # file and byte at which spans end, and their bytes
     for number, (path, length) in enumerate(zip(paths, sizes)):
         start = 0
-        if not (path.endswith(files.COMPRESSED) or files.is_remote(path)):
+        if not (path.endswith(text_files.COMPRESSED) or files.is_remote(path)):
             while held + length - start > size:
                 start += size - held
                 borders.append((number, start, size))
@@ -183,7 +183,7 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
     """Blocks of the lines of a file that begin at byte `start` or later; none if there
     is no such line before byte `limit`."""
     with files.open_binary(path) as raw:
-        stream = files.decompressed(path, raw)
+        stream = text_files.decompressed(path, raw)
         offset = 0
         if start:
             # The byte before says whether a line begins at `start`.
@@ -227,8 +227,8 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
 def _read(path: str, stream: BinaryIO, offset: int, size: int) -> bytes:
     try:
         return stream.read(size)
-    except files.READ_ERRORS as error:
-        raise files.damaged(path, _line_number(path, offset) - 1, error) from error
+    except text_files.READ_ERRORS as error:
+        raise text_files.damaged(path, _line_number(path, offset) - 1, error) from error
 
 
 def _decoded(path: str, block: _Block) -> list[str]:
@@ -245,8 +245,8 @@ def _decoded(path: str, block: _Block) -> list[str]:
         lines.pop()
     if "\0" in text:
         for index, line in enumerate(lines):
-            if files.is_binary(line):
-                raise files.binary(path, _line_number(path, block.offset) + index)
+            if text_files.is_binary(line):
+                raise text_files.binary(path, _line_number(path, block.offset) + index)
     return lines
 
 
@@ -255,8 +255,8 @@ def _not_text(path: str, block: _Block, error: UnicodeDecodeError) -> InputError
     start = data.rfind(b"\n", 0, error.start) + 1
     number = _line_number(path, block.offset + start)
     if _CONTROL.search(data, max(0, error.start - 2048), error.start + 2048):
-        return files.binary(path, number)
-    return files.not_utf8(path, number, error.start - start + 1, error.reason)
+        return text_files.binary(path, number)
+    return text_files.not_utf8(path, number, error.start - start + 1, error.reason)
 
 
 def document_place(paths: Sequence[str], document_id: int) -> str:
@@ -270,11 +270,11 @@ def _line_number(path: str, offset: int) -> int:
     """Number of the line that holds byte `offset`, from 1."""
     number = 1
     with files.open_binary(path) as raw:
-        stream = files.decompressed(path, raw)
+        stream = text_files.decompressed(path, raw)
         while offset > 0:
             try:
                 data = stream.read(min(offset, BLOCK_BYTES))
-            except files.READ_ERRORS:
+            except text_files.READ_ERRORS:
                 return number
             if not data:
                 return number

@@ -17,7 +17,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional, Seque
 
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo, read_records, scan
@@ -187,7 +187,7 @@ def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
             continue  # There is none: data of the release, or without a summary.
         for path in found:
             try:
-                content = files.read_json(path)
+                content = text_files.read_json(path)
             except InputError as error:
                 logging.warning("%s is left out: %s", path, error)
                 continue

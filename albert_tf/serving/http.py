@@ -145,6 +145,7 @@ class Service:
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
                  task: str = "", exit_threshold: Optional[float] = None):
         from aiohttp import web
+        import prometheus_client as prometheus
 
         if task:
             model.head(task)
@@ -152,9 +153,15 @@ class Service:
         self.exit_threshold = exit_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
         self.stopping, self.open = False, 0
-        self._replies: dict[int, int] = {}
-        self._seconds = [0] * (len(_BUCKETS) + 1)
-        self._total = 0.0
+        prometheus.disable_created_metrics()  # Of each counter when it was made.
+        self._registry = prometheus.CollectorRegistry()
+        self._replies = prometheus.Counter(
+            "albert_requests", "Requests answered, by status.", ["status"],
+            registry=self._registry)
+        self._seconds = prometheus.Histogram(
+            "albert_request_seconds", "Seconds from a request to its reply.",
+            buckets=_BUCKETS, registry=self._registry)
+        self._registry.register(self)  # Its other numbers: `collect`.
         self._worker: Optional[asyncio.Task] = None
         self.app = web.Application(
             middlewares=[self._guarded()], client_max_size=limits.body_bytes)
@@ -215,10 +222,8 @@ class Service:
             finally:
                 self.open -= asks
                 if asks:
-                    seconds = time.monotonic() - begin
-                    self._replies[status] = self._replies.get(status, 0) + 1
-                    self._total += seconds
-                    self._seconds[sum(seconds > edge for edge in _BUCKETS)] += 1
+                    self._replies.labels(status).inc()
+                    self._seconds.observe(time.monotonic() - begin)
 
         return guarded
 
@@ -254,32 +259,25 @@ class Service:
     async def _metrics(self, request):
         """In Prometheus's text format."""
         from aiohttp import web
+        import prometheus_client as prometheus
 
         del request
-        lines = []
+        return web.Response(body=prometheus.generate_latest(self._registry), headers={
+            "Content-Type": prometheus.CONTENT_TYPE_LATEST})
 
-        def metric(name, kind, text, *values):
-            lines.extend((f"# HELP albert_{name} {text}",
-                          f"# TYPE albert_{name} {kind}"))
-            lines.extend(f"albert_{name}{label} {value}" for label, value in values)
+    def collect(self):
+        """Yields the metrics that prometheus_client does not count itself."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        metric("requests_total", "counter", "Requests answered, by status.",
-               *((f'{{status="{status}"}}', count)
-                 for status, count in sorted(self._replies.items())))
-        up_to, counts = 0, []
-        for edge, count in zip((*_BUCKETS, "+Inf"), self._seconds):
-            up_to += count
-            counts.append((f'_bucket{{le="{edge}"}}', up_to))
-        metric("request_seconds", "histogram", "Seconds from a request to its reply.",
-               *counts, ("_sum", self._total), ("_count", up_to))
-        metric("open_requests", "gauge", "Requests not yet answered.", ("", self.open))
-        metric("queued_sequences", "gauge", "Sequences that wait for the model.",
-               ("", self.batcher.waiting))
-        metric("batches_total", "counter", "Batches computed.",
-               ("", self.batcher.batches))
-        metric("sequences_total", "counter", "Sequences computed.",
-               ("", self.batcher.sequences))
-        return web.Response(text="\n".join(lines) + "\n")
+        yield GaugeMetricFamily(
+            "albert_open_requests", "Requests not yet answered.", self.open)
+        yield GaugeMetricFamily(
+            "albert_queued_sequences", "Sequences that wait for the model.",
+            self.batcher.waiting)
+        yield CounterMetricFamily(
+            "albert_batches", "Batches computed.", self.batcher.batches)
+        yield CounterMetricFamily(
+            "albert_sequences", "Sequences computed.", self.batcher.sequences)
 
     # ---- questions ---------------------------------------------------------
 

@@ -16,19 +16,19 @@ import importlib
 import os
 import threading
 import warnings
-from typing import Any, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import tokenizer_files
 from albert_tf.checkpoints.checkpoint import Report, Vocabulary
 from albert_tf.checkpoints.vocabulary import check_settings
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.modeling.encoder import Computation
-from albert_tf.serving import onnx_weights, tflite_weights
+from albert_tf.serving import onnx_weights
 from albert_tf.serving.saved_model import LABELS_FILE
 from albert_tf.tokenization.in_graph import TOKENIZER_FILE
 
@@ -90,17 +90,18 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
     with files.staged(export_dir) as (staged,):
         files.make_directory(staged, export_dir)
         files.write(os.path.join(staged, FORMS[form].file), content)
-        files.write_json(os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
+        text_files.write_json(
+            os.path.join(staged, CONFIG_FILE), loaded.config.to_dict())
         if loaded.labels:
             files.write(os.path.join(staged, LABELS_FILE), "".join(
                 f"{label}\n" for label in loaded.labels).encode())
         tokenizer_files.write_plain(Vocabulary(
             tokenizer.vocabulary_path, tokenizer.do_lower_case,
             not tokenizer.uses_sentencepiece), staged)
-        files.write_json(os.path.join(staged, TOKENIZER_FILE), {
+        text_files.write_json(os.path.join(staged, TOKENIZER_FILE), {
             "do_lower_case": tokenizer.do_lower_case,
             "strip_accents": tokenizer.strip_accents})
-        files.write_json(os.path.join(staged, _SETTINGS), {
+        text_files.write_json(os.path.join(staged, _SETTINGS), {
             "format": form, "precision": precision, "task": task,
             "heads": dict(loaded.heads), "settings": dict(loaded.settings),
             "threshold": loaded.threshold})
@@ -149,7 +150,52 @@ def _tflite(answering, precision: str) -> bytes:
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         content = converter.convert()
-    return tflite_weights.tables_once(content) if precision == "int8" else content
+    return tables_once(content) if precision == "int8" else content
+
+
+def tables_once(content: bytes) -> bytes:
+    """A graph whose masked-LM head reads the table that the embeddings are looked up in.
+
+    The converter stores it twice: with one scale to look up in, which is all that a
+    lookup can read, and with a scale for each row as the weights of a product. Those
+    may have one scale, too.
+    """
+    # Of TensorFlow's package; a graph's parts have the names of its schema.
+    from tensorflow.lite.python.schema_py_generated import BuiltinOperator
+    from tensorflow.lite.tools import flatbuffer_utils
+
+    model = flatbuffer_utils.read_model_from_bytearray(bytearray(content))
+    for graph in model.subgraphs:
+        tables = {tuple(table.shape): (lookup.inputs[0], table) for lookup, table in
+                  _readers(model, graph, BuiltinOperator.GATHER, 0)}
+        for product, weights in _readers(
+                model, graph, BuiltinOperator.FULLY_CONNECTED, 1):
+            place, table = tables.get(tuple(weights.shape), (None, weights))
+            # The same but for the rounding.
+            if table is not weights and np.allclose(
+                    _numbers(model, table), _numbers(model, weights), rtol=0,
+                    atol=table.quantization.scale[0]):
+                product.inputs[1] = place
+                model.buffers[weights.buffer].data = None
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
+
+
+def _readers(model: Any, graph: Any, kind: int, number: int) -> Iterator[tuple[Any, Any]]:
+    """The operators of a kind whose input of a number is stored in 8 bits, and that."""
+    for operator in graph.operators:
+        code = model.operatorCodes[operator.opcodeIndex]
+        if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
+            tensor = graph.tensors[operator.inputs[number]]
+            stored = model.buffers[tensor.buffer].data
+            if stored is not None and len(stored) == np.prod(tensor.shape):
+                yield operator, tensor
+
+
+def _numbers(model: Any, tensor: Any) -> np.ndarray:
+    """[rows, columns], of one scale or of one for each row."""
+    stored = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(np.int8)
+    return stored.reshape(tensor.shape) * np.asarray(
+        tensor.quantization.scale, np.float32)[:, np.newaxis]
 
 
 @contextlib.contextmanager
@@ -184,7 +230,7 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
     """The values of a serving.predict.Model that answers by the engine."""
     folder = _folder(path)
     where = os.path.join(folder, _SETTINGS)
-    kept = files.read_object(where)
+    kept = text_files.read_object(where)
     form = kept.get("format")
     types = {"task": str, "precision": str, "heads": dict, "settings": dict,
              "threshold": (int, float)}
@@ -201,7 +247,7 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
         "format": form, "config": config, "model": None,
         "tokenizer": vocabulary and tokenizer_files.check(
             vocabulary, config.vocab_size),
-        "labels": tuple(line for _, line in files.read_lines(labels)) if (
+        "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
             files.exists(labels)) else (),
         "report": Report(folder), "heads": kept["heads"], "settings": kept["settings"],
         "threshold": float(kept["threshold"]),

@@ -11,7 +11,7 @@ import itertools
 import os
 from typing import Any, Iterable, Iterator, Mapping, Optional
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints import checkpoint, formats, load as loading
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
@@ -201,8 +201,8 @@ def _threshold(folder: str) -> float:
     asset = os.path.join(folder, "assets", "null_score_diff_threshold.txt")
     results = os.path.join(folder, "eval_results.json")
     if files.exists(asset):
-        return float(next(files.read_lines(asset))[1])
+        return float(next(text_files.read_lines(asset))[1])
     if files.exists(results):
-        value = files.read_object(results).get("null_score_diff_threshold")
+        value = text_files.read_object(results).get("null_score_diff_threshold")
         return float(value) if isinstance(value, (int, float)) else 0.0
     return 0.0

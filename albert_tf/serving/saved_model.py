@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.modeling.heads import EXIT_INPUT
 
@@ -63,7 +63,7 @@ class Server:
         self._export_dir = export_dir
         self._inputs = tuple(self._serve.structured_input_signature[1])
         path = os.path.join(export_dir, "assets", LABELS_FILE)
-        self.labels = tuple(line for _, line in files.read_lines(path)) if (
+        self.labels = tuple(line for _, line in text_files.read_lines(path)) if (
             files.exists(path)) else ()
 
     def predict(self, features: Sequence[Mapping[str, Sequence[int]]],

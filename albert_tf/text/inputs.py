@@ -5,7 +5,7 @@ second one, or JSON lines with the inputs by name and whatever `id` they have.
 import sys
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 
 STANDARD_INPUT = "-"
@@ -23,17 +23,17 @@ def read(path: str) -> Iterator[Input]:
     """The inputs of a file, or of STANDARD_INPUT."""
     typed = path == STANDARD_INPUT
     plain = path
-    for end in files.COMPRESSED:
+    for end in text_files.COMPRESSED:
         plain = plain.removesuffix(end)
     is_json = plain.endswith((".jsonl", ".ndjson", ".json"))
-    for number, line in _typed() if typed else files.read_lines(path):
+    for number, line in _typed() if typed else text_files.read_lines(path):
         where = f"{'the standard input' if typed else path}, line {number}"
         if not is_json and not (typed and line.startswith("{")):
             first, tab, second = line.partition("\t")
             yield Input((first, second) if tab else line, {}, where)
         elif line.strip():
-            value = files.parse_json(line, path, "each line must hold one JSON object",
-                                     number)
+            value = text_files.parse_json(
+                line, path, "each line must hold one JSON object", number)
             if not isinstance(value, dict):
                 raise InputError(f"{path}, line {number}: holds no JSON object.")
             kept = {"id": value.pop("id")} if "id" in value else {}
@@ -46,8 +46,8 @@ def _typed() -> Iterator[tuple[int, str]]:
         try:
             yield number, line.decode().rstrip("\r\n")
         except UnicodeDecodeError as error:
-            raise files.not_utf8("The standard input", number, error.start + 1,
-                                 error.reason) from error
+            raise text_files.not_utf8("The standard input", number, error.start + 1,
+                                      error.reason) from error
 
 
 def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()

@@ -15,7 +15,7 @@ import json
 import re
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "squad", "race")
@@ -52,10 +52,10 @@ def read_documents(
     """Documents of the files, in order; one without text is yielded too.
 
     `counts` receives what was removed: "title lines", "repeated paragraphs"; for
-    on_bytes see files.read_lines.
+    on_bytes see text_files.read_lines.
     """
     for path in paths:
-        lines, kind = files.read_lines(path, on_bytes, True), layout.input_format
+        lines, kind = text_files.read_lines(path, on_bytes, True), layout.input_format
         if kind == "auto":
             kind, lines = _recognise(path, lines, layout.json_field)
         if kind == "wikiextractor":
@@ -143,7 +143,7 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
         if number and not line.strip():
             continue
         where = f"{path}, line {number}" if number else path
-        value = files.parse_json(line, path, form, number, cleaned=True)
+        value = text_files.parse_json(line, path, form, number, cleaned=True)
         if not isinstance(value, dict):
             raise InputError(
                 f"{where}: holds a JSON {type(value).__name__}, but {form}, with the "
@@ -176,7 +176,7 @@ def _squad(path: str, lines: Iterable[Line], layout: Layout,
            counts: collections.Counter) -> Iterator[Document]:
     """An article is a document, as it was in Wikipedia: its paragraphs follow each
     other in the file as there."""
-    content = files.parse_json(
+    content = text_files.parse_json(
         "".join(line for _, line in lines), path,
         f"SQuAD's file holds one object: {_OTHER_FORMAT}", cleaned=True)
     for number, article in enumerate(_of_squad(content, "data", list, path), 1):

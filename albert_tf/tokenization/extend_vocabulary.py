@@ -21,7 +21,7 @@ import sentencepiece
 from albert_tf.errors import InputError
 from albert_tf.tokenization import train_sentencepiece
 from albert_tf.tokenization.cleaning import preprocess_batch
-from albert_tf.tokenization.sentencepiece_proto import model_proto
+from albert_tf.tokenization.tokenizer_json import model_proto
 from albert_tf.tokenization.sentencepiece_tokenizer import keeps_accents, load
 
 

@@ -1,12 +1,15 @@
-"""Text to pieces in TensorFlow's graph, exactly as `tokenization` does it in Python.
+"""Text to pieces in TensorFlow's graph, as `tokenization` does it in Python.
 
     strings ─► code points ─► cleaned ─► pieces ─► ids
                unicode_decode  tables    tensorflow_text
 
 What is done to a character is taken from Python's own functions when the graph is made
 and stored as tables: the Unicode tables of tensorflow_text's operations are of another
-version. Shapes: N texts, C code points of all texts, P pieces of all texts; values of
-all texts lie in one row, with `rows`, the text of each.
+version. Where two ways to cut a text are equally likely, tensorflow_text (SentencePiece
+0.1.96) may take the other: docs/SERVING.md.
+
+Shapes: N texts, C code points of all texts, P pieces of all texts; values of all texts
+lie in one row, with `rows`, the text of each.
 """
 
 import functools
@@ -20,8 +23,7 @@ import tensorflow as tf
 
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.tokenization import (
-    cleaning, in_graph_unigram, tokenizer_json, wordpiece_tokenizer)
+from albert_tf.tokenization import cleaning, tokenizer_json, wordpiece_tokenizer
 from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
@@ -319,7 +321,6 @@ class SentencePieceOps(TokenizerOps):
         self._comparable = functools.partial(
             _comparable, tokenizer.do_lower_case, tokenizer.strip_accents)
         self._model = text.SentencepieceTokenizer(model, out_type=tf.string)
-        self._unigram = in_graph_unigram.Unigram.of(model)
         self._unk_id = tokenizer.unk_id
         self._ids = _lookup(tokenizer)
         self._splits = Expansion(
@@ -331,8 +332,7 @@ class SentencePieceOps(TokenizerOps):
 
     def _pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """The model's own pieces, strings [N, (pieces)], of prepared texts."""
-        found = self._model.tokenize(texts)
-        return self._unigram(found) if self._unigram else found
+        return self._model.tokenize(texts)
 
     def comparable(self, codes: tf.Tensor) -> tf.Tensor:
         """What each character becomes by itself; -2 where that is not one."""

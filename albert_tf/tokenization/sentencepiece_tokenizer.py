@@ -11,9 +11,8 @@ from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
     Located, PreparedText, SourcedChar, preprocess_batch, preprocess_text,
     preprocess_with_sources)
-from albert_tf.tokenization.sentencepiece_proto import model_proto
+from albert_tf.tokenization.tokenizer_json import UNDERLINE, model_proto
 
-UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 _SPACE = UNDERLINE + " "
 
 

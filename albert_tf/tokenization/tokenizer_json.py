@@ -13,14 +13,35 @@ import sys
 import unicodedata
 from typing import Any, Mapping
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
-from albert_tf.tokenization.sentencepiece_proto import model_proto
 
-UNDERLINE = "\u2581"
+UNDERLINE = "\u2581"  # Stands for a blank; SentencePiece puts it before each word.
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # Taken off the scores of pieces that end in a digit and a comma.
 _PENALTY = 100.0
+
+
+def model_proto():
+    """SentencePiece's message ModelProto, imported when it is first wanted.
+
+        model_proto().FromString(content).trainer_spec.model_type
+
+    Its package carries code that one major version of protobuf made and only that one
+    runs; TensorFlow decides which one is installed.
+    """
+    import google.protobuf
+
+    try:
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError:
+        raise
+    except Exception as error:  # of protobuf: VersionError, or TypeError of older ones
+        raise InputError(
+            f"The installed sentencepiece does not run with protobuf "
+            f"{google.protobuf.__version__} ({error}); install sentencepiece==0.2.0, "
+            "which runs with all.") from error
+    return sentencepiece_model_pb2.ModelProto
 
 
 def is_json(content: bytes) -> bool:
@@ -37,7 +58,7 @@ def _is_split(piece: str) -> bool:
 
 def read(path: str) -> dict[str, Any]:
     """The content of a tokenizer.json, checked; its `model` is Unigram or WordPiece."""
-    value = files.read_object(path)
+    value = text_files.read_object(path)
     model = value.get("model")
     kind = model.get("type") if isinstance(model, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None

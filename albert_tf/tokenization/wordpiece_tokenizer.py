@@ -9,7 +9,7 @@ import re
 import unicodedata
 from typing import Iterable
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 from albert_tf.tokenization import tokenizer_json
 from albert_tf.tokenization.cleaning import (
@@ -38,7 +38,7 @@ def load_vocab(vocab_file: str) -> dict[str, int]:
     if os.fspath(vocab_file).endswith(".json"):
         return tokenizer_json.word_pieces(vocab_file)
     vocab: dict[str, int] = {}
-    for _, line in files.read_lines(vocab_file):
+    for _, line in text_files.read_lines(vocab_file):
         words = line.split()
         vocab.setdefault(words[0] if words else " ", len(vocab))
     if not vocab:

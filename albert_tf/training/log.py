@@ -6,7 +6,7 @@ from typing import Any, Mapping, Optional
 
 from absl import logging
 
-from albert_tf import files, pictures
+from albert_tf import files, pictures, text_files
 from albert_tf.errors import InputError
 
 METRICS_FILE = "metrics.jsonl"
@@ -52,7 +52,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 def read_metrics(path: str) -> list[dict[str, Any]]:
     """Rows of a metrics log; a last line cut short by a kill is left out."""
-    lines = [(n, line) for n, line in files.read_lines(path) if line.strip()]
+    lines = [(n, line) for n, line in text_files.read_lines(path) if line.strip()]
     rows = []
     for position, (number, line) in enumerate(lines):
         try:
@@ -67,7 +67,7 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
 def _parsed(line: str, path: str, number: int) -> dict[str, Any]:
     """The row in a line."""
     advice = "move the file away to start a new log"
-    row = files.parse_json(line, path, advice, number)
+    row = text_files.parse_json(line, path, advice, number)
     if not (isinstance(row, dict) and type(row.get("step")) is int
             and isinstance(row.get("split"), str)
             and all(type(value) in (int, float) for name, value in row.items()

@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, Optional
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import CHECKPOINT_NAME
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError, Stopped
@@ -187,8 +187,8 @@ class Run:
         logging.info("Evaluation at step %d: %s", self.current_step, ", ".join(
             f"{name} {value:.6g}" for name, value in metrics.items()))
         if self.chief:
-            files.write_json(self.path(run_folder.RESULTS_FILE),
-                             {"step": self.current_step, **metrics})
+            text_files.write_json(self.path(run_folder.RESULTS_FILE),
+                                  {"step": self.current_step, **metrics})
 
     @contextlib.contextmanager
     def explained(self):

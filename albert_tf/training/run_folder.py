@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import tensorflow as tf
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.jobs import locks
 from albert_tf.checkpoints.checkpoint import check_finite
 from albert_tf.checkpoints.folders import (
@@ -114,7 +114,7 @@ def check_best(output_dir: str) -> None:
     path = os.path.join(output_dir, BEST_FILE)
     advice = f"write the best value in {METRICS_FILE} beside it into it"
     if files.exists(path):
-        value = files.read_json(path, advice)
+        value = text_files.read_json(path, advice)
         if type(value) not in (int, float) or not math.isfinite(value):
             raise InputError(f"{path}: not a number; {advice}.")
 
@@ -233,7 +233,7 @@ def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> 
     if resumed and files.exists(path):
         warn_of_changes(changed_options(output_dir, options))
         return
-    files.write_json(path, options)
+    text_files.write_json(path, options)
 
 
 def changed_options(
@@ -257,7 +257,7 @@ def changed_options(
 def kept_options(output_dir: str) -> dict[str, Any]:
     """The options that the folder's run started with; none if it holds none."""
     path = os.path.join(output_dir, OPTIONS_FILE)
-    return files.read_object(
+    return text_files.read_object(
         path, "remove the file to continue without comparing the options"
         ) if files.exists(path) else {}
 

@@ -20,6 +20,7 @@ from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling.albert import AlbertModel
 from tests import models
 from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
 from tests.golden.interop import assert_gives, case
@@ -204,13 +205,13 @@ def test_a_task_starts_with_a_new_pooler_where_there_is_none(tmp_path):
     assert report.new == ["bert/pooler/dense/bias", "bert/pooler/dense/kernel",
                           "output_bias", "output_weights"]
     with pytest.raises(InputError, match="bert/pooler/dense"):
-        restore.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
+        restore.restore_tf1(AlbertModel(TINY), str(tmp_path / "hf"))
 
 
 def test_another_config_is_warned_of(tmp_path, caplog):
     path, _ = stored(tmp_path / "tf1", TINY.replace(hidden_act="gelu_erf"), {})
     convert(path, str(tmp_path / "hf"), "hf")
-    restore.restore_tf1(models.AlbertModel(TINY), str(tmp_path / "hf"))
+    restore.restore_tf1(AlbertModel(TINY), str(tmp_path / "hf"))
     assert "hidden_act is gelu_erf there and gelu here" in caplog.text
 
 

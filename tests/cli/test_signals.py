@@ -25,7 +25,7 @@ MOMENTS = {  # what runs before main and in it; whether main tidies up
         "", "try:\n            {kill}\n        except BaseException as error:\n"
         "            raise RuntimeError('library') from error", True),
     "while TensorFlow loads": ("", "import loads", False),
-    "before main": ("script.signals.install()\n{kill}", "pass", False),
+    "before main": ("script.take_signals()\n{kill}", "pass", False),
 }
 
 
@@ -51,7 +51,7 @@ def test_every_script_takes_signals_before_it_loads_anything():
         imports = [line for line in lines if re.match("(from|import) [a-z_]+[ .]", line)
                    and " import " in line or line.startswith("import ")]
         assert imports[0].startswith("from albert_tf.cli import script  #"), path
-    done = run_python("-X", "importtime", "-c", "from albert_tf.cli import signals",
+    done = run_python("-X", "importtime", "-c", "from albert_tf.cli import script",
                       check=True)
     assert not {"absl", "numpy", "tensorflow"} & {
         line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

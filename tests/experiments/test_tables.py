@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 from benchmarks import runs
 from experiments import (
@@ -75,7 +75,7 @@ def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatc
             FLAGS(["test", "--keep_results", "--finetune=mrpc",
                    f"--results_dir={FLAGS.results_dir}", *given])
             table.run()
-        found = files.read_object(tables.results_path("x", "small"))
+        found = text_files.read_object(tables.results_path("x", "small"))
         return found["command"], [(each["row"], each["seed"]) for each in found["rows"]]
 
     monkeypatch.setattr(tables, "check", lambda experiment: None)
@@ -101,7 +101,7 @@ def test_a_trial_of_another_length_leaves_the_table_as_it_is(tmp_path, monkeypat
            f"--results_dir={tmp_path}/results"])
     table.run()
     assert path.read_bytes() == before
-    trial = files.read_object(str(tmp_path / "results" / "x_7steps.json"))
+    trial = text_files.read_object(str(tmp_path / "results" / "x_7steps.json"))
     assert trial["command"] == (
         "python -m experiments.x --scale=small --num_train_steps=7 --finetune= "
         "--run_flags=dtype=float32,seed=2")

@@ -2,7 +2,7 @@
 
 Parquet needs pyarrow, a cluster apache_beam; tests of both are skipped without.
 
-    python -m pytest tests/serving/test_features.py
+    python -m pytest tests/features/test_features.py
 """
 
 import io
@@ -23,7 +23,7 @@ import albert_tf
 from albert_tf.jobs import beam
 from albert_tf import files
 from albert_tf.errors import InputError
-from albert_tf.features import job, model as features
+from albert_tf.features import job, vectors as features
 from albert_tf.features.options import KINDS, Options
 from tests.commands import run_commands
 from tests.helpers import ROOT
@@ -90,7 +90,7 @@ def test_the_first_passes_alone_are_computed(model, monkeypatch):
     monkeypatch.setattr(head, "bert", lambda *args, computation, **options: (
         passes.append(computation.passes) or bert(
             *args, computation=computation, **options)))
-    head.compute({name: np.ones([1, 4], np.int32) for name in head.inputs})
+    head.compute([{"text": "It is."}], 1)
     assert passes == [1]
 
 

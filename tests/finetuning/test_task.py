@@ -15,10 +15,9 @@ from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import _padded, fine_tune
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.records.spec import classification_spec
-from albert_tf.training import losses
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
-from tests import models, tiny_run
+from tests import tiny_run
 
 LENGTH = 8
 SPEC = classification_spec(3, tiny_run.VOCAB_SIZE)

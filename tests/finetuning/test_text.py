@@ -31,10 +31,10 @@ from tests.tokenization.test_tokenizer import MODEL, WP_VOCAB
 pytest.importorskip("tensorflow_text")
 
 TEXTS = [
-    "The whole  passage was written in 1,999, by him. ", "Short.", "", "a é\u0323 ½ ☃☃",
+    "The whole  passage was written in 1,984, by him. ", "Short.", "", "a é\u0323 ½ ☃☃",
     "Of three hundred people _ came, and then the others left them _ again." * 3,
     "what is it", "ΑΣ 好吗 zzz eee"]
-PASSAGES = ["The café of Zoë opened in 1,999, and  closed in 2003. " * 4, "", "Yes.",
+PASSAGES = ["The café of Zoë opened in 1,984, and  closed in 2003. " * 4, "", "Yes.",
             "한국 ☃☃ 好吗", " \n ", "One two three four five six seven eight nine ten."]
 QUESTIONS = ["When did the café close, in which year?", "Who?", "", "What is it",
              "a", "How many " * 9]

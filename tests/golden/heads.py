@@ -12,7 +12,6 @@ import numpy as np
 
 from albert_tf.checkpoints.restore import load_tf1_tensors
 from albert_tf.config import AlbertConfig
-from albert_tf.training import losses as objectives
 from tests import models
 from tests.helpers import FIXTURES, SHARED
 

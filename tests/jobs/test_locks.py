@@ -16,7 +16,8 @@ from tests.helpers import ROOT
 # Holds the lock of a folder until it is killed, or says why it cannot.
 HOLDER = """
 import sys
-from albert_tf import errors, locks
+from albert_tf import errors
+from albert_tf.jobs import locks
 try:
     with locks.hold(sys.argv[1], "--output_dir", beat=0.3, patience=2):
         print("held", flush=True)

@@ -12,7 +12,7 @@ import pytest
 
 from albert_tf.masking.options import MaskingOptions
 from albert_tf.masking.reference import RandomSource, group_words, mask_sequence
-from albert_tf.tokenization.word_starts import WordStarts
+from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES
 
 CASES = json.loads(gzip.decompress(

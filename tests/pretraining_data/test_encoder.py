@@ -14,7 +14,7 @@ import pytest
 from albert_tf.pretraining_data.encoder import PieceEncoder, code_dtype
 from albert_tf.tokenization.cleaning import preprocess_batch, preprocess_text
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.tokenization.word_starts import WordStarts
+from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES, SHARED
 from tests.pretraining_data.data_creation import SPM_MODEL, WORDPIECE
 

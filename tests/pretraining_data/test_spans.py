@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from hypothesis import strategies as st
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.errors import InputError
 from albert_tf.pretraining_data import spans as text_spans
 from albert_tf.pretraining_data.spans import plan_spans, read_span
@@ -124,9 +124,9 @@ def test_spans(tmp_path):
         for span, following in itertools.pairwise(spans):
             assert span[3:5] == following[1:3]
         for file, place in (span[1:3] for span in spans):
-            assert place == 0 or not paths[file].endswith(files.COMPRESSED)
+            assert place == 0 or not paths[file].endswith(text_files.COMPRESSED)
         assert max(span.num_bytes for span in spans[:-1] or spans) <= size + 1000
-        total = sum(files.size(p) * (4 if p.endswith(files.COMPRESSED) else 1)
+        total = sum(files.size(p) * (4 if p.endswith(text_files.COMPRESSED) else 1)
                     for p in paths)
         assert sum(span.num_bytes for span in spans) == total
     assert plan_spans([]) == []
@@ -155,7 +155,7 @@ def test_what_is_not_utf8_is_found_with_its_line(
     with pytest.raises(InputError) as error:
         read_all([path], size, block_bytes=block)
     with pytest.raises(InputError) as plain:
-        list(files.read_lines(path))
+        list(text_files.read_lines(path))
     assert str(error.value) == str(plain.value)
     assert "line 62: byte 5 is not UTF-8" in str(error.value)
 
@@ -231,7 +231,7 @@ def test_damaged_files(tmp_path, ending, damage):
     content = COMPRESS[ending](text)[:-60] if damage == "cut" else b"plain text " * 9
     path = written(tmp_path, content, f"a.txt{ending}")
     message = re.escape(f"a.txt{ending}, after line ") + r"\d+: .*damaged or cut short"
-    for read in (lambda: read_all([path]), lambda: list(files.read_lines(path)),
+    for read in (lambda: read_all([path]), lambda: list(text_files.read_lines(path)),
                  lambda: list(readers.read_documents([path], readers.Layout(), {}))):
         with pytest.raises(InputError, match=message):
             read()
@@ -243,7 +243,7 @@ def test_compressed_text_is_read_everywhere(tmp_path, ending):
     # Two streams one after the other are one, as with cat.
     path = written(tmp_path, b"".join(map(COMPRESS[ending], parts)), f"a.txt{ending}")
     lines = ["one", "two", "three", "four"]
-    assert [line for _, line in files.read_lines(path)] == lines
+    assert [line for _, line in text_files.read_lines(path)] == lines
     assert read_all([path]) == [(0, lines)]
     [document] = readers.read_documents([path], readers.Layout(line_breaks="keep"), {})
     assert document.paragraphs == lines

@@ -20,7 +20,7 @@ from albert_tf.pretraining_data.spans import plan_spans
 from albert_tf.pretraining_data.token_store import TokenStore, write_part
 from albert_tf.jobs.work_folder import WorkFolder
 from albert_tf.tokenization.tokenizer import FullTokenizer
-from albert_tf.tokenization.word_starts import WordStarts
+from albert_tf.tokenization.sequences import WordStarts
 from tests.pretraining_data.data_creation import (
     SPM_MODEL, WORDPIECE, documents_of, written)
 

@@ -249,7 +249,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     with pytest.raises(InputError, match="cannot embed"):
         asked.predict("It", task="embed")
     with pytest.raises(InputError, match="an export for ONNX or TFLite, which answers"):
-        albert_tf.checkpoint.formats.read(str(folder))
+        albert_tf.checkpoints.formats.read(str(folder))
     with pytest.raises(InputError, match="is an export already"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
     (folder / portable.FORMS[form].file).write_bytes(b"nothing")

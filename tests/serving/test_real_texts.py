@@ -26,6 +26,7 @@ from tests.commands import run_commands
 from tests.helpers import SHARED, run_python
 from tests.serving import tiny_models
 from tests.serving.test_http import ask, running
+from tests.tokenization.test_in_graph import equally_likely
 
 COUNT = 1000
 SIZES = dict(max_seq_length=96, doc_stride=32)
@@ -125,17 +126,24 @@ def as_answers(outputs):
         yield row
 
 
-def check_plain(rows, wanted, requests):
-    """Answers, and ids of each sequence."""
+def check_plain(rows, wanted, requests, tokenizer):
+    """Compares ids of each sequence, and answers; returns the numbers of the inputs
+    that the graph cuts another, equally likely way, whose answers may differ."""
+    ids = iter([[i for i, m in zip(*both) if m] for part in rows[::2] for both in zip(
+        flat(part["input_ids"]), flat(part["input_mask"]))])
+    ties = set()
+    for number, request in enumerate(requests):
+        for row in request.sequences:
+            given = [i for i, m in zip(row["input_ids"], row["input_mask"]) if m]
+            if (one := next(ids)) != given:
+                assert equally_likely(tokenizer, one, given), number
+                ties.add(number)
+    assert not [*ids]
     found = [answer for part in rows[1::2] for answer in as_answers(part)]
     differ = [i for i, pair in enumerate(zip(found, wanted, strict=True))
-              if not close(*pair)]
+              if i not in ties and not close(*pair)]
     assert not differ, (len(differ), found[differ[0]], wanted[differ[0]])
-    ids = [[i for i, m in zip(*both) if m] for part in rows[::2] for both in zip(
-        flat(part["input_ids"]), flat(part["input_mask"]))]
-    given = [[i for i, m in zip(row["input_ids"], row["input_mask"]) if m]
-             for request in requests for row in request.sequences]
-    assert ids == given
+    return ties
 
 
 def flat(rows):
@@ -158,13 +166,14 @@ def check_cli(folder, inputs, wanted, out):
         assert close(dict(sorted(one.items())), dict(sorted(other.items())))
 
 
-async def check_http(model, inputs, wanted, task):
+async def check_http(model, inputs, wanted, task, ties):
     async with running(model, instances=256) as (_, session):
         for first in range(0, len(inputs), 100):
             status, found = await ask(session, {
                 "instances": inputs[first:first + 100], "signature_name": task})
             assert status == 200, found
-            assert all(map(close, found["predictions"], wanted[first:first + 100]))
+            assert all(first + i in ties or close(one, wanted[first + i])
+                       for i, one in enumerate(found["predictions"]))
 
 
 def compare(kind, folder, work):
@@ -180,13 +189,14 @@ def compare(kind, folder, work):
         {name: [row[name] for row in inputs] for name in inputs[0]}))
     run_python("-c", PLAIN, str(exported), "inputs.json", "found.json", check=True,
                cwd=work)
-    check_plain(json.loads((work / "found.json").read_text()), wanted, requests)
-    asyncio.run(check_http(model, inputs, wanted, task))
+    ties = check_plain(json.loads((work / "found.json").read_text()), wanted, requests,
+                       model.tokenizer)
+    asyncio.run(check_http(model, inputs, wanted, task, ties))
     if kind in BY_CLI:
         (work / "cli").mkdir()
         check_cli(exported, inputs, wanted, work / "cli")
     print(f"{kind}: {len(inputs)} inputs, {sum(len(r.sequences) for r in requests)} "
-          "sequences: equal", flush=True)
+          f"sequences: equal, {len(ties)} ties", flush=True)
 
 
 def write_tiny(kind, folder):

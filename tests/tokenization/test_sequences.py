@@ -1,6 +1,6 @@
-"""Assembly, truncation and padding of sequences.
+"""Assembly, truncation and padding of sequences; which tokens start a word.
 
-    python -m pytest tests/records/test_sequences.py
+    python -m pytest tests/tokenization/test_sequences.py
 """
 
 import gzip
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from albert_tf.tokenization import sequences
+from albert_tf.tokenization.sequences import WordStarts
 from tests.helpers import FIXTURES
 
 RELEASE = json.loads(gzip.decompress(
@@ -148,3 +149,19 @@ def test_segments_that_do_not_fit(lengths, num_a, num_b, message):
         sequences.assemble_batch(
             np.array(lengths, LENGTHS), np.zeros(num_a, np.uint16),
             np.zeros(num_b, np.uint16), 8, CLS, SEP)
+
+
+# ---- words -----------------------------------------------------------------
+
+
+def test_word_starts_of_the_release():
+    release, wordpiece = WordStarts("release"), WordStarts("wordpiece")
+    for piece, expected in RELEASE["is_start_piece"].items():
+        assert [release[piece], wordpiece[piece]] == expected, piece
+
+
+def test_word_starts_by_the_mark_of_a_space_alone():
+    words = ["▁при", "вет", "▁мир", ",", "▁2", "019"]
+    starts, release = WordStarts("sentencepiece"), WordStarts("release")
+    assert [starts[p] for p in words] == [True, False, True, False, True, False]
+    assert all(release[p] for p in words)

@@ -5,6 +5,7 @@
 
 import gzip
 import json
+import sys
 
 import pytest
 
@@ -94,3 +95,22 @@ def test_hugging_faces_own_files_give_the_release_s_ids(tmp_path):
         (folder / "tokenizer_v4_fast" / "tokenizer.json.gz").read_bytes()))
     for path in (unpacked, folder / "masked_lm_text_v5" / "tokenizer.json"):
         assert FullTokenizer(spm_model_file=str(path)).encode_batch(lines) == expected
+
+
+class _Refused:
+    """Imitates a sentencepiece that protobuf refuses, as with TensorFlow 2.18: stands before all importers: the module runs into protobuf's check."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "sentencepiece.sentencepiece_model_pb2":
+            raise TypeError("gencode 7.36.1 runtime 5.29.5")
+
+
+def test_a_package_of_another_protobuf_gives_one_sentence(monkeypatch):
+    import sentencepiece
+
+    monkeypatch.delitem(sys.modules, "sentencepiece.sentencepiece_model_pb2",
+                        raising=False)
+    monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [_Refused(), *sys.meta_path])
+    with pytest.raises(InputError, match="runtime 5.29.5.*install sentencepiece==0.2.0"):
+        tokenizer_json.model_proto()

@@ -20,7 +20,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning import metrics, tables
@@ -309,7 +309,7 @@ def _passages(folder: str, level: str) -> Iterator[tuple[Any, str, str]]:
     single = sorted((path for path in paths if path != whole), key=_file_order)
     if whole not in paths:
         for path in single:
-            yield (files.read_json(path, "it needs the passage as one object"),
+            yield (text_files.read_json(path, "it needs the passage as one object"),
                    level + os.path.basename(path), path)
         return
     if single:
@@ -317,11 +317,11 @@ def _passages(folder: str, level: str) -> Iterator[tuple[Any, str, str]]:
             f"{folder}: holds {_WHOLE_LEVEL} and {len(single)} other .txt files, and "
             "so perhaps every passage twice; move one or the others away.")
     found = False
-    for number, line in files.read_lines(whole):
+    for number, line in text_files.read_lines(whole):
         if line.strip():
             found = True
-            yield (files.parse_json(line, whole, "it needs the passage as one object "
-                                    "on one line", number),
+            yield (text_files.parse_json(
+                line, whole, "it needs the passage as one object on one line", number),
                    f"{level}{number}.txt", f"{whole}, line {number}")
     if not found:
         raise InputError(f"{whole}: is empty; it needs a JSON object a line.")

@@ -9,7 +9,7 @@ Other data sets in this format, such as CMRC and DRCD in Chinese, are read too.
 
 from typing import Any, Iterator, NamedTuple, Optional
 
-from albert_tf import files
+from albert_tf import text_files
 from albert_tf.errors import InputError
 
 
@@ -57,7 +57,7 @@ class SquadDataset:
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
-        return cls(files.read_json(
+        return cls(text_files.read_json(
             path, "the file may be incomplete: fetch it again"), path)
 
     def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:

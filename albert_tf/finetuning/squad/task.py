@@ -13,7 +13,7 @@ from typing import Iterable, Iterator, Mapping, Optional, Sequence
 import numpy as np
 from absl import logging
 
-from albert_tf import files
+from albert_tf import files, text_files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
 from albert_tf.finetuning.common import Outputs, as_json, write_files
@@ -233,7 +233,7 @@ class SquadTask(FineTuningTask):
         folder = settings.run.output_dir
         path, lines = os.path.join(folder, _DROPPED_FILE), []
         if files.exists(path):  # What is known of a set that is not used now.
-            lines = [line for _, line in files.read_lines(path)
+            lines = [line for _, line in text_files.read_lines(path)
                      if line.partition("\t")[0] not in sets]
         for split, data in sets.items():
             known = set(tables[split].columns["example_index"][:, 0].tolist())
@@ -354,7 +354,7 @@ class SquadTask(FineTuningTask):
 
 
 def _results(path: str) -> list[dict]:
-    return [files.read_object(path, "remove it, and evaluate again")]
+    return [text_files.read_object(path, "remove it, and evaluate again")]
 
 
 # --- Windows ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 
 from albert_tf.jobs import parallel
 from albert_tf.errors import InputError
-from albert_tf.pretraining_data import estimate, local, release
+from albert_tf.pretraining_data import checks, local, release
 from albert_tf.pretraining_data.options import DataOptions, InstanceOptions
 
 SENTENCE = "The {} saw a small mouse near the old house and ran away.\n"
@@ -26,7 +26,7 @@ def test_the_estimate_is_near_what_is_made(tmp_path, tokenizer, caplog):
     made = local.create(options, tokenizer, num_workers=1, picture=False)["instances"]
     size = (tmp_path / "new" / "out").stat().st_size
     encoder = local.PieceEncoder(tokenizer)
-    found = estimate.estimate(options, encoder, (tmp_path / "text.txt").stat().st_size)
+    found = checks.estimate(options, encoder, (tmp_path / "text.txt").stat().st_size)
     assert found.instances == pytest.approx(made, rel=0.25)
     assert found.record_bytes == pytest.approx(size, rel=0.25)
     assert "The records will be about" in caplog.text
@@ -35,7 +35,7 @@ def test_the_estimate_is_near_what_is_made(tmp_path, tokenizer, caplog):
 def test_what_the_disk_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(
-        estimate.shutil, "disk_usage", lambda folder: usage._replace(free=500_000))
+        checks.shutil, "disk_usage", lambda folder: usage._replace(free=500_000))
     with pytest.raises(InputError, match=r"need [23]\d.* MB of disk .*/new.* has 500 kB "
                                          "free; make room, .*smaller --dupe_factor"):
         local.create(options_of(tmp_path), tokenizer)

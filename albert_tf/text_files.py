@@ -1,0 +1,210 @@
+"""Text and JSON in files: compressed by their name, with line numbers, in UTF-8.
+
+What is wrong with a file is one sentence: damaged, binary, not UTF-8, not JSON.
+"""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import zlib
+from typing import Any, BinaryIO, Callable, Iterator
+
+from albert_tf import files
+from albert_tf.errors import InputError
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+# What reading raises when a file is damaged, cut short or on a failing disk.
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError)
+# Compressed bytes that are decompressed at a time: zstd makes at most 128 KiB of
+# 4 bytes, so that a hostile file gives no more than 32 MiB at once.
+_ZSTD_STEP = 1024
+# What no text holds, and how JSON may say it all the same.
+_NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
+_NO_CHARACTER_ESCAPED = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+def decompressed(path: str, stream: BinaryIO) -> BinaryIO:
+    """The content of an open file, decompressed if its name ends in COMPRESSED;
+    otherwise `stream` itself.
+
+    `stream` stays open when the result is closed. Reading raises one of READ_ERRORS
+    where the file is damaged.
+    """
+    path = os.fspath(path)
+    if path.endswith(".gz"):
+        return gzip.GzipFile(fileobj=stream)
+    if path.endswith(".bz2"):
+        return bz2.BZ2File(stream)
+    if path.endswith(".xz"):
+        return lzma.LZMAFile(stream)
+    if path.endswith(".zst"):
+        return io.BufferedReader(_ZstdReader(path, stream), 1 << 17)
+    return stream
+
+
+class _ZstdReader(io.RawIOBase):
+    """Decompresses Zstandard frames, and notices when the last one is cut short, which
+    the package's own stream readers take for complete."""
+
+    def __init__(self, path: str, stream: BinaryIO):
+        super().__init__()
+        try:
+            import zstandard
+        except ImportError as error:
+            raise InputError(
+                f"{path}: reading .zst files needs the package zstandard; install "
+                "it, or decompress the file.") from error
+        self._package, self._stream = zstandard, stream
+        self._frame = None  # The decompressor of the frame that has begun.
+        self._held = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        while not self._held:
+            data = self._stream.read(_ZSTD_STEP)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("the last Zstandard frame has no end")
+                return 0
+            self._held = memoryview(self._decompress(data))
+        size = min(len(buffer), len(self._held))
+        buffer[:size] = self._held[:size]
+        self._held = self._held[size:]
+        return size
+
+    def _decompress(self, data: bytes) -> bytes:
+        parts = []
+        while data:
+            if self._frame is None:
+                self._frame = self._package.ZstdDecompressor().decompressobj()
+            try:
+                parts.append(self._frame.decompress(data))
+            except self._package.ZstdError as error:
+                raise OSError(str(error)) from error
+            data = b""
+            if self._frame.eof:
+                data, self._frame = self._frame.unused_data, None
+        return b"".join(parts)
+
+
+def read_lines(path: str, on_bytes: Callable[[int], None] = lambda count: None,
+               keep_ends: bool = False) -> Iterator[tuple[int, str]]:
+    """Lines of a UTF-8 text file, decompressed by its name, with their numbers from 1.
+
+        for number, line in read_lines("wiki.txt.gz"):
+
+    A byte-order mark at the start is dropped. `on_bytes` is called with the number of
+    bytes of the file as it lies on disk that were read since the last call; `keep_ends`
+    keeps the lines' "\\n" or "\\r\\n".
+    """
+    number, told = 0, 0
+    with files.open_binary(path) as stream:
+        try:
+            for number, raw in enumerate(decompressed(path, stream), 1):
+                line = raw.decode("utf-8")
+                if number == 1:
+                    line = line.removeprefix("\ufeff")
+                if is_binary(line):
+                    raise binary(path, number)
+                yield number, line if keep_ends else line.rstrip("\r\n")
+                if number % 256 == 0:
+                    before, told = told, stream.tell()
+                    on_bytes(told - before)
+        except UnicodeDecodeError as error:
+            raise not_utf8(path, number, error.start + 1, error.reason) from error
+        except READ_ERRORS as error:
+            raise damaged(path, number, error) from error
+        on_bytes(stream.tell() - told)
+
+
+def parse_json(text: str, path: str, advice: str = "", line: int = 0,
+               cleaned: bool = False) -> Any:
+    """The value of a JSON text: of a file, or of its line of this number from 1;
+    `advice` says what to do where it is damaged. Escapes of what is no character, NUL
+    and half a surrogate pair, are refused unless what reads it is `cleaned` of them."""
+    where = f"{path}, line {line}" if line else path
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        wrong = (f"{error.msg}, character {error.colno}" if text.strip()
+                 else "it is empty")
+        raise InputError(f"{path}, line {line or error.lineno}: not JSON ({wrong})"
+                         f"{advice and '; '}{advice}.") from error
+    except (RecursionError, ValueError) as error:
+        wrong = ("lists or objects nested thousands deep"
+                 if isinstance(error, RecursionError)
+                 else "a number of thousands of digits")  # Python reads 4,300.
+        raise InputError(f"{where}: not JSON that can be read ({wrong})"
+                         f"{advice and '; '}{advice}.") from error
+    if not cleaned and _NO_CHARACTER_ESCAPED.search(text):
+        wrong = next(filter(None, map(_NO_CHARACTER.search, _strings(value))), None)
+        if wrong:
+            raise InputError(
+                f"{where}: a text in it holds \\u{ord(wrong[0]):04x}, which is no "
+                "character (NUL, or half of a pair); take it out.")
+    return value
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in a JSON value, keys too."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+
+
+def read_json(path: str, advice: str = "") -> Any:
+    """The value in a JSON file; `advice` says what to do where it is damaged."""
+    return parse_json("\n".join(line for _, line in read_lines(path)), path, advice)
+
+
+def read_object(path: str, advice: str = "") -> dict[str, Any]:
+    """The JSON object in a file; `advice` says what to do where it is damaged."""
+    value = read_json(path, advice)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: not a JSON object{advice and '; '}{advice}.")
+    return value
+
+
+def is_binary(line: str) -> bool:
+    """Whether a line has NUL for more than a quarter of its characters: UTF-16 without
+    a byte-order mark has one for every other, and is valid UTF-8."""
+    return "\0" in line and line.count("\0") > max(15, len(line) / 4)
+
+
+def binary(path: str, line: int) -> InputError:
+    """The error for a file that is no text."""
+    return InputError(
+        f"{path}, line {line}: looks binary, as it holds control characters; give "
+        "files of UTF-8 text (compressed ones with names in "
+        f"{', '.join(COMPRESSED)}; UTF-16 converted with iconv).")
+
+
+def not_utf8(path: str, line: int, byte: int, reason: str) -> InputError:
+    """The error for a file that is not UTF-8; line and byte count from 1."""
+    return InputError(
+        f"{path}, line {line}: byte {byte} is not UTF-8 ({reason}); convert the "
+        "file to UTF-8, for example with iconv.")
+
+
+def damaged(path: str, line: int, error: Exception) -> InputError:
+    """The error for a file of which `line` lines could be read."""
+    return InputError(
+        f"{path}, after line {line}: cannot be read on ({error}); the file is "
+        "damaged or cut short.")
+
+
+def write_json(path: str, value: Any, **options: Any) -> None:
+    """Writes a value as indented JSON as `write` does; `options` of json.dumps."""
+    files.write(path, json.dumps(value, indent=2, **options).encode() + b"\n")
