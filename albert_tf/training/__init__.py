@@ -6,5 +6,5 @@ from albert_tf import lazily
 __getattr__, __dir__ = lazily(__name__, {
     "loop": "Run Stopped",
     "options": "RunOptions StepOptions",
-    "devices": "Batches",
+    "batches": "Batches",
 })
