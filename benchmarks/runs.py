@@ -7,7 +7,7 @@ import resource
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import Any, Collection, Sequence
 
 from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
@@ -17,6 +17,19 @@ from albert_tf.training import log
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 _COST = "cost.json"
+
+
+def chosen_runs(words: Sequence[str], what: str, names: Collection[str]
+                ) -> list[tuple[str, int]]:
+    """What --runs names, as (name, seed); `what` the names are, for the error."""
+    chosen = []
+    for word in words:
+        name, _, seed = word.partition(":")
+        if name not in names or not seed.isdigit():
+            raise InputError(f"--runs: '{word}' is not of the form {what}:SEED, {what} "
+                             f"one of {', '.join(names)}.")
+        chosen.append((name, int(seed)))
+    return chosen
 
 
 def run_script(script: str, **flag_values: Any) -> None:

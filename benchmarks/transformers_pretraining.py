@@ -4,7 +4,7 @@ r"""transformers' ALBERT, pretrained on text as its own script does it.
         --spm_model_file=spm.model --input_file=train.txt \
         --eval_input_file=heldout.tfrecord --output_dir=transformers_run
 
-For time_to_quality.py: what people do who have transformers, and what its
+For experiments/time_to_quality.py: what people do who have transformers, and what its
 examples/pytorch/language-modeling/run_mlm.py does with a new model. Its tokenizer makes
 pieces of each line, special ones included; the lines are put end to end and cut into
 sequences; its collator draws 15 % to be masked anew each time; its Trainer trains with

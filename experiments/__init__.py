@@ -1,1 +1,2 @@
-"""The paper's tables and figures again: one file each, its command at its head."""
+"""The paper's tables and figures again, and recipes, types and exits compared by what
+models score: one file each, its command at its head."""

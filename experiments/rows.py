@@ -202,7 +202,7 @@ def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
         return None
     wanted |= named(row, seed)
     for path in sorted(glob.glob(os.path.join(FLAGS.results_dir, f"{table}.json"))):
-        for found in text_files.read_object(path)["rows"]:
+        for found in text_files.read_object(path).get("rows", ()):
             if wanted.items() <= found.items() and found["scores"].keys() >= {*needed}:
                 return found
     return None

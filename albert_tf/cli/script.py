@@ -1,14 +1,13 @@
 """How every script runs: a wrong input, Ctrl-C or SIGTERM ends it with one sentence.
 
-A script imports this module before anything else, since modules take a second to load,
-and those of TensorFlow swallow a KeyboardInterrupt or turn it into another error, where
-a handler that ends the process does not depend on them. Therefore only the standard
-library is loaded here.
+A script imports this module before anything else, and its handler ends the process by
+itself while modules load (os._exit): they take seconds, in which Ctrl-C would give a
+traceback of 10 to 30 lines, and those of C++ swallow a KeyboardInterrupt or make another
+error of it. Therefore only the standard library is loaded here.
 """
 
 import atexit
 import contextlib
-import logging as pylogging
 import os
 import signal
 import sys
@@ -141,7 +140,9 @@ def _end_now(code: Any) -> None:
 
 def _is_ours(record) -> bool:
     """Whether a log line is this project's, or a warning; libraries chatter."""
-    return (record.levelno > pylogging.INFO
+    import logging
+
+    return (record.levelno > logging.INFO
             or f"{os.sep}site-packages{os.sep}" not in record.pathname)
 
 

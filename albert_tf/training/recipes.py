@@ -64,7 +64,7 @@ PRETRAINING_RECIPES = {
     # Each sequence tells 2.7 times as much, so half of them do in a step; shallow steps
     # come first; the rate falls late.
     "fast": PretrainingRecipe(
-        "benchmarks/time_to_quality.py", records=dict(masked_lm_prob=0.4),
+        "experiments/time_to_quality.py", records=dict(masked_lm_prob=0.4),
         training=dict(train_batch_size=2048, decay_share=0.3),
         depth=((0.25, 0.5), (0.5, 0.25), (1.0, 0.25)), slots=0.4),
 }

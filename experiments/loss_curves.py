@@ -1,7 +1,7 @@
 r"""Whether --dtype=bfloat16 and float16 train to the loss of float32.
 
-    python -m benchmarks.loss_curves --work_dir=loss_curves_runs \
-        --output=benchmarks/results/loss_curves.json
+    python -m experiments.loss_curves --work_dir=loss_curves_runs \
+        --output=experiments/results/loss_curves.json
 
 Pretrains one small model several times through run_pretraining.py: in each type, and
 in float32 with two seeds, whose difference is the noise that other differences are to
@@ -25,9 +25,8 @@ from albert_tf import files, pictures
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
-from albert_tf.errors import InputError
 from albert_tf.training import log
-from benchmarks.runs import ROOT, run_script
+from benchmarks.runs import ROOT, chosen_runs, run_script
 
 FLAGS = flags.FLAGS
 
@@ -162,20 +161,8 @@ def draw(results: list[dict], path: str) -> None:
     pictures.save(figure, path)
 
 
-def chosen_runs() -> list[tuple[str, int]]:
-    """--runs as (type, seed)."""
-    runs = []
-    for run in FLAGS.runs:
-        dtype, _, seed = run.partition(":")
-        if dtype not in DTYPES or not seed.isdigit():
-            raise InputError(f"--runs: '{run}' is not of the form TYPE:SEED, TYPE one "
-                             f"of {', '.join(DTYPES)}.")
-        runs.append((dtype, int(seed)))
-    return runs
-
-
 def main(_):
-    runs = chosen_runs()
+    runs = chosen_runs(FLAGS.runs, "TYPE", DTYPES)
     for name in ("text", "heldout_text"):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")

@@ -1,7 +1,7 @@
 """What early exit saves in time and costs in score: models with exits, exported, at
 several thresholds against their ordinary answers.
 
-    python -m benchmarks.early_exit --models=runs/sst-2,runs/mrpc,runs/chnsenticorp \
+    python -m experiments.early_exit --models=runs/sst-2,runs/mrpc,runs/chnsenticorp \
         --titles=SST-2,MRPC,ChnSentiCorp --output=early_exit.json \
         --picture=docs/early_exit.png
 

@@ -1,7 +1,7 @@
 r"""How good a model gets for what computation: recipes of pretraining, compared.
 
-    python -m benchmarks.time_to_quality --work_dir=quality_runs \
-        --output=benchmarks/results/time_to_quality.json
+    python -m experiments.time_to_quality --work_dir=quality_runs \
+        --output=experiments/results/time_to_quality.json
 
 Pretrains one model by several recipes and seeds through run_pretraining.py, with the
 same vocabulary and text, and evaluates held-out documents as it goes, at full depth and
@@ -19,7 +19,7 @@ package is in benchmarks/requirements.txt.
 Runs that are done are kept in --work_dir, the results of each are written as it comes,
 and the same command goes on where it was stopped; also from the file of results alone,
 whose finished runs are not made again if they were made as this command would. --runs
-takes some of them: release:1,growing:2. `python -m benchmarks.time_to_quality --help`
+takes some of them: release:1,growing:2. `python -m experiments.time_to_quality --help`
 lists the recipes.
 """
 
@@ -38,7 +38,6 @@ from albert_tf import files, pictures, text_files
 from albert_tf.checkpoints.folders import checkpoint_of
 from albert_tf.cli import script
 from albert_tf.config import AlbertConfig, DTYPES
-from albert_tf.errors import InputError
 from albert_tf.training.schedules import by_length, depth_of, stages_of
 from albert_tf.training.recipes import PRETRAINING_RECIPES
 from benchmarks import benchmark_flags, runs
@@ -449,18 +448,6 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
     pictures.save(figure, path)
 
 
-def chosen_runs() -> list[tuple[str, int]]:
-    """--runs as (recipe, seed)."""
-    chosen = []
-    for run in FLAGS.runs:
-        name, _, seed = run.partition(":")
-        if name not in RECIPES or not seed.isdigit():
-            raise InputError(f"--runs: '{run}' is not of the form RECIPE:SEED, RECIPE "
-                             f"one of {', '.join(RECIPES)}.")
-        chosen.append((name, int(seed)))
-    return chosen
-
-
 def settings(name: str, config: AlbertConfig) -> str:
     """A checksum of how a recipe's run is made."""
     recipe = RECIPES[name]
@@ -498,7 +485,7 @@ def write(results: list[dict[str, Any]], config: AlbertConfig) -> None:
 
 
 def main(_):
-    chosen, config = chosen_runs(), model_config()
+    chosen, config = runs.chosen_runs(FLAGS.runs, "RECIPE", RECIPES), model_config()
     for name in ("text", "heldout_text"):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")

@@ -1,6 +1,6 @@
-"""benchmarks/time_to_quality.py: what a recipe costs, ratios, what is not made again.
+"""experiments/time_to_quality.py: what a recipe costs, ratios, what is not made again.
 
-    python -m pytest tests/time_to_quality_cases.py
+    python -m pytest tests/experiments/time_to_quality_cases.py
 
 Run by test_time_to_quality.py.
 """
@@ -12,9 +12,9 @@ from absl import flags
 from absl.testing import flagsaver
 
 from albert_tf.errors import InputError
-from benchmarks import time_to_quality
 from benchmarks.contestants import step_flops
-from benchmarks.time_to_quality import RECIPES, flops_of_steps
+from experiments import time_to_quality
+from experiments.time_to_quality import RECIPES, flops_of_steps
 
 FLAGS = flags.FLAGS
 
