@@ -1,16 +1,28 @@
-"""ALBERT in TensorFlow 2 / Keras, faithful to the TF1 release.
+"""ALBERT in TensorFlow 2 / Keras, faithful to Google's TF1 code.
 
-    text ─► sentences ─► pieces ─► segment pairs, n-gram masks ─► TFRecords
-     text/               tokenization/  pretraining_data/ masking/  records/
+Three rings: the core is the paper and imports nothing of the others; scale is the same
+made fast, resumable, on many machines; around stand tasks, formats and serving, each
+closed in one folder.
 
-    TFRecords ─► batches ─► encoder, heads ─► losses ─► LAMB ─► checkpoint, evaluation
-     records/    training/  modeling/         training/         checkpoints/
+    core     text ─► tokens ─► sentence pairs, n-gram masks ─► records
+                ─► encoder, heads ─► losses ─► LAMB
+    scale    pretraining_data/, training/, modeling/kernels/, records/, jobs/
+    around   finetuning/TASK/, checkpoints/, features/, serving/, cli/
 
-    labelled data ─► features ─► batches of few lengths ─► scores, predictions
-     finetuning/TASK/            finetuning/
+Read the core in this order; it takes an hour:
 
-    checkpoint ─► SavedModel ─► answers
-     checkpoints/  serving/
+     1. config                       the shape of a model, the published sizes
+     2. masking/options              how many tokens are masked, and how they are shown
+     3. masking/reference            n-gram masking of one sequence, as released
+     4. pretraining_data/options     how documents are cut into instances
+     5. pretraining_data/instances   sentence pairs, in order or swapped
+     6. modeling/layers              dense layers, LayerNorm, dropout
+     7. modeling/encoder             attention and feed-forward, shared by all layers
+     8. modeling/albert              factorized embeddings, encoder, pooler
+     9. modeling/heads               what a head is; masked tokens, sentence order
+    10. modeling/pretraining         the model that is pretrained
+    11. training/losses              what it learns
+    12. training/optimization        LAMB and AdamW, warm-up and decay
 
 Names load on first use: `import albert_tf`, tokenization and data creation never load
 TensorFlow.

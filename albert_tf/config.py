@@ -1,6 +1,7 @@
 """The shape of a model: `AlbertConfig`, its JSON file, the published sizes."""
 
 import dataclasses
+import importlib
 import json
 from typing import Any, Mapping
 
@@ -14,6 +15,8 @@ _LARGEST_SIZE = 2**31 - 1
 _MOST = dict(num_hidden_layers=1000, num_hidden_groups=1000, inner_group_num=1000)
 _LARGEST_DEVIATION = 10.0
 _LARGEST_EPSILON = 1.0
+
+_HUGGINGFACE = "albert_tf.checkpoints.huggingface"
 
 # Types of the layers' matrix products and activations; variables are float32.
 DTYPES = ("float32", "bfloat16", "float16")
@@ -124,7 +127,8 @@ class AlbertConfig:
         known = {field.name for field in dataclasses.fields(cls)} - {"extra"}
         values = dict(values)
         if "model_type" in values or "architectures" in values:
-            values = from_huggingface(values)
+            # Another library's file: the module of its format knows what it means.
+            values = importlib.import_module(_HUGGINGFACE).config_values(values)
         elif values.get("hidden_act") == "gelu_new":
             values["hidden_act"] = "gelu"
         # The release writes null for the linear activation.
@@ -255,51 +259,6 @@ _NOT_RELEASED = ("parameter_sharing", "layer_norm_eps", "masked_lm_layer_norm_ep
 # Fields that shapes do not tell, and outputs depend on.
 COMPUTING = ("num_hidden_layers", "num_attention_heads", "hidden_act",
              *_NOT_RELEASED[1:3], "layer_grouping")
-
-# Names of activations: Hugging Face's → ours.
-HUGGINGFACE_ACTIVATIONS = {
-    "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu",
-    "relu": "relu", "tanh": "tanh", "linear": "linear"}
-# The defaults of its AlbertConfig that differ from ours, for keys that are left out.
-_HUGGINGFACE_DEFAULTS = {"hidden_act": "gelu_new"}
-# Keys that mean nothing here, and are written back there.
-_HUGGINGFACE_KEPT = ("classifier_dropout_prob", "pad_token_id", "bos_token_id",
-                     "eos_token_id")
-# Its architectures that have a pooler.
-_WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
-                "AlbertForSequenceClassification", "AlbertForMultipleChoice")
-
-
-def from_huggingface(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Our keys and values of Hugging Face's config.json; what means nothing here stands
-    under "huggingface", to be written back there."""
-    kind = values.get("model_type", "albert")
-    if kind != "albert":
-        raise InputError(f"config: model_type is {shown(kind)}, but must be 'albert'; "
-                         "models of another kind cannot be read.")
-    values = {**_HUGGINGFACE_DEFAULTS, **values}
-    known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
-    own = {name: value for name, value in values.items() if name in known}
-    if isinstance(act := own["hidden_act"], str):
-        if act not in HUGGINGFACE_ACTIVATIONS:
-            raise InputError(
-                f"config: hidden_act is '{act}'; of Hugging Face's activations these "
-                f"can be computed: {', '.join(HUGGINGFACE_ACTIVATIONS)}.")
-        own["hidden_act"] = HUGGINGFACE_ACTIVATIONS[act]
-    if values.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError("config: position_embedding_type is "
-                         f"{shown(values['position_embedding_type'])}; positions that "
-                         "are not absolute cannot be computed.")
-    classes = values.get("architectures") or ["AlbertModel"]
-    if not isinstance(classes, list):
-        raise InputError(f"config: architectures is {shown(classes)}; it must be a list "
-                         "of names, such as [\"AlbertModel\"].")
-    kept = {name: values[name] for name in _HUGGINGFACE_KEPT if name in values}
-    return {**own, "layer_grouping": "huggingface", "project_embeddings": True,
-            "use_pooler": classes[0] in _WITH_POOLER,
-            **({"huggingface": kept} if kept else {})}
-
 
 def _size(layers, hidden, heads, dropout=0.0, **more):
     return dict(num_hidden_layers=layers, hidden_size=hidden,

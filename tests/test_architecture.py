@@ -6,6 +6,7 @@
 import ast
 import functools
 import graphlib
+import re
 
 import pytest
 
@@ -44,7 +45,17 @@ MAY_IMPORT = {
 }
 # Modules with a narrower rule than their folder's.
 MAY_IMPORT_ONLY = {"serving.saved_model": {
-    "errors", "files", "text_files", "modeling.heads", "tokenization.in_graph"}}
+    "errors", "files", "text_files", "finetuning.classification.head",
+    "tokenization.in_graph"}}
+
+# The paper, in the order in which a newcomer reads it (albert_tf/__init__.py).
+CORE = ("config", "masking.options", "masking.reference", "pretraining_data.options",
+        "pretraining_data.instances", "modeling.layers", "modeling.encoder",
+        "modeling.albert", "modeling.heads", "modeling.pretraining", "training.losses",
+        "training.optimization")
+# What the core imports besides itself and the ground: the same computations made fast,
+# checks of a model's inputs, and how tokens make up a sequence.
+BESIDE_CORE = {"modeling.inputs", "tokenization.sequences"}
 
 # These never import TensorFlow, or only inside functions.
 WITHOUT_TENSORFLOW = {"pretraining_data"}
@@ -131,6 +142,41 @@ def test_every_folder_imports_what_it_may(module):
                 continue
         assert other in allowed or (folder_of(other) and folder_of(other) in allowed), (
             f"{module} imports {other}, which {folder or 'the ground'} may not")
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_imports_the_core_alone(module):
+    for other in own_modules(MODULES[module]):
+        assert (other in CORE or other in GROUND | BESIDE_CORE
+                or folder_of(other) == "modeling.kernels"), (
+                    f"{module} imports {other}: the core knows the paper alone")
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_speaks_of_the_paper_alone(module):
+    """Not of tasks, which are around it, nor of clocks or teachers."""
+    if module == "modeling.heads":
+        return  # What any head is, which its docstring lists.
+    text = MODULES[module].read_text(encoding="utf-8").lower()
+    for word in ("squad", "race", "tagging", "teacher", "exit", "sentencetransformers"):
+        assert not re.search(rf"\b{word}", text), f"{module} speaks of {word}"
+
+
+def test_the_package_names_the_core_in_order():
+    import albert_tf
+
+    named = re.findall(r"^ +\d+\. ([\w/]+)", albert_tf.__doc__, re.MULTILINE)
+    assert tuple(name.replace("/", ".") for name in named) == CORE
+
+
+def test_heads_are_defined_where_the_registry_says():
+    from albert_tf.checkpoints import checkpoint
+    from albert_tf.config import AlbertConfig
+
+    for name, (module, variable) in checkpoint.HEADS.items():
+        head = checkpoint.head_of(name, 3)
+        assert type(head).__module__ == module and head.name == name
+        assert variable in head.shapes(AlbertConfig.named("base")), name
 
 
 def test_no_module_imports_itself_by_way_of_others():

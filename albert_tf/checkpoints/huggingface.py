@@ -5,6 +5,7 @@ A matrix of a dense layer lies the other way round there, [out, in]; all else is
 the release, under other names. Weights may be cut into shards, which an index lists.
 """
 
+import dataclasses
 import os
 import re
 from typing import Any, Mapping, Optional
@@ -18,7 +19,7 @@ from albert_tf.checkpoints.checkpoint import (
     POOLER, WORDS, Checkpoint, Report, Row, Shape, as_format, matched,
     refuse_other_epsilon, rows_of, shapes_of, some, to_theirs, transposed,
     with_needed_pooler)
-from albert_tf.config import AlbertConfig
+from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 
 NAME = "hf"
@@ -27,6 +28,53 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
             "pytorch_model.bin.index.json", "tf_model.h5")
 _OURS_OF_ACT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": "tanh",
                 "linear": "linear"}
+
+# ---- the config ------------------------------------------------------------
+
+# Names of activations: Hugging Face's → ours.
+_ACTIVATIONS = {
+    "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu",
+    "relu": "relu", "tanh": "tanh", "linear": "linear"}
+# Defaults of Hugging Face's AlbertConfig that differ from ours, for keys left out.
+_DEFAULTS = {"hidden_act": "gelu_new"}
+# Keys that mean nothing here, and are written back there.
+_KEPT = ("classifier_dropout_prob", "pad_token_id", "bos_token_id",
+                     "eos_token_id")
+# Its architectures that have a pooler.
+_WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
+                "AlbertForSequenceClassification", "AlbertForMultipleChoice")
+
+
+def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns our keys and values for those of a config.json; what means nothing here
+    is kept under "huggingface", to be written back."""
+    kind = values.get("model_type", "albert")
+    if kind != "albert":
+        raise InputError(f"config: model_type is {shown(kind)}, but must be 'albert'; "
+                         "models of another kind cannot be read.")
+    values = {**_DEFAULTS, **values}
+    known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
+    own = {name: value for name, value in values.items() if name in known}
+    if isinstance(act := own["hidden_act"], str):
+        if act not in _ACTIVATIONS:
+            raise InputError(
+                f"config: hidden_act is '{act}'; of Hugging Face's activations these "
+                f"can be computed: {', '.join(_ACTIVATIONS)}.")
+        own["hidden_act"] = _ACTIVATIONS[act]
+    if values.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError("config: position_embedding_type is "
+                         f"{shown(values['position_embedding_type'])}; positions that "
+                         "are not absolute cannot be computed.")
+    classes = values.get("architectures") or ["AlbertModel"]
+    if not isinstance(classes, list):
+        raise InputError(f"config: architectures is {shown(classes)}; it must be a list "
+                         "of names, such as [\"AlbertModel\"].")
+    kept = {name: values[name] for name in _KEPT if name in values}
+    return {**own, "layer_grouping": "huggingface", "project_embeddings": True,
+            "use_pooler": classes[0] in _WITH_POOLER,
+            **({"huggingface": kept} if kept else {})}
+
 
 # ---- names -----------------------------------------------------------------
 

@@ -35,7 +35,6 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.albert import attention_bias
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.heads import EXIT_INPUT
 from albert_tf.modeling.kernels.packing import layout_of
 from albert_tf.modeling.layers import (
     Dense, DropoutSeeds, NamedLayer, OutputLayer, kernel_initializer)
@@ -96,7 +95,7 @@ def answers(model: Any, features: Mapping[str, tf.Tensor], threshold: tf.Tensor,
     batch = tf.shape(mask)[0]
     with tf.control_dependencies([tf.debugging.Assert(
             tf.reduce_all((threshold >= 0) & (threshold <= 1)),
-            [f"{EXIT_INPUT} must be a probability, 0 to 1, but is", threshold])]):
+            ["exit_threshold must be a probability, 0 to 1, but is", threshold])]):
         threshold = tf.broadcast_to(threshold, [batch])
     active = _Active(
         layers.enter(features), mask, tf.range(batch), tf.zeros([batch, layers.labels]),

@@ -23,8 +23,6 @@ from typing import Any, ClassVar, Mapping
 from albert_tf.config import AlbertConfig
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-# A further input of a classifier with exits, where it may answer after an early pass.
-EXIT_INPUT = "exit_threshold"
 
 Shapes = dict[str, tuple[int, ...]]
 Tensors = Mapping[str, Any]

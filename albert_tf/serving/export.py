@@ -27,9 +27,9 @@ from albert_tf.features import vectors
 from albert_tf.finetuning.text import TextTask
 from albert_tf.modeling import early_exit
 from albert_tf.modeling.encoder import Computation
-from albert_tf.modeling.heads import EXIT_INPUT, INPUTS, Head
+from albert_tf.modeling.heads import INPUTS, Head
 from albert_tf.serving.saved_model import (
-    EXIT_IDS_SIGNATURE, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE,
+    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE,
     TOKENIZE_SIGNATURE)
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"

@@ -17,8 +17,8 @@ from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.errors import InputError
 from albert_tf.features.vectors import Vectors
 from albert_tf.finetuning.answer import Answer, Answering, Request, answers
-from albert_tf.finetuning.classification.head import ExitClasses
-from albert_tf.modeling.heads import EXIT_INPUT, Head
+from albert_tf.finetuning.classification.head import EXIT_INPUT, ExitClasses
+from albert_tf.modeling.heads import Head
 from albert_tf.serving import portable
 from albert_tf.serving.pretrained import MASK, Masks, Order
 from albert_tf.serving.saved_model import check_threshold

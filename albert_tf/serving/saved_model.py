@@ -15,7 +15,7 @@ from absl import logging
 
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import EXIT_INPUT
+from albert_tf.finetuning.classification.head import EXIT_INPUT
 
 LABELS_FILE = "labels.txt"
 SIGNATURE = "serving_default"

@@ -9,8 +9,10 @@ from typing import Optional
 import numpy as np
 
 from albert_tf.finetuning.answer import Answering, chosen
-from albert_tf.modeling.heads import (
-    EXIT_INPUT, INPUTS, Head, dense_shapes, output_shapes)
+from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, output_shapes
+
+# An input of models with exits: the probability above which a label is sure.
+EXIT_INPUT = "exit_threshold"
 
 
 @dataclasses.dataclass(frozen=True)
