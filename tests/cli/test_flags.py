@@ -228,7 +228,7 @@ def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):
 
 
 def test_memory_of_the_model():
-    code = ("from albert_tf import parallel\n"
+    code = ("from albert_tf.jobs import parallel\n"
             "from albert_tf.cli import flags as command_line\n"
             "parallel.available_memory = lambda: 150_000_000\n"
             "parallel.has_accelerator = lambda: False\n"
@@ -246,7 +246,7 @@ def test_memory_of_the_model():
 
 BATCH = """
 import json, sys
-from albert_tf import parallel
+from albert_tf.jobs import parallel
 import extract_features
 from albert_tf.cli import model_flags
 from albert_tf.config import AlbertConfig
