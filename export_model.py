@@ -134,53 +134,23 @@ def _check_length(length, config):
 
 
 def _export(loaded, task, tokenizer):
-    from albert_tf.finetuning import text
-    from albert_tf.finetuning.squad.text import Spans
-    from albert_tf.finetuning.tagging import scoring
-    from albert_tf.finetuning.tagging.text import Tags
-    from albert_tf.serving.export import export
+    from albert_tf.serving.export import export, text_of
 
     kept = loaded.settings.get("flags", {})
     sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
-    length = sizes["max_seq_length"] or loaded.config.max_position_embeddings
+    length = sizes.pop("max_seq_length") or loaded.config.max_position_embeddings
     _check_length(length, loaded.config)
     head = loaded.tasks()[task]
-    count = head.width if head else 0
-    labels = list(loaded.labels)
-    pairs = FLAGS.pairs
+    labels = list(head.output_names(loaded.labels)) if head else []
+    pairs = True if task == "order" else FLAGS.pairs
     if pairs is None:
         known = glue.TASKS.get(str(loaded.settings.get("task")))
         pairs = known.pairs if known else bool(kept.get("text_b_column"))
-    # How text becomes ids, and outputs an answer: a class, and of its options those that
-    # are not None.
-    threshold = None
-    if task == "classify":
-        labels = labels or [str(i) for i in range(count)] * (count > 1)
-        kind, options = text.Texts, dict(labels=labels, pairs=pairs)
-    elif task == "tag":
-        labels = labels or [str(i) for i in range(count)]
-        kind, options = Tags, dict(
-            labels=labels, split=kept.get("split_words"), doc_stride=sizes["doc_stride"],
-            scheme=kept.get("scheme") or scoring.scheme_of_labels(labels))
-    elif task == "choose":
-        labels = labels or list("ABCD")
-        kind, options = text.Choices, dict(
-            labels=labels, max_qa_length=sizes["max_qa_length"])
-    elif task == "answer":
-        labels = []
-        threshold = loaded.threshold if head.name == "conditional_spans" else None
-        kind, options = Spans, dict(threshold=threshold, **{
-            name: sizes[name] for name in (
-                "doc_stride", "max_query_length", "n_best_size", "max_answer_length")})
-    elif task == "order":
-        labels = []
-        kind, options = text.Texts, dict(labels=text.ORDER_LABELS, pairs=True)
-    else:
-        labels = []
-        kind, options = text.Vectors, dict(pairs=pairs)
+    threshold = loaded.threshold if head and head.has_threshold else None
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
-           tokenizer and kind(tokenizer, length, **{
-               name: value for name, value in options.items() if value is not None}),
+           text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,
+                   scheme=kept.get("scheme"), split=kept.get("split_words"),
+                   threshold=threshold, **sizes),
            threshold, loaded.sentence)
 
 

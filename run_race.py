@@ -69,14 +69,14 @@ _LEVELS = ("high_only", "middle_only")
 
 
 def _export(settings, model, metrics, step):
-    from albert_tf.finetuning import text as text_tasks
+    from albert_tf.finetuning.race.text import Choices
     from albert_tf.serving import export
 
     del metrics, step
     labels = list(LETTERS)
     export.export(
         model, model.head, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
-            text_tasks.Choices, settings.tokenizer, labels=labels,
+            Choices, settings.tokenizer, labels=labels,
             max_qa_length=FLAGS.max_qa_length))
 
 

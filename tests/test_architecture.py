@@ -64,8 +64,8 @@ LATE_TENSORFLOW = {"", "jobs", "text", "tokenization", "records", "masking", "cl
                    "finetuning.tagging"}
 # A task's way of text in the graph, and what it stands on, apart.
 WITH_TENSORFLOW = {"masking.in_training", "tokenization.in_graph",
-                   "finetuning.squad.text", "finetuning.squad.layers",
-                   "finetuning.squad.text_align", "finetuning.tagging.text"}
+                   "finetuning.race.text", "finetuning.squad.text", "finetuning.squad.layers",
+                   "finetuning.tagging.text"}
 
 TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",
               "tensorflow_models", "tensorflow_text")

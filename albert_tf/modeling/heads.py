@@ -18,7 +18,7 @@ Shapes: B batch, S sequence, P predictions, H hidden, E embedding, V tokens, K w
 """
 
 import dataclasses
-from typing import Any, ClassVar, Mapping
+from typing import Any, ClassVar, Mapping, Sequence
 
 from albert_tf.config import AlbertConfig
 
@@ -61,12 +61,14 @@ class Head:
     Attributes:
       width: how many outputs it has; heads with `fixed_width` have always the same.
       name: as checkpoints and `albert_tf.load` call it.
+      title: what a sentence to a user calls it.
       task: what a model with it can do, as predict.py calls it.
       scope: of its output layer in a checkpoint; "" is the root.
       reads: the encoder's output that it reads, "pooled_output" or "sequence_output".
       positions: the feature that says at which positions it reads, "" for all.
       inputs: the features that it needs to answer.
       rank: axes of these features in training and in exports.
+      has_threshold: whether it leaves some inputs unanswered, from a threshold on.
       scored_alone: whether evaluation has no loss, since the outputs are others than in
         training, and the predictions are scored as a whole.
     """
@@ -74,6 +76,7 @@ class Head:
     width: int = 1
 
     name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
     task: ClassVar[str] = ""
     scope: ClassVar[str] = ""
     fixed_width: ClassVar[bool] = False
@@ -81,6 +84,7 @@ class Head:
     positions: ClassVar[str] = ""
     inputs: ClassVar[tuple[str, ...]] = INPUTS
     rank: ClassVar[int] = 2
+    has_threshold: ClassVar[bool] = False
     scored_alone: ClassVar[bool] = False
     # Every kind of head that has been defined, by its name.
     kinds: ClassVar[dict[str, type["Head"]]] = {}
@@ -124,6 +128,10 @@ class Head:
         """What an exported model gives."""
         return self.predictions(outputs)
 
+    def output_names(self, labels: Sequence[str]) -> Sequence[str]:
+        """The names of its outputs where it chooses one of them, by default numbers."""
+        return ()
+
     def serving(self) -> "Head":
         """This head as it answers."""
         return self
@@ -138,8 +146,12 @@ class Head:
         """Output → how it is learned from a teacher's (training.distillation)."""
         raise NotImplementedError
 
-    def answering(self, model: Any) -> Any:
+    def answering(self) -> Any:
         """How its outputs answer a user: a finetuning.answer.Answering."""
+        raise NotImplementedError
+
+    def text_task(self) -> Any:
+        """How an exported model with it takes text: a finetuning.text.TextTask."""
         raise NotImplementedError
 
 
@@ -150,7 +162,8 @@ class Head:
 class MaskedLanguageModel(Head):
     """Scores of every token at the masked positions (`get_masked_lm_output`)."""
 
-    name, task, fixed_width = "masked_lm", "fill-mask", True
+    name, title = "masked_lm", "head for masked tokens"
+    task, fixed_width = "fill-mask", True
     reads, positions = "sequence_output", "masked_lm_positions"
     inputs = (*INPUTS, "masked_lm_positions")
 
@@ -188,7 +201,8 @@ class SentenceOrder(Head):
 
     width: int = 2
 
-    name, task, scope = "sentence_order", "order", "cls/seq_relationship"
+    name, title = "sentence_order", "head for the order of sentences"
+    task, scope = "order", "cls/seq_relationship"
 
     def layers(self, config):
         from albert_tf.modeling.layers import OutputLayer

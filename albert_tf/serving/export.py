@@ -9,10 +9,11 @@ takes strings, `tokenize` gives what becomes of them, and `ids` takes that; with
 take a threshold besides.
 """
 
+import dataclasses
 import json
 import os
 import tempfile
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import tensorflow as tf
 import tf_keras
@@ -24,7 +25,7 @@ from albert_tf.checkpoints.sentence_transformers import Sentence
 from albert_tf.config import CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.features import vectors
-from albert_tf.finetuning.text import TextTask
+from albert_tf.finetuning.text import ORDER_LABELS, Texts, TextTask, Vectors
 from albert_tf.modeling import early_exit
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import INPUTS, Head
@@ -78,6 +79,22 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
         LABELS_FILE: labels,
         THRESHOLD_FILE: [] if threshold is None else [repr(float(threshold))]}, text,
         exits if labels and _has_exits(model, head) else None)
+
+
+def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any
+            ) -> Optional[TextTask]:
+    """How an export with a head takes text (Head.text_task), None without a tokenizer;
+    of `options` those that are fields of it, and not None, are used."""
+    if head is None:
+        kind = Vectors
+    elif head.name == "sentence_order":
+        kind, options = Texts, {**options, "labels": ORDER_LABELS}
+    else:
+        kind = head.text_task()
+    fields = {field.name for field in dataclasses.fields(kind)}
+    return tokenizer and kind(tokenizer, max_seq_length, **{
+        name: value for name, value in options.items()
+        if name in fields and value is not None})
 
 
 def _has_exits(model: tf_keras.Model, head: Optional[Head]) -> bool:

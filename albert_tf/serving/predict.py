@@ -164,7 +164,7 @@ class Model(loading.Loaded):
         if (task, exits) not in answering:
             head = tasks[task]
             kind = ExitClasses if exits else Vectors if head is None else (
-                _PRETRAINED.get(head.name) or head.answering(self))
+                _PRETRAINED.get(head.name) or head.answering())
             answering[task, exits] = kind(self, head)
         return answering[task, exits]
 

@@ -27,7 +27,7 @@ from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import vocabulary as model_vocabulary
-from albert_tf.checkpoints.checkpoint import Checkpoint
+from albert_tf.checkpoints.checkpoint import Checkpoint, head_of
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 
@@ -139,15 +139,6 @@ def pretraining_targets(features: Tensors, sentence_loss: bool = True
 
 # ---- the teacher -----------------------------------------------------------
 
-_HEAD = {"masked_lm": "a head for masked pieces",
-         "sentence_order": "a head for the order of sentences",
-         "classification": "a classification head",
-         "multiple_choice": "a head of multiple choice",
-         "token_classification": "a head of token classification",
-         "spans": "a head of spans, SQuAD's of version 1.1",
-         "conditional_spans": "the head of SQuAD 2.0"}
-
-
 @dataclasses.dataclass(frozen=True)
 class Teaching:
     """A teacher, and how much of it is learned.
@@ -190,8 +181,9 @@ class Teaching:
         for head, width in heads.items():
             if head not in found.heads:
                 have = ", ".join(found.heads) or "none"
-                raise InputError(f"{given} has not {_HEAD[head]} (heads: {have}); give "
-                                 "a model that was trained on this task.")
+                raise InputError(
+                    f"{given} has no {head_of(head, width).title} (found: {have}); give "
+                    "a model that was trained on this task.")
             if found.heads[head] != width:
                 raise InputError(
                     f"{given} has {found.heads[head]} outputs, this task {width}; give "

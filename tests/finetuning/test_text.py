@@ -16,7 +16,8 @@ from albert_tf.finetuning.squad.alignment import align_paragraph
 from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.serving import export
-from albert_tf.finetuning.squad import text_align, text as text_spans
+from albert_tf.finetuning.race import text as text_choices
+from albert_tf.finetuning.squad import text as text_spans
 from albert_tf.tokenization import in_graph
 from albert_tf.finetuning.tagging import text as text_tags
 from albert_tf.finetuning import text as text_tasks
@@ -84,7 +85,7 @@ def test_texts_and_pairs_are_cut_as_in_training(kind, length):
 def test_choices_are_those_of_race(kind):
     task = race.RaceTask(max_seq_length=30, max_qa_length=9)
     options = ["one", "", "two of them and more", "_"]
-    found = text_tasks.Choices(tokenizer(kind), 30, max_qa_length=9).features({
+    found = text_choices.Choices(tokenizer(kind), 30, max_qa_length=9).features({
         "passage": tf.constant(TEXTS), "question": tf.constant(TEXTS[::-1]),
         "options": tf.constant([options] * len(TEXTS))})
     wanted = [task.featurize(race.RaceExample(
@@ -102,7 +103,7 @@ def test_choices_are_those_of_race(kind):
     "sentencepiece", "wordpiece", "sentencepiece, accents", "wordpiece, accents"])
 def test_pieces_have_the_characters_that_squad_gives_them(kind):
     passages = [*PASSAGES, *TEXTS, "a  b   c d", "x\u00a0y \u00a8 z", "tab\tand\nline "]
-    found = [part.to_list() for part in text_align.located(
+    found = [part.to_list() for part in text_spans.located(
         in_graph.operations(tokenizer(kind)), tf.constant(passages))]
     for i, passage in enumerate(passages):
         aligned = align_paragraph(passage, tokenizer(kind))

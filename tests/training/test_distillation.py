@@ -213,8 +213,8 @@ def test_the_teacher_is_not_trained(taught):
 
 
 @pytest.mark.parametrize("changes, wanted, message", [
-    ({"heads": {}}, {}, r"has not a classification head \(heads: none\)"),
-    ({"heads": {"spans": 2}}, {}, r"has not a classification head \(heads: spans\)"),
+    ({"heads": {}}, {}, r"has no classification head \(found: none\)"),
+    ({"heads": {"spans": 2}}, {}, r"has no classification head \(found: spans\)"),
     ({"heads": {"classification": 5}}, {}, "has 5 outputs, this task 3"),
     ({"labels": ("b", "a", "c")}, {}, "has the labels in another order, b, a, c, this task has a, b, c"),
     ({}, {"student": CONFIG.replace(vocab_size=9)},

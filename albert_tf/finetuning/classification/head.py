@@ -30,7 +30,8 @@ class Classification(Head):
     dropout_prob: float = 0.1
     exit_weight: Optional[float] = None
 
-    name, task = "classification", "classify"
+    name, title = "classification", "classification head"
+    task = "classify"
 
     def shapes(self, config):
         exits = {} if self.exit_weight is None else EarlyExit(self.width).shapes(config)
@@ -60,6 +61,9 @@ class Classification(Head):
         # A number has no probability.
         return self.predictions(outputs) if self.width > 1 else {
             "logits": outputs["logits"]}
+
+    def output_names(self, labels):
+        return labels or [str(i) for i in range(self.width)] * (self.width > 1)
 
     def objective(self):
         """Features `label_ids` [B, 1]: int of classes, float of numbers."""
@@ -100,8 +104,13 @@ class Classification(Head):
                     lambda logits: target.distance(logits, teacher, temperature), exits))
         return targets
 
-    def answering(self, model):
+    def answering(self):
         return Classes
+
+    def text_task(self):
+        from albert_tf.finetuning.text import Texts
+
+        return Texts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,8 @@ class MultipleChoice(Head):
 
     dropout_prob: float = 0.1  # of the pooled output, in training
 
-    name, task, rank, fixed_width = "multiple_choice", "choose", 3, True
+    name, title = "multiple_choice", "head of multiple choice"
+    task, rank, fixed_width = "choose", 3, True
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """`logits` of every sequence, [B·C]; the model gives them as [B, C]."""
@@ -35,6 +36,9 @@ class MultipleChoice(Head):
         if logits.shape.rank == 1:
             return {"logits": logits}  # Options of one question may lie anywhere in it.
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    def output_names(self, labels):
+        return labels or race.LETTERS
 
     def objective(self):
         """Features `label_ids` int [B, 1], the number of the right choice."""
@@ -50,7 +54,12 @@ class MultipleChoice(Head):
         return {"logits": distillation.Target(weights, "examples"),
                 **distillation.hidden_target(features, "pooled_output", weights)}
 
-    def answering(self, model):
+    def answering(self):
+        return Choices
+
+    def text_task(self):
+        from albert_tf.finetuning.race.text import Choices
+
         return Choices
 
 

@@ -32,7 +32,8 @@ class Spans(Head):
     width: int = 2
     mask_padding: bool = True
 
-    name, task, scope, fixed_width = "spans", "answer", "cls/squad", True
+    name, title = "spans", "head of spans, of SQuAD 1.1"
+    task, scope, fixed_width = "answer", "cls/squad", True
     # Evaluation has windows whose answer is not known.
     reads, scored_alone = "sequence_output", True
 
@@ -83,8 +84,13 @@ class Spans(Head):
     def targets(self, features):
         return _targets(features, {"start_logits": (0.5,), "end_logits": (0.5,)})
 
-    def answering(self, model):
+    def answering(self):
         return Questions
+
+    def text_task(self):
+        from albert_tf.finetuning.squad.text import Spans
+
+        return Spans
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +105,10 @@ class ConditionalSpans(Head):
     end_n_top: int = 5
     dropout_prob: float = 0.1
 
-    name, task, fixed_width = "conditional_spans", "answer", True
+    name, title = "conditional_spans", "head of SQuAD 2.0"
+    task, fixed_width = "answer", True
     reads, scored_alone = "sequence_output", True
-    inputs = (*INPUTS, "p_mask")
+    inputs, has_threshold = (*INPUTS, "p_mask"), True
 
     def __post_init__(self):
         for name in ("start_n_top", "end_n_top"):
@@ -210,8 +217,13 @@ class ConditionalSpans(Head):
             "start_log_probs": (0.5,), "end_log_probs": (0.5,),
             "cls_logits": (0.5, binary_divergence)})
 
-    def answering(self, model):
+    def answering(self):
         return UnanswerableQuestions
+
+    def text_task(self):
+        from albert_tf.finetuning.squad.text import Spans
+
+        return Spans
 
 
 def _accuracies(kind, outputs, features):

@@ -18,7 +18,8 @@ class TokenClassification(Head):
 
     dropout_prob: float = 0.1  # of the encoder's outputs, in training
 
-    name, task, reads = "token_classification", "tag", "sequence_output"
+    name, title = "token_classification", "head of token classification"
+    task, reads = "tag", "sequence_output"
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """`logits` [B, S, K]."""
@@ -40,6 +41,9 @@ class TokenClassification(Head):
 
         return {"logits": outputs["logits"],
                 "probabilities": tf.nn.softmax(outputs["logits"])}
+
+    def output_names(self, labels):
+        return labels or [str(i) for i in range(self.width)]
 
     def objective(self):
         """The mean over words. Features `label_ids` int [B, S]: a label and 1 at the
@@ -73,7 +77,12 @@ class TokenClassification(Head):
         return {"logits": Target(weights, "words"), "sequence_output": Target(
             weights, "words", distance=hidden_difference, hidden=True)}
 
-    def answering(self, model):
+    def answering(self):
+        return Tags
+
+    def text_task(self):
+        from albert_tf.finetuning.tagging.text import Tags
+
         return Tags
 
 

@@ -43,14 +43,19 @@ class Tags(text_tasks.TextTask):
     """Texts whose words get tags; as finetuning.tagging.task.TaggingTask.
 
     Attributes:
-      scheme: how tags name entities, "none" for not at all.
+      scheme: how tags name entities, "none" for not at all; "" goes by the labels.
       split: how a text is split into words; one of cleaning.WORD_SPLITS.
     """
 
     labels: Sequence[str] = ()
-    scheme: str = "none"
+    scheme: str = ""
     split: str = "punctuation"
     doc_stride: int = 64
+
+    def __post_init__(self):
+        super().__post_init__()
+        object.__setattr__(
+            self, "scheme", self.scheme or scoring.scheme_of_labels(self.labels))
 
     def prepared(self, inputs):
         words = self._words(inputs["text"])
