@@ -174,9 +174,10 @@ def test_files_that_are_mentioned_exist():
 
 
 # The package's folders, in the order of the data's way.
-WAY = ("text", "tokenization", "records", "masking", "pretraining_data", "modeling",
-       "modeling/kernels", "training", "checkpoints", "finetuning", "finetuning/tasks",
-       "serving", "cli")
+WAY = ("jobs", "text", "tokenization", "records", "masking", "pretraining_data",
+       "modeling", "modeling/kernels", "training", "checkpoints", "finetuning",
+       "finetuning/classification", "finetuning/squad", "finetuning/race",
+       "finetuning/tagging", "features", "serving", "cli")
 
 
 def _wrapped(words, indent=" " * 6):
