@@ -5,6 +5,10 @@ weights of the masked-LM head. What is stored is shared here; engines unpack it 
 they load.
 """
 
+# Not by onnxruntime.quantization: quantize_dynamic leaves embeddings that the masked-LM
+# head reads, too, in 32 bits (10.7 MB in place of 3.2 for 30,000 tokens, six layers of
+# width 256), and gives all rows of a table one scale.
+
 from typing import Any, Callable
 
 import numpy as np
