@@ -39,7 +39,7 @@ ENDED = """
 import sys, time
 from albert_tf.errors import InputError
 from albert_tf.jobs.parallel import WorkerPool
-from tests.test_parallel import sleep
+from tests.jobs.test_parallel import sleep
 try:
     with WorkerPool(sleep, 2) as pool:
         for _ in pool.in_order([0, 600, 600], "sleeping"):

@@ -111,7 +111,7 @@ def children(pid):
 
 LITTLE = """
 import sys, train_sentencepiece as script
-from albert_tf import parallel
+from albert_tf.jobs import parallel
 parallel.available_memory = lambda: 200_000
 script.script.run(script.main)
 """
