@@ -203,9 +203,8 @@ def tree():
     return "\n".join([
         *lines,
         "benchmarks/", "      measurements, a file each, told in its README.md",
-        "experiments/", "      the paper's tables and figures again, a file each",
-        *_wrapped([path.name for path in EXPERIMENTS]),
-        "docs/", *_wrapped([page.name for page in PAGES[1:-1]]),
+        "experiments/", "      the paper's tables and figures, and what trains and "
+        "scores to compare recipes", "docs/",
         "tests/", "      the same folders; golden/: what the release computed; "
         "scripts/: whole commands"])
 

@@ -135,7 +135,7 @@ def read(prefix: str) -> dict[str, Tensor]:
         header = dict(fields(entries.pop(b"")))
         shards, size_of = header.get(1, 1), functools.cache(_size_of_data_file)
         return {key.decode(): _tensor(prefix, shards, key.decode(), value, size_of)
-                for key, value in entries.items()}
+                for key, value in entries.items() if key[:1] != b"\0"}  # Slices.
     except InputError:
         raise
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
@@ -203,9 +203,10 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
     crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:
-        if 7 in values:
-            raise InputError(f"{prefix}: {name} is stored in slices, which cannot be "
-                             "read; write the checkpoint again from a whole variable.")
+        if 7 in values:  # In slices, as parameter servers store a variable.
+            import tensorflow as tf
+
+            return tf.train.load_checkpoint(prefix).get_tensor(name)
         with files.open_binary(path) as stream:
             stream.seek(offset)
             raw = stream.read(size)
