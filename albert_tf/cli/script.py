@@ -16,8 +16,6 @@ from typing import Any, Callable, Mapping, Sequence
 
 from albert_tf.errors import InputError, Stopped
 
-# When the program started, by time.monotonic().
-BEGIN = time.monotonic()
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 # Of one Ctrl-C several signals may come: from the terminal, from quickstart.py.

@@ -182,7 +182,7 @@ class _Draws:
 
     def keep(self, shape, rate: float) -> tf.Tensor:
         """Which units of a tensor [R, ...] stay: bool of `shape`."""
-        known = tf.get_static_value(shape)
+        known = tf.get_static_value(tf.convert_to_tensor(shape))
         # A batch of millions has more units than 32 bits can count.
         rows, *others = tf.unstack(tf.cast(shape, tf.int64)) if known is None else (
             map(int, known))
