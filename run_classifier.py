@@ -81,8 +81,7 @@ _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
 
 
 def _export(task, settings, model, metrics, step):
-    from albert_tf.finetuning import text as text_tasks
-    from albert_tf.serving import export
+    from albert_tf.serving.export import export, text_of
 
     del step
     value = metrics.get(task.main_metric, math.nan)
@@ -91,10 +90,9 @@ def _export(task, settings, model, metrics, step):
         logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
                      task.main_metric, value, FLAGS.threshold_to_export)
         return
-    export.export(
-        model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype,
-        text=finetuning_flags.of_text(text_tasks.Texts, settings.tokenizer,
-                                      labels=task.labels, pairs=task.pairs))
+    export(model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype, text_of(
+        model.head, FLAGS.export_text and settings.tokenizer, FLAGS.max_seq_length,
+        labels=task.labels, pairs=task.pairs))
 
 
 def _check_flags() -> None:

@@ -69,15 +69,12 @@ _LEVELS = ("high_only", "middle_only")
 
 
 def _export(settings, model, metrics, step):
-    from albert_tf.finetuning.race.text import Choices
-    from albert_tf.serving import export
+    from albert_tf.serving.export import export, text_of
 
     del metrics, step
-    labels = list(LETTERS)
-    export.export(
-        model, model.head, FLAGS.export_dir, labels, FLAGS.dtype, text=finetuning_flags.of_text(
-            Choices, settings.tokenizer, labels=labels,
-            max_qa_length=FLAGS.max_qa_length))
+    export(model, model.head, FLAGS.export_dir, list(LETTERS), FLAGS.dtype, text_of(
+        model.head, FLAGS.export_text and settings.tokenizer, FLAGS.max_seq_length,
+        labels=LETTERS, max_qa_length=FLAGS.max_qa_length))
 
 
 def _use_recipe():

@@ -90,18 +90,16 @@ _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_l
 
 
 def _export(task, settings, model, metrics, step):
-    from albert_tf.finetuning.squad import text as text_spans
-    from albert_tf.serving import export
+    from albert_tf.serving.export import export, text_of
 
     threshold = metrics.get("null_score_diff_threshold")
     if threshold is None:
         threshold = task.known_threshold(settings.run.output_dir, step)
-    export.export(
-        model, model.head, FLAGS.export_dir, dtype=FLAGS.dtype, threshold=threshold,
-        text=finetuning_flags.of_text(
-            text_spans.Spans, settings.tokenizer, threshold=threshold,
-            **finetuning_flags.values("doc_stride", "max_query_length",
-                                      "n_best_size", "max_answer_length")))
+    export(model, model.head, FLAGS.export_dir, (), FLAGS.dtype, text_of(
+        model.head, FLAGS.export_text and settings.tokenizer, FLAGS.max_seq_length,
+        threshold=threshold, **finetuning_flags.values(
+            "doc_stride", "max_query_length", "n_best_size", "max_answer_length")),
+           threshold)
 
 
 def _use_recipe() -> None:

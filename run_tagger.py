@@ -84,15 +84,13 @@ _KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "strip_accents",
 
 
 def _export(task, settings, model, metrics, step):
-    from albert_tf.finetuning.tagging import text as text_tags
-    from albert_tf.serving import export
+    from albert_tf.serving.export import export, text_of
 
     del metrics, step
-    export.export(
-        model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype,
-        text=finetuning_flags.of_text(
-            text_tags.Tags, settings.tokenizer, labels=task.labels, scheme=task.scheme,
-            split=task.reading.split, doc_stride=task.doc_stride))
+    export(model, model.head, FLAGS.export_dir, task.labels, FLAGS.dtype, text_of(
+        model.head, FLAGS.export_text and settings.tokenizer, FLAGS.max_seq_length,
+        labels=task.labels, scheme=task.scheme, split=task.reading.split,
+        doc_stride=task.doc_stride))
 
 
 def _known_labels() -> tuple[str, ...]:

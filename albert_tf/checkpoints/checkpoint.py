@@ -15,14 +15,9 @@ import numpy as np
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
-from albert_tf.modeling.heads import Head, dense_shapes, norm_shapes
-
-Shape = tuple[int, ...]
-
-WORDS = "bert/embeddings/word_embeddings"
-PROJECTION = "bert/encoder/embedding_hidden_mapping_in"
-POOLER = "bert/pooler/dense"
-BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
+from albert_tf.modeling.heads import Head
+from albert_tf.modeling.parameter_count import (
+    POOLER, PROJECTION, Shape, encoder_shapes)
 
 # The heads that are known: name → the module that defines it, and the variable that
 # tells that a checkpoint has it. A new head is a line here.
@@ -154,36 +149,6 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
         options["width"] = width
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(**{name: value for name, value in options.items() if name in fields})
-
-
-def encoder_shapes(config: AlbertConfig) -> dict[str, Shape]:
-    """The tensors of an encoder by name, in the order of the computation."""
-    width, size = config.embedding_size, config.hidden_size
-    shapes = {WORDS: (config.vocab_size, width),
-              "bert/embeddings/token_type_embeddings": (config.type_vocab_size, width),
-              "bert/embeddings/position_embeddings": (
-                  config.max_position_embeddings, width),
-              **norm_shapes("bert/embeddings/LayerNorm", width)}
-    if config.projects_embeddings:
-        shapes |= dense_shapes(PROJECTION, width, size)
-    layers = range(config.num_hidden_layers)
-    for index in sorted({config.attention_index(layer) for layer in layers}):
-        for inner in range(config.inner_group_num):
-            block = BLOCK.format(index, inner)
-            for part in ("self/query", "self/key", "self/value", "output/dense"):
-                shapes |= dense_shapes(f"{block}attention_1/{part}", size, size)
-            shapes |= norm_shapes(f"{block}LayerNorm", size)
-    for index in sorted({config.ffn_index(layer) for layer in layers}):
-        for inner in range(config.inner_group_num):
-            block = BLOCK.format(index, inner)
-            shapes |= dense_shapes(f"{block}ffn_1/intermediate/dense", size,
-                             config.intermediate_size)
-            shapes |= dense_shapes(f"{block}ffn_1/intermediate/output/dense",
-                             config.intermediate_size, size)
-            shapes |= norm_shapes(f"{block}LayerNorm_1", size)
-    if config.use_pooler:
-        shapes |= dense_shapes(POOLER, size, size)
-    return shapes
 
 
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:

@@ -16,11 +16,11 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import release, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    POOLER, WORDS, Checkpoint, Report, Row, Shape, as_format, matched,
-    refuse_other_epsilon, rows_of, shapes_of, some, to_theirs, transposed,
-    with_needed_pooler)
+    Checkpoint, Report, Row, as_format, matched, refuse_other_epsilon, rows_of,
+    shapes_of, some, to_theirs, transposed, with_needed_pooler)
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
+from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape
 
 NAME = "hf"
 CONFIG = "config.json"

@@ -17,12 +17,13 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    BLOCK, POOLER, PROJECTION, WORDS, Checkpoint, Report, Row, Shape, as_format,
-    encoder_shapes, head_of, matched, refuse_unless, rows_of, to_theirs,
-    with_pooler, without_heads)
+    Checkpoint, Report, Row, as_format, head_of, matched, refuse_unless, rows_of,
+    to_theirs, with_pooler, without_heads)
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling.parameter_count import (
+    BLOCK, POOLER, PROJECTION, WORDS, Shape, encoder_shapes)
 
 NAME = "keras_hub"
 CONFIG, TASK = "config.json", "task.json"

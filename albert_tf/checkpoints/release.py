@@ -17,11 +17,12 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    BLOCK, POOLER, ROOT_HEADS, WORDS, Checkpoint, Report, as_format, heads_in, matched,
-    refuse_other_epsilon, refuse_unless, rows_of, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, as_format, heads_in, matched, refuse_other_epsilon,
+    refuse_unless, rows_of, shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
+from albert_tf.modeling.parameter_count import BLOCK, POOLER, WORDS
 
 NAME = "tf1"
 _HUB_PREFIX = "module/"

@@ -19,9 +19,10 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    POOLER, Checkpoint, Report, Vocabulary, transposed, without_heads)
+    Checkpoint, Report, Vocabulary, transposed, without_heads)
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling.parameter_count import POOLER
 
 NAME = "sentence_transformers"
 _MODULES = "modules.json"

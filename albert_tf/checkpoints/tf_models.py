@@ -15,13 +15,13 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    BLOCK, POOLER, PROJECTION, WORDS, Checkpoint, Report, Row, Shape, as_format,
-    matched, refuse_other_epsilon, refuse_unless, rows_of, shapes_of, to_theirs,
-    with_pooler, without_heads)
+    Checkpoint, Report, Row, as_format, matched, refuse_other_epsilon, refuse_unless,
+    rows_of, shapes_of, to_theirs, with_pooler, without_heads)
 from albert_tf.checkpoints.folders import STATE_FILE
 from albert_tf.checkpoints.release import published
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
+from albert_tf.modeling.parameter_count import BLOCK, POOLER, PROJECTION, WORDS, Shape
 
 NAME = "tf_models"
 _WORDS = "word_embeddings/embeddings"

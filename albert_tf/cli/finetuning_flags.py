@@ -149,11 +149,6 @@ def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None
                          "that name in --output_dir; give another.")
 
 
-def of_text(task: Callable[..., Any], made: FullTokenizer, **options: Any) -> Any:
-    """A task of finetuning.text, None where the export takes ids alone."""
-    return task(made, FLAGS.max_seq_length, **options) if FLAGS.export_text else None
-
-
 # Field of a recipe → its flag, where tasks agree.
 _FLAG_OF_RECIPE = dict(
     albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",

@@ -1,11 +1,22 @@
-"""The number of parameters of a config, by arithmetic.
+"""The variables of an encoder by name and shape, and how many parameters they are.
 
 No model is built, so xxlarge is counted as quickly as base, without TensorFlow.
 """
 
 import dataclasses
+import math
+import re
 
 from albert_tf.config import AlbertConfig
+from albert_tf.modeling.heads import (
+    MASKED_LM, SENTENCE_ORDER, Shapes, dense_shapes, norm_shapes)
+
+Shape = tuple[int, ...]
+
+WORDS = "bert/embeddings/word_embeddings"
+PROJECTION = "bert/encoder/embedding_hidden_mapping_in"
+POOLER = "bert/pooler/dense"
+BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +46,35 @@ class ParameterCount:
         return self.with_pooler + self.heads
 
 
-def _dense(in_size: int, out_size: int) -> int:
-    return in_size * out_size + out_size
+def encoder_shapes(config: AlbertConfig) -> Shapes:
+    """The tensors of an encoder by their names in the original implementation, in the order of the computation."""
+    width, size = config.embedding_size, config.hidden_size
+    shapes = {WORDS: (config.vocab_size, width),
+              "bert/embeddings/token_type_embeddings": (config.type_vocab_size, width),
+              "bert/embeddings/position_embeddings": (
+                  config.max_position_embeddings, width),
+              **norm_shapes("bert/embeddings/LayerNorm", width)}
+    if config.projects_embeddings:
+        shapes |= dense_shapes(PROJECTION, width, size)
+    layers = range(config.num_hidden_layers)
+    for index in sorted({config.attention_index(layer) for layer in layers}):
+        for inner in range(config.inner_group_num):
+            block = BLOCK.format(index, inner)
+            for part in ("self/query", "self/key", "self/value", "output/dense"):
+                shapes |= dense_shapes(f"{block}attention_1/{part}", size, size)
+            shapes |= norm_shapes(f"{block}LayerNorm", size)
+    for index in sorted({config.ffn_index(layer) for layer in layers}):
+        for inner in range(config.inner_group_num):
+            block = BLOCK.format(index, inner)
+            inner_size = config.intermediate_size
+            shapes |= dense_shapes(
+                f"{block}ffn_1/intermediate/dense", size, inner_size)
+            shapes |= dense_shapes(
+                f"{block}ffn_1/intermediate/output/dense", inner_size, size)
+            shapes |= norm_shapes(f"{block}LayerNorm_1", size)
+    if config.use_pooler:
+        shapes |= dense_shapes(POOLER, size, size)
+    return shapes
 
 
 def count_parameters(config: AlbertConfig) -> ParameterCount:
@@ -45,21 +83,15 @@ def count_parameters(config: AlbertConfig) -> ParameterCount:
     >>> count_parameters(AlbertConfig.named("base")).with_pooler
     11683584
     """
-    embedding, hidden = config.embedding_size, config.hidden_size
-    layers = range(config.num_hidden_layers)
-    attention_blocks = len({config.attention_index(layer) for layer in layers})
-    ffn_blocks = len({config.ffn_index(layer) for layer in layers})
-    rows = config.vocab_size + config.type_vocab_size + config.max_position_embeddings
-    layer_norm = 2 * hidden
+    shapes = encoder_shapes(config)
+
+    def count(part: str) -> int:
+        return sum(math.prod(shape) for name, shape in shapes.items()
+                   if re.search(part, name))
+
     return ParameterCount(
-        embeddings=rows * embedding + 2 * embedding,
-        projection=_dense(embedding, hidden) if config.projects_embeddings else 0,
-        attention=attention_blocks * config.inner_group_num * (
-            4 * _dense(hidden, hidden) + layer_norm),
-        feed_forward=ffn_blocks * config.inner_group_num * (
-            _dense(hidden, config.intermediate_size)
-            + _dense(config.intermediate_size, hidden) + layer_norm),
-        pooler=_dense(hidden, hidden) if config.use_pooler else 0,
-        heads=(_dense(hidden, embedding) + 2 * embedding + config.vocab_size
-               + _dense(hidden, 2)),
-    )
+        embeddings=count("^bert/embeddings/"), projection=count(f"^{PROJECTION}/"),
+        attention=count("_group_.*/(attention_1|LayerNorm)/"),
+        feed_forward=count("_group_.*/(ffn_1|LayerNorm_1)/"), pooler=count(f"^{POOLER}/"),
+        heads=sum(math.prod(shape) for head in (MASKED_LM, SENTENCE_ORDER)
+                  for shape in head.shapes(config).values()))

@@ -91,8 +91,10 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
         kind, options = Texts, {**options, "labels": ORDER_LABELS}
     else:
         kind = head.text_task()
+    if not tokenizer:
+        return None
     fields = {field.name for field in dataclasses.fields(kind)}
-    return tokenizer and kind(tokenizer, max_seq_length, **{
+    return kind(tokenizer, max_seq_length, **{
         name: value for name, value in options.items()
         if name in fields and value is not None})
 

@@ -20,6 +20,7 @@ from albert_tf.checkpoints.load import load
 from albert_tf.checkpoints.release import write as write_release
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling import parameter_count
 from tests.golden.interop import FIXTURE_FOLDERS, assert_gives, case, config
 from tests.helpers import FIXTURES, ROOT
 
@@ -143,7 +144,7 @@ def test_an_identity_stands_for_no_projection(target, tmp_path):
     convert(path, str(tmp_path / target), target)
     found = formats.read(str(tmp_path / target))
     np.testing.assert_array_equal(
-        found.tensors[f"{neutral.PROJECTION}/kernel"].read(), np.eye(8))
+        found.tensors[f"{parameter_count.PROJECTION}/kernel"].read(), np.eye(8))
     convert(str(tmp_path / target), str(tmp_path / "back"), "tf1")
     assert_same(str(tmp_path / "back"), tensors)
 
@@ -173,7 +174,7 @@ def test_half_precision_rounds_once(dtype, tmp_path):
 
 
 def test_the_optimizer_goes_along_on_request(tmp_path):
-    slots = {f"{neutral.WORDS}/adam_m": Tensor.of(np.full([20, 4], 3.0, "f"))}
+    slots = {f"{parameter_count.WORDS}/adam_m": Tensor.of(np.full([20, 4], 3.0, "f"))}
     path = tmp_path / "tf1"
     path.mkdir()
     write_release(checkpoint(slots=slots, step=7), str(path), optimizer_state=True)
@@ -181,8 +182,8 @@ def test_the_optimizer_goes_along_on_request(tmp_path):
     convert(str(path), str(tmp_path / "without"), "tf1")
     with_state = bundle.read(str(tmp_path / "with" / "model.ckpt-best"))
     assert with_state["global_step"].read() == 7
-    assert with_state[f"{neutral.WORDS}/adam_m"].read()[0, 0] == 3
-    assert with_state[f"{neutral.POOLER}/bias/adam_v"].read()[0] == 0
+    assert with_state[f"{parameter_count.WORDS}/adam_m"].read()[0, 0] == 3
+    assert with_state[f"{parameter_count.POOLER}/bias/adam_v"].read()[0] == 0
     assert set(bundle.read(str(tmp_path / "without" / "model.ckpt-best"))) == set(
         neutral.shapes_of(TINY, PRETRAINING))
 
@@ -240,9 +241,9 @@ def wrong_hf(tmp_path):
 def nan_in(folder):
     path = folder / "tf1"
     made = checkpoint()
-    bad = made.tensors[f"{neutral.POOLER}/bias"].read().copy()
+    bad = made.tensors[f"{parameter_count.POOLER}/bias"].read().copy()
     bad[3] = np.nan
-    made.tensors[f"{neutral.POOLER}/bias"] = Tensor.of(bad)
+    made.tensors[f"{parameter_count.POOLER}/bias"] = Tensor.of(bad)
     path.mkdir()
     write_release(made, str(path))
     return path
@@ -449,7 +450,7 @@ def test_of_two_shards_with_a_tensor_the_index_chooses(tmp_path):
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {
             **dict.fromkeys(tensors, "a.safetensors"),
             "albert.pooler.bias": f"{shard}.safetensors"}}))
-        found = formats.read(str(folder)).tensors[f"{neutral.POOLER}/bias"].read()
+        found = formats.read(str(folder)).tensors[f"{parameter_count.POOLER}/bias"].read()
         np.testing.assert_array_equal(found, np.broadcast_to(expected, 8))
 
 

@@ -14,12 +14,13 @@ import threading
 import numpy as np
 import pytest
 
-from albert_tf.checkpoints import bundle, formats, hub, checkpoint as neutral, restore
+from albert_tf.checkpoints import bundle, formats, hub, restore
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.conversion import convert
 from albert_tf.checkpoints.load import load
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
+from albert_tf.modeling import parameter_count
 from albert_tf.modeling.albert import AlbertModel
 from tests import models
 from tests.checkpoints.test_convert import PRETRAINING, TINY, checkpoint, stored
@@ -50,9 +51,9 @@ def test_a_module_of_tensorflow_hub(tmp_path):
     path, made = hub_module(tmp_path)
     found = formats.read(path)
     assert found.format == "tf_hub" and found.heads == PRETRAINING
-    assert found.report.matched[neutral.WORDS] == f"module/{neutral.WORDS}"
+    assert found.report.matched[parameter_count.WORDS] == f"module/{parameter_count.WORDS}"
     np.testing.assert_array_equal(
-        found.tensors[neutral.WORDS].read(), made.tensors[neutral.WORDS].read())
+        found.tensors[parameter_count.WORDS].read(), made.tensors[parameter_count.WORDS].read())
     (tmp_path / "module" / "assets" / "albert_config.json").unlink()
     with pytest.raises(InputError, match="albert_config.json is there"):
         load(path)
@@ -193,7 +194,7 @@ def test_restoring_takes_every_format(target, tmp_path, caplog):
     assert report.new == ["output_bias", "output_weights"]
     assert "tensors matched" in caplog.text
     np.testing.assert_array_equal(
-        model.bert.embeddings.word_embeddings, tensors[neutral.WORDS])
+        model.bert.embeddings.word_embeddings, tensors[parameter_count.WORDS])
 
 
 def test_a_task_starts_with_a_new_pooler_where_there_is_none(tmp_path):
@@ -438,6 +439,6 @@ def test_a_preset_in_bfloat16(tmp_path):
         made = file.create_dataset(
             "layers/dense_1/vars/1", data=bits.astype("<u2").view("V2"))
         made.attrs["dtype"] = "bfloat16"
-    found = formats.read(str(tmp_path / "kh")).tensors[f"{neutral.POOLER}/bias"].read()
+    found = formats.read(str(tmp_path / "kh")).tensors[f"{parameter_count.POOLER}/bias"].read()
     np.testing.assert_array_equal(found, (bits << 16).view("<f4"))
-    np.testing.assert_allclose(found, tensors[f"{neutral.POOLER}/bias"], rtol=1e-2)
+    np.testing.assert_allclose(found, tensors[f"{parameter_count.POOLER}/bias"], rtol=1e-2)

@@ -7,6 +7,7 @@
 Other data sets in this format, such as CMRC and DRCD in Chinese, are read too.
 """
 
+import dataclasses
 from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import text_files
@@ -167,3 +168,17 @@ def _training_answer(question: Question) -> tuple[str, int]:
             f"{start} of its paragraph, where there is {there[:60]!r}; correct its "
             "answer_start.")
     return text, start
+
+
+@dataclasses.dataclass
+class QuestionSet:
+    """The questions of a file, `answered` if predictions can be scored, with notes for
+    the user, a sentence each. `last` holds a task, a model's outputs, and the answers
+    they gave."""
+
+    dataset: SquadDataset
+    examples: list[SquadExample]
+    paths: tuple[str, ...] = ()
+    answered: bool = True
+    notes: tuple[str, ...] = ()
+    last: Optional[tuple[Any, ...]] = None

@@ -19,7 +19,8 @@ from albert_tf.errors import InputError
 from albert_tf.finetuning.common import Outputs, as_json, write_files
 from albert_tf.finetuning.squad import alignment, dataset, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
-from albert_tf.finetuning.squad.dataset import SquadDataset, SquadExample
+from albert_tf.finetuning.squad.dataset import (
+    QuestionSet, SquadDataset, SquadExample)
 from albert_tf.finetuning.squad.predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.squad.scoring import Answers
@@ -36,20 +37,6 @@ FIRST_UNIQUE_ID = 1_000_000_000
 _DROPPED_FILE = "dropped_questions.txt"
 _RESULTS_FILE = "eval_results.json"
 _THRESHOLD = "null_score_diff_threshold"
-
-
-@dataclasses.dataclass
-class QuestionSet:
-    """The questions of a file, `answered` if predictions can be scored, with notes for
-    the user, a sentence each. `last` holds a task, a model's outputs, and the answers
-    they gave."""
-
-    dataset: SquadDataset
-    examples: list[SquadExample]
-    paths: tuple[str, ...] = ()
-    answered: bool = True
-    notes: tuple[str, ...] = ()
-    last: Optional[tuple["SquadTask", Outputs, Answers]] = None
 
 
 def check_room(max_seq_length: int, max_query_length: int) -> None:
