@@ -90,6 +90,7 @@ def choose_ngrams(
         room = budget - len(chosen)
         if room <= 0:
             break
+        # How many words: by the odds of n-gram sizes, 1/n unless options say otherwise.
         size = bisect.bisect_right(size_odds, draw()) + 1
         ngram = words[first:first + size]
         length = sum(map(len, ngram))
@@ -125,15 +126,18 @@ def mask_sequence(
     Random pieces are drawn from the whole vocabulary, control symbols included, as in
     the release. The generators of `random` continue from where they stand.
     """
+    # 1. Tokens into words, and how many tokens are to be predicted.
     words, boundary = group_words(pieces, starts_word, options.do_whole_word_mask)
     output = list(pieces)
     budget = _budget(options, len(pieces))
     if budget == 0:
         return MaskedSequence(output, boundary, [], [], [])
+    # 2. N-grams at random words, until the budget is spent.
     size_odds = cumulative_size_odds(options)
     order, taken = list(range(len(words))), set()
     random.python.shuffle(order)
     positions, sizes = choose_ngrams(words, order, budget, taken, size_odds, random)
+    # 3. What stands in their place: mostly [MASK], else the token or a random one.
     for position in positions:
         output[position] = _replacement(pieces[position], vocabulary, random.python)
     # The release shuffles a second time also where nothing is permuted.

@@ -50,6 +50,7 @@ class Embeddings(NamedLayer):
         # Of the table as a tensor: a variable that rows were gathered from is copied
         # by all who read it whole, the head of masked pieces and the optimizer.
         output = tf.gather(tf.convert_to_tensor(self.word_embeddings), input_ids)
+        # Which segment a token is in, and where it stands.
         output += tf.gather(self.token_type_embeddings, segment_ids)
         output += self.position_embeddings[tf.newaxis, :length]
         return seeds.dropout(self.layer_norm(output), self.dropout_prob)
@@ -147,15 +148,18 @@ class AlbertModel(ConfiguredModel):
         segment_ids = (tf.zeros_like(input_ids) if segment_ids is None
                        else tf.cast(segment_ids, tf.int32))
         seeds = DropoutSeeds(given_or_drawn(seed) if training else None)
+        # 1. Tokens to vectors of the small width E.
         embedding_output = self.embeddings(input_ids, segment_ids, seeds)
         if positions is not None:
             # Position 0 before them, for the pooler.
             positions = tf.pad(tf.cast(positions, tf.int32), [[0, 0], [1, 0]])
+        # 2. The encoder, on all positions or, packed, on those that are no padding.
         layout = layout_of(mask, computation.skip_padding and not padding_is_read,
                            served=computation.constants is not None)
         outputs = self.encoder(tf.cast(embedding_output, computation.dtype),
                                attention_bias(mask), seeds, computation, layout,
                                positions)
+        # 3. The first token, [CLS], stands for the whole sequence: the pooler reads it.
         first = outputs[-1][:, 0]
         if positions is not None:
             outputs[-1] = outputs[-1][:, 1:]

@@ -128,8 +128,10 @@ class AttentionBlock(NamedLayer):
         whichever the outputs are of.
         """
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
+        # 1. Who asks: every position, or, in the last layer, those that are read.
         queries, of_queries = (hidden, layout) if positions is None else (
             layout.at(hidden, positions), PADDED)
+        # 2. Query, key and value of each head: in one product if all positions ask.
         if positions is None and not isinstance(weights.qkv_kernel, tuple):
             query, key, value = self._heads(
                 hidden, layout, weights.qkv_kernel, weights.qkv_bias)
@@ -137,10 +139,12 @@ class AttentionBlock(NamedLayer):
             kernels, biases = weights.query_apart()[:2]
             query, = self._heads(queries, of_queries, kernels[0], biases[0])
             key, value = self._heads(hidden, layout, kernels[1], biases[1])
+        # 3. softmax(query · keyᵀ / √D + bias) · value, with dropout on the probabilities.
         parts = of_queries.parts(queries)
         context = parts.attend(query, key, value, attention_bias, seeds.draw(
             [*sizes(query)[:-1], sizes(key)[2]],
             self.probs_dropout_prob))  # [B, A, Q, D]
+        # 4. Heads side by side again, the output layer, dropout, add, LayerNorm.
         return parts.add_and_normalize(
             product(of_queries.from_heads(context), weights.output_kernel),
             weights.output_bias, queries, weights.gamma, weights.beta,
@@ -199,6 +203,7 @@ class FeedForwardBlock(NamedLayer):
              layout: Padded = PADDED):
         """[..., H] → [..., H]; `weights` are by default the block's own."""
         weights = weights or self.layer_weights(hidden.dtype, 1)[0]
+        # From H to the intermediate size and back; then dropout, add, LayerNorm.
         parts = layout.parts(hidden)
         inner = parts.add_activation(
             product(hidden, weights.kernel), weights.bias, self.intermediate.hidden_act)
@@ -244,11 +249,14 @@ class Encoder(NamedLayer):
         """[B, S, E], [B, 1, 1, S] → list of L · inner_group_num tensors [B, S, H], or
         of computation.passes · inner_group_num; the last of them [B, Q, H] with
         positions int [B, Q]."""
+        # 1. From width E to H: the other half of the factorized embeddings.
         hidden = self.enter(embedding_output, layout)
         depth, most = computation.passes, self.config.num_hidden_layers
         if depth is not None and not 1 <= depth <= most:
             raise InputError(
                 f"passes is {depth}; the config has {most} layers, so give 1 to that.")
+        # 2. The blocks of each layer in turn. With shared parameters they are the same
+        # ones, L times, so their weights are made ready once for all of their uses.
         layers = [pair for layer in range(most if depth is None else depth)
                   for pair in self._blocks_of(layer)]
         uses = collections.Counter(block.scope for pair in layers for block in pair)
@@ -256,6 +264,7 @@ class Encoder(NamedLayer):
             block.scope: iter(_weights(
                 block, computation.constants, hidden.dtype, uses[block.scope]))
             for block in self.blocks}
+        # 3. Layer by layer; of the last one only what is read.
         outputs, computed = [], {}
         for number, (attention, ffn) in enumerate(layers, start=1):
             read = positions if number == len(layers) else None

@@ -103,16 +103,19 @@ def create_instances(
     chunk: list[Segment] = []
     length = position = 0
     while position < len(document):
+        # 1. Sentences gather in a chunk until it is long enough.
         chunk.append(document[position])
         length += len(document[position])
         position += 1
         if position < len(document) and length < target_length:
             continue
+        # 2. The chunk is cut in two at a sentence's end: in order, or swapped.
         pair = _pair_of_chunk(
             chunk, documents, document_index, target_length, pieces, options, random)
         if pair is None:
             skipped.append(length)
         else:
+            # 3. A random second segment leaves sentences unused: they come again.
             position -= pair.num_unused
             instances.append(_instance_of_pair(pair, pieces, options, random))
         chunk, length = [], 0
@@ -134,6 +137,7 @@ def create_full_sentences(
                  for index, sentence in enumerate(document)]
     instances, position = [], 0
     while position < len(sentences):
+        # Whole sentences for as long as they fit.
         target_length = _target_length(options, random)
         text = list(sentences[position][1])
         position += 1

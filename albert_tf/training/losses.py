@@ -162,6 +162,7 @@ def pretraining_losses(
     """
     if denominators is None:
         denominators = pretraining_denominators(features)
+    # 1. Masked tokens: slots without a prediction have the weight 0.
     masked_lm = cross_entropy(heads["mlm_logits"], features["masked_lm_ids"])
     masked_lm_loss = tf.reduce_sum(
         floats(features["masked_lm_weights"]) * masked_lm) / denominators["masked_lm"]
@@ -170,6 +171,7 @@ def pretraining_losses(
         "masked_lm_example_loss": masked_lm}
     if not sentence_loss:
         return losses
+    # 2. Sentence order: both losses count alike.
     sentence_order = cross_entropy(
         heads["sentence_order_logits"], sentence_order_labels(features))
     sentence_order_loss = (
