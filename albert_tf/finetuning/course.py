@@ -24,7 +24,6 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.task import FineTuningTask, Settings
 from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, sequences, tokenizer, wordpiece_tokenizer)
-from albert_tf.training import distillation
 from albert_tf.training.memory import Sequences
 
 # Code that the features of every task depend on.
@@ -88,11 +87,12 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         run(settings)
 
 
-def _teaching(task: FineTuningTask, settings: Settings
-              ) -> Optional[distillation.Teaching]:
-    """The teacher, checked; None without one."""
+def _teaching(task: FineTuningTask, settings: Settings) -> Any:
+    """The distillation.Teaching of the teacher, checked; None without one."""
     if not settings.teacher:
         return None
+    from albert_tf.training import distillation
+
     head = task.head(settings)
     root = head.name if head.name in ROOT_HEADS else ""
     teaching = distillation.Teaching(
@@ -185,7 +185,7 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
 
 
 def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
-         tables: Mapping[str, FeatureTable], teaching: Optional[distillation.Teaching],
+         tables: Mapping[str, FeatureTable], teaching: Any,
          export: Optional[Export]) -> str:
     """Trains, evaluates, predicts and exports in the strategy's scope; returns what is
     wrong with the model as it was evaluated last, "" for nothing."""
@@ -227,7 +227,7 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
 
 def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
           tables: Mapping[str, FeatureTable], padded: Mapping[str, Any],
-          teaching: Optional[distillation.Teaching], watch: "_Watch") -> Any:
+          teaching: Any, watch: "_Watch") -> Any:
     """A `training.loop.Run` of a new model."""
     import tf_keras
 

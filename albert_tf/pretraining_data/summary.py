@@ -16,7 +16,6 @@ from absl import logging
 from albert_tf.masking.options import MASK
 from albert_tf.pretraining_data.options import DataOptions, LABEL_1, ORIGINS, SHARD
 from albert_tf.pretraining_data.instances import DocumentInstances
-from albert_tf.pretraining_data.summary_picture import draw_summary
 from albert_tf.jobs.progress import duration
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
@@ -286,6 +285,8 @@ def summary_files(summary: dict[str, Any], options: DataOptions,
         as_json: (json.dumps(summary, indent=1) + "\n").encode(),
         as_text: "".join(f"{line}\n" for line in describe(text, summary)).encode()}
     if picture:
+        from albert_tf.pretraining_data.summary_picture import draw_summary
+
         contents[as_picture] = draw_summary(summary, figures(text, summary))
     return contents
 

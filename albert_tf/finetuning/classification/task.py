@@ -12,12 +12,11 @@ from absl import logging
 from albert_tf import files
 from albert_tf.checkpoints.checkpoint import head_of
 from albert_tf.errors import InputError
-from albert_tf.finetuning import early_exit, metrics, tables
+from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
 from albert_tf.finetuning.task import FineTuningTask
 from albert_tf.records.spec import classification_spec
-from albert_tf.text import inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
@@ -113,6 +112,8 @@ class ClassificationTask(FineTuningTask):
                    "from --teacher alone."))
 
     def _unlabeled(self, path: str) -> Iterator[Example]:
+        from albert_tf.text import inputs
+
         names = ("text", "text_pair") if self.pairs else ("text",)
         for number, each in enumerate(inputs.read(path)):
             try:
@@ -212,11 +213,15 @@ class ClassificationTask(FineTuningTask):
         scores = self.metrics_of(
             self.decisions(outputs), self.label_ids(data.examples))
         if self.early_exit:
+            from albert_tf.finetuning import early_exit
+
             scores["exit_passes"] = early_exit.cheapest(
                 self._curves(data.examples, outputs), self.main_metric)["passes"]
         return scores
 
     def _curves(self, examples: Sequence[Example], outputs: Outputs) -> Any:
+        from albert_tf.finetuning import early_exit
+
         labels = self.label_ids(examples)
         return early_exit.curves(
             outputs, lambda decisions: self.metrics_of(decisions, labels))
@@ -276,6 +281,8 @@ class ClassificationTask(FineTuningTask):
                 all_probabilities=settings.all_probabilities)
             report, curves_file = self.report(examples, outputs), {}
             if self.early_exit:
+                from albert_tf.finetuning import early_exit
+
                 curves = self._curves(examples, outputs)
                 report += f"\n{early_exit.table(curves)}"
                 curves_file["early_exit.json"] = as_json(
