@@ -119,6 +119,7 @@ def mask_sequence(
         random: RandomSource) -> MaskedSequence:
     """Masks n-grams of a sequence (the release's create_masked_lm_predictions).
 
+        from albert_tf.tokenization.sequences import WordStarts
         mask_sequence("[CLS] ▁a ▁b [SEP] ▁c [SEP]".split(), WordStarts("release"),
                       tokenizer.convert_ids_to_tokens(range(tokenizer.vocab_size)),
                       MaskingOptions(), RandomSource.from_seed(1))

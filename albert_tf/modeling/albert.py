@@ -125,8 +125,8 @@ class AlbertModel(ConfiguredModel):
             (default all 0); also by their names elsewhere, `attention_mask` and
             `token_type_ids`. What records hold besides is ignored, else is refused.
           training: whether dropout is on.
-          seed: int32 [2]; equal seeds drop equal units, so that a training step is a
-            function of its number and can be repeated after a restart. A part of a
+          seed: int32 [2]; equal seeds drop equal units on one kind of device, so that a
+            training step is a function of its number and can be repeated after a restart. A part of a
             batch drops what the whole would with [3], the last of them the number of
             its first row. By default every training call draws a new one.
           positions: int [B, Q], Q ≥ 0; where the caller reads the sequence output, by
@@ -136,7 +136,8 @@ class AlbertModel(ConfiguredModel):
 
         Returns:
           `embedding_output` [B, S, E]; `encoder_outputs`, a list of [B, S, H] in the
-          computation's dtype, one for each layer; `sequence_output` [B, S, H], the last
+          computation's dtype, one for each block of the layers that are run (layers ·
+          inner_group_num); `sequence_output` [B, S, H], the last
           of them; `pooled_output` [B, H] float32, of position 0, if the config has a
           pooler. With `positions`, sequence_output and the last of encoder_outputs are
           [B, Q, H], in their order.

@@ -4,7 +4,8 @@ A layer is self-attention and a feed-forward network; several layers may use one
 of each. Sharing keeps the number of parameters from growing with depth, and makes the
 hidden states change more smoothly from layer to layer (paper, section 3.1, Figure 1).
 A block hands out its variables as its layers use them (`layer_weights`), and computes a
-layer with weights that were handed out.
+layer with weights that were handed out. The element-wise parts (attend, add_activation,
+add_and_normalize) are in kernels.plain, faster ones for CPUs in kernels.fast.
 
 Shapes: B batch, S sequence, E embedding, H hidden, A heads, D = H / A, L layers;
 [..., H] as the layout (see kernels.packing) holds a batch.
@@ -113,6 +114,7 @@ class AttentionBlock(NamedLayer):
             tf.concat([part.bias for part in parts], axis=0),
             *map(tf.convert_to_tensor, (self.output_dense.bias, self.layer_norm.gamma,
                                         self.layer_norm.beta)))
+        # Cast once for all uses, whose gradients are summed in float32 as they come.
         qkv_kernels, output_kernels = (
             recompute.copies(tf.convert_to_tensor(kernel), dtype, uses)
             for kernel in (qkv_kernel, self.output_dense.kernel))
@@ -268,6 +270,8 @@ class Encoder(NamedLayer):
         outputs, computed = [], {}
         for number, (attention, ffn) in enumerate(layers, start=1):
             read = positions if number == len(layers) else None
+            # One _Layer for each pair of blocks: recomputation traces it once for all of
+            # its uses, and the trace counts its draws.
             key = (attention.scope, ffn.scope, read is None)
             if key not in computed:
                 layer = _Layer(attention, ffn, attention_bias, seeds, layout, read)

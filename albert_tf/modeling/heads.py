@@ -113,7 +113,8 @@ class Head:
 
         Args:
           layers: what `layers` returned.
-          encoded: of AlbertModel.call, in float32, and `word_embeddings` [V, E].
+          encoded: of AlbertModel.call, and `word_embeddings` [V, E]. `sequence_output` is
+            float32, but in AlbertForPreTraining in the computation's dtype.
           features: the model's.
           dropout: layers.DropoutSeeds of this call, which drop nothing but in training.
           training: whether the true answers are known and used.

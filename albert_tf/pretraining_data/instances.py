@@ -1,5 +1,8 @@
 """From documents to pretraining instances, as the release makes them.
 
+Used by --reproduce_release, and the one to read first; by default `plans` makes the same
+instances, in distribution, for thousands of walks at a time.
+
 Random numbers are drawn from the source that is given, in the order in which the
 release's create_instances_from_document draws them.
 
@@ -42,7 +45,7 @@ class Instance(NamedTuple):
     token_boundary: list[int]  # 1 where a word starts
     masked_lm_positions: list[int]  # ascending
     masked_lm_labels: list[str]  # the pieces to predict
-    label: int  # 0 if the second segment follows the first, else 1
+    label: int  # 1 if the second segment is swapped or from another document, else 0
     origin: str  # one of options.ORIGINS
     num_cut: int  # pieces cut off to fit max_seq_length
     ngrams: list[int]  # words of each masked n-gram

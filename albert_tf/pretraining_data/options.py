@@ -38,8 +38,9 @@ class InstanceOptions:
     """
 
     max_seq_length: int = 512  # longest sequence, in pieces, special ones counted
-    # Share of the walks over a document that aim at a shorter length, drawn uniformly,
-    # since texts of fine-tuning are often shorter.
+    # Share of the walks over a document (without a sentence objective: of the sequences)
+    # that aim at a shorter length, drawn uniformly, since texts of fine-tuning are often
+    # shorter.
     short_seq_prob: float = 0.1
     random_next_sentence: bool = False  # the release's flag for the objective "next"
     # What label 1 means (table 5 of the paper). "order": the segments are swapped.
@@ -103,7 +104,10 @@ class DataOptions:
     output_files: tuple[str, ...]  # TFRecords, evenly filled
     instances: InstanceOptions = InstanceOptions()
     dupe_factor: int = 40  # walks over each document, with other masks each time
-    word_start: str = "release"  # or "sentencepiece": which pieces start a word
+    # Which pieces start a word (tokenization.sequences). "sentencepiece": those that
+    # begin with "▁"; "release": also those that begin with "<", punctuation marks, and
+    # pieces that hold anything but Latin letters and punctuation.
+    word_start: str = "release"
     random_seed: int = 12345  # fixes all that is random
 
     def __post_init__(self):
