@@ -35,11 +35,10 @@ flags.DEFINE_enum("precision", "float32", ["float32", "float16", "bfloat16", "in
                   "Of what is no SavedModel: of the weights in the file. bfloat16 "
                   "(openvino): 16 bits, computed in bfloat16. int8 (onnx, tflite): a "
                   "scale for each column, products of integers.")
-_TASKS = ("classify", "tag", "answer", "choose", "order", "fill-mask", "embed")
 _ONLY_PORTABLE = ("fill-mask",)
-flags.DEFINE_enum("task", None, _TASKS, "What the export does (no SavedModel: "
-                  f"{', '.join(_ONLY_PORTABLE)}); default: what the model's head is "
-                  "for, else embed.")
+flags.DEFINE_string("task", None, "What the export does: classify, tag, answer, choose, "
+                    "order, embed or, no SavedModel, fill-mask; default: what the model's "
+                    "head is for, else embed.")
 flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; default: "
                   "as in training, else no.")
 _SIZES = {
@@ -145,7 +144,7 @@ def _export(loaded, task, tokenizer):
     pairs = True if task == "order" else FLAGS.pairs
     if pairs is None:
         known = glue.TASKS.get(str(loaded.settings.get("task")))
-        pairs = known.pairs if known else bool(kept.get("text_b_column"))
+        pairs = known.pairs if known else bool(kept.get("text_b_column")) or None
     threshold = loaded.threshold if head and head.has_threshold else None
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,

@@ -156,7 +156,8 @@ def main(argv):
         **finetuning_flags.values("early_exit", "exit_weight"))
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
-            raise InputError("--recipe: the paper has none for a custom task.")
+            raise InputError("--recipe: the paper has none for "
+                             f"{'a custom task' if FLAGS.task_name == 'custom' else task.name}.")
         finetuning_flags.use_recipe(
             task.name, recipe_for, num_train_steps="train_step",
             warmup_steps="warmup_step")

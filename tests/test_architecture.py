@@ -17,6 +17,9 @@ PACKAGE = ROOT / "albert_tf"
 # Modules that everyone may import; they import only each other.
 GROUND = {"config", "errors", "files", "keyed_random", "pictures", "text_files"}
 
+# The tasks' folders: each has a head.
+TASKS = sorted(path.parent.name for path in (PACKAGE / "finetuning").glob("*/head.py"))
+
 # Folder → folders that it may import, besides the ground and itself.
 MAY_IMPORT = {
     "jobs": set(),
@@ -32,14 +35,13 @@ MAY_IMPORT = {
                  "jobs"},
     **{f"finetuning.{task}": {"finetuning", "training", "modeling", "checkpoints",
                               "tokenization", "records", "text"}
-       for task in ("classification", "squad", "race", "tagging")},
+       for task in TASKS},
     "finetuning": {"training", "modeling", "checkpoints", "tokenization", "records",
                    "jobs"},
     "features": {"finetuning", "modeling", "checkpoints", "tokenization", "text",
                  "jobs"},
     "serving": {"modeling", "modeling.kernels", "checkpoints", "tokenization", "text",
-                "features", "finetuning", "finetuning.classification",
-                "finetuning.squad", "finetuning.race", "finetuning.tagging"},
+                "features", "finetuning", *(f"finetuning.{task}" for task in TASKS)},
     "cli": {"modeling.parameter_count", "training", "checkpoints", "finetuning",
             "tokenization", "records", "jobs"},
 }
@@ -60,12 +62,11 @@ BESIDE_CORE = {"modeling.inputs", "tokenization.sequences"}
 # These never import TensorFlow, or only inside functions.
 WITHOUT_TENSORFLOW = {"pretraining_data"}
 LATE_TENSORFLOW = {"", "jobs", "text", "tokenization", "records", "masking", "cli",
-                   "finetuning.classification", "finetuning.squad", "finetuning.race",
-                   "finetuning.tagging"}
+                   *(f"finetuning.{task}" for task in TASKS)}
 # A task's way of text in the graph, and what it stands on, apart.
 WITH_TENSORFLOW = {"masking.in_training", "tokenization.in_graph",
-                   "finetuning.race.text", "finetuning.squad.text", "finetuning.squad.layers",
-                   "finetuning.tagging.text"}
+                   "finetuning.squad.layers",
+                   *(f"finetuning.{task}.text" for task in TASKS)}
 
 TENSORFLOW = ("tensorflow", "tf_keras", "keras", "orbit", "official",
               "tensorflow_models", "tensorflow_text")

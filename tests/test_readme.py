@@ -106,7 +106,8 @@ def test_every_flag_that_is_named_exists(parsed):
 
 
 def test_readme_is_short():
-    assert len(README.read_text(encoding="utf-8").split()) < 2500
+    text, _, _ = README.read_text(encoding="utf-8").partition("## Files")
+    assert len(text.split()) < 2000
 
 
 # ---- Python ----------------------------------------------------------------
@@ -176,8 +177,9 @@ def test_files_that_are_mentioned_exist():
 # The package's folders, in the order of the data's way.
 WAY = ("jobs", "text", "tokenization", "records", "masking", "pretraining_data",
        "modeling", "modeling/kernels", "training", "checkpoints", "finetuning",
-       "finetuning/classification", "finetuning/squad", "finetuning/race",
-       "finetuning/tagging", "features", "serving", "cli")
+       *(f"finetuning/{path.parent.name}" for path in sorted(
+           (ROOT / "albert_tf" / "finetuning").glob("*/head.py"))),
+       "features", "serving", "cli")
 
 
 def _wrapped(words, indent=" " * 6):

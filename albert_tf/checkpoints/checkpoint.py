@@ -8,7 +8,7 @@ arithmetic is done on a number, so that a way there and back changes no bit.
 
 import dataclasses
 import importlib
-from typing import Any, Callable, Iterable, Mapping, Optional
+from typing import Any, Callable, Container, Iterable, Mapping, Optional
 
 import numpy as np
 
@@ -382,6 +382,14 @@ def with_pooler(checkpoint: Checkpoint) -> Checkpoint:
         **checkpoint.tensors,
         f"{POOLER}/kernel": Tensor.of(np.zeros((size, size), np.float32)),
         f"{POOLER}/bias": Tensor.of(np.zeros(size, np.float32))})
+
+
+def refuse_heads_but(known: Container[str], heads: Iterable[str], where: str) -> None:
+    """Raises InputError for a head that a format does not know."""
+    for head in heads:
+        if head not in known:
+            raise InputError(f"the head {head} has no counterpart in {where}; leave it "
+                             "out (--encoder_only).")
 
 
 def refuse_unless(wanted: Any, format_name: str, **fields: Any) -> None:

@@ -16,8 +16,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import release, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Row, as_format, matched, refuse_other_epsilon, rows_of,
-    shapes_of, some, to_theirs, transposed, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, Row, as_format, matched, refuse_heads_but,
+    refuse_other_epsilon, rows_of, shapes_of, some, to_theirs, transposed,
+    with_needed_pooler)
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape
@@ -103,9 +104,13 @@ _PARTS = (
 _HEADS = {"masked_lm": "predictions.bias",
           "sentence_order": "sop_classifier.classifier.weight",
           "spans": "qa_outputs.weight"}
-_ROOT_HEADS = {"AlbertForTokenClassification": "token_classification",
-               "AlbertForMultipleChoice": "multiple_choice",
-               "AlbertForSequenceClassification": "classification"}
+# Head → the class that has it, the first of a checkpoint's.
+_CLASSES = {"classification": "AlbertForSequenceClassification",
+            "multiple_choice": "AlbertForMultipleChoice",
+            "token_classification": "AlbertForTokenClassification",
+            "spans": "AlbertForQuestionAnswering",
+            "sentence_order": "AlbertForPreTraining", "masked_lm": "AlbertForMaskedLM"}
+_ROOT_HEADS = {_CLASSES[head]: head for head in ROOT_HEADS if head in _CLASSES}
 _TIED = {"predictions.decoder.weight": WORDS,
          "predictions.decoder.bias": "cls/predictions/output_bias"}
 _POSITIONS = "embeddings.position_ids"
@@ -330,21 +335,15 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
                          "Hugging Face, whose start and end are independent; train "
                          "without --version_2_with_negative, or leave it out "
                          "(--encoder_only).")
+    refuse_heads_but(_CLASSES, checkpoint.heads, "Hugging Face")
     refuse_other_epsilon(checkpoint.config, NAME)
     return as_format(checkpoint, projects=True, grouping="huggingface")
 
 
 def architecture(checkpoint: Checkpoint) -> str:
     """Name of the class that has the checkpoint's heads."""
-    for head, name in (("classification", "AlbertForSequenceClassification"),
-                       ("multiple_choice", "AlbertForMultipleChoice"),
-                       ("token_classification", "AlbertForTokenClassification"),
-                       ("spans", "AlbertForQuestionAnswering"),
-                       ("sentence_order", "AlbertForPreTraining"),
-                       ("masked_lm", "AlbertForMaskedLM")):
-        if head in checkpoint.heads:
-            return name
-    return "AlbertModel"
+    return next((name for head, name in _CLASSES.items() if head in checkpoint.heads),
+                "AlbertModel")
 
 
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Row, as_format, head_of, matched, refuse_unless, rows_of,
+    Checkpoint, Report, Row, as_format, head_of, matched, refuse_heads_but, refuse_unless, rows_of,
     to_theirs, with_pooler, without_heads)
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
@@ -175,11 +175,8 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint as it can be written; refuses what has no counterpart, and leaves
     out the heads of pretraining, which keras-hub lacks or computes otherwise."""
     config, heads = checkpoint.config, dict(checkpoint.heads)
-    for head in ("multiple_choice", "token_classification", "spans",
-                 "conditional_spans"):
-        if head in heads:
-            raise InputError(f"the head {head} has no counterpart in keras-hub; leave "
-                             "it out (--encoder_only).")
+    refuse_heads_but(("masked_lm", "sentence_order", "classification"), heads,
+                     "keras-hub")
     refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         checkpoint.report.notes.append(

@@ -54,7 +54,7 @@ def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
         if head in checkpoint.heads), "sentence-similarity" if (
             format == "sentence_transformers") else "feature-extraction")
     found: dict[str, Any] = {
-        "library_name": _LIBRARY[format], "pipeline_tag": pipeline, "tags": ["albert"]}
+        "library_name": _LIBRARY.get(format, format), "pipeline_tag": pipeline, "tags": ["albert"]}
     metrics = _metrics(checkpoint)
     if metrics and task.get("task"):
         found["metrics"] = sorted(metrics)

@@ -17,8 +17,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, as_format, heads_in, matched, refuse_other_epsilon,
-    refuse_unless, rows_of, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, as_format, head_of, heads_in, matched,
+    refuse_other_epsilon, refuse_unless, rows_of, shapes_of, with_needed_pooler)
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError
@@ -168,7 +168,8 @@ def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:
 
 def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
             ) -> tuple[str, ...]:
-    count = heads.get("classification", heads.get("token_classification", 0))
+    count = next((width for name, width in heads.items() if name in ROOT_HEADS
+                  and not head_of(name).fixed_width), 0)
     labels = task.get("labels") or ()
     path = os.path.join(folder, "assets", "labels.txt")
     if not labels and files.exists(path):

@@ -152,8 +152,9 @@ class Head:
         raise NotImplementedError
 
     def text_task(self) -> Any:
-        """How an exported model with it takes text: a finetuning.text.TextTask."""
-        raise NotImplementedError
+        """How an exported model with it takes text, a finetuning.text.TextTask; None: it
+        takes ids."""
+        return None
 
 
 # ---- pretraining -----------------------------------------------------------

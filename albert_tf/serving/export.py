@@ -91,7 +91,7 @@ def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options
         kind, options = Texts, {**options, "labels": ORDER_LABELS}
     else:
         kind = head.text_task()
-    if not tokenizer:
+    if not tokenizer or not kind:
         return None
     fields = {field.name for field in dataclasses.fields(kind)}
     return kind(tokenizer, max_seq_length, **{

@@ -25,8 +25,8 @@ from albert_tf.serving.saved_model import check_threshold
 from albert_tf.text import inputs as text_inputs
 
 _STREAMED = 1024  # texts that are held at a time
-# What a model can do; the first that it can is what it does by default.
-TASKS = ("classify", "tag", "answer", "choose", "fill-mask", "order", "embed")
+# What a model does if no head of a task is asked for, in this order.
+_LAST = ("fill-mask", "order", "embed")
 # Heads of pretraining answer here, those of tasks in their folders.
 _PRETRAINED = {"masked_lm": Masks, "sentence_order": Order}
 
@@ -45,13 +45,15 @@ class Model(loading.Loaded):
     engine: Optional[portable.Engine] = None
 
     def tasks(self) -> dict[str, Optional[Head]]:
-        """What the model can do → the head that does it, None for its hidden states."""
+        """What the model can do, by default the first → the head that does it, None for
+        its hidden states."""
         heads: dict[str, Optional[Head]] = {"embed": None}
         for name, width in self.heads.items():
             head = (self.model.heads[name] if self.model is not None
                     else checkpoint.head_of(name, width))
             heads.setdefault(head.task, head)
-        return {task: heads[task] for task in TASKS if task in heads
+        own = [task for task in heads if task and task not in _LAST]
+        return {task: heads[task] for task in (*own, *_LAST) if task in heads
                 and (self.engine is None or task == self.engine.task)}
 
     def predict(self, texts: Any, text_pairs: Any = None, *, task: str = "",
@@ -151,9 +153,11 @@ class Model(loading.Loaded):
         """What answers a task, made once."""
         tasks = self.tasks()
         if task not in tasks:
+            known = {"embed", *(checkpoint.head_of(name).task
+                                for name in checkpoint.HEADS)}
             raise InputError(
                 f"this model cannot {task}: it has no head for it; it can "
-                f"{', '.join(tasks)}." if task in TASKS else
+                f"{', '.join(tasks)}." if task in known else
                 f"the task '{task}' is not known; this model can {', '.join(tasks)}.")
         if self.tokenizer is None:
             raise InputError(

@@ -346,7 +346,7 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
             self.beta_2 * second + (1.0 - self.beta_2) * tf.square(gradient))
         # 2. The direction: the mean gradient, measured by how large gradients usually
         #    are. Neither moment is corrected for having started at 0.
-        update = first / (tf.sqrt(second) + self.epsilon)
+        update = self.direction(first, second)
         weights = tf.cast(variable, tf.float32)
         if decayed:
             # 3. Weight decay pulls the weights towards 0, apart from the moments.
@@ -360,6 +360,10 @@ class MomentsOptimizer(tf_keras.optimizers.Optimizer):
             tf.cast(rate * update, variable.dtype), read_value=False)
         with tf.control_dependencies([] if updated is None else [updated]):
             return tf.identity(rate)
+
+    def direction(self, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+        """The update of a variable before weight decay, from its moments."""
+        return first / (tf.sqrt(second) + self.epsilon)
 
     def ratio(self, weights: tf.Tensor, update: tf.Tensor) -> Union[float, tf.Tensor]:
         """What the update of a variable is multiplied with, beside the rate."""

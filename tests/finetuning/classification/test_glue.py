@@ -26,6 +26,8 @@ def load(name):
 
 
 GOLDEN = load("features.json.gz")
+# The tasks of the release; others may be added.
+GLUE = sorted({key.split("/")[0] for key in GOLDEN})
 
 
 @pytest.fixture(scope="session", name="glue_dir")
@@ -84,16 +86,15 @@ def test_examples_and_features_are_the_releases(glue_dir, key):
 
 
 def test_every_task_of_the_release_is_covered():
-    assert {key.split("/")[0] for key in GOLDEN} == set(glue.TASKS)
+    assert set(GLUE) <= set(glue.TASKS)
     assert {"/".join(key.split("/")[:2]) for key in GOLDEN} == {
-        f"{name}/{split}" for name, task in glue.TASKS.items()
-        for split in task.readers if (name, split) != ("ax", "dev")}
+        f"{name}/{split}" for name in GLUE for split in glue.TASKS[name].readers
+        if (name, split) != ("ax", "dev")}
 
 
 def test_labels_are_in_the_releases_order():
     expected = json.loads((CLASSIFIER / "labels.json").read_text())
-    assert {name: list(task.labels) or [None]
-            for name, task in glue.TASKS.items()} == expected
+    assert {name: list(glue.TASKS[name].labels) or [None] for name in GLUE} == expected
 
 
 @pytest.mark.parametrize("case", json.loads(
@@ -328,7 +329,7 @@ def test_texts_and_known_labels_stand_beside_the_predictions(tmp_path):
 
 
 def test_the_boards_file_names():
-    assert {task.submission_file for task in glue.TASKS.values()} == {
+    assert {glue.TASKS[name].submission_file for name in GLUE} == {
         "CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "STS-B.tsv", "MNLI-m.tsv",
         "MNLI-mm.tsv", "QNLI.tsv", "RTE.tsv", "WNLI.tsv", "AX.tsv"}
 
@@ -343,7 +344,7 @@ def test_outputs_of_a_diverged_model_are_refused(tmp_path):
 # --- recipes
 
 def test_every_task_has_the_papers_recipe():
-    assert set(glue.TASKS) < set(RECIPES)
+    assert set(GLUE) < set(RECIPES)
     recipe = RECIPES["qqp"]
     assert (recipe.albert_dropout, recipe.classifier_dropout, recipe.batch_size,
             recipe.learning_rate, recipe.num_train_steps, recipe.warmup_steps,
