@@ -70,6 +70,9 @@ class _Layers(Answering):
                 "squares": tf.reduce_sum(values * values, -1),
                 "positions": tf.reduce_sum(features["input_mask"], -1)}
 
+    def answer(self, outputs):
+        return outputs
+
 
 def _moved(before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
     """float [B, S, H] twice → each of MEASURES, [B, 3, S]."""

@@ -38,7 +38,7 @@ class AlbertWithHeads(ConfiguredModel):
     (TensorShape([1, 4, 100]), TensorShape([1, 3]))
 
     Attributes:
-      heads: the heads by name; `layers`, by the same names, their Keras layers.
+      heads: the heads by name; `head_layers`: by the same names, their Keras layers.
     """
 
     def __init__(self, config: AlbertConfig, heads: Sequence[Head], name: str = "albert"):
@@ -48,13 +48,15 @@ class AlbertWithHeads(ConfiguredModel):
                              "on the pooled output; set it to true.")
         super().__init__(config, name, heads=[
             {"name": head.name, **dataclasses.asdict(head)} for head in heads])
-        self.heads = {head.name: head for head in heads}
         self.bert = AlbertModel(config)
-        head_layers = {head.name: head.layers(config) for head in heads}
-        # First as a list, which fixes their order: Keras sorts a dict's by name.
-        self._in_order = [layer for layers in head_layers.values()
-                          for layer in layers.values()]
-        self.head_layers = head_layers
+        layers = {head.name: head.layers(config) for head in heads}
+        # Each layer is an attribute: of one head by its own name, which a run's
+        # checkpoints have. Dicts would be a part of these, and go past Keras.
+        for head, of_head in layers.items():
+            for name, layer in of_head.items():
+                setattr(self, name if len(layers) == 1 else f"{head}_{name}", layer)
+        object.__setattr__(self, "heads", {head.name: head for head in heads})
+        object.__setattr__(self, "head_layers", layers)
         if not reads_pooler and self.bert.pooler is not None:
             # The pooler has no gradient then, and the release's optimizer leaves such
             # variables alone; trainable ones would decay.

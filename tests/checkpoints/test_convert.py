@@ -4,6 +4,7 @@ counterpart is refused by name.
     python -m pytest tests/checkpoints/test_convert.py
 """
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -227,6 +228,13 @@ def test_refused_by_name(changes, heads, target, words, tmp_path):
         report = convert(path, str(tmp_path / "output"), target, encoder_only=True)
         assert len(report.dropped) == len(
             neutral.head_of(*next(iter(heads.items()))).shapes(TINY))
+
+
+@pytest.mark.parametrize("target", ["hf", "keras_hub", "tf_models"])
+def test_a_head_that_a_format_does_not_know_is_refused(target):
+    with pytest.raises(InputError, match="the head unheard_of"):
+        FORMATS[target].check(dataclasses.replace(
+            checkpoint(), heads={"unheard_of": 1}))
 
 
 # ---- wrong inputs ----------------------------------------------------------

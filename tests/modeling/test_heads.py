@@ -12,7 +12,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.finetuning.objectives import scored_alone
 from albert_tf.modeling import layers
-from tests import models
+from tests import models, tiny_run
 from tests.models import TAGGING
 from tests.golden import interop
 from tests.golden.heads import (
@@ -343,3 +343,22 @@ def test_every_variable_of_a_tagger_but_the_pooler_gets_a_gradient():
     for variable, gradient in zip(model.trainable_variables, tape.gradient(
             loss, model.trainable_variables)):
         assert gradient is not None and "pooler" not in variable.name, variable.name
+
+
+# ---- in a run's checkpoints ------------------------------------------------
+
+
+@pytest.mark.parametrize("make, layers", [
+    (lambda config: models.classifier(config, 3, exit_weight=1.0),
+     {"output_layer", "exit_head"}),
+    (lambda config: models.tagger(config, 3), {"output_layer"}),
+    (models.spans, {"output_layer"}), (models.multiple_choice, {"output_layer"}),
+    (models.conditional_spans, {"start_head", "end_head", "answerability_head"})])
+def test_a_runs_checkpoints_name_layers_as_those_of_earlier_versions(make, layers,
+                                                                     tmp_path):
+    """Else a run that was begun before could not be resumed."""
+    model = make(tiny_run.config())
+    path = tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt"))
+    keys = tf.train.load_checkpoint(path).get_variable_to_shape_map()
+    assert {key.split("/")[1] for key in keys if key.startswith("model/")} == {
+        "bert", *layers}

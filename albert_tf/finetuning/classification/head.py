@@ -38,9 +38,10 @@ class Classification(Head):
         return {**super().shapes(config), **exits}
 
     def layers(self, config):
-        exits = {} if self.exit_weight is None else EarlyExit(
-            self.width, self.exit_weight).layers(config)
-        return {**super().layers(config), **exits}
+        layers = super().layers(config)
+        if self.exit_weight is None:
+            return layers
+        return {**layers, **EarlyExit(self.width, self.exit_weight).layers(config)}
 
     def outputs(self, layers, encoded, features, dropout, training=False):
         """`logits` [B, K], with exits also `exit_logits` [B, L - 1, K]."""

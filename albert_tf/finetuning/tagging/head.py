@@ -33,7 +33,7 @@ class TokenClassification(Head):
         import tensorflow as tf
 
         logits = tf.cast(outputs["logits"], tf.float32)
-        return {"tags": tf.argmax(logits, axis=-1, output_type=tf.int32),
+        return {"tags": tf.argmax(logits, axis=-1),
                 "probabilities": tf.reduce_max(tf.nn.softmax(logits), axis=-1)}
 
     def served(self, outputs):
@@ -68,7 +68,10 @@ class TokenClassification(Head):
 
         return parts.Objective(
             lambda features: {"words": tf.reduce_sum(_word_weights(features))},
-            losses, metrics, lambda outputs, features: self.predictions(outputs))
+            losses, metrics, lambda outputs, features: {
+                **self.predictions(outputs),
+                # TPUs have no integers of 64 bits but slow ones.
+                "tags": tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)})
 
     def targets(self, features):
         from albert_tf.training.distillation import Target, hidden_difference
