@@ -104,7 +104,7 @@ class Batcher:
             return []
         oldest, size, batch = self._waiting[0][0], 0, []
         near = sorted(
-            (each for each in self._waiting if each[0].head is oldest.head),
+            (each for each in self._waiting if each[0].by is oldest.by),
             key=lambda each: (
                 each[0] is not oldest, abs(each[0].length - oldest.length)))
         for each in near:
