@@ -12,7 +12,7 @@ class InputError(ValueError):
 
         raise InputError(f"{path}, line {number}: no label; give one of 0 and 1.")
 
-    Scripts print the sentence without a traceback and exit with status 1 (`cli.flags`).
+    Scripts print the sentence without a traceback and exit with status 1 (`cli.script`).
     """
 
 

@@ -1,6 +1,6 @@
 """Flags of the model, of devices and of the training loop, turned into frozen options.
 
-Only the scripts, this module and finetuning_flags know absl flags.
+Only the scripts and this folder know absl flags.
 """
 
 import dataclasses

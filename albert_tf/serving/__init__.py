@@ -1,5 +1,5 @@
-"""A trained model as a SavedModel, and answers from one, without the rest of the
-package."""
+"""Answers of a trained model: in Python, over HTTP, as a SavedModel, as one file for
+other engines."""
 
 from albert_tf import lazily
 
