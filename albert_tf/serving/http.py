@@ -251,8 +251,8 @@ class Service:
         return _json({
             "model_spec": {
                 "name": self.name, "signature_name": "", "version": _VERSION},
-            "metadata": {"tasks": {task: list(does.names) for task, does in
-                                   self.model.tasks().items()},
+            "metadata": {"tasks": {task: list(self.model.head(task).names)
+                                   for task in self.model.tasks()},
                          "labels": list(self.model.labels),
                          "limits": dataclasses.asdict(self.limits)}})
 
