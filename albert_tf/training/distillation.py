@@ -98,19 +98,31 @@ class Target(NamedTuple):
     hidden: bool = False
 
 
-def hidden_target(features: Tensors, name: str, weights: Any) -> dict[str, Target]:
-    """The target of `sequence_output` [B, S, H], a mean over the tokens that are no
-    padding, or of `pooled_output`, [B, H] or of choices [B, C, H]."""
+def targets_of(features: Tensors, outputs: Mapping[str, tuple], hidden: str
+               ) -> dict[str, Target]:
+    """The targets of a head whose loss is a mean over examples.
+
+    Args:
+      outputs: what a teacher teaches → its share and distance, by default all and
+        `divergence`.
+      hidden: what the head reads, too: `sequence_output` [B, S, H], a mean over the
+        tokens that are no padding, or `pooled_output`, [B, H] or of choices [B, C, H].
+    """
     import tensorflow as tf
+
+    from albert_tf.training.losses import example_weights
+
+    weights = example_weights(features)
 
     def distance(own, teacher, temperature):
         values = hidden_difference(own, teacher)
         values = tf.reshape(values, [tf.shape(values)[0], -1])
         mask = (tf.cast(features["input_mask"], tf.float32)
-                if name == "sequence_output" else tf.ones_like(values))
+                if hidden == "sequence_output" else tf.ones_like(values))
         return tf.reduce_sum(values * mask, axis=1) / tf.reduce_sum(mask, axis=1)
 
-    return {name: Target(weights, "examples", distance=distance, hidden=True)}
+    return {**{name: Target(weights, "examples", *how) for name, how in outputs.items()},
+            hidden: Target(weights, "examples", distance=distance, hidden=True)}
 
 
 def pretraining_targets(features: Tensors, sentence_loss: bool = True

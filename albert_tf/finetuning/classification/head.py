@@ -90,16 +90,14 @@ class Classification(Head):
 
     def targets(self, features):
         from albert_tf.training import distillation
-        from albert_tf.training.losses import example_weights
 
-        weights = example_weights(features)
-        target = distillation.Target(
-            weights, "examples", distance=distillation.squared_difference
-            if self.width == 1 else distillation.divergence)
-        targets = {"logits": target, **distillation.hidden_target(
-            features, "pooled_output", weights)}
+        distance = (distillation.squared_difference if self.width == 1
+                    else distillation.divergence)
+        targets = distillation.targets_of(
+            features, {"logits": (1.0, distance)}, "pooled_output")
         if self.exit_weight is not None:
             # Every exit learns what the teacher says after its last pass.
+            target = targets["logits"]
             targets["exit_logits"] = target._replace(
                 of="logits", distance=lambda exits, teacher, temperature: over_passes(
                     lambda logits: target.distance(logits, teacher, temperature), exits))

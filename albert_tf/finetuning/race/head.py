@@ -47,12 +47,9 @@ class MultipleChoice(Head):
         return objectives.one_label(self.predictions)
 
     def targets(self, features):
-        from albert_tf.training import distillation
-        from albert_tf.training.losses import example_weights
+        from albert_tf.training.distillation import targets_of
 
-        weights = example_weights(features)
-        return {"logits": distillation.Target(weights, "examples"),
-                **distillation.hidden_target(features, "pooled_output", weights)}
+        return targets_of(features, {"logits": ()}, "pooled_output")
 
     def answering(self):
         return Choices

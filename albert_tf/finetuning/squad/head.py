@@ -82,7 +82,10 @@ class Spans(Head):
             self.predictions)
 
     def targets(self, features):
-        return _targets(features, {"start_logits": (0.5,), "end_logits": (0.5,)})
+        from albert_tf.training.distillation import targets_of
+
+        return targets_of(features, {
+            "start_logits": (0.5,), "end_logits": (0.5,)}, "sequence_output")
 
     def answering(self):
         return Questions
@@ -211,11 +214,11 @@ class ConditionalSpans(Head):
         return objectives.mean_over_examples(loss, accuracies, self.predictions)
 
     def targets(self, features):
-        from albert_tf.training.distillation import binary_divergence
+        from albert_tf.training.distillation import binary_divergence, targets_of
 
-        return _targets(features, {
+        return targets_of(features, {
             "start_log_probs": (0.5,), "end_log_probs": (0.5,),
-            "cls_logits": (0.5, binary_divergence)})
+            "cls_logits": (0.5, binary_divergence)}, "sequence_output")
 
     def answering(self):
         return UnanswerableQuestions
@@ -233,17 +236,6 @@ def _accuracies(kind, outputs, features):
     return {f"{side}_accuracy": hits(outputs[f"{side}_{kind}"],
                                      integers(features[f"{side}_positions"]))
             for side in ("start", "end")}
-
-
-def _targets(features, outputs):
-    """What a teacher teaches: output → its share and distance, and hidden states."""
-    from albert_tf.training import distillation
-    from albert_tf.training.losses import example_weights
-
-    weights = example_weights(features)
-    return {**{name: distillation.Target(weights, "examples", *how)
-               for name, how in outputs.items()},
-            **distillation.hidden_target(features, "sequence_output", weights)}
 
 
 def _possible(scores, p_mask):
