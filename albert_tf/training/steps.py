@@ -174,7 +174,7 @@ class Trainer(orbit.StandardTrainer):
                                 self.train_dataset[0])
         self.metrics = MeanMetrics([*self._names, "gradient_norm", "learning_rate"])
 
-    @property
+    @functools.cached_property
     def runs_on_device(self) -> bool:
         """Whether a loop runs on the device, as on TPUs; elsewhere on the host, where
         progress can be shown at any step and starting one costs little."""

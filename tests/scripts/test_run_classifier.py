@@ -200,7 +200,7 @@ EARLY = {
         "--max_seq_length 25 is over the config's max_position_embeddings 24"),
     "teacher of nothing": (
         dict(COLA, teacher="{data}/pretrained"),
-        r"--teacher={data}/pretrained\S* has not a classification head \(heads: masked_lm, "
+        r"--teacher={data}/pretrained\S* has no classification head \(found: masked_lm, "
         r"sentence_order\); give a model that was trained"),
     "texts without teacher": (
         dict(COLA, unlabeled_file="{data}/texts.txt"),

@@ -44,8 +44,10 @@ def stops(outputs, threshold):
 
 
 def mixed(outputs):
-    """A threshold at which sequences stop after as many passes as may be."""
-    values = np.sort(np.max(tf.nn.softmax(outputs["exit_logits"]), axis=-1).ravel())
+    """A threshold at which sequences stop after as many passes as may be, between two
+    probabilities: at one of them rounding would decide."""
+    values = np.unique(np.max(
+        tf.nn.softmax(outputs["exit_logits"]), axis=-1).ravel().round(4))
     return float(max((values[1:] + values[:-1]) / 2, key=lambda threshold: len(
         set(stops(outputs, threshold)))))
 
