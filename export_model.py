@@ -60,6 +60,7 @@ def main(argv):
     if files.exists(FLAGS.export_dir):
         raise InputError(
             f"--export_dir={FLAGS.export_dir} is there already; choose another.")
+    model_flags.check_task()
     portably = FLAGS.format != "saved_model"
     if portably:
         _check_portable()

@@ -90,6 +90,7 @@ def main(argv):
         model_flags.check_output("--output_file", path)
     if FLAGS.input_file and FLAGS.input_file != "-":
         files.open_binary(FLAGS.input_file).close()
+    model_flags.check_task()
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings)
     table = FLAGS.format == "table" or FLAGS.format == "auto" and (

@@ -60,6 +60,7 @@ def main(argv):
     limits = http.Limits(
         FLAGS.batch_size, FLAGS.queue_size, FLAGS.max_instances, FLAGS.max_body_bytes,
         FLAGS.max_text_length, FLAGS.stop_seconds)
+    model_flags.check_task()
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings, FLAGS.batch_size)
     task = FLAGS.task or next(iter(model.tasks()))

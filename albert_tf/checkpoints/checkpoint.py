@@ -151,6 +151,11 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
     return kind(**{name: value for name, value in options.items() if name in fields})
 
 
+def tasks() -> list[str]:
+    """What a model can be asked to do: the tasks of all heads, and "embed" without."""
+    return [*filter(None, dict.fromkeys(head_of(name).task for name in HEADS)), "embed"]
+
+
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
     """All tensors of a model by name."""
     shapes = encoder_shapes(config)

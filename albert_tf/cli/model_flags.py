@@ -7,7 +7,7 @@ from absl import flags
 
 from albert_tf import files
 from albert_tf.jobs import parallel
-from albert_tf.checkpoints import formats
+from albert_tf.checkpoints import checkpoint, formats
 from albert_tf.checkpoints.folders import is_of_run
 from albert_tf.checkpoints.checkpoint import Vocabulary
 from albert_tf.cli.flags import MOST, Number
@@ -60,6 +60,14 @@ def check_batch_size(config: AlbertConfig, settings: Mapping[str, Any],
             f"--batch_size={FLAGS.batch_size}: {examples} sequences of {length} pieces at "
             f"once take at least {amount(needed)} of memory, but {amount(free)} are "
             "free; give a smaller one.")
+
+
+def check_task() -> None:
+    """Refuses a --task that no head does, before the model is loaded."""
+    known = checkpoint.tasks()
+    if FLAGS.task and FLAGS.task not in known:
+        raise InputError(
+            f"--task={FLAGS.task} is not known; give one of {', '.join(known)}.")
 
 
 def check_output(flag: str, path: str) -> None:

@@ -153,11 +153,9 @@ class Model(loading.Loaded):
         """What answers a task, made once."""
         tasks = self.tasks()
         if task not in tasks:
-            known = {"embed", *(checkpoint.head_of(name).task
-                                for name in checkpoint.HEADS)}
             raise InputError(
                 f"this model cannot {task}: it has no head for it; it can "
-                f"{', '.join(tasks)}." if task in known else
+                f"{', '.join(tasks)}." if task in checkpoint.tasks() else
                 f"the task '{task}' is not known; this model can {', '.join(tasks)}.")
         if self.tokenizer is None:
             raise InputError(

@@ -122,7 +122,8 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
         "choices": [f"--model={folders['choices']}", f"--export_dir={tmp_path}/chosen"],
         "no vocabulary": [f"--model={bare}", "--export_text",
                           f"--export_dir={tmp_path}/none"],
-        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={tmp_path}/none"]}
+        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={tmp_path}/none"],
+        "no task": [f"--model={bare}", "--task=sing", f"--export_dir={tmp_path}/none"]}
     given = {"order": [{"text": "It is.", "text_pair": "The text of them."}],
              "choices": [{"passage": "The text of them. " * 9, "question": "Which _?",
                           "options": ["it", "the first", "a"]}]}
@@ -140,4 +141,5 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
                         "--spm_model_file or --vocab_file", loaded=True)
         results.refused("no head", "--task=tag: .* has no head for it, but could order, "
                         "embed", loaded=True)
+        results.refused("no task", "--task=sing is not known; give one of .*classify")
     assert not (tmp_path / "none").exists()
