@@ -47,6 +47,7 @@ flags.DEFINE(cli_flags.Number(upper_bound=3600), "stop_seconds", 30.0,
 
 def main(argv):
     del argv
+    model_flags.check_task()
     for package, does in (("aiohttp", "serves HTTP"),
                           ("prometheus_client", "counts requests")):
         if importlib.util.find_spec(package) is None:
@@ -60,7 +61,6 @@ def main(argv):
     limits = http.Limits(
         FLAGS.batch_size, FLAGS.queue_size, FLAGS.max_instances, FLAGS.max_body_bytes,
         FLAGS.max_text_length, FLAGS.stop_seconds)
-    model_flags.check_task()
     model = model_flags.load()
     model_flags.check_batch_size(model.config, model.settings, FLAGS.batch_size)
     task = FLAGS.task or next(iter(model.tasks()))
