@@ -117,13 +117,13 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
     bare = tiny_models.write(tmp_path / "bare", "pretrained")
     (tmp_path / "bare" / tiny_models.SPM.name).unlink()
     commands = {
+        "no task": [f"--model={bare}", "--task=sing", f"--export_dir={tmp_path}/none"],
         "order": [f"--model={folders['pretrained']}", "--task=order",
                   f"--export_dir={tmp_path}/order"],
         "choices": [f"--model={folders['choices']}", f"--export_dir={tmp_path}/chosen"],
         "no vocabulary": [f"--model={bare}", "--export_text",
                           f"--export_dir={tmp_path}/none"],
-        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={tmp_path}/none"],
-        "no task": [f"--model={bare}", "--task=sing", f"--export_dir={tmp_path}/none"]}
+        "no head": [f"--model={bare}", "--task=tag", f"--export_dir={tmp_path}/none"]}
     given = {"order": [{"text": "It is.", "text_pair": "The text of them."}],
              "choices": [{"passage": "The text of them. " * 9, "question": "Which _?",
                           "options": ["it", "the first", "a"]}]}
