@@ -141,8 +141,8 @@ class Checkpoint:
 
 
 def head_of(name: str, width: int = 1, **options: Any) -> Head:
-    """The head of a name (modeling.heads), without TensorFlow; `options` are fields of
-    it, of which those that it has not are left out."""
+    """Returns the head of a name (modeling.heads), without loading TensorFlow;
+    `options` that are not fields of it are ignored."""
     importlib.import_module(HEADS[name][0])
     kind = Head.kinds[name]
     if not kind.fixed_width:
@@ -152,7 +152,7 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
 
 
 def tasks() -> list[str]:
-    """What a model can be asked to do: the tasks of all heads, and "embed" without."""
+    """Lists the tasks of all known heads, and "embed", which needs none."""
     return [*filter(None, dict.fromkeys(head_of(name).task for name in HEADS)), "embed"]
 
 

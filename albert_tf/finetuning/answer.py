@@ -1,4 +1,4 @@
-"""From an input to an answer: what every kind of head shares.
+"""From an input to an answer: the steps that all heads share.
 
     input ─► Request: sequences, as in training ─► batches, padded ─► Head.predictions
           ◄─ Request.answer ◄──────────────────────────────────────────────┘
@@ -35,11 +35,12 @@ class Request:
 
 
 class Answering:
-    """How a model answers with one of its heads: inputs → requests → outputs → answers.
+    """Answers with one head of a model: inputs → requests → outputs → answers.
 
     Attributes:
       names: of the inputs, those in `optional` last.
-      inputs: of the model; `types` where they are not int32, `padding` where it is not 0.
+      inputs: of the model; `types`: where they are not int32; `padding`: where it is
+        not 0.
       head: None for a model's hidden states themselves.
       max_length: tokens of a sequence.
     """
@@ -66,27 +67,27 @@ class Answering:
                               model.config.max_position_embeddings)
 
     def setting(self, name: str, default: Any) -> Any:
-        """A flag that the model was trained with."""
+        """Returns the value of a flag that the model was trained with."""
         return self._settings.get("flags", {}).get(name, default)
 
     def request(self, given: Mapping[str, Any], top_k: int) -> Request:
-        """The sequences of an input, by the names of `names`."""
+        """Tokenizes an input, whose texts have the names in `names`."""
         row = self.tokenizer.features(
             given["text"], given.get("text_pair"), self.max_length)
         return Request([row], lambda outputs: self.answer(outputs[0]), self)
 
     def answer(self, outputs: Mapping[str, np.ndarray]) -> Answer:
-        """The answer that a sequence's outputs give."""
+        """Makes the answer from the outputs for a sequence."""
         raise NotImplementedError
 
     def outputs(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The model's outputs for a batch, as tensors."""
+        """Computes the model's outputs for a batch, as tensors."""
         return self.head.predictions(self.model.run(
             self.head, features, computation=self.computation))
 
     @functools.cached_property
     def function(self):
-        """`outputs` as a graph for any batch and length."""
+        """Compiles `outputs` to a graph for any batch and length."""
         import tensorflow as tf
 
         # Sizes are unknown, so that no length is traced again.
@@ -97,7 +98,7 @@ class Answering:
                                for name in self.inputs}])
 
     def compute(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs for a padded batch."""
+        """Computes the outputs for a padded batch."""
         if self._engine:
             outputs = self._engine(batch)
         else:
@@ -115,7 +116,7 @@ class Answering:
         self.compute(self.padded([{name: [0] for name in self.inputs}]))
 
     def padded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-        """Sequences as a batch, each padded to the longest."""
+        """Makes a batch of sequences, each padded to the longest."""
         batch = {}
         for name in self.inputs:
             longest = max(len(row[name]) for row in rows)
@@ -130,8 +131,8 @@ class Answering:
 
 
 def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
-    """Answers to requests: sequences of like length share a batch, padded to the
-    longest of them."""
+    """Answers requests: sequences of like length share a batch, padded to the longest
+    of them."""
     rows_by: dict[Answering, list] = {}
     for request in requests:
         for i in range(len(request.sequences)):
@@ -152,7 +153,7 @@ def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
 
 
 def chosen(probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
-    """The likeliest of labels; classes without names go by their number."""
+    """Chooses the likeliest label; classes without names go by their number."""
     best = int(np.argmax(probabilities))
     return {"label": labels[best] if labels else str(best),
             "probability": float(probabilities[best]),

@@ -1,4 +1,4 @@
-"""What fine-tuned heads share: means over examples, and one label for each.
+"""Objectives that fine-tuned heads share: means over examples, one label for each.
 
 A loss is computed for each example; the batch's is their mean over those that have a
 label. Numerator and denominator are apart (training.losses).
@@ -69,8 +69,8 @@ def one_label(predictions: Callable[[Tensors], Tensors]) -> Objective:
 
 
 def scored_alone(objective: Objective) -> Objective:
-    """An objective for evaluation without losses and metrics: the predictions are
-    scored as a whole, and the model's outputs are others than in training."""
+    """Returns an objective for evaluation without losses and metrics: the predictions
+    are scored as a whole, and the model's outputs differ from those of training."""
     return dataclasses.replace(
         objective, losses=lambda outputs, features, denominators: {
             "total_loss": tf.zeros([])},

@@ -1,4 +1,4 @@
-"""Heads: what stands on the encoder, one object for everything that a head is.
+"""Heads: the layers of a task on the encoder, one object for each.
 
 A `Head` holds the names and shapes of its variables in a checkpoint, its layers, its
 outputs, what it learns, what a teacher teaches it, and how an answer is made of its
@@ -69,8 +69,8 @@ class Head:
       inputs: the features that it needs to answer.
       rank: axes of these features in training and in exports.
       has_threshold: whether it leaves some inputs unanswered, from a threshold on.
-      scored_alone: whether evaluation has no loss, since the outputs are others than in
-        training, and the predictions are scored as a whole.
+      scored_alone: whether evaluation computes no loss: the outputs differ from those
+        of training, and the predictions are scored as a whole.
     """
 
     width: int = 1
@@ -94,27 +94,27 @@ class Head:
 
     @property
     def reads_padding(self) -> bool:
-        """Whether outputs at positions of padding count."""
+        """Tells whether outputs at positions of padding count."""
         return False
 
     def shapes(self, config: AlbertConfig) -> Shapes:
-        """The names and shapes of its variables in a checkpoint."""
+        """Returns the names and shapes of its variables in a checkpoint."""
         return output_shapes(self.scope, self.width, config.hidden_size)
 
     def layers(self, config: AlbertConfig) -> Layers:
-        """Its Keras layers, new, whose variables carry the names of `shapes`."""
+        """Makes its Keras layers, whose variables carry the names of `shapes`."""
         from albert_tf.modeling.layers import OutputLayer
 
         return {"output_layer": OutputLayer(self.scope, config.hidden_size, self.width)}
 
     def outputs(self, layers: Layers, encoded: Tensors, features: Tensors, dropout: Any,
                 training: bool = False) -> Tensors:
-        """What it computes of the encoder's outputs.
+        """Computes its outputs from those of the encoder.
 
         Args:
           layers: what `layers` returned.
-          encoded: of AlbertModel.call, and `word_embeddings` [V, E]. `sequence_output` is
-            float32, but in AlbertForPreTraining in the computation's dtype.
+          encoded: of AlbertModel.call, and `word_embeddings` [V, E]. `sequence_output`
+            is float32, but in AlbertForPreTraining in the computation's dtype.
           features: the model's.
           dropout: layers.DropoutSeeds of this call, which drop nothing but in training.
           training: whether the true answers are known and used.
@@ -122,38 +122,41 @@ class Head:
         raise NotImplementedError
 
     def predictions(self, outputs: Tensors) -> Tensors:
-        """What of the outputs scores and answers are made of, [B, ...]."""
+        """Returns the outputs that scores and answers need, [B, ...]."""
         return outputs
 
     def served(self, outputs: Tensors) -> Tensors:
-        """What an exported model gives."""
+        """Returns the outputs that an exported model gives."""
         return self.predictions(outputs)
 
     def output_names(self, labels: Sequence[str]) -> Sequence[str]:
-        """The names of its outputs where it chooses one of them, by default numbers."""
+        """Returns the names of its outputs if it chooses one of them, by default
+        numbers."""
         return ()
 
     def serving(self) -> "Head":
-        """This head as it answers."""
+        """Returns this head as it answers."""
         return self
 
     # Of heads that are fine-tuned.
 
     def objective(self) -> Any:
-        """What it learns, a training.losses.Objective."""
+        """Returns the training.losses.Objective that it learns."""
         raise NotImplementedError
 
     def targets(self, features: Tensors) -> Mapping[str, Any]:
-        """Output → how it is learned from a teacher's (training.distillation)."""
+        """Maps each output to how it is learned from a teacher
+        (training.distillation)."""
         raise NotImplementedError
 
     def answering(self) -> Any:
-        """How its outputs answer a user: a finetuning.answer.Answering."""
+        """Returns the finetuning.answer.Answering that turns its outputs into
+        answers."""
         raise NotImplementedError
 
     def text_task(self) -> Any:
-        """How an exported model with it takes text, a finetuning.text.TextTask; None: it
-        takes ids."""
+        """Returns the finetuning.text.TextTask by which an exported model takes text;
+        with None it takes ids."""
         return None
 
 
@@ -193,11 +196,11 @@ class MaskedLanguageModel(Head):
 
 @dataclasses.dataclass(frozen=True)
 class SentenceOrder(Head):
-    """Whether two segments are in order (0) or swapped (1).
+    """Classifies two segments as in order (0) or swapped (1).
 
     BERT's next sentence prediction takes its negatives from another text, so that the
-    topic alone gives them away. Two segments of one text, in either order, have the same
-    topic: what is left to learn is how a text hangs together (paper, section 3.1).
+    topic alone gives them away. Two segments of one text, in either order, have the
+    same topic: what is left to learn is how a text hangs together (section 3.1).
     Release: `get_sentence_order_output`.
     """
 

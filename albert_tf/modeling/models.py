@@ -1,4 +1,4 @@
-"""The encoder with heads: one for training and answering, or all that a checkpoint has.
+"""Models of the encoder and heads: one head to train, or all heads of a checkpoint.
 
     features ─► encoder ─► hidden states ─► Head.outputs
                            at the positions that the head reads
@@ -27,7 +27,7 @@ _HEAD_SEED = 0x48454144
 
 
 class AlbertWithHeads(ConfiguredModel):
-    """The encoder with heads, and all that they give: what `albert_tf.load` makes.
+    """The encoder with all heads of a checkpoint, as `albert_tf.load` makes it.
 
     >>> from albert_tf.finetuning.classification.head import Classification
     >>> from albert_tf.modeling.heads import MaskedLanguageModel
@@ -100,9 +100,9 @@ class AlbertWithHeads(ConfiguredModel):
     def run(self, head: Head, features: Features, training: bool = False,
             seed: Optional[tf.Tensor] = None,
             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """The outputs of one head, and as little of the last layer as it reads; in
-        training also the hidden states that it reads, float32. Arguments as for `call`;
-        `head` is one of `heads`, or `serving()` of one."""
+        """Computes the outputs of one head, and of the last layer only what the head
+        reads; in training also returns these hidden states, float32. Arguments as for
+        `call`; `head` is one of `heads`, or `serving()` of one."""
         features, seed, choices = _rows(features, training and given_or_drawn(seed))
         positions = {}
         if head.positions:
@@ -132,7 +132,7 @@ class AlbertWithHeads(ConfiguredModel):
 
 
 class AlbertForTask(AlbertWithHeads):
-    """The encoder with the head of one task, which is all that it computes.
+    """The encoder with the head of one task; computes nothing else.
 
     >>> from albert_tf.finetuning.classification.head import Classification
     >>> model = AlbertForTask(
@@ -158,8 +158,8 @@ class AlbertForTask(AlbertWithHeads):
 
 
 def _rows(features: Features, seed):
-    """Examples of several sequences [B, C, S] as rows [B·C, S], the seed for them, and
-    C; others as they are, with None."""
+    """Flattens examples of several sequences [B, C, S] to rows [B·C, S]; returns them,
+    the seed for them, and C. Others stay as they are, with None."""
     ids = tf.convert_to_tensor(features["input_ids"])
     features = {**features, "input_ids": ids}
     if ids.shape.rank != 3:
@@ -171,7 +171,8 @@ def _rows(features: Features, seed):
             continue
         rows[name] = tf.reshape(features[name], [-1, length])  # [B·C, S]
         rows[name].set_shape([
-            ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1], ids.shape[2]])
+            ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
+            ids.shape[2]])
     if tf.is_tensor(seed):
         # The number of a part's first row counts sequences here.
         seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
@@ -179,7 +180,7 @@ def _rows(features: Features, seed):
 
 
 def _of_choices(outputs: Mapping[str, tf.Tensor], choices) -> dict[str, tf.Tensor]:
-    """What was computed of rows [B·C, ...], by example: [B, C, ...]."""
+    """Groups the values of rows [B·C, ...] by example: [B, C, ...]."""
     if choices is None:
         return dict(outputs)
     count, shape = choices

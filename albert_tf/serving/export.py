@@ -30,8 +30,8 @@ from albert_tf.modeling import early_exit
 from albert_tf.modeling.encoder import Computation
 from albert_tf.modeling.heads import INPUTS, Head
 from albert_tf.serving.saved_model import (
-    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE, SIGNATURE,
-    TOKENIZE_SIGNATURE)
+    EXIT_IDS_SIGNATURE, EXIT_INPUT, EXIT_SIGNATURE, IDS_SIGNATURE, LABELS_FILE,
+    SIGNATURE, TOKENIZE_SIGNATURE)
 
 THRESHOLD_FILE = "null_score_diff_threshold.txt"
 Outputs = Mapping[str, tf.Tensor]
@@ -45,8 +45,8 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
 
     Inputs of the signature that takes ids are the head's, int32 [B, S] for any B and S
     (for multiple choice [B, C, S]); outputs are `Head.served`. Without a head they are
-    hidden states: `mean` [B, H], over the tokens of each sequence, and `pooled` [B, H] if
-    there is a pooler, or the `embedding` that `sentence` defines.
+    hidden states: `mean` [B, H], over the tokens of each sequence, and `pooled` [B, H]
+    if there is a pooler, or the `embedding` that `sentence` defines.
 
         export(model, model.heads["classification"], "exported/sst-2", ["0", "1"])
 
@@ -83,8 +83,8 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
 
 def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any
             ) -> Optional[TextTask]:
-    """How an export with a head takes text (Head.text_task), None without a tokenizer;
-    of `options` those that are fields of it, and not None, are used."""
+    """Returns how an export with a head takes text (Head.text_task), None without a
+    tokenizer. Only those `options` are used that are fields of it and not None."""
     if head is None:
         kind = Vectors
     elif head.name == "sentence_order":
@@ -114,15 +114,16 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     computation = Computation(dtype, skip_padding=True, constants=constants)
 
     module = tf.Module()
-    specs = {name: tf.TensorSpec([None] * (head.rank if head else 2), tf.int32, name=name)
-             for name in (head.inputs if head else INPUTS)}
+    rank, inputs = (head.rank, head.inputs) if head else (2, INPUTS)
+    specs = {name: tf.TensorSpec([None] * rank, tf.int32, name=name) for name in inputs}
     functions, read = {}, set()
 
     def add(outputs, signature, of_ids, **more):
         """Signatures of a function that takes `more` besides; the names of the specs
         become those of the signature's inputs."""
         def of(features, given):
-            return outputs(features, computation, **{name: given[name] for name in more})
+            return outputs(
+                features, computation, **{name: given[name] for name in more})
 
         @tf.function(autograph=False, input_signature=[{**specs, **more}])
         def serve(given):
@@ -147,7 +148,7 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
-    # What `output_weights` are, for whoever reads the weights.
+    # Tells the reader of the weights to which head `output_weights` belong.
     named = {"head": head.name} if head and not head.scope and head.name in (
         ROOT_HEADS[1:]) else {}
     contents = {CONFIG_FILE: json.dumps(

@@ -45,8 +45,8 @@ class Model(loading.Loaded):
     engine: Optional[portable.Engine] = None
 
     def tasks(self) -> dict[str, Optional[Head]]:
-        """What the model can do, by default the first → the head that does it, None for
-        its hidden states."""
+        """Maps each task that the model can do, its default first, to the head that
+        does it; None stands for its hidden states."""
         heads: dict[str, Optional[Head]] = {"embed": None}
         for name, width in self.heads.items():
             head = (self.model.heads[name] if self.model is not None
@@ -150,7 +150,7 @@ class Model(loading.Loaded):
         return "order" if "order" in tasks and len(values) == 2 else "embed"
 
     def head(self, task: str, exits: bool = False) -> Answering:
-        """What answers a task, made once."""
+        """Returns the object that answers a task; makes it once."""
         tasks = self.tasks()
         if task not in tasks:
             raise InputError(

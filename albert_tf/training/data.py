@@ -1,7 +1,7 @@
 """The records that a pretraining run learns from and is evaluated on: found, checked
 against the config and each other, and turned into batches.
 
-All of it is checked before TensorFlow is loaded, so that a mistake is told at once.
+Everything is checked before TensorFlow is loaded, so that mistakes are reported at once.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class DataOptions(NamedTuple):
 
 
 class PretrainingData(NamedTuple):
-    """What there is to train and evaluate on.
+    """The records to train and evaluate on.
 
         data = PretrainingData.open(config, {512: 20}, DataOptions("data/*.tfrecord"))
         batches = data.batches(options, None, config, stages, streams=48, seed=1)
@@ -172,7 +172,7 @@ def _check_positions(config: AlbertConfig, longest: int, options: DataOptions) -
 
 def _spec(config: AlbertConfig, length: int, predictions: int, options: DataOptions,
           masked: bool) -> FeatureSpec:
-    """What is read of the records of a length."""
+    """Returns the features that are read from records of a length."""
     spec = pretraining_spec(
         length, predictions, config.vocab_size, config.type_vocab_size)
     if length != options.max_seq_length:
@@ -201,7 +201,7 @@ def _paths(options: DataOptions, lengths: Sequence[int]
 
 def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: DataOptions
                        ) -> bool:
-    """Whether evaluation takes the masks of its records; else it makes them."""
+    """Tells whether evaluation uses the masks in its records; else it makes them."""
     if not options.dynamic_masking:
         return True
     kinds = checks.are_masked(paths, spec)

@@ -84,7 +84,7 @@ class Target(NamedTuple):
       weights: of the values of `distance`; 0 leaves one out.
       denominator: the name of what their sum is divided by (Objective.denominators).
       share: of this output in the loss.
-      distance: (student's, teacher's, temperature) → one value for each that is learned.
+      distance: (student's, teacher's, temperature) → one value for each learned one.
       of: the teacher's output, "" for the one of the same name.
       hidden: whether it is a hidden state that the head reads, which only a teacher of
         the same width can teach.
@@ -127,8 +127,8 @@ def targets_of(features: Tensors, outputs: Mapping[str, tuple], hidden: str
 
 def pretraining_targets(features: Tensors, sentence_loss: bool = True
                         ) -> dict[str, Target]:
-    """What a pretrained teacher teaches: the masked tokens and, with `sentence_loss`,
-    the order of the segments."""
+    """Returns what a pretrained teacher teaches: the masked tokens and, with
+    `sentence_loss`, the order of the segments."""
     import tensorflow as tf
 
     from albert_tf.training.losses import example_weights

@@ -1,4 +1,4 @@
-"""What goes on beside the steps of a training, one small object for each concern.
+"""Hooks of the training loop: one small object for each thing it does beside the steps.
 
 The loop holds them in a list and calls, in its order, what each has of these:
 
@@ -34,7 +34,7 @@ Metrics = Mapping[str, float]
 
 
 class Hook:
-    """Does nothing at any time."""
+    """A hook that does nothing; subclasses override what they need."""
 
     def on_step(self) -> None:
         pass
