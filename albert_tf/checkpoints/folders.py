@@ -12,6 +12,7 @@ import re
 from typing import Any, Callable, Iterable, Mapping, Optional
 
 import numpy as np
+from absl import logging
 
 from albert_tf import files
 from albert_tf.checkpoints import bundle
@@ -149,6 +150,11 @@ def find(path: str, names: Optional[Iterable[str]] = None) -> Optional[str]:
     for name in (BEST_CHECKPOINT, *map(os.path.basename, latest),
                  *(found if len(found) == 1 else ())):
         if name in found:
+            if latest and name not in (BEST_CHECKPOINT, os.path.basename(latest[0])):
+                logging.warning(
+                    "%s: its file '%s' names %s, which is not there; %s, the only "
+                    "checkpoint in it, is used.", path, STATE_FILE,
+                    os.path.basename(latest[0]), name)
             return os.path.join(path, name)
     if found:
         raise InputError(

@@ -382,6 +382,13 @@ def test_all_ways_to_name_a_checkpoint(tmp_path):
     assert checkpoint_files.find_checkpoint(moved) == f"{moved}/model.ckpt-2"
 
 
+def test_the_only_checkpoint_in_place_of_a_lost_one_is_said(tmp_path, caplog):
+    there = write(tmp_path, {"w": np.float32(1)}, "model.ckpt-1")
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
+    assert checkpoint_files.find_checkpoint(str(tmp_path)) == there
+    assert "names model.ckpt-2, which is not there; model.ckpt-1, the only" in caplog.text
+
+
 def test_the_list_as_tensorflow_writes_it(tmp_path):
     folder = tmp_path / 'a "list"'
     paths = [write(folder, {"w": np.float32(i)}, f"model.ckpt-{i}") for i in (1, 2)]
