@@ -1,2 +1,3 @@
-"""The paper's tables and figures again, and recipes, types and exits compared by what
-models score: one file each, its command at its head."""
+"""Experiments that train models and compare their scores: the paper's tables and
+figures, pretraining recipes, number types and early exit. Each file begins with its
+command."""

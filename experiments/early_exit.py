@@ -1,20 +1,22 @@
-"""What early exit saves in time and costs in score: models with exits, exported, at
-several thresholds against their ordinary answers.
+"""Measures the speed and the scores of exported models with early exit, at several
+thresholds, against the same models without it.
 
     python -m experiments.early_exit --models=runs/sst-2,runs/mrpc,runs/chnsenticorp \
         --titles=SST-2,MRPC,ChnSentiCorp --output=early_exit.json \
         --picture=docs/early_exit.png
 
-Each folder is one of run_classifier.py --early_exit --do_eval: its early_exit.json has
-the curves, its eval_predictions the evaluation set. Each model is exported to ids, and
-its export asked one sequence at a time and all of them in batches of 32 by length, at
-each threshold in turns, so that all see the same machine; medians of --num_rounds. The
-machine should be idle. Thresholds are the cheapest without loss of score, the cheapest
-that loses half a point at most, and one that no answer reaches.
+Each folder comes from run_classifier.py --early_exit --do_eval: early_exit.json holds the
+curves, eval_predictions the evaluation set. Each model is exported with token ids as
+input. The export then answers one sequence at a time, and all sequences in batches of 32
+ordered by length. The thresholds take turns, so that all run under the same conditions;
+times are medians of --num_rounds. The machine should be idle. The thresholds are the
+cheapest without loss of score, the cheapest that loses at most half a point, and one that
+no answer reaches.
 
---shape=base besides times a model of that size with random weights, asked the
-sequences of the first folder, at the threshold with which they take half of the passes
-in the mean: what exits save where a pass is work. Its scores say nothing.
+--shape=base also times a model of that size with random weights on the sequences of the
+first folder. Its threshold is set so that the sequences take half of the passes on
+average. This shows the saving for a model whose passes dominate the time; it has no
+meaningful scores.
 """
 
 import os
@@ -32,18 +34,20 @@ from benchmarks import benchmark_flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_list("models", None, "Folders of models with exits.", required=True)
-flags.DEFINE_list("titles", None, "What the tasks are called; default: the folders.")
-flags.DEFINE_integer("num_requests", 64, "Sequences that are timed one by one.",
+flags.DEFINE_list("models", None, "Model folders with early exit.", required=True)
+flags.DEFINE_list("titles", None, "Names of the tasks; default: the folder names.")
+flags.DEFINE_integer("num_requests", 64, "Number of sequences to time one by one.",
                      lower_bound=1)
-flags.DEFINE_integer("num_rounds", 5, "Rounds of everything.", lower_bound=1)
-flags.DEFINE_string("picture", "", "PNG of score against mean passes to write.")
-flags.DEFINE_string("shape", "", "Size, such as base, to time with random weights.")
+flags.DEFINE_integer("num_rounds", 5, "Number of rounds; times are their medians.",
+                     lower_bound=1)
+flags.DEFINE_string("picture", "", "PNG file to write: score against mean passes.")
+flags.DEFINE_string("shape", "",
+                    "Model size, such as base, to time with random weights.")
 benchmark_flags.define_output_flag()
 
 
 def _evaluation_set(folder):
-    """Texts, pairs of texts, and their labels."""
+    """Returns texts, second texts (or None) and labels of the evaluation set."""
     path = os.path.join(folder, "eval_predictions", "predictions.tsv")
     header, *rows = (line.split("\t") for _, line in text_files.read_lines(path))
     columns = dict(zip(header, zip(*rows)))
@@ -51,7 +55,7 @@ def _evaluation_set(folder):
 
 
 def _thresholds(curve, metric):
-    """What is measured → its threshold; None for the ordinary answers."""
+    """Returns name → threshold; None stands for answers without early exit."""
     def cheapest(loss):
         return min((point for point in curve
                     if point[metric] >= curve[-1][metric] - loss - 1e-9),
@@ -91,7 +95,7 @@ def _measure(folder):
               "passes": float(np.mean(answers[way, 32].get("passes", passes))),
               "score": _scores(
                   loaded, kept["metric"], labels, answers[way, 32]["logits"]),
-              # Of answers in batches from those one by one.
+              # How much batched answers differ from answers one by one.
               "other_passes": int(np.sum(
                   np.array(answers[way, 32].get("passes", [0] * len(rows)))[:some]
                   != answers[way, 1].get("passes", [0] * len(rows[:some])))),
@@ -102,7 +106,7 @@ def _measure(folder):
 
 
 def _timed(model, labels, rows, ways_of):
-    """(what is measured, batch size) → answers; what is measured → its seconds."""
+    """Returns (name, batch size) → answers, and name → seconds."""
     from albert_tf.serving import export, saved_model
 
     with tempfile.TemporaryDirectory() as at:
@@ -129,7 +133,7 @@ def _timed(model, labels, rows, ways_of):
 
 
 def _measure_shape(rows):
-    """Times of a model of --shape with random weights, half of whose passes are made."""
+    """Times a model of --shape with random weights that takes half of its passes."""
     from albert_tf.config import AlbertConfig
     from albert_tf.finetuning.classification.head import Classification
     from albert_tf.modeling.models import AlbertForTask

@@ -1,9 +1,10 @@
-"""BERT-large and ALBERT-xxlarge, trained for as many steps, and as long (table 6).
+"""Compares BERT-large and ALBERT-xxlarge after equal steps and equal time (table 6).
 
     python -m experiments.equal_time --scale=small
 
-As long is as many core-seconds at the small scale, as many seconds at the paper's.
-First both are trained for as many steps, then BERT-large anew for what the other took.
+Time is measured in core-seconds at the small scale and in seconds at the paper's. Both
+models are first trained for the same number of steps. A new BERT-large is then trained
+for as long as ALBERT-xxlarge took.
 """
 
 from albert_tf.cli import script
@@ -18,16 +19,17 @@ EXPERIMENT = Experiment(
             "steps, thousands": 125, "hours": 32, "average": 88.7}),
         Row("BERT-large, as long", "bert-large", as_long_as="xxlarge", paper={
             "steps, thousands": 400, "hours": 34, "average": 87.2})],
-    {"In the same time ALBERT-xxlarge gets better": lambda means: (
+    {"In the same time ALBERT-xxlarge becomes better than BERT-large": lambda means: (
         means["ALBERT-xxlarge"]["average"] > means["BERT-large, as long"]["average"])},
     squad=True, notes=(
-        "At this scale a step of ALBERT-xxlarge (12 passes, 256 wide) takes what one of "
-        "BERT-large does (24 layers, 128 wide), so that as long is 3,827 steps of 4,000, "
-        "where the paper has 3.2 times as many. The order of the averages comes out by "
-        "SQuAD alone, 5.5 against 1.4 %, and SST-2 (78.0 and 78.2) has none; in masked "
-        "pieces BERT-large is two points ahead, whose embeddings are four times as wide "
-        "(table 3). That BERT-large of 4,000 steps fails at SST-2 and that of 3,827 does "
-        "not says how far chance goes in fine-tuning. One seed."))
+        "At this scale a step of ALBERT-xxlarge (12 layers, width 256) takes about as long "
+        "as a step of BERT-large (24 layers, width 128). Equal time therefore means 3,827 "
+        "steps instead of 4,000, where the paper's BERT-large has 3.2 times as many. The "
+        "order of the averages rests on SQuAD alone, 5.5 against 1.4 %; SST-2 is equal "
+        "(78.0 and 78.2 %). In masked-LM accuracy BERT-large is two points ahead, with "
+        "embeddings four times as wide (compare table 3). BERT-large fails on SST-2 after "
+        "4,000 steps but not after 3,827, which shows how much of fine-tuning is chance "
+        "here. One seed."))
 
 
 def main(_):

@@ -1,13 +1,13 @@
-"""L2 distance and cosine similarity between the input and output of each layer, of
-BERT-large and ALBERT-large (section 3.1).
+"""Measures how much each layer of BERT-large and ALBERT-large changes its input: L2
+distance and cosine similarity between input and output (section 3.1).
 
     python -m experiments.layer_distances --scale=small
 
-On the beginnings of held-out articles, as long as sequences of training, by
-analyze_layers.py. How uneven the distances are is their standard deviation over the
-layers in percent of their mean; how rough, how much the change from a layer to the next
-differs from the change after it (the mean absolute second difference), in percent of
-their mean. The first layer's input is not of a layer's making, so that it is left out.
+analyze_layers.py reads the beginnings of held-out articles, as long as the training
+sequences. Two scores summarise the distances, both in percent of their mean: unevenness
+is their standard deviation over the layers, and roughness is their mean absolute second
+difference. The scores "from layer 2 on" leave out the first layer, whose input is the
+output of the embeddings and not of a layer.
 """
 
 import itertools
@@ -28,11 +28,11 @@ from experiments.tables import Experiment
 _ALL, _LATER = "L2, unevenness", "L2, unevenness from layer 2 on"
 _ROUGH = "L2, roughness from layer 2 on"
 _ARTICLES = 1000
-_CHARACTERS = 16  # of a piece, more than any text has on average
+_CHARACTERS = 16  # per token; more than the average of any text
 
 
 def _texts() -> str:
-    """The beginnings of held-out articles, as JSON lines."""
+    """Writes the beginnings of held-out articles as JSON lines and returns the path."""
     path = os.path.join(FLAGS.work_dir, "articles.jsonl")
     most = _CHARACTERS * rows.scale().records["max_seq_length"]
     if not os.path.exists(path):
@@ -74,8 +74,8 @@ def measure(row: Row, seed: int, *_) -> dict[str, Any]:
 
 
 def draw(found: Mapping[str, Any], path: str) -> None:
-    """The layers of each row's first seed."""
-    from albert_tf.features import layer_distances  # With TensorFlow.
+    """Draws the layers of each row's first seed."""
+    from albert_tf.features import layer_distances  # Imports TensorFlow.
 
     layer_distances.draw({each["row"]: each["layers"] for each in found["rows"]
                           if each["seed"] == 1}, path)
@@ -86,25 +86,26 @@ def _evener(score: str):
 
 
 EXPERIMENT = Experiment(
-    "layer_distances", "How far each layer moves its input (figure 2 of version 1)", [
+    "layer_distances", "How much each layer changes its input (figure 2 of version 1)", [
         Row("BERT-large", "bert-large", paper={"parameters": 334}),
         Row("ALBERT-large", "large", paper={"parameters": 18})],
     {"ALBERT's layers change their input more evenly than BERT's": _evener(_ALL),
-     "From layer 2 on they change it more evenly": _evener(_LATER),
-     "From layer 2 on the way through the layers is smoother": _evener(_ROUGH)},
+     "From layer 2 on, ALBERT's layers change their input more evenly": _evener(_LATER),
+     "From layer 2 on, ALBERT's changes from layer to layer are smoother": _evener(_ROUGH)},
     seeds=2, measure=measure, draw=draw, notes=(
-        "The paper calls ALBERT's way through the layers \"much smoother\", and so it is, "
-        "by both seeds: from layer 2 on each layer moves its input less than the one "
-        "before, while BERT's goes up and down and ends with a leap; in angles so it is "
-        "with layer 1 too (a roughness of 9 and 14 % against 29 and 27). Even, in the "
-        "sense of a small standard deviation, it is not. With layer 1 the reason is that "
-        "embeddings are long vectors here after few steps, ALBERT's as they come from a "
-        "projection, and layer 1 makes them a layer's output in one move of ten, which is "
-        "most of the unevenness of either model. From layer 2 on ALBERT is the more even "
-        "one by a little in seed 1 (53 against 56 %), and not in seed 2 (80 against 47), "
-        "whose ALBERT has learned less: it knows 8.6 % of the masked pieces of articles, "
-        "that of seed 1 11.8, and moves far in its first layers, so that its smooth way "
-        "down is the steeper. The picture is of seed 1."))
+        "The paper calls ALBERT's transitions from layer to layer \"much smoother\", and "
+        "both seeds reproduce that: from layer 2 on, each ALBERT layer changes its input "
+        "less than the layer before, while BERT's changes rise and fall and end with a "
+        "jump. In angles the same holds with layer 1 included (a roughness of 9 and 14 % "
+        "against 29 and 27 %). ALBERT is not more even, in the sense of a smaller standard "
+        "deviation. With layer 1 included, the reason is that embeddings are long vectors "
+        "after so few steps. Layer 1 turns them into a layer's output with an L2 distance "
+        "of about ten, and that distance is most of the unevenness of both models. From "
+        "layer 2 on, ALBERT is slightly more even in seed 1 (53 against 56 %) but not in "
+        "seed 2 (80 against 47 %). The ALBERT of seed 2 has learned less: it predicts "
+        "8.6 % of the masked tokens in articles, that of seed 1 11.8 %. Its first layers "
+        "change their input more, so its smooth decline is steeper. The picture shows "
+        "seed 1."))
 
 
 def main(_):

@@ -1,18 +1,18 @@
-r"""Whether --dtype=bfloat16 and float16 train to the loss of float32.
+r"""Compares training in bfloat16 and float16 with float32, by held-out loss.
 
     python -m experiments.loss_curves --work_dir=loss_curves_runs \
         --output=experiments/results/loss_curves.json
 
-Pretrains one small model several times through run_pretraining.py: in each type, and
-in float32 with two seeds, whose difference is the noise that other differences are to
-be held against. A seed fixes initial weights and the order of the batches; masks are in
-the records, which are the same for all, and nothing is dropped. Held-out
-documents are evaluated as it goes. Measured are the curves of those losses, written
-as JSON with a picture beside it; nothing here is about time.
+Pretrains one small model several times with run_pretraining.py: once per type, and in
+float32 with two seeds. The difference between those seeds is the noise level. A seed fixes
+the initial weights and the order of the batches. Masks are stored in the records, which
+all runs share, and there is no dropout. Each run evaluates held-out documents during
+training. The script writes the loss curves as JSON and draws a picture beside it; it does
+not measure time.
 
-The records are made as in quickstart.py, of the text in `--text` and `--heldout_text`
-(a sentence a line, a blank line between documents). Runs that are done are kept in
-`--work_dir`; the same command goes on where it was stopped.
+The records are created as in quickstart.py, from `--text` and `--heldout_text` (one
+sentence per line, blank lines between documents). Finished runs stay in `--work_dir`; if
+interrupted, run the same command again to resume.
 """
 
 import json
@@ -31,37 +31,37 @@ from benchmarks.runs import ROOT, chosen_runs, run_script
 FLAGS = flags.FLAGS
 
 _WIKI = os.path.join(ROOT, "..", "shared", "data", "wiki_en")
-flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
+flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text files to train on.")
 flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
-                    "Text to evaluate on.")
-flags.DEFINE_string("work_dir", None, "Folder of records and runs.", required=True)
+                    "Text files to evaluate on.")
+flags.DEFINE_string("work_dir", None, "Folder for records and runs.", required=True)
 flags.DEFINE_list(
     "runs", ["float32:1", "float32:2", "bfloat16:1", "bfloat16:2", "float16:1"],
-    "What is trained, as TYPE:SEED.")
-flags.DEFINE_integer("num_train_steps", 3000, "Steps of each run.", lower_bound=1)
-flags.DEFINE_integer("num_evaluations", 16, "Evaluations of each run.", lower_bound=1)
-flags.DEFINE_bool("train", True,
-                  "Train what is missing; else runs are taken as far as they went.")
+    "Runs to train, as TYPE:SEED.")
+flags.DEFINE_integer("num_train_steps", 3000, "Training steps of each run.", lower_bound=1)
+flags.DEFINE_integer("num_evaluations", 16, "Number of evaluations of each run.",
+                     lower_bound=1)
+flags.DEFINE_bool("train", True, "Train missing runs. If false, use the existing runs as "
+                  "far as they got.")
 flags.DEFINE_string("output", "", "JSON file to write the curves to.")
 
-# Large enough for the parts of a layer that suit a CPU (fast.MIN_SIZE), small
-# enough for two cores.
+# Large enough to use the fused CPU kernels (fast.MIN_SIZE), small enough for two cores.
 MODEL = dict(
     vocab_size=4000, embedding_size=128, hidden_size=128, num_hidden_layers=3,
     num_attention_heads=4, intermediate_size=512, max_position_embeddings=64)
 MAX_PREDICTIONS_PER_SEQ = 10
 BATCH_SIZE = 32
-# Held-out sequences that are evaluated, in batches of BATCH_SIZE.
+# Number of held-out sequences to evaluate, in batches of BATCH_SIZE.
 EVALUATED = 1536
 
-# Of the evaluation metrics, those that are drawn and compared.
+# Evaluation metrics that are drawn and compared.
 LOSSES = ("masked_lm_loss", "sentence_order_loss")
-# Evaluations at the end whose mean is compared: single ones are noisier.
+# Number of final evaluations to average; single evaluations are noisier.
 LAST = 5
 
 
 def make_records(folder: str) -> None:
-    """Vocabulary, config and records, unless they are there."""
+    """Creates vocabulary, config and records unless they exist."""
     if not os.path.exists(f"{folder}/spm.model"):
         run_script("train_sentencepiece.py", input_file=FLAGS.text,
                    output_prefix=f"{folder}/spm", vocab_size=MODEL["vocab_size"],
@@ -79,8 +79,8 @@ def make_records(folder: str) -> None:
 
 
 def train(folder: str, dtype: str, seed: int) -> list[dict]:
-    """Trains once, or what is left of it; the rows of its metrics."""
-    from albert_tf.training import run_folder  # It loads TensorFlow.
+    """Trains a run, or resumes it, and returns the rows of its metrics."""
+    from albert_tf.training import run_folder  # Imports TensorFlow.
 
     steps = FLAGS.num_train_steps
     output_dir = f"{folder}/{dtype}_{seed}"
@@ -102,7 +102,7 @@ def train(folder: str, dtype: str, seed: int) -> list[dict]:
 
 
 def curves(rows: list[dict], split: str) -> dict[str, list[float]]:
-    """Columns of the rows of a split: step, losses, and what float16 adds."""
+    """Returns the columns of a split: step, losses, accuracies, float16's loss scale."""
     names = ("step", *LOSSES, "masked_lm_accuracy", "sentence_order_accuracy",
              "loss_scale", "skipped_steps")
     chosen = [row for row in rows if row["split"] == split]
@@ -110,7 +110,7 @@ def curves(rows: list[dict], split: str) -> dict[str, list[float]]:
 
 
 def means(found: dict, last_step: int) -> dict[str, float]:
-    """The mean of each metric over the last held-out evaluations up to a step."""
+    """Returns the mean of each metric over the last held-out evaluations up to a step."""
     held = found["heldout"]
     end = sum(step <= last_step for step in held["step"])
     return {name: math.fsum(values[max(end - LAST, 0):end]) / min(end, LAST)
@@ -118,7 +118,7 @@ def means(found: dict, last_step: int) -> dict[str, float]:
 
 
 def print_table(results: list[dict]) -> None:
-    """Of all runs where the shortest ends, and of the longer ones where they end."""
+    """Prints the metrics of all runs at the end of the shortest and of the longest run."""
     ends = [found["heldout"]["step"][-1] for found in results]
     names = [name for name in results[0]["heldout"] if name != "step"]
     for last_step in sorted(set((min(ends), max(ends)))):
@@ -132,7 +132,7 @@ def print_table(results: list[dict]) -> None:
 
 
 def draw(results: list[dict], path: str) -> None:
-    """Held-out losses, and how far each run is from float32 with the first seed."""
+    """Draws held-out losses, and their difference from float32 with the first seed."""
     colours = {"float32": "black", "bfloat16": "tab:red", "float16": "tab:blue"}
     figure = pictures.figure(12, 8)
     axes = figure.subplots(2, len(LOSSES))

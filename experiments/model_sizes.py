@@ -1,12 +1,13 @@
-"""BERT and ALBERT of all sizes: scores and speed (table 2; 3 in the first version).
+"""Compares scores and speed of BERT and ALBERT of all sizes (table 2; table 3 in the
+first version).
 
     python -m experiments.model_sizes --scale=small
 
-Speed is that of a whole training step of the published sizes, on random pieces, in
-sequences a second relative to BERT-large: measured on this machine in seconds of its
-cores, by the operations of the step, by benchmarks/cost_model.py for 64 chips of TPU
-v3, and what the paper measured on TPUs. On one machine nothing is sent between chips,
-which is what sharing saves there.
+Speed is the speed of a whole training step of the published sizes on random tokens,
+relative to BERT-large. It is given in four ways: measured on this machine in
+core-seconds, derived from the operations of a step, estimated by
+benchmarks/cost_model.py for 64 TPU v3 chips, and as the paper measured it on TPUs. A
+single machine sends nothing between chips, so it does not show what sharing saves there.
 """
 
 import os
@@ -30,7 +31,7 @@ _REFERENCE = "bert-large"
 
 
 def step_seconds(size: str) -> float:
-    """Of this machine's cores, for a step of a published size."""
+    """Returns the core-seconds that a step of a published size takes on this machine."""
     path = os.path.join(FLAGS.work_dir, f"step_{size}.json")
     if not files.exists(path):
         runs.run_script("benchmarks.training", model=size, contestants="ours",
@@ -57,7 +58,7 @@ def measure(row: Row, *given) -> dict[str, Any]:
 
 
 def _falls(key: str, *sizes: str):
-    """Whether a score falls from each size to the next."""
+    """Returns a claim: a score falls from each size to the next."""
     names = [_PAPER[size][0] for size in sizes]
     return lambda means: all(means[more][key] > means[less][key]
                              for more, less in zip(names, names[1:]))
@@ -68,30 +69,32 @@ EXPERIMENT = Experiment(
         Row(name, size, paper={"average": average,
                                "speed": cost_model.PAPER_SPEED[size]})
         for size, (name, average) in _PAPER.items()],
-    {"ALBERT gets better with its size": _falls(
+    {"Larger ALBERT models are better": _falls(
         "MLM, SQuAD+RACE", "xxlarge", "xlarge", "large", "base"),
      "ALBERT-xxlarge is better than BERT-large": _falls(
          "average", "xxlarge", "bert-large"),
-     "Speeds are in the paper's order": _falls(
+     "The speeds have the paper's order": _falls(
          "speed", "base", "bert-base", "large", "bert-large", "xlarge", "xxlarge")},
     squad=True, measure=measure, notes=(
-        "Speed comes out: the order is the paper's, each size's relation to BERT-large 0.6 "
-        "to 0.9 of the paper's; operations alone would make ALBERT's two thirds to three "
-        "quarters of what they are. Sizes do not come out: ALBERT-xxlarge is the best "
-        "ALBERT, by half a point, but 24 passes are worse than 12, and those of width 192 "
-        "the worst. At one rate of pretraining, 0.004, deeper models learn later, and in "
-        "4,000 steps none comes to where depth is for something: longer runs of such "
-        "models begin to use the text around after some 6,000 (docs/SCHEDULES.md). Until "
-        "then embeddings count, and BERT's at this scale are as wide as its layers, 128 "
-        "numbers, ALBERT's 32. So does chance: another seed of ALBERT-large, trained to "
-        "see its layers (figure 2), has 8.6 % in place of 11.8 %. "
-        "That ALBERT-xxlarge's average is above BERT-large's says little: "
-        "BERT-large, which knows more masked pieces, falls to 70.6 % on SST-2 at the one "
-        "rate that all are fine-tuned with (another one, of 3,827 steps, has 78.2, table "
-        "6), and SQuAD is a few percent for all. "
-        "ALBERT-base is the model of table 3's E=128 with all shared, trained and "
-        "fine-tuned once more on another processor: SST-2 differs by 1.7 points, as much "
-        "as any two sizes do but for BERT-large. One seed."))
+        "The speeds are reproduced: their order is the paper's, and each size's speed "
+        "relative to BERT-large is 0.6 to 0.9 of the paper's. From operations alone, the "
+        "relative speeds of ALBERT would be two thirds to three quarters of the measured "
+        "ones.\n\n"
+        "The order of sizes is not reproduced. ALBERT-xxlarge is the best ALBERT, by half "
+        "a point, but 24 layers are worse than 12, and those of width 192 are the worst. "
+        "All rows are pretrained at one learning rate, 0.004, at which deeper models learn "
+        "later. In 4,000 steps none of them reaches the point where depth helps: longer "
+        "runs of such models begin to use the context after about 6,000 steps "
+        "([SCHEDULES.md](SCHEDULES.md)). Until then the embeddings decide, which have 128 "
+        "numbers in BERT at this scale and 32 in ALBERT. Chance matters too: ALBERT-large "
+        "with another seed, trained for figure 2, reaches 8.6 % instead of 11.8 %.\n\n"
+        "That ALBERT-xxlarge's average is above BERT-large's says little. BERT-large "
+        "predicts more masked tokens, but falls to 70.6 % on SST-2 at the one learning "
+        "rate that all rows are fine-tuned with (the run of 3,827 steps in table 6 has "
+        "78.2 %), and SQuAD is a few percent for all rows. ALBERT-base is the model of "
+        "table 3's row \"E=128, all\", trained and fine-tuned again on another processor. "
+        "Its SST-2 differs by 1.7 points between the two, as much as any two sizes differ, "
+        "BERT-large excepted. One seed."))
 
 
 def main(_):

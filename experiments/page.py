@@ -1,4 +1,4 @@
-"""Writes docs/PAPER.md of the results there are.
+"""Writes docs/PAPER.md from the stored results; trains nothing.
 
     python -m experiments.page
 """
@@ -16,30 +16,49 @@ from experiments import tables
 
 FLAGS = flags.FLAGS
 
-# In the order of the page.
+# In the order in which they appear on the page.
 NAMES = ("bert_xlarge", "parameter_counts", "model_sizes", "embedding_size",
          "parameter_sharing", "sentence_objectives", "equal_time", "more_data",
          "dropout", "layer_distances")
-# Of a run's results, in seconds of a core.
+# Key of a run's cost in core-seconds → its name on the page.
 _TOOK = {"core_seconds": "pretraining", "finetuning_core_seconds": "fine-tuning"}
 PAGE = os.path.join(ROOT, "docs", "PAPER.md")
 _HEAD = """\
-# The paper's tables and figures, again
+# Reproducing the paper's tables and figures
 
-Each by one command, at the scale of two cores and at the paper's (`--scale=paper`);
-`experiments/scales.py` says what the scales are. Numbers of tables are those of the
-published version (arXiv 1909.11942v6), where nothing else is said. Ours are means over
-seeds and half their range, orders and verdicts those of the seeds that all rows of a
-table have; columns "paper" hold what the paper prints of its own models, a hundred times
-larger, so that orders compare, not numbers. MLM, SOP and NSP
-are accuracies in percent on held-out records of Wikipedia's articles and of SQuAD's and
-RACE's dev passages. Of SOP's two answers the more frequent is right in 64.1 % of the
-articles' pairs and 60.4 % of the passages', since chunks of a single sentence all count as
-out of order (table 5 leaves them out: 50 %): 64 to 66 % on articles is hardly more than
-nothing. SST-2, MRPC and SQuAD 1.1 (40 articles to train, 8 to test) are fine-tuned.
-Parameters are in millions.
+The models on this page have 0.3 to 12 million parameters, about 20 to 200 times fewer than
+the paper's, and see 8 to 49 million tokens from 16 MB of text, the paper's about 260 billion.
+Such models can show parameter counts and relative speed, since both are measured on the
+published sizes. They can also show whether one change moves masked-LM accuracy in the same
+direction as in the paper. They cannot show fine-tuned scores: SST-2 averages at most 80 %,
+MRPC stays near its larger class and SQuAD is below 7 %, so the rows differ mostly by chance.
+They cannot show effects that need long training or large models either, such as what depth
+and width bring, or that a model degrades with its size. "Not reproduced" therefore means
+that the effect did not appear at this size; it does not contradict the paper. Most rows
+have one seed, and the tables permit comparing orders, not numbers.
 
-This page is made from `experiments/results` by `python -m experiments.page`.
+## How to read the tables
+
+Each table is produced by one command, at the scale of two CPU cores or at the paper's
+(`--scale=paper`, which has not been run). `experiments/scales.py` defines the scales.
+
+- The paper's numbers are those of the published version (arXiv 1909.11942v6), unless a
+  heading says otherwise. Columns that begin with "paper" show them.
+- Our numbers are means over seeds ± half their range. Orders and verdicts use the seeds
+  that all rows of a table have.
+- MLM, SOP and NSP are accuracies in percent: on masked tokens, sentence order and next
+  sentence. They are measured on held-out Wikipedia articles and on the passages of SQuAD's
+  and RACE's dev sets.
+- For SOP, always giving the more frequent answer scores 64.1 % on articles and 60.4 % on
+  passages, because chunks of a single sentence count as swapped. The 64 to 66 % in most
+  tables are therefore hardly better than a constant answer. Table 5 leaves such chunks
+  out, and chance is 50 % there.
+- SST-2, MRPC and SQuAD 1.1 (40 articles to train on, 8 to test on) are fine-tuned scores.
+- Parameters are in millions.
+
+All runs used one or two cores of an Intel Xeon with AMX or an AMD EPYC with AVX-512 and
+bfloat16 instructions. `python -m experiments.page` generates this page from
+`experiments/results`.
 """
 
 
@@ -53,29 +72,30 @@ def results_of(name: str, scale: str = "small") -> Optional[dict[str, Any]]:
 
 
 def summary() -> str:
-    """What comes out of all claims at the small scale, and the time it took."""
+    """Returns the verdicts on all claims at the small scale, and the total cost."""
     found = {name: results for name in NAMES if (results := results_of(name))}
-    lines = ["## What comes out at the small scale", "",
-             "A verdict is of the numbers alone; what it rests on, such as a single seed "
-             "or a model that fails to be fine-tuned, stands below its table.", "",
-             "| the paper says | |", "| --- | --- |"]
+    lines = ["## Verdicts at the small scale", "",
+             "A verdict follows from the numbers alone. The text below each table says "
+             "what it rests on, for example on a single seed or on a model that failed "
+             "to fine-tune.", "",
+             "| claim of the paper | at the small scale |", "| --- | --- |"]
     for name, results in found.items():
         lines += [f"| {text} | {verdict} |" for text, verdict in
                   experiment_of(name).verdicts(results).items()]
-    # A run that several tables have counts once.
+    # Count a run once even if several tables use it.
     took = {(each["run"], part): each[part] for results in found.values()
             for each in results["rows"] for part in _TOOK if part in each}
     hours = {part: sum(seconds for (_, of), seconds in took.items() if of == part) / 3600
              for part in _TOOK}
     told = " and ".join(
         f"{hours[part]:.1f} core-hours of {what}" for part, what in _TOOK.items())
-    return "\n".join([*lines, "", f"All together: {told}, for "
-                      f"{len({run for run, _ in took})} models; runs that were tried, "
-                      "replaced or lost are not in it.", ""])
+    return "\n".join([*lines, "", f"Total cost: {told}, for "
+                      f"{len({run for run, _ in took})} models. Trials and runs that were "
+                      "replaced or lost are not included.", ""])
 
 
 def section(name: str) -> str:
-    """An experiment's part of the page."""
+    """Returns the section of one experiment."""
     experiment = experiment_of(name)
     lines = [f"## {experiment.title}", ""]
     for scale in ("small", "paper"):

@@ -1,9 +1,9 @@
-"""Numbers of parameters, exact, beside the paper's (tables 1, 3 and 4).
+"""Compares exact parameter counts with the paper's (tables 1, 3 and 4).
 
     python -m experiments.parameter_counts
 
-In millions, of the published sizes at every scale; count_parameters.py tells the same,
-and what the paper may have counted.
+Counts are in millions and always those of the published sizes, at every scale.
+count_parameters.py prints the same counts, and how the paper may have counted.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from count_parameters import note, paper_tables
 from experiments.scales import Row
 from experiments.tables import Experiment, Means
 
-# Row → config, the paper's figure.
+# Row name → (config, the paper's figure).
 _MODELS = {f"table {table}: {label}": (config, millions)
            for table, found in paper_tables().items()
            for label, config, millions in found}
@@ -27,21 +27,23 @@ def measure(row: Row, *_) -> dict[str, Any]:
 
 
 def _as_printed(means: Means) -> bool:
-    """But for sizes whose figures the paper itself gives in two ways."""
+    """Returns whether all counts agree, except those of xlarge and xxlarge."""
     return all("xlarge" in name or note(
         count_parameters(config), millions).startswith("agrees")
         for name, (config, millions) in _MODELS.items() if means[name])
 
 
 EXPERIMENT = Experiment(
-    "parameter_counts", "Numbers of parameters, in millions (tables 1, 3 and 4)",
+    "parameter_counts", "Parameter counts in millions (tables 1, 3 and 4)",
     [Row(name, paper={"parameters": millions})
      for name, (_, millions) in _MODELS.items()],
-    {"Parameters as printed, counted with the pooler or without, but for ALBERT-xlarge and -xxlarge":
+    {"Parameter counts agree, with or without the pooler, except for ALBERT-xlarge and "
+     "ALBERT-xxlarge":
         _as_printed},
     trains=False, measure=measure, draw=None, notes=(
-        "The paper gives ALBERT-xxlarge 235 million in its tables and 233 in its text; "
-        "neither agrees with its shape, and no way of counting makes 60 of xlarge's."))
+        "The paper gives ALBERT-xxlarge 235 million parameters in its tables and 233 "
+        "million in its text. Neither agrees with its shape, and no way of counting gives "
+        "the 60 million of ALBERT-xlarge."))
 
 
 def main(_):

@@ -1,16 +1,16 @@
-r"""A row of a table: trained, evaluated and fine-tuned by the project's own scripts.
+r"""Trains, evaluates and fine-tunes a row of a table with the project's own scripts.
 
-Each is done once for each seed, in a folder of --work_dir whose name says what the row
-is: a row that two tables have is trained once, and the same command goes on where it
-was stopped. At the paper's scale accelerators come by --run_flags:
+Each row is run once per seed, in a folder of --work_dir whose name describes the row. A
+row of two tables is therefore trained once. If interrupted, the same command resumes. At
+the paper's scale, pass the flags of an accelerator in --run_flags:
 
     python -m experiments.sentence_objectives --scale=paper --work_dir=paper_runs \
         --text='corpus/train-*.txt' --heldout_text=corpus/heldout.txt \
         --data_dir=tasks --run_flags=tpu=my-tpu,gradient_accumulation_steps=8
 
-Intrinsic scores are accuracies on masked pieces (MLM) and on sentences (SOP, NSP), of
-records of the row's own objective, made of held-out articles and, as in section 4.2.1,
-of the passages of SQuAD's and RACE's dev sets.
+Intrinsic scores are the accuracy on masked tokens (MLM) and on sentences (SOP, NSP). They
+are measured on records of the row's own objective, created from held-out articles and, as
+in section 4.2.1, from the passages of SQuAD's and RACE's dev sets.
 """
 
 import glob
@@ -33,40 +33,43 @@ FLAGS = flags.FLAGS
 
 _WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
 flags.DEFINE_enum("scale", "small", list(SCALES),
-                  "small: for two cores; paper: section 4.1; tiny: for tests.")
+                  "small: for two cores; paper: the settings of section 4.1; "
+                  "tiny: for tests.")
 flags.DEFINE_string("work_dir", os.path.join("output", "paper"),
-                    "Folder of records and runs, which experiments share.")
-flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
+                    "Folder for records and runs, shared by all experiments.")
+flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text files to train on.")
 flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
-                    "Text to evaluate on.")
+                    "Text files to evaluate on.")
 flags.DEFINE_string("data_dir", benchmark_flags.DATA,
-                    "Folder with glue, squad and race.")
+                    "Folder with the subfolders glue, squad and race.")
 flags.DEFINE_string("results_dir", os.path.join(
-    os.path.dirname(os.path.abspath(__file__)), "results"), "Folder of the results.")
-flags.DEFINE_bool("keep_results", False, "Train no run again whose scores --results_dir "
-                  "has, of whatever table, at the same settings.")
-flags.DEFINE_multi_string("row", [], "A row of the table, by name, in place of all; "
-                          "several by several flags. With --keep_results others can "
-                          "run beside, and those that are there stay.")
-flags.DEFINE_integer("num_train_steps", None, "Steps, in place of the scale's; the names "
-                     "of the results say how many.", lower_bound=1)
-flags.DEFINE_integer("num_seeds", None, "Seeds, in place of the experiment's.",
+    os.path.dirname(os.path.abspath(__file__)), "results"), "Folder for the results.")
+flags.DEFINE_bool("keep_results", False, "Skip runs whose scores are already in "
+                  "--results_dir, in any table, with the same settings.")
+flags.DEFINE_multi_string("row", [], "Name of a row to run instead of all rows; repeat "
+                          "the flag for several rows. With --keep_results, other "
+                          "processes can run other rows at the same time, and existing "
+                          "rows stay.")
+flags.DEFINE_integer("num_train_steps", None, "Training steps, instead of the scale's; the "
+                     "names of the result files include it.", lower_bound=1)
+flags.DEFINE_integer("num_seeds", None, "Number of seeds, instead of the experiment's.",
                      lower_bound=1)
-flags.DEFINE_list("finetune", None, "Tasks, in place of the experiment's; '' for none.")
-flags.DEFINE_list("run_flags", [], "Further flags of run_pretraining.py and of "
+flags.DEFINE_list("finetune", None, "Fine-tuning tasks, instead of the experiment's; "
+                  "'' for none.")
+flags.DEFINE_list("run_flags", [], "Further flags for run_pretraining.py and for "
                   "fine-tuning, such as tpu=NAME,dtype=bfloat16.")
 
 OBJECTIVES = {"order": "SOP", "next": "NSP"}
-EVALUATIONS = 16  # of a run
+EVALUATIONS = 16  # per run
 
 
 def own_scale(row: Optional[Row]) -> str:
-    """The row's own in place of --scale, or ""."""
+    """Returns the scale that a row uses instead of --scale=small, or ""."""
     return row.scale if row and FLAGS.scale == "small" else ""
 
 
 def scale(row: Optional[Row] = None) -> Scale:
-    """How large everything is; that of a row may differ from that of others."""
+    """Returns the scale of a row, or that of --scale."""
     own = own_scale(row)
     chosen = OWN[own] if own else SCALES[FLAGS.scale]
     return chosen._replace(steps=FLAGS.num_train_steps or chosen.steps)
@@ -76,7 +79,7 @@ def scale(row: Optional[Row] = None) -> Scale:
 
 
 def articles(flag: str) -> Iterator[list[str]]:
-    """The articles of a flag's text, each its lines."""
+    """Yields the articles of a flag's text files, each as a list of lines."""
     lines = itertools.chain.from_iterable(
         [*(line for _, line in text_files.read_lines(name)), ""]
         for name in files.expand_patterns(FLAGS[flag].value, f"--{flag}"))
@@ -85,7 +88,7 @@ def articles(flag: str) -> Iterator[list[str]]:
 
 
 def _text(share: float) -> str:
-    """The text to train on: all of it, or every so many-th article."""
+    """Returns the path of the training text: all of it, or every N-th article."""
     path = os.path.join(FLAGS.work_dir, f"text{share:g}.txt")
     if share == 1:
         return FLAGS.text
@@ -97,7 +100,7 @@ def _text(share: float) -> str:
 
 
 def _passages() -> str:
-    """The passages of SQuAD's and RACE's dev sets, as text."""
+    """Writes the passages of SQuAD's and RACE's dev sets as text; returns the paths."""
     inputs = {"squad": "squad/dev-v1.1.json", "race": "race/dev/*/*.txt"}
     paths = {kind: os.path.join(FLAGS.work_dir, f"{kind}.txt") for kind in inputs}
     for kind, path in paths.items():
@@ -107,16 +110,16 @@ def _passages() -> str:
     return ",".join(paths.values())
 
 
-# Held-out text: name → where it is.
+# Name of a held-out text → function that returns its path.
 HELDOUT: dict[str, Callable[[], str]] = {
     "articles": lambda: FLAGS.heldout_text, "SQuAD+RACE": _passages}
 
-# Each held-out text once, with the paper's share of masks.
+# Held-out records have one copy of the text and mask the paper's share of tokens.
 _HELDOUT_RECORDS = {"dupe_factor": 1, "masked_lm_prob": 0.15}
 
 
 def records(row: Row, heldout: str = "") -> str:
-    """Records of a row's objective and scale: of its text, or held-out ones."""
+    """Creates records of a row's objective and scale, for training or evaluation."""
     name = _joined(heldout or f"text{row.text:g}", row.sentence_objective, own_scale(row))
     return runs.records(
         os.path.join(FLAGS.work_dir, f"{name}.tfrecord"),
@@ -126,7 +129,7 @@ def records(row: Row, heldout: str = "") -> str:
 
 
 def _joined(*words: str) -> str:
-    """The name of a file or a folder."""
+    """Joins words into the name of a file or folder."""
     return "_".join(filter(None, words)).replace("+", "_")
 
 
@@ -136,7 +139,7 @@ def vocabulary() -> str:
 
 
 def split_squad() -> None:
-    """SQuAD 1.1's dev set in two: its last sixth of articles is to test."""
+    """Splits SQuAD 1.1's dev set: the last sixth of its articles becomes the test set."""
     paths = [os.path.join(FLAGS.work_dir, f"squad_{part}.json")
              for part in ("train", "test")]
     if not all(map(os.path.exists, paths)):
@@ -165,8 +168,11 @@ def _run_flags() -> dict[str, Any]:
 
 
 def steps_of(row: Row, seed: int) -> int:
-    """Steps of a row's training; where it is to be as long as another's, by what both
-    took for as many steps, or where that is not known, broken off, by operations."""
+    """Returns the number of training steps of a row.
+
+    A row with `as_long_as` gets as many steps as take the time of that size. The time of
+    a step is measured on finished runs of both or, without such, derived from operations.
+    """
     steps = scale(row).steps
     if not row.as_long_as:
         return steps
@@ -180,14 +186,14 @@ def steps_of(row: Row, seed: int) -> int:
 
 
 def operations(config: AlbertConfig) -> float:
-    """Of a training step's products, at --scale."""
+    """Returns the operations of a training step's matrix products at --scale."""
     from benchmarks.contestants import step_flops
 
     return step_flops(config, 1, *_lengths(Row("")).values())
 
 
 def named(row: Row, seed: int) -> dict[str, str]:
-    """What tells a run from others: its name, and a checksum of the scale."""
+    """Returns the identity of a run: its name and a checksum of its scale and flags."""
     made = scale(row)
     return {"run": _joined(run_name(row, seed, made, steps_of(row, seed)),
                            own_scale(row)),
@@ -196,8 +202,11 @@ def named(row: Row, seed: int) -> dict[str, str]:
 
 def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
          **wanted: Any) -> Optional[dict[str, Any]]:
-    """With --keep_results, what the results of a table, or of any, have of a run, if all
-    needed scores are there, and what else is wanted."""
+    """Returns the stored result of a run under --keep_results, or None.
+
+    `table` names the file to search (default: all). The result must have the `needed`
+    scores, and the `wanted` values.
+    """
     if not FLAGS.keep_results:
         return None
     wanted |= named(row, seed)
@@ -209,7 +218,7 @@ def kept(row: Row, seed: int, needed: Sequence[str] = (), table: str = "*",
 
 
 def train(row: Row, seed: int) -> str:
-    """The folder of a row's run, which is trained unless it is done."""
+    """Trains a row unless that is done, and returns the folder of the run."""
     made, steps = scale(row), steps_of(row, seed)
     folder = os.path.join(FLAGS.work_dir, named(row, seed)["run"])
     runs.pretrain(
@@ -223,8 +232,8 @@ def train(row: Row, seed: int) -> str:
 
 
 def evaluate(folder: str, row: Row, heldout: str) -> dict[str, float]:
-    """A run's accuracies in percent on held-out records of a row's kind, whatever it
-    was trained on."""
+    """Returns a run's accuracies in percent on held-out records of a row's kind, which
+    may differ from the kind it was trained on."""
     objective = row.sentence_objective
     found = runs.scores(
         "run_pretraining.py", os.path.join(folder, _joined(heldout, objective)),
@@ -238,7 +247,8 @@ def evaluate(folder: str, row: Row, heldout: str) -> dict[str, float]:
 
 
 def finetune(folder: str, task: str, seed: int) -> float:
-    """A run's score on a task in percent; SQuAD's is the mean of F1 and exact match."""
+    """Fine-tunes a run on a task and returns the score in percent. SQuAD's score is the
+    mean of F1 and exact match."""
     script, given = scale().tasks[task]
     if task == "squad":
         split_squad()
@@ -253,13 +263,13 @@ def finetune(folder: str, task: str, seed: int) -> float:
 
 
 def filled(value: Any) -> Any:
-    """The value of a task's flag, with the folders in it."""
+    """Fills the folders into the value of a task's flag."""
     return value.format(data=FLAGS.data_dir, work=FLAGS.work_dir) if isinstance(
         value, str) else value
 
 
 def parameters(config: AlbertConfig) -> float:
-    """In millions, as the paper's tables."""
+    """Returns the number of parameters in millions, as in the paper's tables."""
     return count_parameters(config).with_pooler / 1e6
 
 
@@ -269,15 +279,15 @@ def mean(values) -> float:
 
 
 def averaged(scores: dict[str, float], tasks: Sequence[str]) -> dict[str, float]:
-    """With the average of the tasks, where there are several."""
+    """Adds the average of the tasks to the scores if there are several tasks."""
     average = {"average": mean(scores[task] for task in tasks)} if len(tasks) > 1 else {}
     return {**scores, **average}
 
 
 def measure(row: Row, seed: int, objectives: Sequence[str],
             tasks: Sequence[str]) -> dict[str, Any]:
-    """Trains a row and measures it, on sentences of further objectives too; what the
-    results have of it."""
+    """Trains and measures a row, on the sentences of further objectives too, and returns
+    its entry in the results."""
     objectives = list(dict.fromkeys([row.sentence_objective, *objectives]))
     names = ["parameters", *(
         f"{name}, {heldout}" for heldout in HELDOUT
@@ -294,7 +304,7 @@ def measure(row: Row, seed: int, objectives: Sequence[str],
             accuracies = evaluate(
                 folder, row._replace(sentence_objective=objective), heldout)
             if objective != row.sentence_objective:
-                accuracies.pop("MLM")  # Of other records than it knows.
+                accuracies.pop("MLM")  # Measured on the row's own records alone.
             scores |= {f"{name}, {heldout}": value
                        for name, value in accuracies.items()}
     scores |= {task: finetune(folder, task, seed) for task in tasks}

@@ -1,13 +1,17 @@
-"""Rows of the paper's tables, and how large everything is: on two cores, at the paper's
-scale, in tests.
+"""Rows of the paper's tables and the scales at which they can be trained: small (two
+cores), paper, and tiny (tests).
 
-At the small scale two cores train a row in some ten minutes: 12 passes of width 128
-where the paper has 768, and for its E of 64, 128, 256 and 768 16, 32, 64 and 128, so
-that the last is E = H in both and ALBERT's own is a quarter of H (a sixth in the
-paper); 24 layers where it has 24, of widths up to 256; sequences of 64 pieces in
-batches of 32, a vocabulary of 8,000, LAMB at 0.004, no dropout, 16 MB of Wikipedia, all
-computed in bfloat16, which takes 0.7 of the time where the processor has its products.
-The paper's scale has the settings of its section 4.1.
+At the small scale two cores train a row in about ten minutes:
+
+- 12 layers of width 128 where the paper has 768, and 24 layers of widths up to 256 where
+  the paper has 24 layers
+- E of 16, 32, 64 and 128 for the paper's 64, 128, 256 and 768, so that the last means
+  E = H at both scales and ALBERT's default is a quarter of H (a sixth in the paper)
+- sequences of 64 tokens in batches of 32, a vocabulary of 8,000, 16 MB of Wikipedia
+- LAMB at a learning rate of 0.004, no dropout
+- bfloat16, which takes 0.7 of the time on processors that multiply in bfloat16
+
+The paper's scale has the settings of the paper's section 4.1.
 """
 
 from typing import Any, Mapping, NamedTuple
@@ -20,13 +24,13 @@ class Row(NamedTuple):
 
     Attributes:
       name: in the table.
-      size: one of config.NAMED; the scale says how large that is.
-      config: fields of AlbertConfig that differ, as the paper has them.
+      size: one of config.NAMED; the scale determines its shape.
+      config: fields of AlbertConfig that differ, with the paper's values.
       sentence_objective: "order", "next" or "none".
       text: share of the articles to train on.
-      as_long_as: a size; training takes as long as that one's, by the time of both.
-      scale: one of OWN, which the row has in place of --scale=small.
-      paper: what the paper prints of it.
+      as_long_as: a size; training takes the time that training this size took.
+      scale: one of OWN, used for this row instead of --scale=small.
+      paper: the numbers that the paper prints for this row.
     """
 
     name: str
@@ -40,21 +44,22 @@ class Row(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """How large everything is.
+    """The sizes and settings of all rows.
 
     Attributes:
-      shapes: size → layers and width; others are the published ones.
-      embedding_sizes: the paper's E → ours.
+      shapes: size → (layers, width); sizes without an entry keep their published shape.
+      embedding_sizes: the paper's E → the E used here.
       config: fields of AlbertConfig for all rows.
       records: flags of create_pretraining_data.py.
-      batches: flags of run_pretraining.py and their values.
-      computation: flags of all training.
-      steps, warmup: of training; those of warm-up are a share.
-      evaluated: batches of 64 held-out sequences.
-      tasks: what is fine-tuned: name → script and flags, {data} and {work} being
+      batches: flags of run_pretraining.py.
+      computation: flags of pretraining and fine-tuning.
+      steps: training steps.
+      warmup: share of the steps used for warm-up.
+      evaluated: number of evaluation batches, of 64 held-out sequences each.
+      tasks: fine-tuning tasks: name → (script, flags), where {data} and {work} stand for
         --data_dir and --work_dir.
-      clock: what "as long" is measured by, of runs.cost.
-      step: flags of benchmarks.training, to measure speed.
+      clock: key of runs.cost that measures equal time.
+      step: flags of benchmarks.training, for measuring speed.
     """
 
     shapes: Mapping[str, tuple[int, int]]
@@ -79,7 +84,7 @@ def _glue(task: str, steps: int, **more: Any) -> tuple[str, dict[str, Any]]:
 
 
 def _squad(**more: Any) -> tuple[str, dict[str, Any]]:
-    """40 articles of SQuAD 1.1's dev set to train, 8 to test."""
+    """Returns SQuAD on its 1.1 dev set: 40 articles to train on, 8 to test on."""
     return "run_squad.py", {
         "train_file": "{work}/squad_train.json",
         "predict_file": "{work}/squad_test.json", "do_predict": "true",
@@ -112,29 +117,30 @@ SMALL = Scale(
     dict(train_batch_size=32, learning_rate=0.004), dict(dtype="bfloat16"), 4000, 0.05, 32,
     {"sst-2": _glue("sst-2", 2000), "mrpc": _glue("mrpc", 345), "squad": _squad()},
     "core_seconds", dict(shapes="4x128", dtypes="float32", rounds=2))
-# Sentences of one kind are learned later than pieces, and only where segments are long
-# enough to have a topic: sequences are longer, more steps are made by way of growing
-# depth, and chunks of one sentence are left out, whose second segment would come from
-# another document whatever the objective. Every answer then is right by chance in 50 %.
-# Of five copies of the text a model learns the answers by heart; 20 are seen hardly more
-# than once each. A point or two over chance counts, so more is evaluated.
+# Models learn sentence objectives later than tokens, and only where segments are long
+# enough to have a topic. Sequences are therefore longer, and growing depth pays for more
+# steps. Chunks of one sentence are left out, because their second segment would come from
+# a different document whatever the objective; chance is then 50 % for every answer. Five
+# copies of the text would be memorised, while 20 are seen hardly more than once each. One
+# or two points above chance matter, so more sequences are evaluated.
 SENTENCES = SMALL._replace(
     records=dict(max_seq_length=128, max_predictions_per_seq=20, dupe_factor=20,
                  single_segment="skip"),
     batches={**SMALL.batches, "depth_schedule": "3:0.5,6:0.25,12:0.25"}, steps=12_000,
     evaluated=64)
-# What layers share matters only to a model that has begun to use the pieces around a
-# mask, which takes more steps than learning which pieces are frequent: three times as
-# many, of half the size, with 40 % masked and a rate that stays (--recipe=fast but for
-# its growing depth, which needs shared layers), and embeddings not as narrow.
+# Sharing matters only once a model uses the tokens around a mask, which takes more steps
+# than learning which tokens are frequent. These rows train for three times as many steps,
+# of half the size, with 40 % masked and a constant learning rate before the final decay
+# (--recipe=fast without its growing depth, which needs shared layers), and with wider
+# embeddings.
 LONGER = SMALL._replace(
     embedding_sizes={128: 64, 768: 128},
     records={**SMALL.records, "masked_lm_prob": 0.4, "max_predictions_per_seq": 26},
     batches={**SMALL.batches, "train_batch_size": 16, "decay_share": 0.3}, steps=12_800)
-# By the name in Row.scale.
+# Name in Row.scale → scale.
 OWN = {"sentences": SENTENCES, "longer": LONGER}
-# For tests and trials, in minutes on the real data: Wikipedia's text has 392 characters,
-# that of the tests has no more than some 450 pieces.
+# For tests and trials; takes minutes on the real data. The vocabulary has 450 tokens
+# because Wikipedia's text has 392 characters and the tests' text allows few more tokens.
 TINY = SMALL._replace(
     shapes={"base": (1, 32), "large": (2, 32), "xlarge": (2, 64), "xxlarge": (1, 64)},
     embedding_sizes={64: 4, 128: 8, 256: 16, 768: 32},
@@ -152,7 +158,7 @@ SCALES = {"small": SMALL, "paper": PAPER, "tiny": TINY}
 
 
 def config_of(row: Row, of: Scale) -> AlbertConfig:
-    """The row's model at a scale."""
+    """Returns the config of a row's model at a scale."""
     named = AlbertConfig.named(row.size, **{**of.config, **row.config})
     shape = of.shapes.get(row.size.removeprefix("bert-"))
     if shape is None:
@@ -166,7 +172,7 @@ def config_of(row: Row, of: Scale) -> AlbertConfig:
 
 
 def run_name(row: Row, seed: int, of: Scale, steps: int) -> str:
-    """A folder's name: what the row is, and not what a table calls it."""
+    """Returns a folder name that describes the row itself, not its name in a table."""
     config = config_of(row, of)
     return "_".join([
         f"{config.num_hidden_layers}x{config.hidden_size}", f"E{config.embedding_size}",

@@ -1,7 +1,8 @@
-"""A table or figure of the paper: its rows, what must come out, and how it is written.
+"""Runs a table or figure of the paper, checks the paper's claims and writes the results.
 
-After each run the results so far are written to --results_dir: JSON, a Markdown table
-beside the paper's, and a picture; `python -m experiments.page` makes docs/PAPER.md.
+After each run the results so far are written to --results_dir: a JSON file, a Markdown
+table with the paper's numbers, and a picture. `python -m experiments.page` then writes
+docs/PAPER.md.
 """
 
 import functools
@@ -26,7 +27,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def draw_curves(found: Mapping[str, Any], path: str) -> None:
-    """Losses of training, and accuracy on held-out masked pieces, over the steps."""
+    """Draws training loss and held-out masked-LM accuracy over the steps."""
     figure = pictures.figure(12, 4.5)
     names = list(dict.fromkeys(each["row"] for each in found["rows"]))
     for axis, part, metric in zip(figure.subplots(1, 2), ("training", "curve"),
@@ -51,18 +52,17 @@ class Experiment(NamedTuple):
     """A table or figure.
 
     Attributes:
-      name: of its module and its results.
-      title: for docs/PAPER.md.
-      rows: of the table.
-      claims: what the paper says, and how it is seen in the means of the scores.
-      seeds: how many.
-      objectives: sentences that every row is measured on, beside its own.
+      name: name of the module and of the result files.
+      title: heading in docs/PAPER.md.
+      rows: rows of the table.
+      claims: sentence of the paper → function that checks it on the mean scores.
+      seeds: number of seeds.
+      objectives: sentence objectives to measure for every row besides its own.
       squad: whether SQuAD is fine-tuned at the small scale.
-      trains: whether there is anything to train.
-      measure: (row, seed, objectives, tasks) → what the results have of it, with
-        "scores".
-      draw: (results, path of a PNG); None draws nothing.
-      notes: what a reader must know, and why an order does not come out.
+      trains: whether the rows need training.
+      measure: (row, seed, objectives, tasks) → entry in the results, with "scores".
+      draw: (results, path of a PNG) → None; None draws nothing.
+      notes: text below the table: what limits it, and why a claim is not reproduced.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Experiment(NamedTuple):
         return [task for task in scale().tasks if task != "squad" or self.squad]
 
     def run(self) -> None:
-        """Trains and measures what is missing, and writes results as they come."""
-        commit()  # Kept: that of the code which runs, not of what is pulled meanwhile.
+        """Trains and measures what is missing; writes the results after each row."""
+        commit()  # Cached now, because the working tree may change during the run.
         if self.trains:
             check(self)
         files.make_directory(FLAGS.results_dir, "--results_dir")
@@ -96,8 +96,7 @@ class Experiment(NamedTuple):
                 for name in rows]
 
         def known(found):
-            """With what the results have of other rows and seeds, which may run
-            beside."""
+            """Adds stored results of rows and seeds that other processes may have run."""
             return {(seed, name): found.get((seed, name)) or self.trains and kept(
                 rows[name], seed, table=table, tasks=tasks) for seed, name in keys}
 
@@ -114,8 +113,8 @@ class Experiment(NamedTuple):
             self.write({**self.told(found), "rows": list(filter(None, found.values()))})
 
     def told(self, found: Mapping[tuple[int, str], Any]) -> dict[str, Any]:
-        """What results, by seed and row, are told with: the command that gives them all,
-        but for folders, commit and machine."""
+        """Returns the metadata of the results: the command that reproduces them (without
+        folders), commit, scale and machine."""
         seeds = max(seed for (seed, _), each in found.items() if each)
         return {"command": " ".join([
                     f"python -m experiments.{self.name} --scale={FLAGS.scale}",
@@ -127,7 +126,7 @@ class Experiment(NamedTuple):
 
     def write(self, found: Mapping[str, Any]) -> None:
         path = results_path(self.name, FLAGS.scale)
-        # A line for each run.
+        # Write one line per run.
         head = json.dumps({**found, "rows": ["ROWS"]}, indent=1)
         files.write(path, head.replace('"ROWS"', ",\n  ".join(
             map(json.dumps, found["rows"]))).encode() + b"\n")
@@ -138,7 +137,7 @@ class Experiment(NamedTuple):
         print(f"Wrote {path}.\n\n{self.markdown(found)}", flush=True)
 
     def scores(self, found: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
-        """Row → score → the values of its seeds, for the rows there are."""
+        """Returns row → score → values of its seeds, for the rows that have results."""
         scores = {row.name: {} for row in self.rows if any(
             each["row"] == row.name for each in found["rows"])}
         for each in found["rows"]:
@@ -147,8 +146,8 @@ class Experiment(NamedTuple):
         return scores
 
     def means(self, found: Mapping[str, Any]) -> Means:
-        """Of the seeds that all rows have: what a row's further seed brings is no
-        difference of rows."""
+        """Returns the mean scores over the seeds that all rows have. A further seed of one
+        row would otherwise look like a difference between rows."""
         seeds = [{each["seed"] for each in found["rows"] if each["row"] == name}
                  for name in self.scores(found)]
         common = set.intersection(*seeds) if seeds else set()
@@ -156,12 +155,12 @@ class Experiment(NamedTuple):
             each for each in found["rows"] if each["seed"] in common]}))
 
     def verdicts(self, found: Mapping[str, Any]) -> dict[str, str]:
-        """Whether each of the claims comes out."""
+        """Returns the verdict on each claim."""
         means = self.means(found)
         return {text: _verdict(claim, means) for text, claim in self.claims.items()}
 
     def markdown(self, found: Mapping[str, Any]) -> str:
-        """The table beside the paper's, what comes out of its claims, what it took."""
+        """Returns the table with the paper's numbers, the verdicts and the cost."""
         rows, scores = {row.name: row for row in self.rows}, self.scores(found)
         ours = list(dict.fromkeys(itertools.chain.from_iterable(scores.values())))
         papers = list(dict.fromkeys(itertools.chain.from_iterable(
@@ -180,13 +179,13 @@ class Experiment(NamedTuple):
 
 
 def check(experiment: Experiment) -> None:
-    """Refuses what would fail after hours."""
+    """Raises InputError for inputs that would otherwise fail after hours."""
     made = scale()
     names = [row.name for row in experiment.rows]
     for name in FLAGS.row:
         if name not in names:
-            raise InputError(f"--row: '{name}' is no row of {experiment.name}; its rows "
-                             f"are {'; '.join(names)}.")
+            raise InputError(f"--row: '{name}' is not a row of {experiment.name}; its "
+                             f"rows are {'; '.join(names)}.")
     unknown = set(experiment.chosen_tasks()) - made.tasks.keys()
     if unknown:
         raise InputError(f"--finetune: '{min(unknown)}' is not among the tasks of "
@@ -207,14 +206,14 @@ def check(experiment: Experiment) -> None:
     kept = os.path.join(FLAGS.work_dir, "made_of.json")
     made_of = {"scale": FLAGS.scale, **texts}
     if files.exists(kept) and text_files.read_object(kept) != made_of:
-        raise InputError(f"--work_dir={FLAGS.work_dir}: its runs are of another "
-                         "--scale, --text or --heldout_text; give another folder.")
+        raise InputError(f"--work_dir={FLAGS.work_dir} has runs with a different "
+                         "--scale, --text or --heldout_text; pass a new folder.")
     text_files.write_json(kept, made_of)
 
 
 @functools.cache
 def commit() -> str:
-    """Of the code, "+" where files of it are changed; "" outside of git."""
+    """Returns the commit of the code, with "+" if files are modified; "" without git."""
     def git(*words):
         return subprocess.run(["git", "-C", _HERE, *words], capture_output=True,
                               text=True, check=False).stdout.strip()
@@ -224,7 +223,8 @@ def commit() -> str:
 
 
 def results_name(name: str, of: str) -> str:
-    """Of files: trials of other lengths leave the table's own as they are."""
+    """Returns the name of the result files. Runs with --num_train_steps have their own
+    files, so that they do not change the table."""
     return "_".join([name, *([of] if of != "small" else []),
                      *([f"{FLAGS.num_train_steps}steps"] if FLAGS.num_train_steps else [])])
 
@@ -234,7 +234,7 @@ def results_path(name: str, of: str) -> str:
 
 
 def shown(values: Sequence[float], digits: int = 1) -> str:
-    """A mean and, of several seeds, half their range."""
+    """Returns a mean and, for several seeds, half their range."""
     if not values:
         return ""
     text = f"{mean(values):.{digits}f}"
@@ -243,7 +243,7 @@ def shown(values: Sequence[float], digits: int = 1) -> str:
 
 
 def _digits(metric: str) -> int:
-    """After the point; of speeds, the smallest of which are tenths, more."""
+    """Returns the number of decimals; speeds can be small and get two."""
     return 2 if metric.startswith("speed") else 1
 
 
@@ -258,14 +258,14 @@ def _means(scores: Mapping[str, Mapping[str, Sequence[float]]]) -> Means:
 
 def _verdict(claim: Callable[[Means], bool], means: Means) -> str:
     try:
-        return "comes out" if claim(means) else "does not come out"
+        return "reproduced" if claim(means) else "not reproduced"
     except KeyError:
         return "not measured yet"
 
 
 def _orders(means: Means, rows: Mapping[str, Row]) -> list[str]:
-    """The rows from best to worst: the paper's by its average, ours by theirs and by
-    masked pieces."""
+    """Returns the rows from best to worst: by the paper's average, by ours, and by our
+    masked-LM accuracy."""
     lines = []
     for whose, key, values in (
             ("paper", "average", {name: rows[name].paper for name in means}),

@@ -1,26 +1,26 @@
-r"""How good a model gets for what computation: recipes of pretraining, compared.
+r"""Compares pretraining recipes: held-out loss against computation.
 
     python -m experiments.time_to_quality --work_dir=quality_runs \
         --output=experiments/results/time_to_quality.json
 
-Pretrains one model by several recipes and seeds through run_pretraining.py, with the
-same vocabulary and text, and evaluates held-out documents as it goes, at full depth and
-with the same masks for all. Losses stand against operations (those of the products of
-all steps so far, by each step's depth and predictions) and, at the end, core-seconds.
-With --finetune the last checkpoint of each run is then fine-tuned with one recipe.
+Pretrains one model with several recipes and seeds through run_pretraining.py, on the same
+text and vocabulary. Held-out documents are evaluated during training, at full depth and
+with the same masks for all recipes. The results give losses against operations (of the
+matrix products of all steps so far, by each step's depth and number of predictions) and,
+at the end, against core-seconds. With --finetune the last checkpoint of each run is then
+fine-tuned, with the same settings for all.
 
-`compute_ratio` is how many times fewer operations a recipe takes to the loss that
-`release` ends with, both of the mean of their seeds' curves; none where it never gets
-there.
+`compute_ratio` is the operations of `release` divided by the operations after which the
+recipe first has the final loss of `release`. Both are taken from the mean curves over
+seeds. It is missing if the recipe never reaches that loss.
 
 `transformers` is that library's ALBERT, trained by transformers_pretraining.py; its
 package is in benchmarks/requirements.txt.
 
-Runs that are done are kept in --work_dir, the results of each are written as it comes,
-and the same command goes on where it was stopped; also from the file of results alone,
-whose finished runs are not made again if they were made as this command would. --runs
-takes some of them: release:1,growing:2. `python -m experiments.time_to_quality --help`
-lists the recipes.
+Finished runs stay in --work_dir, and results are written after each run. If interrupted,
+run the same command again to resume. Runs that the results file already has, with the same
+settings, are skipped even if --work_dir is gone. --runs selects runs, for example
+release:1,growing:2. `python -m experiments.time_to_quality --help` lists the recipes.
 """
 
 import collections
@@ -50,7 +50,7 @@ LENGTH, BATCH_SIZE = 64, 32
 
 
 class Records(NamedTuple):
-    """Flags of create_pretraining_data.py, beside what all have."""
+    """Flags of create_pretraining_data.py that differ between recipes."""
 
     masked_lm_prob: float = 0.15
     max_predictions_per_seq: int = 10
@@ -59,7 +59,7 @@ class Records(NamedTuple):
     sentence_objective: str = "order"
 
 
-# The name of a set of records → how it is made.
+# Name of a set of records → the flags that create it.
 RECORDS = {
     "release": Records(),
     "masked25": Records(0.25, 16),
@@ -75,15 +75,15 @@ RECORDS = {
 
 
 class Recipe(NamedTuple):
-    """A set of records, and flags of run_pretraining.py beside what all have; shares of
-    the steps in place of numbers of them."""
+    """A set of records and the flags of run_pretraining.py that differ between recipes;
+    step counts are given as shares of all steps."""
 
-    records: str = "release"  # of the whole length
+    records: str = "release"  # at full length
     flags: Mapping[str, Any] = {}
     warmup: float = 0.05
-    steps: float = 1.0  # times those of the release
-    rate: float = 1.0  # times --learning_rate
-    short: str = "short"  # records of half the length, for a schedule of lengths
+    steps: float = 1.0  # relative to the release recipe
+    rate: float = 1.0  # relative to --learning_rate
+    short: str = "short"  # records at half the length, for length schedules
 
 
 _GROWING = {"depth_schedule": "3:0.5,6:0.25,12:0.25"}
@@ -97,15 +97,15 @@ _SMALL_LENGTHS = {
 RECIPES = {
     "release": Recipe(),
     "release_rate": Recipe(rate=1.5),
-    # Depth as a schedule, in several splits.
+    # Several depth schedules.
     "growing": Recipe(flags=_GROWING),
     "growing_late": Recipe(flags=_GROWING_LATE),
     "growing_6": Recipe(flags={"depth_schedule": "6:0.6,12:0.4"}),
     "growing_stable": Recipe(flags={**_GROWING, "decay_share": 0.3}),
     "random_depth": Recipe(flags={"random_depth": "3-12"}),
-    # As many operations as growing, all at full depth.
+    # The operations of `growing`, all at full depth.
     "shorter": Recipe(steps=0.5),
-    # What else might make learning cheaper.
+    # Other changes that might reduce the computation.
     "masked25": Recipe("masked25"),
     "masked40": Recipe("masked40"),
     "pieces_alone": Recipe("alone", {"sentence_objective": "none"}),
@@ -117,60 +117,63 @@ RECIPES = {
     "half_batch": Recipe(flags=_SMALL),
     "half_batch_masked40": Recipe("masked40", _SMALL),
     "half_masked40": Recipe("masked40", steps=0.5),
-    # Batches of half the size, as many steps: depth that grows later, no sentence
-    # loss, a higher rate.
+    # Batches of half the size for the same number of steps: with depth that grows later,
+    # without sentence loss, with a higher learning rate.
     "small_growing_late": Recipe("masked40", {**_SMALL, **_GROWING_LATE}),
     "small_growing_alone": Recipe(
         "alone40", {**_SMALL, **_GROWING, "sentence_objective": "none"}),
     "small_growing_late_rate": Recipe(
         "masked40", {**_SMALL, **_GROWING_LATE}, rate=1.5),
-    # By the words of --recipe. Number and size of batches are those of all, but that
-    # fast has half of the release's size here as there.
+    # The presets of --recipe. Number and size of batches are those of all runs here,
+    # except that `fast` has half of the batch size of `release`, as in its preset.
     "roberta": Recipe("roberta", {"recipe": "roberta"}),
     "fast": Recipe("masked40", {"recipe": "fast", **_SMALL}),
-    # With a rate that falls from warm-up on; and so with lengths, with a higher rate.
+    # With a learning rate that decays from the warm-up on; the same with a length
+    # schedule, and with a higher rate.
     "fast_linear": Recipe("masked40", {"recipe": "fast", **_SMALL, **_LINEAR}),
     "fast_lengths": Recipe("masked40", {"recipe": "fast", **_SMALL_LENGTHS, **_LINEAR},
                            short="short40"),
     "fast_rate": Recipe("masked40", {"recipe": "fast", **_SMALL, **_LINEAR}, rate=1.5),
-    # At equal compute: fast with the operations of release, and release with fast's.
+    # At equal computation: fast with the operations of release, and the reverse.
     "fast_longer": Recipe("masked40", {"recipe": "fast", **_SMALL}, steps=3.2),
     "release_shorter": Recipe(steps=0.31),
-    # As many steps as fast_longer at full depth: 1.8 times its operations.
+    # The steps of fast_longer at full depth: 1.8 times its operations.
     "longer_full_depth": Recipe(
         "masked40", {"recipe": "fast", **_SMALL, "depth_schedule": "12:1"}, steps=3.2),
-    # By its own script; all pieces of a sequence go through the head. The rate is the
-    # best that was found for AdamW at this depth.
+    # Trained by its own script; all tokens of a sequence go through its head. The learning
+    # rate was not tuned for it: it is the best one found for our AdamW at this depth.
     "transformers": Recipe(flags={"learning_rate": 3e-4}),
 }
 
 _WIKI = os.path.join(benchmark_flags.DATA, "wiki_en")
-flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text to train on.")
+flags.DEFINE_string("text", os.path.join(_WIKI, "train.txt"), "Text files to train on.")
 flags.DEFINE_string("heldout_text", os.path.join(_WIKI, "dev.txt"),
-                    "Text to evaluate on.")
-flags.DEFINE_string("work_dir", None, "Folder of records and runs.", required=True)
+                    "Text files to evaluate on.")
+flags.DEFINE_string("work_dir", None, "Folder for records and runs.", required=True)
 flags.DEFINE_list("runs", ["release:1", "growing:1"],
-                  f"What is trained, as RECIPE:SEED; recipes are {', '.join(RECIPES)}.")
-flags.DEFINE_integer("num_train_steps", 4000, "Steps of the release's recipe.",
+                  f"Runs to train, as RECIPE:SEED; recipes are {', '.join(RECIPES)}.")
+flags.DEFINE_integer("num_train_steps", 4000, "Training steps of the release recipe.",
                      lower_bound=1)
-flags.DEFINE_integer("num_evaluations", 16, "Evaluations of each run.", lower_bound=1)
-flags.DEFINE_integer("hidden_size", 128, "Width of the model, a multiple of 64.",
+flags.DEFINE_integer("num_evaluations", 16, "Number of evaluations of each run.",
+                     lower_bound=1)
+flags.DEFINE_integer("hidden_size", 128, "Hidden size of the model, a multiple of 64.",
                      lower_bound=64)
-flags.DEFINE_integer("num_hidden_layers", 12, "Passes of the model.", lower_bound=1)
-flags.DEFINE_integer("vocab_size", 8000, "Pieces of the vocabulary.", lower_bound=300)
-flags.DEFINE_float("learning_rate", 0.004, "Of LAMB.")
-flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Of all training.")
-flags.DEFINE_list("finetune", [], "Tasks of GLUE to fine-tune on: sst-2,mrpc.")
+flags.DEFINE_integer("num_hidden_layers", 12, "Passes through the shared layer.",
+                     lower_bound=1)
+flags.DEFINE_integer("vocab_size", 8000, "Size of the vocabulary.", lower_bound=300)
+flags.DEFINE_float("learning_rate", 0.004, "Learning rate of LAMB.")
+flags.DEFINE_enum("dtype", "bfloat16", DTYPES, "Number type of all training.")
+flags.DEFINE_list("finetune", [], "GLUE tasks to fine-tune on, such as sst-2,mrpc.")
 flags.DEFINE_string("data_dir", os.path.join(benchmark_flags.DATA, "glue"),
-                    "Folder of GLUE.")
-flags.DEFINE_bool("train", True,
-                  "Train what is missing; else runs are taken as far as they went.")
+                    "Folder with the GLUE tasks.")
+flags.DEFINE_bool("train", True, "Train missing runs. If false, use the existing runs as "
+                  "far as they got.")
 benchmark_flags.define_output_flag()
 
 EVALUATED = 2048  # held-out sequences
 METRICS = ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss",
            "sentence_order_accuracy")
-# What a curve stands against: key of a result → scale and label.
+# X axis of a curve: key of a result → (scale, label).
 AXES = {"flops": (1e-12, "10¹² operations"), "core_seconds_at": (1.0, "core-seconds")}
 _MAIN = {*PRETRAINING_RECIPES, "transformers"}
 
@@ -185,11 +188,14 @@ def model_config() -> AlbertConfig:
 
 
 def make_records(name: str, heldout: bool = False) -> str:
-    """A set of records, made unless it is there. Held-out ones are the release's
-    sequences and masks, with room for as many predictions as the others have."""
+    """Creates a set of records unless it exists, and returns its path.
+
+    Held-out records have the sequences and masks of `release`, with room for as many
+    predictions as the set that they evaluate.
+    """
     made = RECORDS[name]
     if heldout:
-        # Those that learn no sentences do not read their label.
+        # Runs without a sentence loss ignore the sentence label.
         made = made._replace(
             dupe_factor=1, masked_lm_prob=0.15, sentence_objective="order")
         name = next(other for other, records in RECORDS.items() if made == records._replace(
@@ -249,13 +255,13 @@ def _train_transformers(folder: str, seed: int, steps: int, config: AlbertConfig
 
 
 def model_of(name: str, seed: int) -> str:
-    """A finished run's model, as --init_checkpoint takes it."""
+    """Returns the model of a finished run, as a value for --init_checkpoint."""
     folder = output_dir(name, seed)
     return folder if name == "transformers" else checkpoint_of(folder, best=False)
 
 
 def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
-    """The scores of a run's model on a task, by one recipe for all."""
+    """Fine-tunes a run's model, with the same settings for all; returns its scores."""
     folder = output_dir(name, seed)
     below, steps = os.path.join(folder, task), {"mrpc": 345}.get(task, 2000)
     if not FLAGS.train and not os.path.exists(f"{below}/eval_results.json"):
@@ -271,7 +277,7 @@ def finetune(name: str, seed: int, task: str) -> Optional[dict[str, float]]:
 
 def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
                    ) -> Callable[[int], float]:
-    """The operations of a step's products, by its depth, length and batch."""
+    """Returns step → operations of its matrix products (by depth, length, batch)."""
     given = dict(recipe.flags)
     if recipe is RECIPES["transformers"]:
         always = step_flops(config, BATCH_SIZE, LENGTH, LENGTH)
@@ -301,7 +307,7 @@ def flops_of_steps(recipe: Recipe, steps: int, seed: int, config: AlbertConfig
 
 
 def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:
-    """The curve of a run, as far as it went; None where it has no evaluation."""
+    """Returns the curve of a run as far as it got; None without any evaluation."""
     recipe, folder = RECIPES[name], output_dir(name, seed)
     rows = runs.rows_of(folder)
     if not rows:
@@ -331,8 +337,11 @@ def result_of(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, 
 
 def shares_of_time(folder: str, steps: Sequence[int], of_step: Callable[[int], float]
                    ) -> list[float]:
-    """Of the time of training, at evaluated steps. Steps of as many operations take the
-    median of their times, as other work may have slowed some."""
+    """Returns the share of the training time at each evaluated step.
+
+    Steps with the same number of operations count with the median of their times, since
+    other work on the machine may have slowed some of them.
+    """
     rates = collections.defaultdict(list)
     for row in runs.rows_of(folder, "train"):
         rates[of_step(row["step"] - 1)].append(row["steps_per_second"])
@@ -343,8 +352,8 @@ def shares_of_time(folder: str, steps: Sequence[int], of_step: Callable[[int], f
 
 
 def flops_to(result: Mapping[str, Any], loss: float) -> Optional[float]:
-    """The operations at which a run's loss first comes down to `loss`, between two
-    evaluations in a straight line; None if it never does."""
+    """Returns the operations at which a run first reaches `loss`, interpolated linearly
+    between two evaluations; None if it never does."""
     points = list(zip(result["flops"], result["masked_lm_loss"]))
     for (before, high), (after, low) in zip([(0.0, math.inf), *points], points):
         if low <= loss:
@@ -359,13 +368,13 @@ def mean(values) -> Optional[float]:
 
 
 def mean_curve(results: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Operations and losses of runs that were evaluated at the same steps."""
+    """Returns the mean curves of runs that were evaluated at the same steps."""
     return {key: [mean(values) for values in zip(*(result[key] for result in results))]
             for key in (*AXES, *METRICS) if all(key in result for result in results)}
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each recipe, of the means over its finished runs."""
+    """Returns one row per recipe, with means over its finished runs."""
     finished = [result for result in results if result["finished"]]
     goal = mean(r["masked_lm_loss"][-1] for r in finished if r["recipe"] == "release")
     rows = []
@@ -373,7 +382,7 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         own = [result for result in finished if result["recipe"] == name]
         row = {"recipe": name, "seeds": len(own),
                "flops": mean(result["flops"][-1] for result in own),
-               # Of those that were not broken off.
+               # Runs that were interrupted have no cost.
                "core_seconds": mean(result["core_seconds"] for result in own
                                     if "core_seconds" in result)}
         row |= {metric: mean(result[metric][-1] for result in own)
@@ -395,11 +404,11 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """In Markdown."""
+    """Prints the rows as a Markdown table."""
     columns = {"seeds": ("seeds", 1, 0), "flops": ("TFLOP", 1e-12, 1),
                "core_seconds": ("core-s", 1, 0), "masked_lm_loss": ("loss", 1, 3),
-               "spread": ("spread", 1, 3), "masked_lm_accuracy": ("pieces, %", 100, 1),
-               "sentence_order_accuracy": ("order, %", 100, 1),
+               "spread": ("spread", 1, 3), "masked_lm_accuracy": ("masked LM, %", 100, 1),
+               "sentence_order_accuracy": ("sentence order, %", 100, 1),
                "compute_ratio": ("ratio", 1, 2),
                **{name: (f"{name}, %", 100, 1) for row in rows for name in row
                   if name in FLAGS.finetune}}
@@ -416,8 +425,8 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def draw(results: list[dict[str, Any]], path: str) -> None:
-    """Held-out losses against operations and time, the means of finished runs; those of
-    recipes that have names, or are another library's, are thicker."""
+    """Draws mean held-out losses of finished runs against operations and time. Curves of
+    the presets of --recipe and of transformers are thicker."""
     finished = [result for result in results if result["finished"]]
     names = list(dict.fromkeys(result["recipe"] for result in finished))
     panels = [("masked_lm_loss", "flops"), ("masked_lm_loss", "core_seconds_at"),
@@ -437,19 +446,19 @@ def draw(results: list[dict[str, Any]], path: str) -> None:
                       color=f"C{number % 10}", label=name,
                       linewidth=2.2 if name in _MAIN else 0.9,
                       linestyle="-" if number < 10 else "--")
-        # A model whose depth grows is far off at full depth until it gets there.
+        # While depth grows, the loss at full depth is far off; cut it.
         axis.set_ylim(top=max(first, default=None))
         axis.set_title(f"held-out {metric.replace('_', ' ')}")
         axis.set_xlabel(AXES[cost][1])
         axis.grid(alpha=0.3)
-    # Beside the panels: there are many.
+    # The legend is long and stands beside the panels.
     figure.axes[-1].legend(*figure.axes[0].get_legend_handles_labels(), fontsize=7,
                            loc="upper left", bbox_to_anchor=(1.01, 1))
     pictures.save(figure, path)
 
 
 def settings(name: str, config: AlbertConfig) -> str:
-    """A checksum of how a recipe's run is made."""
+    """Returns a checksum of everything that determines a recipe's run."""
     recipe = RECIPES[name]
     made_by = (config, FLAGS.num_train_steps, FLAGS.num_evaluations, FLAGS.learning_rate,
                FLAGS.dtype, recipe, RECORDS[recipe.records],
@@ -459,7 +468,7 @@ def settings(name: str, config: AlbertConfig) -> str:
 
 
 def written() -> dict[tuple[str, int], dict[str, Any]]:
-    """What the file of results has: (recipe, seed) → result."""
+    """Returns the contents of the results file: (recipe, seed) → result."""
     if not (FLAGS.output and os.path.exists(FLAGS.output)):
         return {}
     return {(found["recipe"], found["seed"]): found
@@ -467,7 +476,7 @@ def written() -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def kept(name: str, seed: int, config: AlbertConfig) -> Optional[dict[str, Any]]:
-    """A finished run of the file of results, made as it would be made now."""
+    """Returns a finished run from the results file if its settings are the current ones."""
     found = written().get((name, seed))
     if (found and found["finished"] and found.get("settings") == settings(name, config)
             and set(FLAGS.finetune) <= found["finetuned"].keys()):
@@ -490,7 +499,7 @@ def main(_):
         files.expand_patterns(FLAGS[name].value, f"--{name}")
     files.make_directory(FLAGS.work_dir, "--work_dir")
     benchmark_flags.make_output_folder()
-    # Recipes that only a later version of this file has come last.
+    # Recipes that this version of the file does not know are sorted last.
     order = {name: number for number, name in enumerate(RECIPES)}
     for name, seed in chosen:
         found = kept(name, seed, config)
@@ -499,7 +508,7 @@ def main(_):
                 train(name, seed, config)
             found = result_of(name, seed, config)
         if found:
-            # Read anew: another process may have written other runs meanwhile.
+            # Read again: another process may have added runs meanwhile.
             every = {**written(), (name, seed): found}
             results = [every[key] for key in sorted(
                 every, key=lambda key: (order.get(key[0], len(order)), key))]

@@ -49,7 +49,7 @@ def test_a_table_has_means_half_ranges_and_the_papers_numbers():
     assert "| a | 51.0 ± 1.0 | 79.0 |\n| b | 49.0 | 80.1 |" in text
     assert "Order by average, paper: b > a." in text
     assert "Order by average, ours: a > b." in text
-    assert "- b is better: does not come out." in text
+    assert "- b is better: not reproduced." in text
     assert "- c is best: not measured yet." in text
     assert "seeds 1, 2; 4,000 steps; pretraining took 1.5 core-hours" in text
     assert "; not run yet: c." in text
@@ -59,7 +59,7 @@ def test_verdicts_are_of_the_seeds_that_all_rows_have():
     text = TABLE.markdown(results(a=[50.0, 40.0], b=[49.0]))
     assert "| a | 45.0 ± 5.0 | 79.0 |" in text
     assert "Order by average, ours: a > b." in text
-    assert "- b is better: does not come out." in text
+    assert "- b is better: not reproduced." in text
 
 
 def test_a_seed_of_one_row_leaves_other_rows_and_seeds_in_the_results(monkeypatch):
@@ -182,13 +182,13 @@ def test_counts_are_the_papers():
     with open(tables.results_path("parameter_counts", "small")) as stream:
         found = stream.read()
     assert '"with pooler": 11.683584' in found
-    assert "comes out" in open(f"{FLAGS.results_dir}/parameter_counts.md").read()
+    assert ": reproduced." in open(f"{FLAGS.results_dir}/parameter_counts.md").read()
 
 
 @pytest.mark.parametrize("given, message", [
     (["--finetune=cola"], "--finetune: 'cola' is not among the tasks of --scale=small"),
     (["--row=none", "--row=XYZ"],
-     "--row: 'XYZ' is no row of sentence_objectives; its rows are none; NSP; SOP"),
+     "--row: 'XYZ' is not a row of sentence_objectives; its rows are none; NSP; SOP"),
     (["--run_flags=tpu"], "--run_flags: 'tpu' is not of the form NAME=VALUE"),
     (["--text=none.txt"], "--text.*none.txt"),
     (["--data_dir=nowhere"], "--data_dir=nowhere: nowhere/squad/.* is missing")])
