@@ -25,7 +25,7 @@ from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
 from albert_tf.finetuning.classification import task as classification, custom, glue
-from albert_tf.finetuning.common import RECIPES, recipe_for
+from albert_tf.finetuning.recipes import RECIPES
 from albert_tf.finetuning.course import fine_tune
 
 FLAGS = flags.FLAGS
@@ -159,7 +159,7 @@ def main(argv):
             raise InputError("--recipe: the paper has none for "
                              f"{'a custom task' if FLAGS.task_name == 'custom' else task.name}.")
         finetuning_flags.use_recipe(
-            task.name, recipe_for, num_train_steps="train_step",
+            task.name, num_train_steps="train_step",
             warmup_steps="warmup_step")
     settings = finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT, task=task.name, labels=task.labels,

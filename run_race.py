@@ -27,7 +27,6 @@ from absl import flags
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import recipe_for
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.race.task import LETTERS, RaceTask
 
@@ -83,7 +82,7 @@ def _use_recipe():
     dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
     name = "race" if dropout else "race-v2"
     finetuning_flags.use_recipe(
-        name, recipe_for, num_train_steps="train_step", warmup_steps="warmup_step")
+        name, num_train_steps="train_step", warmup_steps="warmup_step")
 
 
 def main(argv):

@@ -21,7 +21,6 @@ from absl import flags
 from albert_tf.cli import finetuning_flags, flags as cli_flags
 from albert_tf.errors import InputError
 from albert_tf.finetuning import tables
-from albert_tf.finetuning.common import recipe_for
 from albert_tf.finetuning.course import fine_tune
 from albert_tf.finetuning.squad.task import SquadTask
 
@@ -110,7 +109,7 @@ def _use_recipe() -> None:
         if not FLAGS["warmup_proportion"].present:
             flag_of["warmup_steps"] = "num_warmup_steps"
     name = "squad-2.0" if FLAGS.version_2_with_negative else "squad-1.1"
-    finetuning_flags.use_recipe(name, recipe_for, **flag_of)
+    finetuning_flags.use_recipe(name, **flag_of)
 
 
 def main(argv):

@@ -92,7 +92,7 @@ class TaskData:
 
     def _table(self, examples):
         from albert_tf.finetuning import feature_table
-        from albert_tf.records.spec import classification_spec
+        from albert_tf.finetuning.classification.task import classification_spec
 
         function = functools.partial(
             self.task.featurize, tokenizer=self._tokenizer,

@@ -113,7 +113,7 @@ def test_paths_of_pathlib(config, tmp_path):
     from albert_tf.finetuning.classification import custom, glue
     from albert_tf.finetuning.race import task as race
     from albert_tf.finetuning.squad import task as squad
-    from albert_tf.records.spec import classification_spec
+    from albert_tf.finetuning.classification.task import classification_spec
     from albert_tf.serving import export
     from tests import models
 

@@ -16,9 +16,10 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import release, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, Row, as_format, matched, refuse_heads_but,
-    refuse_other_epsilon, rows_of, shapes_of, some, to_theirs, transposed,
-    with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, shapes_of, some, with_needed_pooler)
+from albert_tf.checkpoints.table import (
+    Row, as_format, matched, refuse_heads_but, refuse_other_epsilon, rows_of, to_theirs,
+    transposed)
 from albert_tf.config import AlbertConfig, shown
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER, WORDS, Shape

@@ -16,9 +16,10 @@ import numpy as np
 from albert_tf import files, text_files
 from albert_tf.checkpoints import tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Row, as_format, head_of, matched, refuse_heads_but, refuse_unless, rows_of,
-    to_theirs, with_pooler, without_heads)
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, head_of, without_heads
+from albert_tf.checkpoints.table import (
+    Row, as_format, matched, refuse_heads_but, refuse_unless, rows_of, to_theirs,
+    with_pooler)
 from albert_tf.checkpoints.tf_models import with_heads
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError

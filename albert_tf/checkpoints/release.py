@@ -17,8 +17,9 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files, vocabulary
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    ROOT_HEADS, Checkpoint, Report, as_format, head_of, heads_in, matched,
-    refuse_other_epsilon, refuse_unless, rows_of, shapes_of, with_needed_pooler)
+    ROOT_HEADS, Checkpoint, Report, head_of, heads_in, shapes_of, with_needed_pooler)
+from albert_tf.checkpoints.table import (
+    as_format, matched, refuse_other_epsilon, refuse_unless, rows_of)
 from albert_tf.checkpoints.folders import BEST_CHECKPOINT
 from albert_tf.config import AlbertConfig, CONFIG_FILE, NAMED, shown
 from albert_tf.errors import InputError

@@ -19,7 +19,8 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints import huggingface, tensor_files, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
 from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Vocabulary, transposed, without_heads)
+    Checkpoint, Report, Vocabulary, without_heads)
+from albert_tf.checkpoints.table import transposed
 from albert_tf.config import AlbertConfig
 from albert_tf.errors import InputError
 from albert_tf.modeling.parameter_count import POOLER

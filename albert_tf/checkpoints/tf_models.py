@@ -14,9 +14,10 @@ import numpy as np
 from albert_tf import files, text_files
 from albert_tf.checkpoints import bundle, tokenizer_files
 from albert_tf.checkpoints.bundle import Tensor
-from albert_tf.checkpoints.checkpoint import (
-    Checkpoint, Report, Row, as_format, matched, refuse_other_epsilon, refuse_unless,
-    rows_of, shapes_of, to_theirs, with_pooler, without_heads)
+from albert_tf.checkpoints.checkpoint import Checkpoint, Report, shapes_of, without_heads
+from albert_tf.checkpoints.table import (
+    Row, as_format, matched, refuse_other_epsilon, refuse_unless, rows_of, to_theirs,
+    with_pooler)
 from albert_tf.checkpoints.folders import STATE_FILE
 from albert_tf.checkpoints.release import published
 from albert_tf.config import AlbertConfig, CONFIG_FILE

@@ -19,6 +19,7 @@ from albert_tf.cli import flags as cli_flags, script
 from albert_tf.config import AlbertConfig, CONFIG_FILE
 from albert_tf.errors import InputError
 from albert_tf.finetuning import model_folder
+from albert_tf.finetuning.recipes import published_size, recipe_for
 from albert_tf.finetuning.task import Settings
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.training.memory import Sequences
@@ -156,28 +157,14 @@ _FLAG_OF_RECIPE = dict(
     max_seq_length="max_seq_length")
 
 
-def use_recipe(name: str, recipe_for: Callable[[str, str, int], Any],
-               **flag_of: str) -> None:
-    """Sets flags that were not given to the values of a recipe, which `recipe_for`
-    (tasks.common) has by name and the model's size and version; `flag_of` are further
-    fields → their flags."""
+def use_recipe(name: str, **flag_of: str) -> None:
+    """Sets flags that were not given to the values of a recipe (finetuning.recipes) for
+    the model's size and version; `flag_of` are further fields → their flags."""
     # The length that the config is checked against is a recipe's, or the flag's.
-    recipe = recipe_for(name, *_size_and_version(model_config()))
+    recipe = recipe_for(name, *published_size(model_config()))
     script.use_recipe(name, {
         flag: getattr(recipe, field)
         for field, flag in {**_FLAG_OF_RECIPE, **flag_of}.items()}, recipe.source)
-
-
-def _size_and_version(config: AlbertConfig) -> tuple[str, int]:
-    """The published size that a config is of, "" for none, and its version: 2 is
-    without dropout (as is xxlarge of version 1)."""
-    fields = ("num_hidden_layers", "hidden_size", "num_attention_heads",
-              "intermediate_size", "embedding_size", "parameter_sharing")
-    for name in ("base", "large", "xlarge", "xxlarge"):
-        named = AlbertConfig.named(name)
-        if all(getattr(config, field) == getattr(named, field) for field in fields):
-            return name, 1 + (not config.hidden_dropout_prob)
-    return "", 1
 
 
 def use_kept_task(names: Sequence[str]) -> None:

@@ -5,8 +5,7 @@ from albert_tf import lazily
 
 __getattr__, __dir__ = lazily(__name__, {
     "spec":
-        "Feature FeatureSpec pretraining_spec classification_spec choice_spec "
-        "span_spec",
+        "Feature FeatureSpec pretraining_spec",
     "tfrecord": "FileInfo RecordWriter read_records",
     "checks": "check_files explain_read_error",
 })

@@ -240,19 +240,19 @@ def _limit_problem(feature: Feature, values: np.ndarray) -> str:
     return f"{feature.name} holds {worst}, which is not in 0..{feature.limit - 1}{says}"
 
 
-def _inputs(shape: tuple, set_by: str, vocab_size: int, type_vocab_size: int
-            ) -> tuple[Feature, ...]:
-    """What every model reads."""
+def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: str = ""
+                 ) -> tuple[Feature, ...]:
+    """Returns the features that every model reads, with the release's names.
+
+    A vocab_size or type_vocab_size of 0 does not check ids. Fine-tuning stores sequences
+    without padding: the last dimension of `shape` is then None, the number of tokens of
+    the example, and batches are padded to a common length later.
+    """
     return (Feature("input_ids", "int64", shape, set_by, limit=vocab_size,
                     limited_by="vocab_size"),
             Feature("input_mask", "int64", shape, set_by, limit=2),
             Feature("segment_ids", "int64", shape, set_by, limit=type_vocab_size,
                     limited_by="type_vocab_size"))
-
-
-# The specifications, with the release's names. A vocab_size or type_vocab_size of 0
-# does not check ids. Fine-tuning stores sequences without padding: None is the number
-# of pieces of the example, and batches are padded to a common length later.
 
 
 def pretraining_spec(
@@ -268,7 +268,7 @@ def pretraining_spec(
                        "max_predictions_per_seq", **kwargs)
 
     return FeatureSpec((
-        *_inputs((max_seq_length,), "max_seq_length", vocab_size, type_vocab_size),
+        *model_inputs((max_seq_length,), vocab_size, type_vocab_size, "max_seq_length"),
         # Where words start: read by masking while training alone (unmasked_spec).
         Feature("token_boundary", "int64", (max_seq_length,), "max_seq_length",
                 parsed=False),
@@ -281,77 +281,4 @@ def pretraining_spec(
         # (section 3.1). 1 = the segments were swapped.
         Feature("next_sentence_labels", "int64", (1,),
                 parsed_name="sentence_order_labels", limit=2),
-    ))
-
-
-def classification_spec(
-        num_labels: int, vocab_size: int, type_vocab_size: int = 2,
-        marked: bool = False) -> FeatureSpec:
-    """One sequence [None], one label [1], 0 where unknown (the release's classifier).
-    With one label it is a regression, whose label is a float. `marked` examples have
-    `labelled` [1], 0 or 1, too."""
-    label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
-             Feature("label_ids", "int64", (1,), limit=num_labels,
-                     limited_by="num_labels"))
-    mark = Feature("labelled", "int64", (1,), limit=2)
-    return FeatureSpec((*_inputs((None,), "", vocab_size, type_vocab_size), label,
-                        *[mark] * marked))
-
-
-def choice_spec(
-        num_choices: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
-    """A sequence per choice [C, None], padded to the longest, and the number of the
-    right one [1], 0 where unknown (RACE)."""
-    return FeatureSpec((
-        *_inputs((num_choices, None), "", vocab_size, type_vocab_size),
-        Feature("label_ids", "int64", (1,), limit=num_choices,
-                limited_by="num_choices")))
-
-
-def tagging_spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2
-                 ) -> FeatureSpec:
-    """A sentence with tags of words, or a window of it.
-
-    `label_ids` are the label of each word's first piece and 1, elsewhere 0: at other
-    pieces, and where the label is unknown. Features that are not parsed say which words
-    of which example have their place in this window.
-    """
-    def places(name):
-        return Feature(name, "int64", (None,), parsed=False)
-
-    return FeatureSpec((
-        *_inputs((None,), "", vocab_size, type_vocab_size),
-        Feature("label_ids", "int64", (None,), limit=num_labels + 1,
-                limited_by="num_labels"),
-        Feature("example_index", "int64", (1,), parsed=False),
-        places("word_index"), places("word_place")))
-
-
-def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
-              max_seq_length: int = 0) -> FeatureSpec:
-    """A window of a paragraph with a question, and a span as the answer (SQuAD).
-
-    Features that are not parsed turn predictions into text; each of those sequences has
-    a length of its own. Positions are below max_seq_length, unless it is 0.
-    """
-    def single(name, **kwargs):
-        return Feature(name, "int64", (1,), **kwargs)
-
-    def sequence(name, **kwargs):
-        return Feature(name, "int64", (None,), **kwargs)
-
-    position = {"limit": max_seq_length, "limited_by": "max_seq_length"}
-    return FeatureSpec((
-        single("unique_ids"),
-        *_inputs((None,), "", vocab_size, type_vocab_size),
-        # 1 where no answer can be.
-        sequence("p_mask", limit=2, pad_value=1),
-        single("start_positions", **position),
-        single("end_positions", **position),
-        single("is_impossible", limit=2),
-        single("example_index", parsed=False),
-        single("paragraph_len", parsed=False),
-        sequence("tok_start_to_orig_index", parsed=False),
-        sequence("tok_end_to_orig_index", parsed=False),
-        sequence("token_is_max_context", parsed=False, limit=2),
     ))

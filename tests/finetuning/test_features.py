@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from albert_tf import files, records
+from albert_tf.finetuning.classification.task import classification_spec
+from albert_tf.finetuning.race.task import choice_spec
+from albert_tf.finetuning.squad.dataset import span_spec
 from albert_tf.errors import InputError
 from albert_tf.finetuning import features
 
-SPEC = records.classification_spec(3, vocab_size=100)
-CHOICES = records.choice_spec(4, vocab_size=100)
-SPANS = records.span_spec(100, max_seq_length=16)
+SPEC = classification_spec(3, vocab_size=100)
+CHOICES = choice_spec(4, vocab_size=100)
+SPANS = span_spec(100, max_seq_length=16)
 
 
 def example(number, length):
@@ -98,7 +101,7 @@ def test_features_that_are_for_predictions_only_have_lengths_of_their_own():
 
 
 def test_labels_of_a_regression_are_floats():
-    spec = records.classification_spec(1, 100)
+    spec = classification_spec(1, 100)
     table = features.FeatureTable.from_values(
         spec, [example(0, 2) | {"label_ids": [2.5]}])
     assert table.columns["label_ids"].tolist() == [[2.5]]
@@ -130,7 +133,7 @@ def test_values_of_more_than_32_bits_are_refused():
 
 
 @pytest.mark.parametrize("spec, message", [
-    (records.classification_spec(1, 100), "label_ids holds int64_list instead"),
+    (classification_spec(1, 100), "label_ids holds int64_list instead"),
     (records.FeatureSpec((*SPEC.features, records.Feature("more", "int64", (1,)))),
      "it has no feature more"),
     (records.FeatureSpec((*SPEC.features, records.Feature(
@@ -164,7 +167,7 @@ def test_features_are_made_once(path, caplog):
     ({"settings": {"max_seq_length": 128}}, 'labels was ["a", "b"] and is unset now.'),
     ({"files": {"train data": "xy"}}, "the content of train data changed."),
     ({"code": {"glue": "xy"}}, "the code of glue changed."),
-    ({"spec": records.classification_spec(4, 100)}, "label_ids was"),
+    ({"spec": classification_spec(4, 100)}, "label_ids was"),
 ])
 def test_a_change_makes_them_anew_and_is_logged(path, caplog, change, message):
     features.load_or_create(path, SPEC, parts(), Source())

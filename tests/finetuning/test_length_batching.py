@@ -8,6 +8,9 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import records
+from albert_tf.finetuning.classification.task import classification_spec
+from albert_tf.finetuning.race.task import choice_spec
+from albert_tf.finetuning.squad.dataset import span_spec
 from albert_tf.finetuning import length_batching
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import BatchPlan, FeatureBatches, Padded
@@ -37,9 +40,9 @@ def choice(number, length):
 
 
 TABLES = {
-    "spans": (records.span_spec(100), single),
-    "choices": (records.choice_spec(4, 100), choice),
-    "regression": (records.classification_spec(1, 100), lambda number, length: {
+    "spans": (span_spec(100), single),
+    "choices": (choice_spec(4, 100), choice),
+    "regression": (classification_spec(1, 100), lambda number, length: {
         name: single(number, length)[name]
         for name in ("input_ids", "input_mask", "segment_ids")
     } | {"label_ids": [number / 2]}),

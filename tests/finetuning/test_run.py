@@ -15,7 +15,7 @@ from albert_tf.errors import InputError, Stopped
 from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.finetuning.length_batching import (
     BatchPlan, FeatureBatches, Padded, lengths_for)
-from albert_tf.records.spec import classification_spec
+from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.training import losses
 from albert_tf.training.loop import Run
 from albert_tf.training.optimization import create_optimizer

@@ -14,7 +14,7 @@ from albert_tf.finetuning.classification.head import Classification
 from albert_tf.finetuning.common import ExampleSet
 from albert_tf.finetuning.course import _padded, fine_tune
 from albert_tf.finetuning.task import FineTuningTask, Settings
-from albert_tf.records.spec import classification_spec
+from albert_tf.finetuning.classification.task import classification_spec
 from albert_tf.training.memory import Sequences
 from albert_tf.training.options import RunOptions, StepOptions
 from tests import tiny_run

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from albert_tf.config import AlbertConfig
-from albert_tf.finetuning.common import RECIPES
+from albert_tf.finetuning.recipes import RECIPES
 from albert_tf.training import log as run_log
 from tests.commands import run_commands
 

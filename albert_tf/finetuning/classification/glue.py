@@ -6,7 +6,7 @@ Files are read as the release reads them (classifier_utils), by the names of the
 columns. Where it passes something over or would crash there is a sentence instead: a
 missing file or column, a label outside the set, QQP's broken lines.
 
-A new task of this kind is an entry in TASKS, and one in common.RECIPES if there are
+A new task of this kind is an entry in TASKS, and one in recipes.RECIPES if there are
 settings for it.
 """
 

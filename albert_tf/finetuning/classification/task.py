@@ -16,7 +16,7 @@ from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_json, as_table, check_labelled, write_files)
 from albert_tf.finetuning.task import FineTuningTask
-from albert_tf.records.spec import classification_spec
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
 SPLITS = ("train", "dev", "test")
@@ -366,3 +366,17 @@ def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
     if not math.isfinite(value):
         raise InputError(f"{where}: the label '{text}' is not a number.")
     return value
+
+
+def classification_spec(
+        num_labels: int, vocab_size: int, type_vocab_size: int = 2,
+        marked: bool = False) -> FeatureSpec:
+    """One sequence [None], one label [1], 0 where unknown (the release's classifier).
+    With one label it is a regression, whose label is a float. `marked` examples have
+    `labelled` [1], 0 or 1, too."""
+    label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
+             Feature("label_ids", "int64", (1,), limit=num_labels,
+                     limited_by="num_labels"))
+    mark = Feature("labelled", "int64", (1,), limit=2)
+    return FeatureSpec((*model_inputs((None,), vocab_size, type_vocab_size), label,
+                        *[mark] * marked))

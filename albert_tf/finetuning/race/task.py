@@ -27,7 +27,7 @@ from albert_tf.finetuning import metrics, tables
 from albert_tf.finetuning.common import (
     ExampleSet, Outputs, as_json, check_labelled, write_files)
 from albert_tf.finetuning.task import FineTuningTask
-from albert_tf.records.spec import choice_spec
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.cleaning import PreparedText
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR, assemble, pad_inputs
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -384,3 +384,13 @@ def _label(answer: Any, where: str) -> int:
         raise InputError(f"{where}: the answer {json.dumps(answer)} is not one of "
                          f"{', '.join(LETTERS)}.")
     return LETTERS.index(letter)
+
+
+def choice_spec(
+        num_choices: int, vocab_size: int, type_vocab_size: int = 2) -> FeatureSpec:
+    """A sequence per choice [C, None], padded to the longest, and the number of the
+    right one [1], 0 where unknown (RACE)."""
+    return FeatureSpec((
+        *model_inputs((num_choices, None), vocab_size, type_vocab_size),
+        Feature("label_ids", "int64", (1,), limit=num_choices,
+                limited_by="num_choices")))

@@ -12,6 +12,7 @@ from typing import Any, Iterator, NamedTuple, Optional
 
 from albert_tf import text_files
 from albert_tf.errors import InputError
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 
 
 class SquadExample(NamedTuple):
@@ -182,3 +183,33 @@ class QuestionSet:
     answered: bool = True
     notes: tuple[str, ...] = ()
     last: Optional[tuple[Any, ...]] = None
+
+
+def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
+              max_seq_length: int = 0) -> FeatureSpec:
+    """A window of a paragraph with a question, and a span as the answer (SQuAD).
+
+    Features that are not parsed turn predictions into text; each of those sequences has
+    a length of its own. Positions are below max_seq_length, unless it is 0.
+    """
+    def single(name, **kwargs):
+        return Feature(name, "int64", (1,), **kwargs)
+
+    def sequence(name, **kwargs):
+        return Feature(name, "int64", (None,), **kwargs)
+
+    position = {"limit": max_seq_length, "limited_by": "max_seq_length"}
+    return FeatureSpec((
+        single("unique_ids"),
+        *model_inputs((None,), vocab_size, type_vocab_size),
+        # 1 where no answer can be.
+        sequence("p_mask", limit=2, pad_value=1),
+        single("start_positions", **position),
+        single("end_positions", **position),
+        single("is_impossible", limit=2),
+        single("example_index", parsed=False),
+        single("paragraph_len", parsed=False),
+        sequence("tok_start_to_orig_index", parsed=False),
+        sequence("tok_end_to_orig_index", parsed=False),
+        sequence("token_is_max_context", parsed=False, limit=2),
+    ))

@@ -20,12 +20,11 @@ from albert_tf.finetuning.common import Outputs, as_json, write_files
 from albert_tf.finetuning.squad import alignment, dataset, scoring
 from albert_tf.finetuning.squad.alignment import ParagraphAlignment, align_paragraph
 from albert_tf.finetuning.squad.dataset import (
-    QuestionSet, SquadDataset, SquadExample)
+    QuestionSet, SquadDataset, SquadExample, span_spec)
 from albert_tf.finetuning.squad.predictions import (
     Predictions, TopSpans, Windows, null_odds, rank_spans, spans_v1, spans_v2)
 from albert_tf.finetuning.squad.scoring import Answers
 from albert_tf.finetuning.task import FineTuningTask
-from albert_tf.records.spec import span_spec
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_PAIR, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer

@@ -25,7 +25,7 @@ from albert_tf.finetuning.tagging import files as tag_files, readers, scoring
 from albert_tf.finetuning.tagging.files import Sentence
 from albert_tf.finetuning.tagging.readers import Reading
 from albert_tf.finetuning.task import FineTuningTask
-from albert_tf.records.spec import tagging_spec
+from albert_tf.records.spec import Feature, FeatureSpec, model_inputs
 from albert_tf.tokenization.sequences import (
     NUM_SPECIAL_SINGLE, assemble, max_context, window_spans)
 from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -374,3 +374,22 @@ def _words(examples: Sequence[Sentence]) -> int:
 
 def _some(tags) -> str:
     return ", ".join(sorted(tags)[:5]) + ", ..." * (len(tags) > 5)
+
+
+def tagging_spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2
+                 ) -> FeatureSpec:
+    """A sentence with tags of words, or a window of it.
+
+    `label_ids` are the label of each word's first piece and 1, elsewhere 0: at other
+    pieces, and where the label is unknown. Features that are not parsed say which words
+    of which example have their place in this window.
+    """
+    def places(name):
+        return Feature(name, "int64", (None,), parsed=False)
+
+    return FeatureSpec((
+        *model_inputs((None,), vocab_size, type_vocab_size),
+        Feature("label_ids", "int64", (None,), limit=num_labels + 1,
+                limited_by="num_labels"),
+        Feature("example_index", "int64", (1,), parsed=False),
+        places("word_index"), places("word_place")))

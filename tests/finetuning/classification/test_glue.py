@@ -11,8 +11,8 @@ import pytest
 from albert_tf.config import NAMED
 from albert_tf.errors import InputError
 from albert_tf.finetuning.classification import task as classification, glue
-from albert_tf.finetuning.common import (
-    HIGHEST_RATES, RECIPES, ExampleSet, recipe_for)
+from albert_tf.finetuning.common import ExampleSet
+from albert_tf.finetuning.recipes import HIGHEST_RATES, RECIPES, recipe_for
 from albert_tf.tokenization import sequences
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from tests.helpers import FIXTURES, SHARED
