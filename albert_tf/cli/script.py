@@ -9,6 +9,7 @@ error of it. Therefore only the standard library is loaded here.
 import atexit
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
@@ -76,8 +77,10 @@ if _main and os.path.dirname(os.path.realpath(_main)) == os.path.realpath(
 # ---- the program -----------------------------------------------------------
 
 
-def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> None:
-    """Runs a script's `main` after parsing the flags.
+def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
+        first_flags: str = "") -> None:
+    """Runs a script's `main` after parsing the flags. `first_flags` are the names of the
+    flags that people need first: --help describes these and names the others.
 
     An InputError ends the program with its sentence on stderr, without a traceback, and
     exit status 1; so does, unless `takes_words`, a word on the command line that is no
@@ -112,6 +115,8 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False) -> Non
 
     logging.set_verbosity(logging.INFO)
     logging.get_absl_handler().addFilter(_is_ours)
+    if first_flags:
+        _show_first(first_flags.split())
     try:
         app.run(guarded)
     except SystemExit as end:
@@ -158,3 +163,54 @@ def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
         if found:
             logging.info("The recipe %s %s.", what, ", ".join(
                 f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(found)))
+
+
+# ---- --help ----------------------------------------------------------------
+
+
+def _show_first(names: Sequence[str]) -> None:
+    """Makes --help describe these flags, in this order, and name the script's others;
+    --helpfull describes the others too, under a heading."""
+    from absl import app, flags
+
+    def describe(name):
+        flag = flags.FLAGS[name]
+        # The largest integer and the largest number stand for no bound.
+        bounds = re.sub(r"in the range \[([\d.]+), (?:2147483647|1e\+38)\]",
+                        r"of at least \1", flag.parser.syntactic_help)
+        default = flag.default_as_str and (
+            "default: " + flag.default_as_str.strip("'"))
+        notes = "; ".join(filter(None, (bounds, default)))
+        return flags.text_wrap(
+            f"--{'[no]' * flag.boolean}{name}: {flag.help}{f' ({notes})' * bool(notes)}",
+            indent="      ", firstline_indent="  ")
+
+    def show(others):
+        key_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+        left = sorted({flag.name for flag in key_flags} - {*names})
+        return "\n".join([
+            sys.modules["__main__"].__doc__, "Flags:",
+            *map(describe, names), "", *others(left)])
+
+    def named(left):
+        return [f"{len(left)} further flags, which --helpfull describes:",
+                flags.text_wrap(", ".join(f"--{name}" for name in left), indent="  ")]
+
+    def described(left):
+        return ["Further flags:", *map(describe, left), "", "Flags of absl: --verbosity, "
+                "--logtostderr, --flagfile and so on; see its documentation."]
+
+    class Help(flags.BooleanFlag):
+        def __init__(self, name, others, **options):
+            super().__init__(name, False, "show this help", allow_hide_cpp=True,
+                             allow_override=True, **options)
+            self._others = others
+
+        def parse(self, arg):
+            if self._parse(arg):
+                print(show(self._others))
+                sys.exit(1)  # as absl
+
+    app.define_help_flags()
+    flags.DEFINE_flag(Help("help", named, short_name="?"))
+    flags.DEFINE_flag(Help("helpfull", described))

@@ -1,5 +1,7 @@
 """script.run: how a process ends that has TensorFlow."""
 
+import re
+
 import pytest
 
 from tests.helpers import ROOT, run_python
@@ -43,3 +45,29 @@ def test_it_ends_without_waiting_for_what_is_dropped(end, status, at_once, tmp_p
     assert worker.stdout == "worked\ntidied up\ndropped\n"
     assert ("mend it" in done.stderr) == ("mend" in end)
     assert done.stderr == worker.stderr
+
+
+# ---- --help ----------------------------------------------------------------
+
+
+WITH_FIRST_FLAGS = [path for path in sorted(ROOT.glob("*.py"))
+                    if "first_flags" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", WITH_FIRST_FLAGS, ids=lambda path: path.stem)
+def test_help_describes_the_flags_needed_first_and_names_the_others(path):
+    first = re.search(r"first_flags=\(([^)]*)\)", path.read_text(encoding="utf-8"))[1]
+    first = "".join(re.findall(r'"([^"]*)"', first)).split()
+
+    def shown(flag):
+        text = run_python(path, flag).stdout
+        head, _, rest = text.partition("urther flags")
+        described = re.findall(r"^  --(?:\[no\])?(\w+):\s", head, re.M)
+        assert described == first
+        return text, rest
+
+    (text, rest), (_, full) = shown("--help"), shown("--helpfull")
+    named = re.findall(r"--(\w+)", rest.partition(":")[2])
+    assert len(text.splitlines()) < 100
+    assert len(named) > 10 and not {*named} & {*first}
+    assert named == re.findall(r"^  --(?:\[no\])?(\w+):\s", full, re.M)
