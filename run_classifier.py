@@ -172,4 +172,9 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, first_flags=(
+        "task_name data_dir train_file dev_file test_file text_column "
+        "label_column output_dir init_checkpoint do_train do_eval do_predict "
+        "recipe max_seq_length train_batch_size learning_rate train_step "
+        "warmup_step save_checkpoints_steps early_stopping num_seeds dtype "
+        "gradient_accumulation_steps distribution_strategy tpu export_dir"))

@@ -341,4 +341,9 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, first_flags=(
+        "input_file eval_input_file output_dir model albert_config_file "
+        "init_checkpoint max_seq_length max_predictions_per_seq train_batch_size "
+        "gradient_accumulation_steps num_train_steps num_warmup_steps "
+        "learning_rate recipe dtype recompute save_checkpoints_steps "
+        "distribution_strategy tpu resume_from"))

@@ -113,4 +113,8 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, first_flags=(
+        "data_dir output_dir init_checkpoint do_train do_eval do_predict recipe "
+        "max_seq_length max_qa_length train_batch_size learning_rate train_step "
+        "warmup_step save_checkpoints_steps num_seeds dtype "
+        "gradient_accumulation_steps distribution_strategy tpu export_dir"))

@@ -142,4 +142,9 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, first_flags=(
+        "train_file predict_file version_2_with_negative output_dir "
+        "init_checkpoint do_train do_predict recipe max_seq_length doc_stride "
+        "train_batch_size learning_rate num_train_epochs save_checkpoints_steps "
+        "num_seeds dtype gradient_accumulation_steps distribution_strategy tpu "
+        "export_dir"))

@@ -145,4 +145,8 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main)
+    script.run(main, first_flags=(
+        "train_file dev_file test_file output_dir init_checkpoint do_train "
+        "do_eval do_predict max_seq_length train_batch_size learning_rate "
+        "train_step warmup_step save_checkpoints_steps early_stopping num_seeds "
+        "dtype gradient_accumulation_steps distribution_strategy tpu export_dir"))
