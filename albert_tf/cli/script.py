@@ -1,9 +1,10 @@
-"""How every script runs: a wrong input, Ctrl-C or SIGTERM ends it with one sentence.
+"""Runs a script: a wrong input, Ctrl-C or SIGTERM ends it with one sentence.
 
-A script imports this module before anything else, and its handler ends the process by
-itself while modules load (os._exit): they take seconds, in which Ctrl-C would give a
-traceback of 10 to 30 lines, and those of C++ swallow a KeyboardInterrupt or make another
-error of it. Therefore only the standard library is loaded here.
+A script imports this module before anything else. Other modules take seconds to load,
+and a Ctrl-C in that time would print a traceback of 10 to 30 lines; modules written in
+C++ swallow a KeyboardInterrupt or turn it into a different error. Until the script's main
+runs, the handler therefore ends the process itself (os._exit). Only the standard library
+is imported here.
 """
 
 import atexit
@@ -19,10 +20,10 @@ from albert_tf.errors import InputError, Stopped
 
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
-# Of one Ctrl-C several signals may come: from the terminal, from quickstart.py.
+# One Ctrl-C may send several signals: from the terminal and from quickstart.py.
 _ONE_CTRL_C = 2.0
 
-_working = False  # whether the script's main runs, so that there is something to clean up
+_working = False  # whether main runs, so that there may be something to clean up
 _received: int | None = None
 _since = 0.0
 
@@ -31,7 +32,7 @@ _since = 0.0
 
 
 def take_signals() -> None:
-    """Takes SIGINT and SIGTERM, unless something else did or they are ignored."""
+    """Installs handlers for SIGINT and SIGTERM, unless they have one or are ignored."""
     for number in _NAMES:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             with contextlib.suppress(ValueError):  # not the main thread
@@ -39,7 +40,7 @@ def take_signals() -> None:
 
 
 def _say(number: int) -> None:
-    """Writes the sentence, past Python's buffers."""
+    """Writes the sentence directly to stderr, without Python's buffers."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     line = f"{os.path.basename(sys.argv[0])}: stopped by {_NAMES[number]}" + (
@@ -52,7 +53,7 @@ def _handle(number, frame):
     global _received, _since
     if _received is not None and time.monotonic() - _since < _ONE_CTRL_C:
         return
-    # An exception does not come through everything that is imported, such as C++.
+    # An exception does not pass through all code that is being imported, such as C++.
     if _received is not None or not _working or _is_importing(frame):
         _say(number)
         os._exit(128 + number)
@@ -83,9 +84,9 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
     flags that people need first: --help describes these and names the others.
 
     An InputError ends the program with its sentence on stderr, without a traceback, and
-    exit status 1; so does, unless `takes_words`, a word on the command line that is no
-    flag, which absl would pass on silently. A signal ends it with the status that shells
-    give a program which a signal ended.
+    exit status 1. So does a word on the command line that is not a flag, which absl would
+    pass on silently, unless the script `takes_words`. A signal ends it with the exit
+    status that shells use for it.
     """
     from absl import app, logging
 
@@ -97,11 +98,11 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
         try:
             if len(argv) > 1 and not takes_words:
                 raise InputError(
-                    f"'{argv[1]}' is not a flag: flags are written --name=value, "
-                    "and a value with spaces in quotes.")
+                    f"'{argv[1]}' is not a flag. Write flags as --name=value, and put "
+                    "values with spaces in quotes.")
             main(argv)
         except BaseException as error:
-            # Libraries may make another exception of the signal's.
+            # A library may have replaced the exception that the signal raised.
             number = getattr(error, "signal_number", _received)
             if number is not None:
                 _say(number)
@@ -127,11 +128,11 @@ def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
 
 
 def _end_now(code: Any) -> None:
-    """Ends the process when all is written and what `atexit` has to do is done.
+    """Ends the process after the functions of `atexit`, with all output written.
 
-    Python would take TensorFlow's objects apart one by one, and wait for the threads of
-    its pipelines: seconds, on a busy machine up to a minute. The workers of a cluster
-    end in order, so that none of them takes another for lost.
+    Python would destroy TensorFlow's objects one by one and wait for the threads of its
+    pipelines, for seconds, or up to a minute on a busy machine. Workers of a cluster do
+    not use this: they end in order, so that no worker believes another to be lost.
     """
     if isinstance(code, str):
         print(code, file=sys.stderr)
@@ -142,7 +143,7 @@ def _end_now(code: Any) -> None:
 
 
 def _is_ours(record) -> bool:
-    """Whether a log line is this project's, or a warning; libraries chatter."""
+    """Returns whether a log line comes from this project or is at least a warning."""
     import logging
 
     return (record.levelno > logging.INFO
@@ -150,16 +151,16 @@ def _is_ours(record) -> bool:
 
 
 def use_recipe(name: str, values: Mapping[str, Any], source: str) -> None:
-    """Sets flags that were not given to the values of a recipe, and says so."""
+    """Sets flags that were not given to the values of a recipe, and logs them."""
     from absl import flags, logging
 
-    logging.info("The settings are those of the recipe %s. Their source: %s.", name,
+    logging.info("Using the settings of the recipe %s (source: %s).", name,
                  source)
     taken = {flag: value for flag, value in values.items()
              if not flags.FLAGS[flag].present}
     for flag, value in taken.items():
         flags.FLAGS[flag].value = value
-    for what, found in (("sets", taken), ("leaves as given", values.keys() - taken)):
+    for what, found in (("sets", taken), ("does not override", values.keys() - taken)):
         if found:
             logging.info("The recipe %s %s.", what, ", ".join(
                 f"--{flag}={flags.FLAGS[flag].value}" for flag in sorted(found)))

@@ -147,13 +147,13 @@ EARLY = {
         dict(COLA, do_train=None),
         "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "learning rate": (dict(COLA, learning_rate="nan"), "learning_rate=nan: nan is not a"),
-    "no output_dir": (dict(COLA, output_dir=None), "--output_dir=FOLDER is needed"),
+    "no output_dir": (dict(COLA, output_dir=None), "give the folder for checkpoints: --output_dir=FOLDER"),
     "no data": (
         dict(COLA, data_dir="{data}/none"),
         "--task_name=cola: there is neither {data}/none/CoLA/train.tsv nor"),
     "vocabulary of another size": (
         dict(COLA, vocab_file="{data}/short.txt"),
-        "short.txt has 29 pieces, but the config's vocab_size is 30; give the"),
+        "short.txt has 29 tokens, but the config's vocab_size is 30; give the"),
     "vocabulary of other content": (
         dict(COLA, vocab_file="{data}/other.txt"),
         r"other.txt is not the vocabulary of the model in {data}/pretrained, which was "
@@ -165,8 +165,8 @@ EARLY = {
         dict(COLA, vocab_file=None), "There is no vocabulary: give --spm"),
     "no model to train": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json"),
-        "no model to start from: {data}/new holds no checkpoint and no "
-        "--init_checkpoint is given; give one, or --from_scratch"),
+        "no model to start from: {data}/new has no checkpoint, and "
+        "--init_checkpoint is not given; give one, or --from_scratch"),
     "no model to predict with": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
              do_train=None, do_predict="true", from_scratch="true"),
@@ -180,7 +180,7 @@ EARLY = {
         "--train_batch_size=2147483647: 2147483647 sequences of 3 pieces at once take"),
     "no config": (
         dict(COLA, init_checkpoint=None),
-        "give the model's config: --albert_config_file"),
+        "give the model's configuration: --albert_config_file"),
     "init_checkpoint": (
         dict(COLA, init_checkpoint="{data}/none/model.ckpt",
              albert_config_file="{data}/config.json"),
@@ -197,7 +197,7 @@ EARLY = {
         r"another task: labels \['0', '1'\] there, \['entailment', 'not_ent.*\] here"),
     "length over the positions": (
         dict(COLA, max_seq_length=25),
-        "--max_seq_length 25 is over the config's max_position_embeddings 24"),
+        "--max_seq_length=25 exceeds the config's max_position_embeddings of 24"),
     "teacher of nothing": (
         dict(COLA, teacher="{data}/pretrained"),
         r"--teacher={data}/pretrained\S* has no classification head \(found: masked_lm, "
@@ -211,17 +211,17 @@ EARLY = {
         "{data}/pairs.txt, line 1: there are 2 texts, but the model takes text"),
     "teacher of no training": (
         dict(COLA, do_train=None, do_predict="true", teacher="{data}/pretrained"),
-        "--teacher is for training: give --do_train, or leave it out"),
+        "--teacher is used in training only: give --do_train, or"),
     "weight of a teacher": (
         dict(COLA, teacher_weight=1.5), "teacher_weight=1.5"),
     "exits of a model without": (
         dict(USE, do_eval="true", early_exit="true"),
-        "--early_exit: the model in {data}/used has no exit head; train one in another"),
+        "--early_exit: the model in {data}/used has no exit head; train one in a"),
     "exits of one layer": (
-        dict(COLA, early_exit="true"), "--early_exit needs two passes or more, but the "
+        dict(COLA, early_exit="true"), "--early_exit needs at least two layers, but the "
         "config has num_hidden_layers=1"),
     "weight of no exits": (
-        dict(COLA, exit_weight=0.5), "--exit_weight is for --early_exit: give that"),
+        dict(COLA, exit_weight=0.5), "--exit_weight needs --early_exit; add that flag"),
     "own data for another task": (
         dict(COLA, train_file="train.csv"),
         "--train_file is for your own data; cola has its own: leave it out, or give"),
@@ -233,13 +233,13 @@ EARLY = {
         dict(OWN, do_eval="true"), "give --dev_file, the data to evaluate on"),
     "export_dir exists": (
         dict(COLA, export_dir="{data}/there"),
-        "--export_dir={data}/there is there already; choose another"),
+        "--export_dir={data}/there exists already; choose a"),
     "export_dir that cannot be made": (
         dict(COLA, do_eval=True, export_dir="{data}/vocab.txt/export"),
         "--export_dir: the folder {data}/vocab.txt cannot be written"),
     "export_dir that will be there": (
         dict(COLA, do_eval=True, output_dir="{data}/made/run", export_dir="{data}/made"),
-        "--export_dir={data}/made is --output_dir or holds it"),
+        "--export_dir={data}/made is --output_dir or contains it"),
     "threshold without a metric": (
         dict(COLA, export_dir="{data}/none", threshold_to_export=0.5),
         "--threshold_to_export is compared with the evaluation: give --do_eval"),

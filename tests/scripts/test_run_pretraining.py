@@ -221,10 +221,10 @@ EARLY = {
         r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "no model": (
         dict(albert_config_file=None),
-        "give either --albert_config_file=FILE or --model=NAME, one of base, "),
+        "give either --albert_config_file=FILE or --model=NAME, where NAME is one of base, "),
     "two models": (dict(model="base"), "give either --albert_config_file=FILE or"),
     "override": (
-        dict(config_overrides="hidden"), "'hidden' is not of the form field=value"),
+        dict(config_overrides="hidden"), "'hidden' does not have the form field=value"),
     "override, unknown": (
         dict(config_overrides="hidden_sise=4"), "no field is named 'hidden_sise'"),
     "truncated": (
@@ -233,10 +233,10 @@ EARLY = {
     "output_dir": (
         dict(output_dir="{data}/config.json/below"),
         "--output_dir: the folder {data}/config.json/below cannot be written"),
-    "no output_dir": (dict(output_dir=None), "--output_dir=FOLDER is needed"),
+    "no output_dir": (dict(output_dir=None), "give the folder for checkpoints: --output_dir=FOLDER"),
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
-    "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be over 0"),
+    "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be greater than 0"),
     "memory of a batch": (
         dict(train_batch_size=2 * 10**9),
         r"--train_batch_size=2000000000: 2000000000 sequences of 8 pieces at once take "
@@ -252,7 +252,7 @@ EARLY = {
         "--eval_batch_size 4 must be a positive multiple of 3"),
     "sparse norm of parts": (
         dict(sparse_gradient_norm="true", gradient_accumulation_steps=2),
-        "--sparse_gradient_norm counts the rows of one whole batch"),
+        "--sparse_gradient_norm cannot be combined with"),
     "depth": (dict(random_depth="1-2"), "--random_depth=1-2: 2 passes; the config has"),
     "depth schedule": (
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
@@ -334,7 +334,7 @@ NUMBERS = {
         ("masked_lm_prob", ("nan", "2.0", "-0.5"), DYNAMIC))
     for value in values}
 EARLY["weight of no teacher"] = (
-    dict(teacher_weight=0.3), "--teacher_weight is of distillation: give --teacher too")
+    dict(teacher_weight=0.3), "--teacher_weight has an effect only with --teacher")
 EARLY["teacher of another vocabulary"] = (
     dict(teacher="{data}/partial init", input_file="{data}/renamed/train.tfrecord"),
     "--teacher={data}/partial init/model.ckpt-1 has another vocabulary than the records")
@@ -344,7 +344,7 @@ EARLY |= NUMBERS
 # Found when the devices and the model are made, or while training:
 LATE = {
     "GPUs": (dict(num_gpus=2), "--num_gpus is 2, but TensorFlow sees 0 GPUs here"),
-    "no TPU": (dict(use_tpu="true"), "give the TPU's name or address: --tpu=NAME"),
+    "no TPU": (dict(use_tpu="true"), "give the name or address of the TPU: --tpu=NAME"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),
         r"model.ckpt does not fit the model: variables of another shape: 3 .*"
@@ -446,7 +446,7 @@ def test_old_flags_are_understood_with_a_warning(results, data):
     for name in ("master=grpc://a:1", "num_tpu_cores=8", "use_einsum=True",
                  "albert_hub_module_handle=https://hub/albert"):
         assert f"--{name} has no effect: " in log
-    assert "--num_keep_checkpoint is called --keep_checkpoint_max now" in log
+    assert "--num_keep_checkpoint is now called --keep_checkpoint_max" in log
     options = json.loads((data / "partial init" / "options.json").read_text())
     assert options["keep_checkpoint_max"] == 2
 
