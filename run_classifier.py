@@ -8,7 +8,7 @@ r"""Fine-tunes ALBERT to classify texts: the GLUE tasks, or your own data.
     python run_classifier.py --task_name=custom --train_file=train.csv \
         --dev_file=dev.csv --text_column=review --label_column=stars ...
 
-With the model trained, --do_predict alone needs --output_dir and the data:
+Once the model is trained, --do_predict needs only --output_dir and the data:
 
     python run_classifier.py --output_dir=runs/sst-2 --data_dir=glue --do_predict
 """
@@ -35,46 +35,49 @@ _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 finetuning_flags.define_flags(
     max_seq_length=512, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
-# --help lists them too.
+# Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 flags.DEFINE_string(
-    "task_name", None, f"One of {', '.join(glue.TASKS)}, or custom for your own data.")
+    "task_name", None,
+    f"The task: one of {', '.join(glue.TASKS)}, or custom for your own data.")
 flags.DEFINE_string(
     "data_dir", "", "Folder of the data: the GLUE download, the task's folder in it, "
-    "or where the files of a custom task lie.")
-flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
+    "or the folder of the files of a custom task.")
+flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
+flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_string(
-    "unlabeled_file", None, "Texts without labels, of which --teacher alone says "
-    "something, to train on besides: a text a line (of pairs, a tab between), or JSON "
-    "lines with text and text_pair; comma-separated paths or globs.")
+    "unlabeled_file", None, "Files of additional training texts without labels, for "
+    "which only --teacher gives a target. One text per line (the two texts of a pair separated "
+    "by a tab), or JSON lines with text and text_pair; comma-separated paths or globs.")
 finetuning_flags.define_export_flags()
 flags.DEFINE_float("threshold_to_export", math.nan,
-                   "Export only if the main metric reaches it; nan: in any case.")
+                   "Export only if the main metric reaches this value; nan: always "
+                   "export.")
 for _split, _what in _USE_OF_SPLIT.items():
     flags.DEFINE_string(
         f"{_split}_file", None,
-        f"Custom task: TSV, CSV or JSON lines to {_what}; may be .gz.")
+        f"Custom task: TSV, CSV or JSON lines file to {_what}; may be .gz.")
 flags.DEFINE_string("text_column", "0", "Custom task: column of the text: its name, "
                     "its number from 0 with --noheader, or a field of JSON lines.")
-flags.DEFINE_string("text_b_column", None, "Custom task: column of a second text.")
-flags.DEFINE_string("id_column", None, "Custom task: column of the examples' own names, "
-                    "for files of predictions.")
+flags.DEFINE_string("text_b_column", None, "Custom task: column of the second text.")
+flags.DEFINE_string("id_column", None, "Custom task: column of the examples' ids, "
+                    "which are written to the predictions.")
 flags.DEFINE_string("label_column", None, "Custom task: column of the label.")
-flags.DEFINE_bool("header", True, "Custom task: whether the first line names columns.")
+flags.DEFINE_bool("header", True, "Custom task: the first line names the columns.")
 finetuning_flags.define_prediction_flags()
 flags.DEFINE_list("labels", None, "Custom task: the labels in the order of their ids; "
-                  "default: those of the training file, sorted.")
+                  "default: the labels in the training file, sorted.")
 flags.DEFINE_bool("regression", False, "Custom task: labels are numbers to predict.")
-flags.DEFINE_string("delimiter", None, "Custom task: in place of tab or comma.")
+flags.DEFINE_string("delimiter", None, "Custom task: column separator; default: tab "
+                    "in TSV files, comma in CSV files.")
 
 _OF_OWN_DATA = (*(f"{_split}_file" for _split in _USE_OF_SPLIT), "text_column",
                 "text_b_column", "id_column", "label_column", "header", "labels",
                 "regression", "delimiter")
 
-# What makes up the task: kept with the model, and taken from there.
+# The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("task_name", "max_seq_length", "do_lower_case", "strip_accents",
          "dropout_prob", "text_column", "text_b_column", "label_column", "header",
          "labels", "regression", "delimiter", "early_exit")
@@ -85,7 +88,7 @@ def _export(task, settings, model, metrics, step):
 
     del step
     value = metrics.get(task.main_metric, math.nan)
-    # Never true if either is nan.
+    # The comparison is false if either number is nan.
     if value < FLAGS.threshold_to_export:
         logging.info("Not exported: %s is %.4f, below --threshold_to_export=%g.",
                      task.main_metric, value, FLAGS.threshold_to_export)
@@ -98,17 +101,17 @@ def _export(task, settings, model, metrics, step):
 def _check_flags() -> None:
     finetuning_flags.check_work(exits=True)
     if FLAGS.unlabeled_file and not FLAGS.teacher:
-        raise InputError("--unlabeled_file: only a teacher says something of texts "
-                         "without labels; give --teacher, or leave it out.")
+        raise InputError("--unlabeled_file: training on texts without labels needs a "
+                         "teacher; give --teacher, or leave the flag out.")
     if math.isinf(FLAGS.threshold_to_export):
-        raise InputError(f"--threshold_to_export={FLAGS.threshold_to_export} is no "
-                         "score; give a finite number, or leave it out.")
+        raise InputError(f"--threshold_to_export={FLAGS.threshold_to_export} is not a "
+                         "score; give a finite number, or leave the flag out.")
     if not math.isnan(FLAGS.threshold_to_export):
-        for flag, use in (("export_dir", "is for an export"),
+        for flag, use in (("export_dir", "applies to an export"),
                           ("do_eval", "is compared with the evaluation")):
             if not FLAGS[flag].value:
-                raise InputError(f"--threshold_to_export {use}: give --{flag}, or "
-                                 "leave it out.")
+                raise InputError(f"--threshold_to_export {use}; give --{flag}, or "
+                                 "leave the threshold out.")
     if (FLAGS.task_name or "").lower() == "custom":
         for split, wanted in (("train", FLAGS.do_train), ("dev", FLAGS.do_eval),
                               ("test", FLAGS.do_predict)):
@@ -124,10 +127,11 @@ def _task() -> classification.ClassificationTask:
             raise InputError(
                 f"--task_name={FLAGS.task_name or ''}: give one of "
                 f"{', '.join(glue.TASKS)} or custom.")
-        given = [flag for flag in _OF_OWN_DATA if FLAGS[flag].present]
-        if given:
-            raise InputError(f"--{given[0]} is for your own data; {name} has its own: "
-                             "leave it out, or give --task_name=custom.")
+        unused = [flag for flag in _OF_OWN_DATA if FLAGS[flag].present]
+        if unused:
+            raise InputError(f"--{unused[0]} is for your own data, but {name} reads "
+                             "the files of GLUE; leave it out, or give "
+                             "--task_name=custom.")
         return glue.TASKS[name]
     data = {split: custom.DataFile(
         path, FLAGS.text_column, FLAGS.text_b_column, FLAGS.label_column, FLAGS.header,
@@ -136,7 +140,7 @@ def _task() -> classification.ClassificationTask:
     task = custom.build_task(data, labels=FLAGS.labels, regression=FLAGS.regression,
                              data_dir=FLAGS.data_dir)
     if task.labels:
-        FLAGS.labels = list(task.labels)  # Kept, where they came from the data.
+        FLAGS.labels = list(task.labels)  # Saved with the model even if from the data.
     return task
 
 
@@ -156,8 +160,10 @@ def main(argv):
         **finetuning_flags.values("early_exit", "exit_weight"))
     if FLAGS.recipe and FLAGS.do_train:
         if task.name not in RECIPES:
-            raise InputError("--recipe: the paper has none for "
-                             f"{'a custom task' if FLAGS.task_name == 'custom' else task.name}.")
+            raise InputError(
+                "--recipe: the paper has no settings for "
+                f"{'a custom task' if FLAGS.task_name == 'custom' else task.name}; "
+                "leave the flag out.")
         finetuning_flags.use_recipe(
             task.name, num_train_steps="train_step",
             warmup_steps="warmup_step")

@@ -5,14 +5,15 @@ r"""Fine-tunes ALBERT on RACE: reading comprehension with four choices.
         --spm_model_file=albert_base/30k-clean.model \
         --output_dir=runs/race --gradient_accumulation_steps=8 --do_predict
 
-Trains on RACE's train, evaluates on dev at each checkpoint, keeps the best and, with
---do_predict, answers test; where test has answers its accuracy is reported too.
+Trains on RACE's training set, evaluates each checkpoint on the dev set and keeps the
+best. With --do_predict, answers the test set; if that has answers, its accuracy is
+reported, too.
 
-A question is four sequences: a batch of 32 is 128 of up to 512 pieces, which few
-devices have the memory for. --gradient_accumulation_steps=8 computes it in parts of
-four questions, and gives the same step.
+A question is four sequences: a batch of 32 is 128 sequences of up to 512 tokens, which
+do not fit on most devices. --gradient_accumulation_steps=8 computes it in parts of four
+questions with the same result.
 
-With the model trained, --do_predict alone needs --output_dir and the data:
+Once the model is trained, --do_predict needs only --output_dir and the data:
 
     python run_race.py --output_dir=runs/race --data_dir=RACE \
         --nodo_train --nodo_eval --do_predict
@@ -35,33 +36,37 @@ FLAGS = flags.FLAGS
 finetuning_flags.define_flags(
     max_seq_length=512, do_train=True, do_eval=True, learning_rate=1e-5,
     save_checkpoints_steps=100)
-# --help lists them too.
+# Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 FLAGS["recipe"].help += (
-    " For a model without dropout these are those of version 2 of the released models: "
-    "no dropout, rate 1e-5. (xxlarge of version 1 comes without, too, but the paper "
-    "trains it with: add --albert_dropout_prob=0.1.)")
-flags.DEFINE_string("task_name", "race", "As in the release: race.")
+    " For a model whose config has no dropout, the recipe is that of version 2 of the "
+    "released models: no dropout, learning rate 1e-5. (The config of xxlarge version 1 "
+    "has no dropout either, but the paper trains it with dropout: add "
+    "--albert_dropout_prob=0.1.)")
+flags.DEFINE_string("task_name", "race", "Must be race; kept for command lines of the "
+                    "original implementation.")
 flags.DEFINE_string(
-    "data_dir", "", "The folder RACE as downloaded, or the one that holds it.")
-flags.DEFINE_integer("train_step", 12000, "Step at which training ends.",
+    "data_dir", "", "The folder RACE as downloaded, or the folder that contains it.")
+flags.DEFINE_integer("train_step", 12000, "Number of training steps in total.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 1000, "Steps of linear warm-up.",
+flags.DEFINE_integer("warmup_step", 1000, "Number of steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 finetuning_flags.define_prediction_flags()
 flags.DEFINE_integer(
-    "max_qa_length", 128, "Pieces that are kept of question and option, the last ones.",
+    "max_qa_length", 128,
+    "Maximum length of question and option together, in tokens; of longer ones the "
+    "last tokens are kept.",
     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_bool("high_only", False, "Without the middle-school passages.")
-flags.DEFINE_bool("middle_only", False, "Without the high-school passages.")
+flags.DEFINE_bool("high_only", False, "Use only the high-school passages.")
+flags.DEFINE_bool("middle_only", False, "Use only the middle-school passages.")
 _FILE_OF_SPLIT = {"train": "train_file", "dev": "eval_file", "test": "predict_file"}
 for _split, _flag in _FILE_OF_SPLIT.items():
     flags.DEFINE_string(
-        _flag, None, f"File in which the features of {_split} are kept; default: "
-        f"{_split}.tf_record in --cached_dir.")
+        _flag, None, f"File for the features of the {_split} set; default: "
+        f"{_split}.tf_record in --cached_dir, else in --output_dir.")
 
-# What makes up the task: kept with the model, and taken from there.
+# The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("task_name", "max_seq_length", "max_qa_length", "do_lower_case", "strip_accents",
          "dropout_prob")
 _LEVELS = ("high_only", "middle_only")
@@ -87,15 +92,15 @@ def _use_recipe():
 
 def main(argv):
     del argv
-    # Of the levels both or neither: those that are given exclude others.
-    given = any(FLAGS[name].present for name in _LEVELS)
-    finetuning_flags.use_kept_task(_KEPT if given else _KEPT + _LEVELS)
+    # The levels exclude each other, so that one given flag overrides both saved ones.
+    has_level = any(FLAGS[name].present for name in _LEVELS)
+    finetuning_flags.use_kept_task(_KEPT if has_level else _KEPT + _LEVELS)
     finetuning_flags.check_work()
     finetuning_flags.check_prediction_file(tables.format_of)
     if FLAGS.task_name.lower() != "race":
         raise InputError(
-            f"--task_name={FLAGS.task_name}: this script knows race alone; "
-            "run_classifier.py has the other tasks.")
+            f"--task_name={FLAGS.task_name}: this script supports only race; use "
+            "run_classifier.py for the other tasks.")
     if not FLAGS.data_dir:
         raise InputError("--data_dir=FOLDER is needed: the folder RACE as downloaded.")
     if FLAGS.recipe and FLAGS.do_train:

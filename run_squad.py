@@ -6,7 +6,7 @@ r"""Fine-tunes ALBERT to answer questions about a text: SQuAD 1.1 and 2.0.
         --spm_model_file=albert_base/30k-clean.model \
         --output_dir=runs/squad --do_train --do_eval --do_predict
 
-With the model trained, --do_predict alone needs --output_dir and questions, which
+Once the model is trained, --do_predict needs only --output_dir and questions, which
 need no answers:
 
     python run_squad.py --output_dir=runs/squad --predict_file=mine.json --do_predict
@@ -29,60 +29,67 @@ FLAGS = flags.FLAGS
 finetuning_flags.define_flags(
     max_seq_length=384, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
-FLAGS["do_eval"].help += " On --predict_file, which must have answers."
-# --help lists them too.
+FLAGS["do_eval"].help += " Uses --predict_file, which must have answers."
+# Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
-flags.DEFINE_string("train_file", None, "JSON file of SQuAD's format to train on.")
+flags.DEFINE_string("train_file", None, "JSON file in SQuAD's format to train on.")
 flags.DEFINE_string(
-    "predict_file", None, "JSON file of SQuAD's format to predict and evaluate.")
+    "predict_file", None, "JSON file in SQuAD's format to predict and evaluate "
+    "on.")
 _MOST_TRIED = 1000  # starts and ends, in pairs
 for _set in ("train", "predict"):
     flags.DEFINE_string(
         f"{_set}_feature_file", None,
-        f"File of the features of --{_set}_file; default: {_set}.tf_record in "
+        f"File for the features of --{_set}_file; default: {_set}.tf_record in "
         "--cached_dir, else in --output_dir.")
 flags.DEFINE_string(
-    "predict_feature_left_file", None, "As in the release; all is in "
-    "--predict_feature_file now. (Kept for old command lines.)")
+    "predict_feature_left_file", None, "Ignored; kept for command lines of the "
+    "original implementation. --predict_feature_file holds everything.")
 finetuning_flags.define_export_flags()
 finetuning_flags.define_prediction_flags(all_probabilities=False)
 flags.DEFINE_bool("version_2_with_negative", False,
-                  "SQuAD 2.0: some questions have no answer.")
+                  "Train for SQuAD 2.0, where some questions have no answer.")
 flags.DEFINE_integer("doc_stride", 128,
-                     "Pieces from the start of a window of the paragraph to the next.",
+                     "Distance between the starts of consecutive windows of a "
+                     "paragraph, in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("max_query_length", 64, "Pieces that are kept of a question.",
+flags.DEFINE_integer("max_query_length", 64, "Maximum length of a question in tokens; "
+                     "longer ones are cut.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE(cli_flags.Number(), "num_train_epochs", 3.0,
-             "How often to train on every question.")
+             "Number of passes over the training questions.")
 flags.DEFINE_integer("num_train_steps", 0,
-                     "Step at which training ends; 0: by --num_train_epochs.",
+                     "Number of training steps in total; 0: given by "
+                     "--num_train_epochs.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE(cli_flags.Number(upper_bound=1), "warmup_proportion", 0.1,
-             "Share of steps with linear warm-up.")
+             "Fraction of the training steps that are linear warm-up.")
 flags.DEFINE_integer("num_warmup_steps", -1,
-                     "Steps of linear warm-up; -1: by --warmup_proportion.",
+                     "Number of steps of linear warm-up; -1: given by "
+                     "--warmup_proportion.",
                      lower_bound=-1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("n_best_size", 20, "Answers to a question that are kept, and "
-                     "(SQuAD 1.1) starts and ends of a window that are tried.",
+flags.DEFINE_integer("n_best_size", 20, "Number of candidate answers kept for each "
+                     "question and, for SQuAD 1.1, of starts and of ends tried in each "
+                     "window.",
                      lower_bound=1, upper_bound=_MOST_TRIED)
-flags.DEFINE_integer("max_answer_length", 30, "Longest answer, in pieces.",
+flags.DEFINE_integer("max_answer_length", 30, "Maximum length of an answer in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: starts of a window that are tried.",
+flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: number of starts tried in each window.",
                      lower_bound=1, upper_bound=_MOST_TRIED)
-flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: ends that are tried for each start.",
+flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: number of ends tried for each start.",
                      lower_bound=1, upper_bound=_MOST_TRIED)
 flags.DEFINE(
     cli_flags.Number(lower_bound=-1e38), "null_score_diff_threshold", None,
-    "SQuAD 2.0: a question whose null odds reach it is left unanswered. Default: the "
-    "threshold with the best F1 on --predict_file; where that has no answers, the one "
-    "that was found for this checkpoint in --output_dir before; else 0.")
+    "SQuAD 2.0: questions whose null odds reach this threshold are left unanswered. "
+    "Default: the threshold with the best F1 on --predict_file; if that file has no "
+    "answers, the threshold found earlier for this checkpoint in --output_dir; else "
+    "0.")
 flags.DEFINE_bool(
-    "answer_at_threshold", False, "SQuAD 2.0: answer a question whose null odds equal "
-    "the threshold, as the search for the best one counted it. The release does not, "
-    "so that its F1 is mostly a little under the best.")
+    "answer_at_threshold", False, "SQuAD 2.0: answer questions whose null odds equal "
+    "the threshold, as the search for the best threshold assumes. The original "
+    "implementation does not; its F1 is therefore usually slightly below the best.")
 
-# What makes up the task: kept with the model, and taken from there.
+# The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("version_2_with_negative", "max_seq_length", "doc_stride", "max_query_length",
          "do_lower_case", "strip_accents", "dropout_prob", "start_n_top", "end_n_top",
          "n_best_size", "max_answer_length")
@@ -103,7 +110,7 @@ def _export(task, settings, model, metrics, step):
 
 def _use_recipe() -> None:
     steps, flag_of = "num_train_steps", {}
-    # Flags of the same matter go before, whichever of them is given.
+    # --num_train_epochs and --warmup_proportion override the recipe's steps, too.
     if not (FLAGS["num_train_epochs"].present or FLAGS[steps].present):
         flag_of[steps] = steps
         if not FLAGS["warmup_proportion"].present:

@@ -5,12 +5,12 @@ r"""Fine-tunes ALBERT to tag words: names (entities), parts of speech.
         --spm_model_file=albert_base/30k-clean.model \
         --output_dir=runs/ner --do_train --do_eval
 
-Files are CoNLL's columns (a word and its tag a line, a blank line between sentences),
-CoNLL-U (*.conllu, --tag_column=UPOS) or JSON lines (*.jsonl):
+Files are in CoNLL's column format (one word and its tag per line, a blank line between
+sentences), CoNLL-U (*.conllu, --tag_column=UPOS) or JSON lines (*.jsonl):
 
     {"text": "EU rejects a call", "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
 
-With the model trained, --do_predict alone needs --output_dir and the sentences:
+Once the model is trained, --do_predict needs only --output_dir and the sentences:
 
     python run_tagger.py --output_dir=runs/ner --test_file=mine.conll --do_predict
 """
@@ -34,50 +34,53 @@ finetuning_flags.define_flags(
     max_seq_length=128, do_train=False, do_eval=False, learning_rate=5e-5,
     save_checkpoints_steps=1000)
 FLAGS["max_seq_length"].help = (
-    "Longest sequence, in pieces; longer sentences are read in windows.")
-# --help lists them too.
+    "Maximum length of a sequence in tokens; longer sentences are split into "
+    "overlapping windows.")
+# Lists these flags in --help, too.
 flags.adopt_module_key_flags(finetuning_flags)
 _USE_OF_SPLIT = {"train": "train on", "dev": "evaluate on", "test": "predict"}
 for _split, _use in _USE_OF_SPLIT.items():
-    flags.DEFINE_string(f"{_split}_file", None, f"Sentences to {_use}; may be .gz.")
-flags.DEFINE_integer("train_step", 1000, "Step at which training ends.",
+    flags.DEFINE_string(f"{_split}_file", None, f"File of sentences to {_use}; may "
+                        "be .gz.")
+flags.DEFINE_integer("train_step", 1000, "Number of training steps in total.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("warmup_step", 0, "Steps of linear warm-up.",
+flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
 flags.DEFINE_enum(
-    "data_format", "auto", ["auto", *readers.FORMATS], "Of the files; auto: by "
-    "their names, .conllu, .jsonl or .json, else CoNLL's columns.")
+    "data_format", "auto", ["auto", *readers.FORMATS], "Format of the files; auto: "
+    "given by the extension (.conllu, .jsonl or .json), else CoNLL's columns.")
 flags.DEFINE_string(
-    "tag_column", "", "Column of the tag: a number from 0, or from -1 backwards; "
-    "default: the last. Of CoNLL-U its name; default: UPOS.")
-flags.DEFINE_integer("word_column", 0, "Column of the word, in CoNLL's columns.")
+    "tag_column", "", "Column of the tag: in CoNLL's columns a number, from 0 or from "
+    "-1 backwards (default: the last); in CoNLL-U its name (default: UPOS).")
+flags.DEFINE_integer("word_column", 0, "CoNLL's columns: number of the word's column, "
+                     "from 0.")
 flags.DEFINE_bool(
-    "test_tags", None, "Whether --test_file has tags, which are scored then; default: "
-    "where it has a place for them.")
+    "test_tags", None, "--test_file has tags, and predictions are scored against "
+    "them; default: true if the file has a column or field for tags.")
 flags.DEFINE_enum(
-    "scheme", "auto", ["auto", *scoring.SCHEMES, "bioes"], "How tags name "
-    "entities; none: they name none, as parts of speech, and are scored one by one; "
-    "auto: as those of --train_file do.")
+    "scheme", "auto", ["auto", *scoring.SCHEMES, "bioes"], "How tags mark "
+    "entities; none: they mark none (e.g. parts of speech), and each tag is scored by "
+    "itself; auto: detected from the tags of --train_file.")
 flags.DEFINE_bool(
-    "strict", False, "Count only entities that are written as the scheme says, as "
-    "seqeval's strict mode; by default any tags are read as conlleval reads them.")
-flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: those "
-                  "of --train_file, O first, the others sorted.")
+    "strict", False, "Count only entities that follow the scheme exactly, as in "
+    "seqeval's strict mode; by default tags are read as conlleval reads them.")
+flags.DEFINE_list("labels", None, "The tags in the order of their ids; default: the "
+                  "tags in --train_file, O first, the others sorted.")
 flags.DEFINE_enum(
-    "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How the text of JSON "
-    "lines, and text that is sent to the model, is split into words: at white space; "
-    "at punctuation, too, and between Chinese characters; or at every character. auto: "
-    "characters where each word in --train_file's columns is one, else punctuation.")
+    "split_words", "auto", ["auto", *cleaning.WORD_SPLITS], "How to split the text of "
+    "JSON lines, and the text of later requests, into words: at white space; also at "
+    "punctuation and between Chinese characters; or into single characters. auto: "
+    "characters if each word in --train_file is one character, else punctuation.")
 flags.DEFINE_bool(
-    "strip_numbers", None, "Words in columns end in a number of their segmentation, as "
-    "in Weibo's (\u79d10 \u62801), which is taken off; default: where all of "
-    "--train_file's do.")
-flags.DEFINE_integer("doc_stride", 64, "Pieces from the start of a window of a long "
-                     "sentence to the next.",
+    "strip_numbers", None, "Remove the segmentation number at the end of each word in "
+    "columns, as in Weibo (\u79d10 \u62801); default: true if all words of --train_file "
+    "have one.")
+flags.DEFINE_integer("doc_stride", 64, "Distance between the starts of consecutive "
+                     "windows of a long sentence, in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 
-# What makes up the task: kept with the model, and taken from there.
+# The flags that define the task. They are saved with the model and read from there.
 _KEPT = ("max_seq_length", "doc_stride", "do_lower_case", "strip_accents",
          "dropout_prob", "labels", "scheme", "strict", "split_words", "strip_numbers",
          "tag_column", "word_column")
@@ -94,17 +97,18 @@ def _export(task, settings, model, metrics, step):
 
 
 def _known_labels() -> tuple[str, ...]:
-    """Of a tagger that the run starts from."""
+    """Returns the labels of the initial checkpoint if it is a tagger, else ()."""
     init = cli_flags.init_checkpoint()
     try:
-        found = formats.read(init) if init else None
-    except InputError:  # Whatever is wrong is said where it is loaded.
+        checkpoint = formats.read(init) if init else None
+    except InputError:  # The error is reported when the checkpoint is loaded.
         return ()
-    return found.labels if found and "token_classification" in found.heads else ()
+    return (checkpoint.labels
+            if checkpoint and "token_classification" in checkpoint.heads else ())
 
 
 def _task() -> tagging.TaggingTask:
-    """The task; flags that were left open are set, to be kept."""
+    """Builds the task, and sets the flags left open so that they are saved with it."""
     for split, wanted in (("train", FLAGS.do_train), ("dev", FLAGS.do_eval),
                           ("test", FLAGS.do_predict)):
         if wanted and not FLAGS[f"{split}_file"].value:
@@ -119,8 +123,8 @@ def _task() -> tagging.TaggingTask:
         **finetuning_flags.values(
             "strip_numbers", "strict", "max_seq_length", "doc_stride", "test_tags"))
     if task.reading.strip_numbers and FLAGS.strip_numbers is None:
-        logging.info("Each word of %s ends in the number that it has in its "
-                     "segmentation, which is taken off (--strip_numbers).",
+        logging.info("Each word of %s ends in its segmentation number, which is "
+                     "removed (--strip_numbers).",
                      FLAGS.train_file)
     FLAGS.labels, FLAGS.scheme = list(task.labels), task.scheme
     FLAGS.split_words = task.reading.split
@@ -133,7 +137,8 @@ def main(argv):
     finetuning_flags.use_kept_task(_KEPT)
     finetuning_flags.check_work()
     if FLAGS.recipe and FLAGS.do_train:
-        raise InputError("--recipe: the paper has none for tagging.")
+        raise InputError("--recipe: the paper has no settings for tagging; leave the "
+                         "flag out.")
     task = _task()
     settings = finetuning_flags.settings(
         FLAGS.train_step, FLAGS.warmup_step, _KEPT,

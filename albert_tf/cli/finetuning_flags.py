@@ -1,4 +1,4 @@
-"""What the scripts of fine-tuning share: flags, and what they make of them.
+"""The flags that all fine-tuning scripts share, and the settings built from them.
 
 As in cli/flags.py, TensorFlow is not imported here.
 """
@@ -28,129 +28,142 @@ FLAGS = flags.FLAGS
 
 
 def define_flags(**defaults: Any) -> None:
-    """Flags of the model, of devices, of the loop, and what all tasks have besides;
-    the defaults are the task's."""
+    """Defines the flags of the model, the devices and the training loop, and those of
+    all fine-tuning tasks; `defaults` are the task's."""
     cli_flags.define_model_flags()
     cli_flags.define_device_flags()
     cli_flags.define_training_flags(
         train_batch_size=32, eval_batch_size=8, optimizer="adamw",
         learning_rate=defaults["learning_rate"],
         save_checkpoints_steps=defaults["save_checkpoints_steps"])
-    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary, one piece a line.")
-    flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
-    flags.DEFINE_bool("do_lower_case", True, "Whether to lower-case the text.")
+    flags.DEFINE_string("vocab_file", None, "WordPiece vocabulary file, one token "
+                        "per line.")
+    flags.DEFINE_string("spm_model_file", None, "SentencePiece model file.")
+    flags.DEFINE_bool("do_lower_case", True, "Lower-case the text.")
     flags.DEFINE_bool(
-        "strip_accents", None, "Whether to strip accents and other combining marks. "
-        "Default: as the model's vocabulary was made.")
+        "strip_accents", None, "Strip accents and other combining marks. Default: "
+        "taken from the model's vocabulary.")
     flags.DEFINE_integer(
         "max_seq_length", defaults["max_seq_length"],
-        "Longest sequence, in pieces; what is longer is cut.",
+        "Maximum length of a sequence in tokens; longer ones are cut.",
         lower_bound=8, upper_bound=cli_flags.MOST)
-    flags.DEFINE_bool("do_train", defaults["do_train"], "Whether to train.")
+    flags.DEFINE_bool("do_train", defaults["do_train"], "Train the model.")
     flags.DEFINE_bool(
-        "do_eval", defaults["do_eval"], "Whether to evaluate: at each checkpoint of "
-        "training, and the best one at the end.")
+        "do_eval", defaults["do_eval"], "Evaluate each checkpoint during training, and "
+        "the best checkpoint at the end.")
     flags.DEFINE_bool("do_predict", False,
-                      "Whether to write predictions, by the best checkpoint.")
-    flags.DEFINE_integer("predict_batch_size", 8, "Examples per batch of prediction.",
+                      "Write the predictions of the best checkpoint.")
+    flags.DEFINE_integer("predict_batch_size", 8, "Examples per prediction batch.",
                          lower_bound=1, upper_bound=cli_flags.MOST)
     flags.DEFINE_bool(
         "from_scratch", False,
-        "Train from random weights. Without it, and without --init_checkpoint or a "
-        "checkpoint in --output_dir, the run stops.")
+        "Train from random weights. Without this flag, the run stops if it has neither "
+        "--init_checkpoint nor a checkpoint in --output_dir.")
     flags.DEFINE_integer(
-        "early_stopping", 0, "Stop after so many evaluations in a row without a better "
-        "one; 0 never does.", lower_bound=0, upper_bound=cli_flags.MOST)
+        "early_stopping", 0, "Stop training after N consecutive evaluations without "
+        "improvement; 0: never.", lower_bound=0, upper_bound=cli_flags.MOST)
     flags.DEFINE_integer(
         "num_seeds", 1,
-        "Train so many times, with seeds from --random_seed on, each in a folder of "
-        "its own in --output_dir: small sets, and large models most of all, come out "
-        "otherwise with each. seeds.json has median, best and spread; the best's "
-        "checkpoint becomes that of --output_dir.", lower_bound=1, upper_bound=1000)
+        "Number of runs, seeded from --random_seed upward, each in its own folder in "
+        "--output_dir. Results on small data sets vary strongly with the seed, most of "
+        "all for large models. seeds.json lists median, best and spread; the best "
+        "run's checkpoint is copied to --output_dir.", lower_bound=1, upper_bound=1000)
     flags.DEFINE_bool(
         "restart_on_failure", False,
-        "Train again, with another seed and half the rate, up to three times, where "
-        "the loss is no longer finite, or where from half of the steps on an "
-        "evaluation is at chance: one class for all examples, say.")
+        "If training diverges, or is still at chance level after half of the steps, "
+        "retry up to three times with a new seed and half the learning rate.")
     flags.DEFINE_bool(
         "recipe", False,
-        "The paper's settings for the task (its appendix): dropout, batch size, rate, "
-        "steps, warm-up and length; for xlarge, a rate of 5e-6, which it was reported "
-        "to need. A flag that is given goes before.")
+        "Use the paper's settings for the task (its appendix): dropout, batch size, "
+        "learning rate, steps, warm-up and sequence length; for xlarge, a learning "
+        "rate of 5e-6, which it was reported to need. Explicit flags override the "
+        "recipe.")
     cli_flags.define_teacher_flags("A model that was fine-tuned on the task", "labels")
-    # A script that adopts this module's flags for its --help adopts those, too.
+    # Scripts that adopt this module's flags for --help adopt those of cli.flags, too.
     flags.adopt_module_key_flags(cli_flags)
     flags.DEFINE_bool(
         "early_exit", False, "run_classifier.py: train a second head, which answers "
-        "after any pass before the last (docs/EARLY_EXIT.md). A sequence can so stop "
-        "once its answer is sure; heads that answer for each piece, or compare "
-        "sequences, cannot stop one by one.")
+        "after any pass through the shared layer but the last (docs/EARLY_EXIT.md). A "
+        "sequence can therefore stop as soon as its answer is certain. Tasks that "
+        "answer for each token, or compare sequences, are not supported.")
     flags.DEFINE(
         cli_flags.Number(upper_bound=1), "exit_weight", 1.0,
-        "What the exits' loss counts in what the encoder learns, beside the last pass' "
-        "1; with 0 the encoder learns as without --early_exit.")
+        "Weight of the exits' loss in the encoder's gradient, relative to 1 for the "
+        "last pass; with 0 the encoder is trained as without --early_exit.")
     flags.DEFINE(
         cli_flags.Number(below=1), "albert_dropout_prob", None,
-        "Both dropout rates inside ALBERT, in place of the config's.")
+        "Both dropout rates inside ALBERT; default: those of the config.")
     flags.DEFINE(cli_flags.Number(below=1), "dropout_prob", 0.1,
-                 "Dropout rate of what the task's head gets.")
+                 "Dropout rate of the input of the task's head.")
     flags.DEFINE_integer(
         "num_length_buckets", 8,
-        "Sequences are padded to one of so many lengths, chosen to fit the data; 1 "
-        "pads all to --max_seq_length, as the release does. Evaluation and prediction "
-        "give the same either way; training sees every example as often, but in "
-        "batches of like lengths.",
+        "Number of lengths, chosen to fit the data, to one of which each sequence is "
+        "padded; 1: pad all to --max_seq_length, as in the original implementation. "
+        "Evaluation and prediction do not depend on it. Training sees every example "
+        "equally often, but groups batches by length.",
         lower_bound=1, upper_bound=64)
     flags.DEFINE_string("cached_dir", None,
-                        "Folder of the features; default: --output_dir.")
+                        "Folder for the features computed from the data; default: "
+                        "--output_dir.")
     flags.DEFINE_integer("num_workers", 0,
-                         "Processes that make features; 0: one for each core.",
+                         "Number of processes that compute features; 0: one per CPU "
+                         "core.",
                          lower_bound=0, upper_bound=parallel.MOST_PROCESSES)
 
 
 def define_export_flags() -> None:
+    """Defines the flags of the SavedModel that a run exports."""
     flags.DEFINE_string(
         "export_dir", None, "Folder for a SavedModel of the best checkpoint.")
     flags.DEFINE_bool(
         "export_text", True,
-        "Whether the SavedModel takes text, by tensorflow_text; else ids alone.")
+        "Export a SavedModel that takes text, which needs tensorflow_text; "
+        "--noexport_text: one that takes token ids.")
 
 
 def define_prediction_flags(all_probabilities: bool = True) -> None:
+    """Defines the flags of the file of predictions."""
     flags.DEFINE_string(
-        "prediction_file", None, "File for --do_predict in place of predictions.tsv in "
-        "--output_dir: .tsv, .csv or .jsonl; the last two keep the texts as they are.")
+        "prediction_file", None, "File for the predictions of --do_predict: .tsv, .csv "
+        "or .jsonl; .csv and .jsonl keep the texts unchanged. Default: predictions.tsv "
+        "in --output_dir.")
     if all_probabilities:
-        flags.DEFINE_bool("all_probabilities", False, "Write the probability of each "
-                          "label among the predictions.")
+        flags.DEFINE_bool("all_probabilities", False, "Add the probability of each "
+                          "label to the predictions.")
 
 
 def check_prediction_file(format_of: Callable[[str], str], *inputs: str) -> None:
-    """Refuses a --prediction_file that could not be written, or is one of the flags
-    `inputs`; `format_of` (tasks.tables) refuses names of other kinds."""
+    """Raises InputError if --prediction_file cannot be written, or is an input.
+
+    Args:
+      format_of: raises InputError for unknown file extensions (finetuning.tables).
+      inputs: flags whose files must not be overwritten.
+    """
     path = FLAGS.prediction_file
     if not path:
         return
     if not FLAGS.do_predict:
-        raise InputError("--prediction_file is for --do_predict: give that, or leave it "
-                         "out.")
+        raise InputError("--prediction_file needs --do_predict; add that flag, or "
+                         "leave this one out.")
     format_of(path)
     if path.endswith(".gz"):
-        raise InputError(f"--prediction_file={path}: is not compressed; leave .gz out.")
-    given = {name: FLAGS[name].value for name in (
-        *inputs, "spm_model_file", "vocab_file", "albert_config_file") if FLAGS[name].value}
-    given.update((name, formats.folder_of_model(FLAGS[name].value)) for name in (
+        raise InputError(f"--prediction_file={path}: compressed predictions are not "
+                         "supported; leave .gz out.")
+    sources = {name: FLAGS[name].value for name in (
+        *inputs, "spm_model_file", "vocab_file", "albert_config_file")
+        if FLAGS[name].value}
+    sources.update((name, formats.folder_of_model(FLAGS[name].value)) for name in (
         "init_checkpoint", "teacher") if FLAGS[name].value)
     files.prepare_outputs({"--prediction_file": [path]}, {
-        f"--{name}": [found] for name, found in given.items()})
+        f"--{name}": [source] for name, source in sources.items()})
     folder, name = os.path.split(os.path.realpath(path))
     if name != "predictions.tsv" and is_of_run(name) and (
             folder == os.path.realpath(FLAGS.output_dir or "")):
-        raise InputError(f"--prediction_file={path}: a run keeps something else under "
-                         "that name in --output_dir; give another.")
+        raise InputError(f"--prediction_file={path}: the run writes a different file "
+                         "of that name to --output_dir; choose another name.")
 
 
-# Field of a recipe → its flag, where tasks agree.
+# Field of a recipe → its flag, for the fields whose flag is the same in all tasks.
 _FLAG_OF_RECIPE = dict(
     albert_dropout="albert_dropout_prob", classifier_dropout="dropout_prob",
     batch_size="train_batch_size", learning_rate="learning_rate",
@@ -159,8 +172,8 @@ _FLAG_OF_RECIPE = dict(
 
 def use_recipe(name: str, **flag_of: str) -> None:
     """Sets flags that were not given to the values of a recipe (finetuning.recipes) for
-    the model's size and version; `flag_of` are further fields → their flags."""
-    # The length that the config is checked against is a recipe's, or the flag's.
+    the model's size and version; `flag_of` maps further fields to their flags."""
+    # This checks the config against --max_seq_length, which the recipe may change.
     recipe = recipe_for(name, *published_size(model_config()))
     script.use_recipe(name, {
         flag: getattr(recipe, field)
@@ -168,42 +181,42 @@ def use_recipe(name: str, **flag_of: str) -> None:
 
 
 def use_kept_task(names: Sequence[str]) -> None:
-    """Takes flags that make up the task, where they were not given, from the task.json
-    of output_dir."""
+    """Sets the flags `names`, which define the task, from output_dir's task.json unless
+    they were given."""
     folder = FLAGS.output_dir or ""
-    kept = model_folder.read(folder) if holds_checkpoint(folder) else None
-    if kept is None:
+    task = model_folder.read(folder) if holds_checkpoint(folder) else None
+    if task is None:
         return
     for name in names:
-        if not FLAGS[name].present and name in kept.get("flags", {}):
-            value = kept["flags"][name]
+        if not FLAGS[name].present and name in task.get("flags", {}):
+            value = task["flags"][name]
             try:
                 FLAGS[name].value = (
                     None if value is None and FLAGS[name].default is None
                     else FLAGS[name].parser.parse(value))
             except (TypeError, ValueError) as error:
                 raise InputError(
-                    f"{os.path.join(folder, vocabulary.TASK_FILE)}: {name} is "
-                    f"{value!r} ({error}); restore the file, or give --{name}."
-                    ) from error
+                    f"{os.path.join(folder, vocabulary.TASK_FILE)}: {name} has the "
+                    f"invalid value {value!r} ({error}). Restore the file, or give "
+                    f"--{name}.") from error
     if not (FLAGS.vocab_file or FLAGS.spm_model_file):
-        copy = os.path.join(FLAGS.output_dir, kept["vocabulary"]["file"])
-        FLAGS[kept.get("vocabulary_flag", "spm_model_file")].value = copy
+        copy = os.path.join(FLAGS.output_dir, task["vocabulary"]["file"])
+        FLAGS[task.get("vocabulary_flag", "spm_model_file")].value = copy
 
 
 def values(*names: str) -> dict[str, Any]:
-    """The flags of these names, as they stand."""
+    """Returns the current values of these flags by name."""
     return {name: FLAGS[name].value for name in names}
 
 
 def check_work(exits: bool = False) -> None:
-    """Raises InputError where there is nothing to do, or --early_exit cannot be done;
-    `exits` says whether the task's head could."""
+    """Raises InputError if no work is asked for, or --early_exit is not supported;
+    `exits` is true if the task's head supports it."""
     _check_early_exit(exits)
     can_export = "export_dir" in FLAGS
     if not (FLAGS.do_train or FLAGS.do_eval or FLAGS.do_predict
             or can_export and FLAGS.export_dir):
-        raise InputError("nothing to do: give --do_train, --do_eval"
+        raise InputError("there is nothing to do: give --do_train, --do_eval"
                          + (", --do_predict or --export_dir." if can_export
                             else " or --do_predict."))
 
@@ -211,96 +224,100 @@ def check_work(exits: bool = False) -> None:
 def _check_early_exit(exits: bool) -> None:
     if FLAGS.early_exit and not exits:
         raise InputError(
-            "--early_exit is for run_classifier.py, whose head gives a sequence one "
-            "answer: this task's head answers for each piece or compares sequences, "
-            "none of which can stop by itself; leave it out.")
+            "--early_exit is supported by run_classifier.py only, which gives one "
+            "answer per sequence. This task answers for each token or compares "
+            "sequences, so that none can stop by itself; leave the flag out.")
     if FLAGS["exit_weight"].present and not FLAGS.early_exit:
-        raise InputError("--exit_weight is for --early_exit: give that, or leave it "
-                         "out.")
+        raise InputError("--exit_weight needs --early_exit; add that flag, or leave "
+                         "this one out.")
     folder = FLAGS.output_dir or ""
-    kept = model_folder.read(folder) if holds_checkpoint(folder) else None
-    if kept is None or FLAGS.early_exit == kept.get("flags", {}).get("early_exit", False):
+    task = model_folder.read(folder) if holds_checkpoint(folder) else None
+    if task is None or (
+            FLAGS.early_exit == task.get("flags", {}).get("early_exit", False)):
         return
     raise InputError(
-        f"--early_exit: the model in {folder} has no exit head; train one in another "
-        "--output_dir." if FLAGS.early_exit else
-        f"--noearly_exit: the model in {folder} has an exit head, and answers without "
-        "exits all the same; leave the flag out.")
+        f"--early_exit: the model in {folder} has no exit head; train one in a "
+        "different --output_dir." if FLAGS.early_exit else
+        f"--noearly_exit: the model in {folder} has an exit head. It can answer "
+        "without exits all the same; leave the flag out.")
 
 
 def _check_export_dir() -> None:
-    """Refuses an export_dir that could not be written once all is trained."""
+    """Raises InputError now if the export would fail to write --export_dir later."""
     folder = "export_dir" in FLAGS and FLAGS.export_dir
     if not folder:
         return
     if files.exists(folder):
-        raise InputError(f"--export_dir={folder} is there already; choose another.")
+        raise InputError(f"--export_dir={folder} exists already; choose a different "
+                         "folder.")
     check_tensorflow_text()
     export = os.path.join(os.path.realpath(folder), "")
     for name in ("output_dir", "cached_dir"):
-        # It will be there when the export comes.
+        # The run creates these folders before it exports.
         other = FLAGS[name].value
         if other and os.path.join(os.path.realpath(other), "").startswith(export):
-            raise InputError(f"--export_dir={folder} is --{name} or holds it, but must "
-                             "be a new folder; choose another.")
+            raise InputError(f"--export_dir={folder} is --{name} or contains it, but "
+                             "must be a new folder; choose a different one.")
     files.make_directory(os.path.dirname(folder.rstrip("/")) or ".", "--export_dir")
 
 
 def check_tensorflow_text() -> None:
-    """Refuses an export with text that could not be made once all is trained."""
+    """Raises InputError now if the export would later miss tensorflow_text."""
     wanted = "export_text" in FLAGS and FLAGS.export_text
     if wanted and not importlib.util.find_spec("tensorflow_text"):
         raise InputError(
-            "--export_text needs tensorflow_text, which is not installed: pip install "
-            "--no-deps tensorflow-text, of TensorFlow's version; or give "
-            "--noexport_text for a SavedModel that takes ids.")
+            "--export_text needs tensorflow_text, which is not installed. Install the "
+            "version that matches TensorFlow's (pip install --no-deps "
+            "tensorflow-text), or give --noexport_text for a SavedModel that takes "
+            "token ids.")
 
 
 def _check_several_runs() -> None:
-    """Refuses --num_seeds and --restart_on_failure where they cannot be done."""
-    for name, given in (("num_seeds", FLAGS.num_seeds > 1),
-                        ("restart_on_failure", FLAGS.restart_on_failure)):
-        if given and not (FLAGS.do_train and FLAGS.do_eval):
-            raise InputError(f"--{name} is for training, and compares evaluations: "
-                             "give --do_train and --do_eval, or leave it out.")
-        if given and FLAGS.distribution_strategy == "multi_worker_mirrored":
+    """Raises InputError if --num_seeds or --restart_on_failure is not possible."""
+    for name, active in (("num_seeds", FLAGS.num_seeds > 1),
+                         ("restart_on_failure", FLAGS.restart_on_failure)):
+        if active and not (FLAGS.do_train and FLAGS.do_eval):
+            raise InputError(f"--{name} trains and compares evaluations; give "
+                             "--do_train and --do_eval, or leave it out.")
+        if active and FLAGS.distribution_strategy == "multi_worker_mirrored":
             raise InputError(
-                f"--{name} trains on one machine; on several give each run its own "
-                "--random_seed and --output_dir.")
+                f"--{name} trains on one machine only; on several, start each run with "
+                "its own --random_seed and --output_dir.")
 
 
 def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *,
              data: Mapping[str, Optional[str]], options: Mapping[str, Any],
              feature_files: Mapping[str, str] = types.MappingProxyType({}),
              **task: Any) -> Settings:
-    """The flags of every task as Settings, checked before any long work.
+    """Builds the Settings from the flags of every task, and checks them before any long
+    work.
 
     Args:
       num_train_steps: the step at which training ends.
-      num_warmup_steps: of linear warm-up.
-      kept: flags that make up the task, for task.json.
-      data: split → where its data are.
-      options: for options.json, besides the options of the run.
+      num_warmup_steps: the number of steps of linear warm-up.
+      kept: the flags that define the task, for task.json.
+      data: split → the path of its data.
+      options: values for options.json, in addition to the options of the run.
       feature_files: split → the flag that names its file of features.
-      **task: JSON values for task.json; `task` and `labels` must be those of later
-        runs.
+      **task: JSON values for task.json; later runs must have the same `task` and
+        `labels`.
     """
     run = cli_flags.run_options(num_train_steps=num_train_steps)
     config = model_config()
     if FLAGS.early_exit and config.num_hidden_layers < 2:
-        raise InputError("--early_exit needs two passes or more, but the config has "
-                         "num_hidden_layers=1; leave it out.")
-    # The shortest sequence there is: of the others' lengths more is known later.
+        raise InputError("--early_exit needs at least two layers, but the config has "
+                         "num_hidden_layers=1; leave the flag out.")
+    # The shortest possible sequence: the real lengths are checked once they are known.
     shortest = {"train_batch_size": Sequences(3, filled=1)} if FLAGS.do_train else {}
     cli_flags.check_memory(config, run, **shortest)
-    made = tokenizer(config)
+    its_tokenizer = tokenizer(config)
     check_start()
     _check_several_runs()
     cli_flags.check_teacher()
     _check_export_dir()
     flag = "spm_model_file" if FLAGS.spm_model_file else "vocab_file"
     return Settings(
-        run, config, made, FLAGS[flag].value, cli_flags.make_strategy,
+        run, config, its_tokenizer, FLAGS[flag].value, cli_flags.make_strategy,
         num_warmup_steps=num_warmup_steps, num_lengths=FLAGS.num_length_buckets,
         features_dir=FLAGS.cached_dir or FLAGS.output_dir,
         export_dir="export_dir" in FLAGS and FLAGS.export_dir or "",
@@ -311,7 +328,7 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
         prediction_file="prediction_file" in FLAGS and FLAGS.prediction_file or "",
         all_probabilities="all_probabilities" in FLAGS and FLAGS.all_probabilities,
         teacher=FLAGS.teacher or "",
-        kept={**task, "vocabulary_flag": flag, "vocabulary": made.keeps,
+        kept={**task, "vocabulary_flag": flag, "vocabulary": its_tokenizer.keeps,
               "flags": values(*kept)},
         **values("do_train", "do_eval", "do_predict", "learning_rate", "optimizer",
                  "dropout_prob", "max_seq_length", "predict_batch_size", "num_workers",
@@ -320,13 +337,15 @@ def settings(num_train_steps: int, num_warmup_steps: int, kept: Sequence[str], *
 
 
 def model_config() -> AlbertConfig:
-    """The encoder's config: given, or kept with the model that the run starts from."""
-    kept = os.path.join(FLAGS.output_dir or "", CONFIG_FILE)
-    config = cli_flags.model_config([kept, *cli_flags.kept_configs()])
+    """Returns the encoder's config: the one given, or that of the model that the run
+    starts from."""
+    path = os.path.join(FLAGS.output_dir or "", CONFIG_FILE)
+    config = cli_flags.model_config([path, *cli_flags.kept_configs()])
     rate = FLAGS.albert_dropout_prob
-    if not FLAGS.do_train and files.exists(kept):
-        # Dropout does not matter here, and may have come from a recipe.
-        trained = AlbertConfig.from_json_file(kept)
+    if not FLAGS.do_train and files.exists(path):
+        # Dropout is not used without training. Training may have taken it from a
+        # recipe, so that the flags do not show it.
+        trained = AlbertConfig.from_json_file(path)
         config = config.replace(
             hidden_dropout_prob=trained.hidden_dropout_prob,
             attention_probs_dropout_prob=trained.attention_probs_dropout_prob)
@@ -335,58 +354,61 @@ def model_config() -> AlbertConfig:
             hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
     if FLAGS.max_seq_length > config.max_position_embeddings:
         raise InputError(
-            f"--max_seq_length {FLAGS.max_seq_length} is over the config's "
-            f"max_position_embeddings {config.max_position_embeddings}.")
+            f"--max_seq_length={FLAGS.max_seq_length} exceeds the config's "
+            f"max_position_embeddings of {config.max_position_embeddings}; give a "
+            "smaller length.")
     return config
 
 
 def tokenizer(config: AlbertConfig) -> FullTokenizer:
-    """The tokenizer of the vocabulary flags, checked against the model's."""
+    """Returns the tokenizer that the vocabulary flags name, checked against the
+    model's."""
     if FLAGS.spm_model_file and FLAGS.vocab_file and FLAGS["vocab_file"].present:
-        logging.info("--vocab_file is ignored, as --spm_model_file is given.")
+        logging.info("--vocab_file is ignored because --spm_model_file is given.")
     if not (FLAGS.spm_model_file or FLAGS.vocab_file):
         _use_vocabulary_beside(cli_flags.init_checkpoint())
-    # That of a run which came to nothing does not count.
+    # A run that saved no checkpoint does not bind the folder to its vocabulary.
     start = (FLAGS.output_dir if holds_checkpoint(FLAGS.output_dir)
              else cli_flags.init_checkpoint())
     known = vocabulary.kept_beside(start) if start else None
     if FLAGS.strip_accents is None and known and FLAGS.vocab_file and (
             not FLAGS.spm_model_file):
         FLAGS.strip_accents = known.get("strip_accents", True)
-    made = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file,
-                         strip_accents=FLAGS.strip_accents)
+    result = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.spm_model_file,
+                           strip_accents=FLAGS.strip_accents)
     path = FLAGS.spm_model_file or FLAGS.vocab_file
-    if made.vocab_size != config.vocab_size:
+    if result.vocab_size != config.vocab_size:
         raise InputError(
-            f"{path} has {made.vocab_size} pieces, but the config's vocab_size is "
-            f"{config.vocab_size}; give the vocabulary that the model was made with.")
+            f"{path} has {result.vocab_size} tokens, but the config's vocab_size is "
+            f"{config.vocab_size}; give the vocabulary that the model was trained "
+            "with.")
     if known:
-        vocabulary.check(known, {**vocabulary_of(path), **made.keeps}, start)
-    return made
+        vocabulary.check(known, {**vocabulary_of(path), **result.keeps}, start)
+    return result
 
 
 def _use_vocabulary_beside(init: str) -> None:
-    """Sets the flags of the vocabulary to the one beside the model to start from."""
-    found = tokenizer_files.find(folder_of(init)) if init else None
-    if found:
-        name = "vocab_file" if found.word_piece else "spm_model_file"
-        FLAGS[name].value = found.path
+    """Sets the vocabulary flags to the vocabulary stored beside the initial model."""
+    stored = tokenizer_files.find(folder_of(init)) if init else None
+    if stored:
+        name = "vocab_file" if stored.word_piece else "spm_model_file"
+        FLAGS[name].value = stored.path
         if not FLAGS["do_lower_case"].present:
-            FLAGS.do_lower_case = found.do_lower_case
+            FLAGS.do_lower_case = stored.do_lower_case
         if FLAGS.strip_accents is None:
-            FLAGS.strip_accents = found.strip_accents
-        logging.info("The vocabulary is %s.", found.path)
+            FLAGS.strip_accents = stored.strip_accents
+        logging.info("Using the vocabulary %s.", stored.path)
 
 
 def check_start() -> None:
-    """Raises InputError where there is no model to start from; before long work."""
+    """Raises InputError if there is no model to start from, before any long work."""
     folder, init = FLAGS.output_dir, cli_flags.init_checkpoint()
     if holds_checkpoint(folder):
         return
     if not init and not (FLAGS.do_train and FLAGS.from_scratch):
         raise InputError(
-            f"there is no model to start from: {folder} holds no checkpoint and no "
-            "--init_checkpoint is given; give one"
+            f"there is no model to start from: {folder} has no checkpoint, and "
+            "--init_checkpoint is not given; give one"
             + (", or --from_scratch to train from random weights." if FLAGS.do_train
                else ", or train first (--do_train)."))
     cli_flags.check_init_checkpoint()

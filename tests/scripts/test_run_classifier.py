@@ -204,7 +204,7 @@ EARLY = {
         r"sentence_order\); give a model that was trained"),
     "texts without teacher": (
         dict(COLA, unlabeled_file="{data}/texts.txt"),
-        "--unlabeled_file: only a teacher says something of texts without labels"),
+        "--unlabeled_file: training on texts without labels needs a teacher"),
     "pairs for a task of one text": (
         dict(COLA, unlabeled_file="{data}/texts.txt,{data}/pairs.txt",
              teacher="{data}/cola", output_dir="{data}/unused"),
@@ -224,9 +224,9 @@ EARLY = {
         dict(COLA, exit_weight=0.5), "--exit_weight needs --early_exit; add that flag"),
     "own data for another task": (
         dict(COLA, train_file="train.csv"),
-        "--train_file is for your own data; cola has its own: leave it out, or give"),
+        "--train_file is for your own data, but cola reads the files of GLUE"),
     "recipe of own data": (
-        dict(OWN, recipe="true"), "--recipe: the paper has none for a custom task"),
+        dict(OWN, recipe="true"), "--recipe: the paper has no settings for a custom"),
     "own data without a training set": (
         dict(OWN, train_file=None), "give --train_file, the data to train on"),
     "own data without an evaluation set": (
@@ -242,13 +242,13 @@ EARLY = {
         "--export_dir={data}/made is --output_dir or contains it"),
     "threshold without a metric": (
         dict(COLA, export_dir="{data}/none", threshold_to_export=0.5),
-        "--threshold_to_export is compared with the evaluation: give --do_eval"),
+        "--threshold_to_export is compared with the evaluation; give --do_eval"),
     "threshold without an export": (
         dict(COLA, do_eval=True, threshold_to_export=0.5),
-        "--threshold_to_export is for an export: give --export_dir"),
+        "--threshold_to_export applies to an export; give --export_dir"),
     "infinite threshold": (
         dict(COLA, do_eval=True, export_dir="{data}/none", threshold_to_export="inf"),
-        "--threshold_to_export=inf is no score"),
+        "--threshold_to_export=inf is not a score"),
     "batch size and replicas": (
         dict(COLA, gradient_accumulation_steps=3),
         "train_batch_size 8 must be a positive multiple of 3"),

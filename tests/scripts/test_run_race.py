@@ -80,12 +80,12 @@ WRONG = {
         "nothing to do: give --do_train, --do_eval, --do_predict or --export_dir"),
     "no data_dir": (dict(data_dir=None), "--data_dir=FOLDER is needed"),
     "exits": (dict(early_exit="true"),
-              "--early_exit is for run_classifier.py, .* leave it out"),
+              "--early_exit is supported by run_classifier.py only, .* leave the"),
     "wrong data_dir": (
         dict(data_dir="{data}"),
         "--data_dir={data}: there is neither a folder {data}/train nor "
         r"{data}/RACE/train; give the folder RACE .*\(--nodo_train\)"),
-    "other task": (dict(task_name="cola"), "--task_name=cola: this script knows race"),
+    "other task": (dict(task_name="cola"), "--task_name=cola: this script supports only"),
     "a file that is no file of features": (
         dict(train_file="{data}/race/train/high/1.txt"),
         "--train_file={data}/race/train/high/1.txt was not written by this script"),
@@ -106,7 +106,7 @@ WRONG = {
         dict(do_predict="true", prediction_file="{data}/mine.txt"),
         "{data}/mine.txt: unknown file extension"),
     "prediction file without predictions": (
-        dict(prediction_file="{data}/mine.csv"), "--prediction_file is for --do_predict"),
+        dict(prediction_file="{data}/mine.csv"), "--prediction_file needs --do_pred"),
     "max_qa_length": (
         dict(max_qa_length=10**20), f"--max_qa_length={10**20}: .* is not an? "),
 }

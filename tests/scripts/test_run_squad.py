@@ -107,7 +107,7 @@ WRONG = {
         "--prediction_file: {data}/predict.json is also an input"),
     "prediction file of the run": (
         dict(do_predict="true", prediction_file="{data}/v2/options.json",
-             output_dir="{data}/v2"), "a run keeps something else under that name"),
+             output_dir="{data}/v2"), "the run writes a different file of that name"),
     "the folder of the start": (
         dict(do_train="true", init_checkpoint="{data}/v1",
              output_dir="{data}/v1/"), "is the folder of --init_checkpoint"),

@@ -40,7 +40,7 @@ WRONG = {
     "no file": (dict(train_file="{data}/none"), "{data}/none: "),
     "broken column": (dict(train_file="{data}/broken.conll"),
                       "{data}/broken.conll, line 2: has 3 columns where line 1 has 2"),
-    "recipe": (dict(recipe="true"), "--recipe: the paper has none for tagging"),
+    "recipe": (dict(recipe="true"), "--recipe: the paper has no settings for tagging"),
     "scheme": (dict(scheme="bilou"), "--scheme=bilou: value should be one of <auto|"),
     "scheme of the data": (dict(scheme="iobes", strict="true", labels="O,U-X"),
                            "--labels: the tag 'U-X' is neither O nor one of B-"),
