@@ -7,13 +7,14 @@ r"""Converts an ALBERT from one format into another, with heads, labels and toke
     python convert_checkpoint.py --input=albert_base/model.ckpt-best \
         --output=preset --format=keras_hub --encoder_only
 
-The input is whatever `albert_tf.load` takes: a checkpoint or folder of the release, of
-a run here, of Hugging Face, keras-hub, tf-models or sentence-transformers, a SavedModel,
-a module of TensorFlow Hub. The report names every tensor that was dropped, and why. Numbers are not changed;
-what a format cannot express is refused. TensorFlow is not loaded.
+The input is anything that `albert_tf.load` accepts: a checkpoint or folder from the
+original implementation, this project, Hugging Face, keras-hub, tf-models or
+sentence-transformers, a SavedModel, or a TensorFlow Hub module. The report names every
+tensor that was dropped, and why. Numbers are not changed. A model that the output
+format cannot express is an error. TensorFlow is not loaded.
 """
 
-from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 from absl import flags, logging
 
@@ -24,37 +25,39 @@ from albert_tf.config import AlbertConfig
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("input", None, "The model: a folder, or a checkpoint in it.",
+flags.DEFINE_string("input", None, "The model to convert: a folder, or a checkpoint in "
+                    "it.", required=True)
+flags.DEFINE_string("output", None, "The folder to write; it must not exist.",
                     required=True)
-flags.DEFINE_string("output", None, "A new folder.", required=True)
 flags.DEFINE_enum("format", None, list(FORMATS), "The format to write.", required=True)
 cli_flags.define_model_flags()
 for _name in ("albert_config_file", "model"):
-    FLAGS[_name].help += " Only for an input whose folder holds no config."
+    FLAGS[_name].help += " Needed only if the input's folder holds no config."
 flags.DEFINE_enum(
-    "head", "", ["", *checkpoint.ROOT_HEADS], "What `output_weights` of a checkpoint of "
-    "the release are, where nothing beside it says so; classification by default.")
+    "head", "", ["", *checkpoint.ROOT_HEADS], "The head that `output_weights` in a TF1 "
+    "checkpoint belong to; needed only if the folder does not say it; default: "
+    "classification.")
 flags.DEFINE_bool("encoder_only", False, "Leave the heads out.")
 flags.DEFINE_enum("dtype", "float32", list(checkpoint.TYPES),
                   "For hf: the type of the numbers in the file.")
 flags.DEFINE_bool(
-    "optimizer_state", False, "For tf1: write LAMB's moments and the step too, zeros "
-    "where the input has none, so that training can go on from it.")
+    "optimizer_state", False, "For tf1: also write LAMB's moments and the step (zeros "
+    "if the input has none), so that training can continue.")
 flags.DEFINE_string(
-    "pooling", "", "For sentence_transformers: which of the pieces' vectors make the "
-    "text's: mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several "
-    "separated by commas, or pooled, the release's pooler; default: the input's own, "
-    "else mean.")
+    "pooling", "", "For sentence_transformers: how token vectors are pooled into a "
+    "sentence embedding: mean, cls, max, mean_sqrt_len_tokens, weightedmean, "
+    "lasttoken, several of these separated by commas, or pooled (ALBERT's own pooler); "
+    "default: as in the input, else mean.")
 flags.DEFINE_integer(
-    "max_seq_length", 0, "For sentence_transformers: pieces of a text; default: as in "
-    "training, else all that the model has positions for.", lower_bound=0,
-    upper_bound=cli_flags.MOST)
+    "max_seq_length", 0, "For sentence_transformers: maximum number of tokens of a "
+    "text; default: as in training, else the number of positions of the model.",
+    lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("allow_nan", False, "Accept weights that are NaN or infinite.")
 
 
 def _config() -> AlbertConfig | None:
-    given = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
-    return cli_flags.model_config() if given else None
+    has_config = FLAGS.albert_config_file or FLAGS.model or FLAGS.config_overrides
+    return cli_flags.model_config() if has_config else None
 
 
 def main(argv):

@@ -1,18 +1,18 @@
-"""Prints the number of parameters: of every published size, and of the models in
-Tables 1, 3 and 4 of the paper beside its rounded figures; or of one model.
+"""Prints the number of parameters of every published size, and compares the models of
+the paper's Tables 1, 3 and 4 with its rounded figures. With flags: of one model.
 
   python count_parameters.py
   python count_parameters.py --model=base \\
     --config_overrides=embedding_size=768,parameter_sharing=attention
   python count_parameters.py --albert_config_file=albert_config.json
 
-"encoder" is the embeddings and the layers, "with pooler" all of AlbertModel, "with
-heads" all of AlbertForPreTraining. The paper does not say what it counts: its
-shared ALBERT models agree with the pooler counted, its unshared ones and BERT
-without. Its xlarge and xxlarge agree with neither, nor with the heads counted too.
+"encoder" counts the embeddings and the layers, "with pooler" all of AlbertModel, "with
+heads" all of AlbertForPreTraining. The paper does not say what it counts. Its shared
+ALBERT models agree with the count that includes the pooler, its unshared ones and BERT
+with the count without it. Its xlarge and xxlarge agree with none of the three counts.
 """
 
-from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 from absl import flags
 
@@ -23,7 +23,7 @@ from albert_tf.modeling.parameter_count import count_parameters
 FLAGS = flags.FLAGS
 
 cli_flags.define_model_flags()
-flags.adopt_module_key_flags(cli_flags)  # --help lists them too.
+flags.adopt_module_key_flags(cli_flags)  # So that --help lists them too.
 
 PARTS = (("embeddings", "embeddings"), ("projection E to H", "projection"),
          ("attention sub-layers", "attention"),
@@ -32,14 +32,14 @@ PARTS = (("embeddings", "embeddings"), ("projection E to H", "projection"),
          ("with pooler", "with_pooler"), ("pretraining heads", "heads"),
          ("with heads", "with_heads"))
 
-# The paper's figures, in millions. Table 1: named sizes.
+# The paper's figures, in millions. Table 1 has the named sizes.
 TABLE_1 = {
     "bert-base": 108, "bert-large": 334, "bert-xlarge": 1270,
     "base": 12, "large": 18, "xlarge": 60, "xxlarge": 235,
 }
-# Table 3: embedding size → nothing shared, everything shared (base).
+# Table 3 (base): embedding size → figures with nothing and with everything shared.
 TABLE_3 = {64: (87, 10), 128: (89, 12), 256: (93, 16), 768: (108, 31)}
-# Table 4: embedding size → what is shared (base).
+# Table 4 (base): embedding size → what is shared → figure.
 TABLE_4 = {
     768: {"all": 31, "attention": 83, "ffn": 57, "none": 108},
     128: {"all": 12, "attention": 64, "ffn": 38, "none": 89},
@@ -47,7 +47,7 @@ TABLE_4 = {
 
 
 def paper_tables():
-    """Number of a table → (label, config, the paper's figure) of its models."""
+    """Returns table number → (label, config, the paper's figure) of its models."""
     def base(size, sharing, millions):
         return (f"base, E={size}, shared: {sharing}", AlbertConfig.named(
             "base", embedding_size=size, parameter_sharing=sharing), millions)
@@ -63,7 +63,7 @@ def paper_tables():
 
 
 def print_table(header, rows):
-    """Prints rows of text; the first column and the last are set left."""
+    """Prints rows of text; the first and the last column are aligned left."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     last = len(header) - 1
     for row in (header, *rows):
@@ -85,11 +85,11 @@ def numbers(count):
 
 
 def note(count, millions):
-    """How the paper's figure and the exact counts go together.
+    """Returns a note that says how the paper's figure agrees with the exact counts.
 
-    The paper does not say whether it counts the pooler. Both are tried, with it first.
+    The paper does not say whether it counts the pooler; the count with it comes first.
     """
-    # It gives BERT-xlarge to three digits only.
+    # The paper gives BERT-xlarge's figure to three digits only.
     unit = 10 if millions >= 1000 else 1
     for name, exact in (("with pooler", count.with_pooler),
                         ("without pooler", count.without_pooler)):

@@ -1,15 +1,15 @@
-r"""Writes any ALBERT as a SavedModel that takes text, or small, for other engines.
+r"""Exports any ALBERT as a SavedModel that takes text, or as a file for other engines.
 
     python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2
     python export_model.py --model=runs/sst-2 --export_dir=exported/sst-2_int8 \
         --format=onnx --precision=int8
 
-The model is whatever `albert_tf.load` takes: a run here, a folder of Hugging Face, ...
-Lengths and the kind of input are those of its training, where the folder tells them.
-What goes in and comes out: docs/SERVING.md.
+The model is anything that `albert_tf.load` accepts, such as a folder of this project or
+of Hugging Face. Lengths and the kind of input are those of its training, if the folder
+tells them. docs/SERVING.md describes the inputs and outputs.
 """
 
-from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 import dataclasses
 
@@ -25,30 +25,36 @@ FLAGS = flags.FLAGS
 model_flags.define_flags()
 flags.adopt_module_key_flags(model_flags)
 flags.DEFINE_enum("dtype", "float32", ["float32", "bfloat16", "float16"],
-                  "Of products and activations.")
+                  "Type of matrix products and activations in a SavedModel.")
 _PORTABLE = ("onnx", "openvino", "tflite")
 flags.DEFINE_enum("format", "saved_model", ["saved_model", *_PORTABLE],
-                  f"{', '.join(_PORTABLE)}: the graph of one task in one file, for ids, "
-                  "each weight in it once; albert_tf.load, predict.py and serve.py take "
-                  "the folder.")
+                  "Format to write. saved_model takes text or ids. "
+                  f"{', '.join(_PORTABLE)}: one file with the graph of one task, which "
+                  "takes ids; albert_tf.load, predict.py and serve.py accept the "
+                  "folder.")
 flags.DEFINE_enum("precision", "float32", ["float32", "float16", "bfloat16", "int8"],
-                  "Of what is no SavedModel: of the weights in the file. bfloat16 "
-                  "(openvino): 16 bits, computed in bfloat16. int8 (onnx, tflite): a "
-                  "scale for each column, products of integers.")
+                  f"For {', '.join(_PORTABLE)}: type of the weights in the file. "
+                  "bfloat16 (openvino): 16 bits, computed in bfloat16. int8 (onnx, "
+                  "tflite): one scale per column, integer products.")
 _ONLY_PORTABLE = ("fill-mask",)
-flags.DEFINE_string("task", None, "What the export does: classify, tag, answer, choose, "
-                    "order, embed or, no SavedModel, fill-mask; default: what the model's "
-                    "head is for, else embed.")
-flags.DEFINE_bool("pairs", None, "classify, embed: whether it takes two texts; default: "
-                  "as in training, else no.")
+flags.DEFINE_string("task", None, "Task of the export: classify, tag, answer, choose, "
+                    "order, embed or fill-mask (not for saved_model); default: the "
+                    "task of the model's head, else embed.")
+flags.DEFINE_bool("pairs", None, "For classify and embed: take two texts; default: as "
+                  "in training, else one text.")
 _SIZES = {
-    "max_seq_length": "Pieces of a sequence; default: as in training, else all that "
-                      "the model has positions for.",
-    "doc_stride": "answer, tag: pieces from one window's start to the next.",
-    "max_query_length": "answer: pieces that are kept of a question.",
-    "n_best_size": "answer: starts and ends of a window that are tried (SQuAD 1.1).",
-    "max_answer_length": "answer: pieces of the longest answer.",
-    "max_qa_length": "choose: pieces that are kept of question and option."}
+    "max_seq_length": "Maximum number of tokens of a sequence; default: as in "
+                      "training, else the number of positions of the model.",
+    "doc_stride": "For answer and tag: number of tokens from one window's start to the "
+                  "next; default: as in training.",
+    "max_query_length": "For answer: maximum number of tokens of a question; longer "
+                        "questions are cut; default: as in training.",
+    "n_best_size": "For answer (SQuAD 1.1): number of starts and of ends to try in "
+                   "each window; default: as in training.",
+    "max_answer_length": "For answer: maximum number of tokens of an answer; default: "
+                         "as in training.",
+    "max_qa_length": "For choose: maximum number of tokens of question and option; "
+                     "longer ones are cut; default: as in training."}
 for _name, _help in _SIZES.items():
     flags.DEFINE_integer(_name, None, _help, lower_bound=1, upper_bound=cli_flags.MOST)
 finetuning_flags.define_export_flags()
@@ -59,25 +65,25 @@ def main(argv):
     del argv
     if files.exists(FLAGS.export_dir):
         raise InputError(
-            f"--export_dir={FLAGS.export_dir} is there already; choose another.")
+            f"--export_dir={FLAGS.export_dir} exists already; choose a new folder.")
     model_flags.check_task()
-    portably = FLAGS.format != "saved_model"
-    if portably:
+    is_portable = FLAGS.format != "saved_model"
+    if is_portable:
         _check_portable()
     elif FLAGS.precision != "float32":
         raise InputError(
-            f"--precision={FLAGS.precision} is for --format={', '.join(_PORTABLE)}; a "
-            "SavedModel computes in another type by --dtype.")
+            f"--precision={FLAGS.precision} is for --format={', '.join(_PORTABLE)}; "
+            "use --dtype to choose the type in which a SavedModel computes.")
     elif FLAGS.task in _ONLY_PORTABLE:
-        raise InputError(f"--task={FLAGS.task}: no SavedModel does it; give "
+        raise InputError(f"--task={FLAGS.task} is not supported in a SavedModel; give "
                          f"--format={' or '.join(_PORTABLE)}.")
     else:
         finetuning_flags.check_tensorflow_text()
     loaded = model_flags.load()
     if loaded.model is None:
-        raise InputError(f"--model={FLAGS.model} is an export already; give the model "
-                         "that it was made from.")
-    if portably:
+        raise InputError(f"--model={FLAGS.model} is already an export; give the model "
+                         "that was exported.")
+    if is_portable:
         _export_portable(loaded)
         return
     if not loaded.tokenizer and FLAGS["export_text"].present and FLAGS.export_text:
@@ -87,13 +93,13 @@ def main(argv):
     tasks = [task for task in loaded.tasks() if task not in _ONLY_PORTABLE]
     task = FLAGS.task or next(task for task in tasks if task != "order")
     if task not in tasks:
-        raise InputError(f"--task={task}: {FLAGS.model} has no head for it, but could "
+        raise InputError(f"--task={task}: {FLAGS.model} has no head for it; it can do "
                          f"{', '.join(tasks)}.")
     _export(loaded, task, loaded.tokenizer if FLAGS.export_text else None)
 
 
 def _check_portable():
-    """Refuses flags that say nothing here, and packages that are missing."""
+    """Raises InputError for flags without effect here, and for missing packages."""
     from albert_tf.serving import portable
 
     if FLAGS.dtype != "float32":
@@ -103,8 +109,8 @@ def _check_portable():
     for name in ("export_text", "pairs"):
         if FLAGS[name].present and FLAGS[name].value:
             raise InputError(f"--{name} is for --format=saved_model: an export for "
-                             f"{FLAGS.format} takes ids; one text or two become ids in "
-                             "Python.")
+                             f"{FLAGS.format} takes ids, and texts become ids in "
+                             "Python; leave the flag out.")
     portable.check(FLAGS.format, FLAGS.precision)
 
 
@@ -113,14 +119,14 @@ def _export_portable(loaded):
 
     if loaded.tokenizer is None:
         raise InputError(
-            f"{FLAGS.model} holds no vocabulary, which is put beside the exported "
-            "model; give --spm_model_file or --vocab_file.")
-    given = {name: FLAGS[name].value for name in _SIZES
+            f"{FLAGS.model} holds no vocabulary, which the export needs; give "
+            "--spm_model_file or --vocab_file.")
+    sizes = {name: FLAGS[name].value for name in _SIZES
              if FLAGS[name].value is not None}
     settings = {**loaded.settings, "flags": {
-        **loaded.settings.get("flags", {}), **given}}
+        **loaded.settings.get("flags", {}), **sizes}}
     loaded = dataclasses.replace(loaded, settings=settings)
-    _check_length(given.get("max_seq_length", 0), loaded.config)
+    _check_length(sizes.get("max_seq_length", 0), loaded.config)
     task = FLAGS.task or next(
         task for task in loaded.tasks() if task not in ("fill-mask", "order"))
     portable.export(loaded, task, FLAGS.export_dir, FLAGS.format, FLAGS.precision)
@@ -129,27 +135,28 @@ def _export_portable(loaded):
 def _check_length(length, config):
     longest = config.max_position_embeddings
     if length > longest:
-        raise InputError(f"--max_seq_length={length} is over the {longest} positions "
-                         "that the model has.")
+        raise InputError(f"--max_seq_length={length} is more than the {longest} "
+                         "positions of the model; give a smaller number.")
 
 
 def _export(loaded, task, tokenizer):
     from albert_tf.serving.export import export, text_of
 
-    kept = loaded.settings.get("flags", {})
-    sizes = {name: FLAGS[name].value or kept.get(name) for name in _SIZES}
+    settings = loaded.settings.get("flags", {})
+    sizes = {name: FLAGS[name].value or settings.get(name) for name in _SIZES}
     length = sizes.pop("max_seq_length") or loaded.config.max_position_embeddings
     _check_length(length, loaded.config)
     head = loaded.tasks()[task]
     labels = list(head.output_names(loaded.labels)) if head else []
     pairs = True if task == "order" else FLAGS.pairs
     if pairs is None:
-        known = glue.TASKS.get(str(loaded.settings.get("task")))
-        pairs = known.pairs if known else bool(kept.get("text_b_column")) or None
+        glue_task = glue.TASKS.get(str(loaded.settings.get("task")))
+        pairs = glue_task.pairs if glue_task else (
+            bool(settings.get("text_b_column")) or None)
     threshold = loaded.threshold if head and head.has_threshold else None
     export(loaded.model, head and head.serving(), FLAGS.export_dir, labels, FLAGS.dtype,
            text_of(head, tokenizer, length, labels=labels or None, pairs=pairs,
-                   scheme=kept.get("scheme"), split=kept.get("split_words"),
+                   scheme=settings.get("scheme"), split=settings.get("split_words"),
                    threshold=threshold, **sizes),
            threshold, loaded.sentence)
 

@@ -1,20 +1,20 @@
-r"""Asks a model: labels, answers, masks, order, vectors for text.
+r"""Runs a trained model on text: labels, answers, filled masks, order or vectors.
 
     python predict.py --model=runs/sst-2 "A fine film."
     python predict.py --model=runs/mrpc "The first text." "The second text."
     python predict.py --model=runs/squad2 "Who wrote it?" "The passage."
     python predict.py --model=runs/race "The passage." "The question?" "One" "Another"
     python predict.py --model=runs/base "ALBERT [MASK] its layers."
-    python predict.py --model=runs/sst-2 --input_file=reviews.txt --output_file=out.jsonl
+    python predict.py --model=runs/sst-2 --input_file=in.txt --output_file=out.jsonl
     tail -f log.txt | python predict.py --model=runs/sst-2 --input_file=-
 
-The model is whatever `albert_tf.load` takes. A file holds a text a line, a tab before a
-second one; a file .jsonl the inputs by name: text, text_pair; question, passage;
-passage, question, options; an `id` goes into the answer. Answers are JSON lines, on a
-terminal a table, in the order of the inputs.
+The model is anything that `albert_tf.load` accepts. An input file holds one text per
+line, or two separated by a tab. A .jsonl file holds inputs by name: text, text_pair;
+question, passage; passage, question, options; an `id` is copied into the answer.
+Answers are in the order of the inputs: JSON lines, or a table on a terminal.
 """
 
-from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
+from albert_tf.cli import script  # First, so that Ctrl-C works while the rest loads.
 
 import json
 import os
@@ -34,31 +34,32 @@ model_flags.define_flags()
 model_flags.define_exit_flags()
 model_flags.define_batch_size()
 flags.adopt_module_key_flags(model_flags)
-flags.DEFINE_string("input_file", None, "Texts to answer, in place of those on the "
-                    "command line: lines, or .jsonl; - is the standard input.")
-flags.DEFINE_string("output_file", None, "Answers as JSON lines; default: the standard "
-                    "output.")
+flags.DEFINE_string("input_file", None, "File of texts to use instead of those on the "
+                    "command line: one per line, or .jsonl; - is the standard input.")
+flags.DEFINE_string("output_file", None, "File to write the answers to, as JSON lines; "
+                    "default: the standard output.")
 flags.DEFINE_string("task", "", "classify, tag, answer, choose, fill-mask, order or "
-                    "embed; default: what the model's head does. Of a pretrained model, texts "
-                    "with [MASK] are filled, pairs are put in order, others become "
-                    "vectors.")
+                    "embed; default: the task of the model's head. A pretrained model "
+                    "fills [MASK] in texts that have one, says which of two texts "
+                    "comes first, and returns a vector for any other text.")
 flags.DEFINE_enum("format", "auto", ["auto", "json", "table"],
-                  "Of the standard output; auto: a table on a terminal.")
-flags.DEFINE_integer("top_k", 5, "Pieces for a [MASK].", lower_bound=1,
-                     upper_bound=cli_flags.MOST)
+                  "Format of the standard output; auto: a table on a terminal, else "
+                  "JSON lines.")
+flags.DEFINE_integer("top_k", 5, "Number of tokens to return for a [MASK].",
+                     lower_bound=1, upper_bound=cli_flags.MOST)
 
 
 def _inputs(words: list[str]) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Inputs, each with what its answer begins with."""
+    """Yields inputs, each with the values that its answer begins with."""
     if FLAGS.input_file is None:
         yield words[0] if len(words) == 1 else words, {}
         return
-    for given, kept, _ in inputs.read(FLAGS.input_file):
-        yield given, kept
+    for item, prefix, _ in inputs.read(FLAGS.input_file):
+        yield item, prefix
 
 
 def _readable(given: Any, answer: dict[str, Any]) -> str:
-    """An answer as a line of a table, before the text that it is of."""
+    """Returns a line of a table: the answer, and then the text that it is for."""
     texts = given.values() if isinstance(given, dict) else [given]
     return f"{_short(answer)}  | " + " | ".join(
         text if len(text) <= 40 else f"{text[:40]}..." for text in map(
@@ -81,7 +82,7 @@ def main(argv):
     words = argv[1:]
     if (FLAGS.input_file is None) == (not words):
         raise InputError(
-            "give texts on the command line, or --input_file (- for the standard "
+            "give texts on the command line or --input_file (- for the standard "
             "input)" + (", not both." if words else "."))
     path = FLAGS.output_file
     if path:
@@ -95,23 +96,24 @@ def main(argv):
     model_flags.check_batch_size(model.config, model.settings)
     table = FLAGS.format == "table" or FLAGS.format == "auto" and (
         not path and sys.stdout.isatty())
-    kept: list[tuple[Any, dict[str, Any]]] = []
+    waiting: list[tuple[Any, dict[str, Any]]] = []  # inputs without an answer yet
 
-    def asked():
-        for given, beside in _inputs(words):
-            kept.append((given, beside))
-            yield given
+    def stream_inputs():
+        for item, prefix in _inputs(words):
+            waiting.append((item, prefix))
+            yield item
 
     answers = model.stream(
-        asked(), task=FLAGS.task, top_k=FLAGS.top_k, batch_size=FLAGS.batch_size,
-        # Who types, or follows a log, waits for each answer.
+        stream_inputs(), task=FLAGS.task, top_k=FLAGS.top_k,
+        batch_size=FLAGS.batch_size,
+        # Standard input may be typed or follow a log: each text is answered at once.
         held=1 if FLAGS.input_file == "-" else 1024,
         exit_threshold=FLAGS.exit_threshold)
 
     def line_of(answer):
-        given, beside = kept.pop(0)
-        return _readable(given, {**beside, **answer}) if table else json.dumps(
-            {**beside, **answer}, ensure_ascii=False)
+        item, prefix = waiting.pop(0)
+        return _readable(item, {**prefix, **answer}) if table else json.dumps(
+            {**prefix, **answer}, ensure_ascii=False)
 
     lines = map(line_of, answers)
     if path:
@@ -121,7 +123,7 @@ def main(argv):
     try:
         for line in lines:
             print(line, flush=True)
-    except BrokenPipeError:  # As of `| head`.
+    except BrokenPipeError:  # The reader has ended, such as `| head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Flags of scripts that use a trained model, and the model that they name."""
+"""Flags of the scripts that use a trained model, and functions that load it."""
 
 import os
 from typing import Any, Mapping, Optional
@@ -19,7 +19,7 @@ from albert_tf.training.options import StepOptions
 
 FLAGS = flags.FLAGS
 
-# Texts of a file that are held at a time.
+# The number of texts of a file that are held in memory at a time.
 _HELD = 1024
 
 
@@ -28,28 +28,30 @@ def define_flags() -> None:
                         required=True)
     for name, kind in (("vocab_file", "WordPiece vocabulary"),
                        ("spm_model_file", "SentencePiece model")):
-        flags.DEFINE_string(name, None, f"{kind}, where the folder has none.")
+        flags.DEFINE_string(name, None, f"{kind} to use; needed only if the model's "
+                            "folder has no vocabulary.")
     flags.DEFINE_bool("do_lower_case", True,
-                      "Whether that vocabulary is of lower case.")
+                      "Convert text to lower case, as the vocabulary given by "
+                      "--vocab_file or --spm_model_file expects.")
 
 
 def define_exit_flags() -> None:
     flags.DEFINE(
-        Number(upper_bound=1), "exit_threshold", None, "Of a model trained with "
-        "--early_exit: a text is done after the first pass that gives a label a higher "
-        "probability (docs/EARLY_EXIT.md); default: all passes.")
+        Number(upper_bound=1), "exit_threshold", None, "For a model trained with "
+        "--early_exit: stop after the first pass that gives one label a probability "
+        "above this threshold (docs/EARLY_EXIT.md); default: compute all passes.")
 
 
 def define_batch_size(upper_bound: int = MOST) -> None:
-    flags.DEFINE_integer("batch_size", 32, "Sequences that are computed together.",
-                         lower_bound=1, upper_bound=upper_bound)
+    flags.DEFINE_integer("batch_size", 32, "Maximum number of sequences that are "
+                         "computed together.", lower_bound=1, upper_bound=upper_bound)
 
 
 def check_batch_size(config: AlbertConfig, settings: Mapping[str, Any],
                      most: int = _HELD) -> None:
-    """Refuses a --batch_size that the memory has not got where texts are as long as a
-    model of these settings (task.json) takes them. Without the flag a text at a time
-    may have to fit."""
+    """Raises InputError if a --batch_size needs more memory than is free, for texts of
+    the maximum length that the model's settings (task.json) allow. The default batch
+    size is not checked."""
     examples = min(FLAGS.batch_size, most)
     length = min(settings.get("flags", {}).get("max_seq_length", 512),
                  config.max_position_embeddings)
@@ -57,13 +59,13 @@ def check_batch_size(config: AlbertConfig, settings: Mapping[str, Any],
     free = parallel.available_memory()
     if FLAGS["batch_size"].present and not parallel.has_accelerator() and needed > free:
         raise InputError(
-            f"--batch_size={FLAGS.batch_size}: {examples} sequences of {length} pieces at "
-            f"once take at least {amount(needed)} of memory, but {amount(free)} are "
-            "free; give a smaller one.")
+            f"--batch_size={FLAGS.batch_size}: {examples} sequences of {length} tokens "
+            f"need at least {amount(needed)} of memory, but {amount(free)} are free; "
+            "use a smaller batch size.")
 
 
 def check_task() -> None:
-    """Refuses a --task that no head does, before the model is loaded."""
+    """Raises InputError if no head does --task, before the model is loaded."""
     known = checkpoint.tasks()
     if FLAGS.task and FLAGS.task not in known:
         raise InputError(
@@ -71,31 +73,32 @@ def check_task() -> None:
 
 
 def check_output(flag: str, path: str) -> None:
-    """Refuses to write over a file of the model. Its folder may hold answers, which are
-    JSON lines, too."""
+    """Raises InputError if the output would overwrite a file of the model. JSON lines
+    may be written into the model's folder."""
     folder = formats.folder_of_model(FLAGS.model)
-    own = not path.endswith(".jsonl") or is_of_run(os.path.basename(path))
+    may_overwrite = not path.endswith(".jsonl") or is_of_run(os.path.basename(path))
     files.prepare_outputs({flag: [path]}, {
-        "--model": [folder] if own else [],
+        "--model": [folder] if may_overwrite else [],
         **{f"--{name}": [FLAGS[name].value] for name in ("vocab_file", "spm_model_file")
            if FLAGS[name].value}})
 
 
 def vocabulary() -> Optional[Vocabulary]:
-    """That of the flags, if there is one."""
+    """Returns the vocabulary given by the flags, or None."""
     if FLAGS.vocab_file and FLAGS.spm_model_file:
         raise InputError("--vocab_file and --spm_model_file are two vocabularies; give "
-                         "one of them.")
+                         "only one of them.")
     path = FLAGS.vocab_file or FLAGS.spm_model_file
     if path and not files.exists(path):
         name = "vocab_file" if FLAGS.vocab_file else "spm_model_file"
-        raise InputError(f"--{name}: {path} is not there; check the path.")
-    return Vocabulary(path, FLAGS.do_lower_case, bool(FLAGS.vocab_file)) if path else None
+        raise InputError(f"--{name}: {path} does not exist; check the path.")
+    return (Vocabulary(path, FLAGS.do_lower_case, bool(FLAGS.vocab_file))
+            if path else None)
 
 
 def load():
-    """The albert_tf.load of --model."""
-    given = vocabulary()
+    """Loads --model with albert_tf.load."""
+    vocabulary_of_flags = vocabulary()  # Before TensorFlow: it reports wrong flags.
     import albert_tf
 
-    return albert_tf.load(FLAGS.model, vocabulary=given)
+    return albert_tf.load(FLAGS.model, vocabulary=vocabulary_of_flags)

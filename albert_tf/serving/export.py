@@ -109,7 +109,8 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
             assets: Mapping[str, Sequence[str]], text: Optional[TextTask],
             exits: Optional[Callable[..., Outputs]]) -> None:
     if files.exists(export_dir):
-        raise InputError(f"--export_dir={export_dir} is there already; choose another.")
+        raise InputError(f"--export_dir={export_dir} exists already; choose a new "
+                         "folder.")
     constants = _constants(model, dtype)
     computation = Computation(dtype, skip_padding=True, constants=constants)
 

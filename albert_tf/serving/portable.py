@@ -76,10 +76,11 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
         int8 in integers, with activations quantized as they come.
     """
     if files.exists(export_dir):
-        raise InputError(f"--export_dir={export_dir} is there already; choose another.")
+        raise InputError(f"--export_dir={export_dir} exists already; choose a new "
+                         "folder.")
     if loaded.engine is not None:
-        raise InputError(f"{loaded.report.source}: is an export already; give the model "
-                         "that it was made from.")
+        raise InputError(f"{loaded.report.source} is already an export; give the model "
+                         "that was exported.")
     check(form, precision)
     shared = loaded.head(task)
     answering = type(shared)(loaded, shared.head)  # A new one, which computes otherwise.

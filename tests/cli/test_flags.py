@@ -261,7 +261,7 @@ except Exception as error:
 
 
 @pytest.mark.parametrize("flag, message", [
-    ("--batch_size=512", "--batch_size=512: 512 sequences of 512 pieces at once take at "
+    ("--batch_size=512", "--batch_size=512: 512 sequences of 512 tokens need at "
                          "least .* GB of memory, but 1 GB are free"),
     ("--batch_size=99999999999999999999", "not an integer in the range"),
     ("--max_seq_length=99999999999999999999", "not an integer in the range"),

@@ -77,7 +77,7 @@ def test_folder_that_exists_is_kept(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes").write_text("the user's")
     with pytest.raises(InputError, match=(
-            "--export_dir=.*model is there already; choose another")):
+            "--export_dir=.*model exists already; choose a new folder")):
         export((model := make(2)), model.head, str(tmp_path / "model"), ["a", "b"])
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["notes"]
 
@@ -140,6 +140,6 @@ def test_the_command_exports_what_a_model_can_do(tmp_path):
                 found["probabilities"][0], wanted["probabilities"], atol=1e-5)
         results.refused("no vocabulary", "--export_text: .*bare holds no vocabulary; give "
                         "--spm_model_file or --vocab_file", loaded=True)
-        results.refused("no head", "--task=tag: .* has no head for it, but could order, "
+        results.refused("no head", "--task=tag: .* has no head for it; it can do order, "
                         "embed", loaded=True)
     assert not (tmp_path / "none").exists()

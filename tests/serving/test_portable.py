@@ -250,7 +250,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
         asked.predict("It", task="embed")
     with pytest.raises(InputError, match="an export for ONNX or TFLite, which answers"):
         albert_tf.checkpoints.formats.read(str(folder))
-    with pytest.raises(InputError, match="is an export already"):
+    with pytest.raises(InputError, match="is already an export"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")
     (folder / portable.FORMS[form].file).write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot be loaded"):
@@ -312,13 +312,13 @@ def test_the_command(commands):
 
 
 @pytest.mark.parametrize("name,says", [
-    ("again", "small is an export already; give the model"),
+    ("again", "small is already an export; give the model"),
     ("precision", "--precision=int8 is for --format=onnx, openvino, tflite"),
     ("precision of another", "--precision=int8 is for --format=onnx and tflite; for "
      "openvino give one of float32, float16, bfloat16."),
     ("dtype", "--dtype=bfloat16 is for --format=saved_model"),
     ("task", "this model cannot tag: it has no head"),
-    ("task of text", "--task=fill-mask: no SavedModel does it"),
+    ("task of text", "--task=fill-mask is not supported in a SavedModel"),
     ("length", "--max_seq_length=65 is over the 64 positions"),
     ("pairs", "--pairs is for --format=saved_model"),
     ("vocabulary", "bare holds no vocabulary")])
