@@ -30,7 +30,8 @@ TEACHER_NUMBERS = ("teacher_weight", "temperature", "teacher_hidden_weight")
 
 
 class Number(flags.FloatParser):
-    """Parses a finite number within bounds, for flags.DEFINE; `below` itself is refused.
+    """Parses a finite number within bounds, for flags.DEFINE; `below` itself is
+    refused.
 
     absl's own parser lets nan pass every bound."""
 
@@ -53,8 +54,8 @@ def define_model_flags() -> None:
     """--albert_config_file, --model, --config_overrides."""
     flags.DEFINE_string(
         "albert_config_file", None,
-        "JSON file with the model's configuration, such as the albert_config.json of the "
-        "released checkpoints.")
+        "JSON file with the model's configuration, such as the albert_config.json of "
+        "the released checkpoints.")
     flags.DEFINE_enum(
         "model", None, list(NAMED),
         "Published model size, instead of --albert_config_file. The bert-* sizes have "
@@ -76,8 +77,8 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
     if FLAGS.albert_config_file and FLAGS.model or not (
             FLAGS.albert_config_file or FLAGS.model or kept or initial_model()):
         raise InputError(
-            "give either --albert_config_file=FILE or --model=NAME, where NAME is one of "
-            f"{', '.join(NAMED)}.")
+            "give either --albert_config_file=FILE or --model=NAME, where NAME is one "
+            f"of {', '.join(NAMED)}.")
     if FLAGS.model:
         return _with_overrides(AlbertConfig.named(FLAGS.model))
     path = FLAGS.albert_config_file or next(filter(files.exists, kept), None)
@@ -86,8 +87,9 @@ def model_config(kept: Sequence[str] = ()) -> AlbertConfig:
         return _with_overrides(checkpoint.config.replace(use_pooler=True))
     if not path:
         raise InputError(
-            "give the model's configuration: --albert_config_file=FILE or --model=NAME; "
-            f"neither --output_dir nor --init_checkpoint holds an {CONFIG_FILE}.")
+            "give the model's configuration: --albert_config_file=FILE or "
+            "--model=NAME; neither --output_dir nor --init_checkpoint holds an "
+            f"{CONFIG_FILE}.")
     return _with_overrides(AlbertConfig.from_json_file(path))
 
 
@@ -142,17 +144,19 @@ def define_device_flags() -> None:
     --num_virtual_cpus."""
     flags.DEFINE_string(
         "tpu", None,
-        "Name or address of a Cloud TPU, or 'local' on a TPU VM. Trains with TPUStrategy.")
+        "Name or address of a Cloud TPU, or 'local' on a TPU VM. Trains with "
+        "TPUStrategy.")
     flags.DEFINE_enum(
         "distribution_strategy", "one_device",
         ["one_device", "mirrored", "multi_worker_mirrored", "tpu"],
-        "Devices to train on: one_device (the CPU or one GPU), mirrored (the GPUs of this "
-        "machine), multi_worker_mirrored (several machines, listed in the environment "
-        "variable TF_CONFIG), tpu (see --tpu).")
+        "Devices to train on: one_device (the CPU or one GPU), mirrored (the GPUs of "
+        "this machine), multi_worker_mirrored (several machines, listed in the "
+        "environment variable TF_CONFIG), tpu (see --tpu).")
     flags.DEFINE_integer(
         "num_gpus", None,
         "Number of GPUs to use on this machine. Default: all with "
-        "--distribution_strategy=mirrored, otherwise one if there is one.", lower_bound=0, upper_bound=MOST)
+        "--distribution_strategy=mirrored, otherwise one if there is one.",
+        lower_bound=0, upper_bound=MOST)
     flags.DEFINE_integer(
         "num_virtual_cpus", 0,
         "Splits the CPU into N devices and trains one replica on each, to try out "
@@ -188,13 +192,14 @@ def define_old_flags() -> None:
 
 
 def use_old_flags() -> None:
-    """Warns about flags without effect, and gives the values of old names to the new."""
+    """Warns about flags without effect, and gives the values of old names to the
+    new."""
     for name, why in _WITHOUT_EFFECT.items():
         if FLAGS[name].present:
             logging.warning("--%s=%s has no effect: %s.", name, FLAGS[name].value, why)
     if FLAGS.albert_hub_module_handle and FLAGS["init_checkpoint"].present:
-        logging.warning("--albert_hub_module_handle=%s has no effect: --init_checkpoint "
-                        "is given.", FLAGS.albert_hub_module_handle)
+        logging.warning("--albert_hub_module_handle=%s has no effect: "
+                        "--init_checkpoint is given.", FLAGS.albert_hub_module_handle)
     count = FLAGS.num_keep_checkpoint
     if count is not None:
         logging.warning("--num_keep_checkpoint is now called --keep_checkpoint_max.")
@@ -207,7 +212,8 @@ def make_strategy():
     tpu = FLAGS.tpu if FLAGS.tpu is not None else FLAGS.tpu_name
     name = FLAGS.distribution_strategy if tpu is None else "tpu"
     if tpu is None and (name == "tpu" or FLAGS.use_tpu):
-        raise InputError("give the name or address of the TPU: --tpu=NAME, or --tpu=local on a TPU VM.")
+        raise InputError("give the name or address of the TPU: --tpu=NAME, or "
+                         "--tpu=local on a TPU VM.")
     return devices.make_strategy(
         name, tpu, FLAGS.num_gpus, FLAGS.num_virtual_cpus)
 
@@ -226,9 +232,9 @@ def define_training_flags(**defaults: Any) -> None:
         "instead of the latest or the best one; for example if that is damaged.")
     flags.DEFINE_string(
         "init_checkpoint", None,
-        "Model to start from if --output_dir holds no checkpoint: a checkpoint or folder "
-        "of this project, of Google's TF1 code, of Hugging Face, KerasHub or TF Model "
-        "Garden, a SavedModel or TensorFlow Hub module, hf://OWNER/NAME or "
+        "Model to start from if --output_dir holds no checkpoint: a checkpoint or "
+        "folder of this project, of Google's TF1 code, of Hugging Face, KerasHub or TF "
+        "Model Garden, a SavedModel or TensorFlow Hub module, hf://OWNER/NAME or "
         "kaggle://HANDLE. Its configuration and vocabulary are used unless flags give "
         "others.")
     flags.DEFINE_bool(
@@ -245,56 +251,59 @@ def define_training_flags(**defaults: Any) -> None:
         lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer(
         "gradient_accumulation_steps", 1,
-        "Number of parts in which each replica computes its share of a batch, one after "
-        "the other. Each part needs less memory; the step stays the same. "
+        "Number of parts in which each replica computes its share of a batch, one "
+        "after the other. Each part needs less memory; the step stays the same. "
         "--train_batch_size must be a multiple of this times the number of replicas.",
         lower_bound=1, upper_bound=MOST)
     flags.DEFINE_enum("optimizer", defaults["optimizer"], ["lamb", "adamw"],
-                      "Optimizer; without bias correction, as in the original implementation.")
+                      "Optimizer; without bias correction, as in the original "
+                      "implementation.")
     flags.DEFINE(Number(), "learning_rate", defaults["learning_rate"],
                  "Peak learning rate, reached at the end of warm-up.")
     flags.DEFINE_integer("save_checkpoints_steps", defaults["save_checkpoints_steps"],
-                         "Number of steps between two checkpoints; each is evaluated if there is "
-                         "evaluation data.",
+                         "Number of steps between two checkpoints; each is evaluated "
+                         "if there is evaluation data.",
                          lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer("keep_checkpoint_max", 5,
-                         "How many of the most recent checkpoints to keep; 0 keeps all. "
-                         "The best is also kept, as model.ckpt-best.",
+                         "How many of the most recent checkpoints to keep; 0 keeps "
+                         "all. The best is also kept, as model.ckpt-best.",
                          lower_bound=0, upper_bound=MOST)
     flags.DEFINE_integer(
         "iterations_per_loop", 1000,
         "Number of steps between two rows of training metrics. On TPUs this many steps "
-        "run on the device before the host looks at them.", lower_bound=1, upper_bound=MOST)
+        "run on the device before the host looks at "
+        "them.", lower_bound=1, upper_bound=MOST)
     flags.DEFINE_integer(
         "random_seed", 12345,
         "Seed for initial weights, order of the data, masks and dropout.",
         lower_bound=0, upper_bound=MOST)
     flags.DEFINE(Number(), "clip_norm", 1.0,
-                 "Maximum global norm of a step's gradients; larger ones are scaled down.")
+                 "Maximum global norm of a step's gradients; larger ones are scaled "
+                 "down.")
     flags.DEFINE_enum(
         "replica_gradients", "mean", ["mean", "sum"],
         "How gradients of replicas are combined. mean: as if one replica computed the "
         "whole batch, so that results do not depend on the number of replicas. sum, as "
-        "the original implementation does on TPUs: each replica divides its loss by its "
-        "own weights and clips its own gradients, which are then summed.")
+        "the original implementation does on TPUs: each replica divides its loss by "
+        "its own weights and clips its own gradients, which are then summed.")
     flags.DEFINE_bool(
         "sparse_gradient_norm", False,
         "In the gradient norm, count an embedding row once for each occurrence of its "
-        "token, as the original implementation does on CPU and GPU. The default is what "
-        "it does on TPUs.")
+        "token, as the original implementation does on CPU and GPU. The default is "
+        "what it does on TPUs.")
     flags.DEFINE_bool("jit_compile", False,
                       "Compile the training step with XLA. On TPUs it always is.")
     flags.DEFINE_enum(
         "dtype", "float32", list(DTYPES),
         "Type of the layers' matrix products and activations. Variables, LayerNorm, "
         "softmax, losses and the optimizer stay float32. float16, for GPUs without "
-        "bfloat16, uses dynamic loss scaling: steps whose gradients overflow are skipped "
-        "and counted.")
+        "bfloat16, uses dynamic loss scaling: steps whose gradients overflow are "
+        "skipped and counted.")
     flags.DEFINE_bool(
         "recompute", False,
         "Save memory: keep only the input of each layer for the backward pass, which "
-        "computes the rest again. The result is the same and a step takes about a third "
-        "longer (ALBERT-base, 4 sequences of 512: half the memory).")
+        "computes the rest again. The result is the same and a step takes about a "
+        "third longer (ALBERT-base, 4 sequences of 512: half the memory).")
 
 
 def run_options(**task_options: Any) -> RunOptions:
@@ -307,7 +316,8 @@ def run_options(**task_options: Any) -> RunOptions:
     use_old_flags()
     _check_folders()
     if not FLAGS.clip_norm:
-        raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be greater than 0.")
+        raise InputError(f"--clip_norm is {FLAGS.clip_norm}; it must be greater than "
+                         "0.")
     if FLAGS.sparse_gradient_norm and FLAGS.gradient_accumulation_steps > 1:
         raise InputError(
             "--sparse_gradient_norm cannot be combined with "
@@ -340,8 +350,8 @@ def _check_folders() -> None:
         if path and FLAGS.do_train and os.path.realpath(
                 formats.folder_of_model(path)) == os.path.realpath(FLAGS.output_dir):
             raise InputError(
-                f"--output_dir={FLAGS.output_dir} is the folder of --{name}, whose files "
-                "the run would overwrite; give a new folder"
+                f"--output_dir={FLAGS.output_dir} is the folder of --{name}, whose "
+                "files the run would overwrite; give a new folder"
                 + (", or leave out --init_checkpoint to continue the run that is "
                    "there." if name == "init_checkpoint" else "."))
 
@@ -400,8 +410,8 @@ def define_teacher_flags(teacher: str, what: str) -> None:
         "teacher", None, f"{teacher}, in any format that --init_checkpoint accepts. Its "
         f"outputs for each example are learned besides the {what} (distillation). It "
         "must have the same vocabulary; its shape may differ. For a student with fewer "
-        "passes through the same layer, give the teacher also as --init_checkpoint, and "
-        "--config_overrides=num_hidden_layers=4.")
+        "passes through the same layer, give the teacher also as --init_checkpoint, "
+        "and --config_overrides=num_hidden_layers=4.")
     flags.DEFINE(
         Number(upper_bound=1), "teacher_weight", 0.5,
         f"Weight of the teacher's loss, from 0 to 1; with 1 the {what} are ignored.")
@@ -419,7 +429,8 @@ def define_teacher_flags(teacher: str, what: str) -> None:
 def check_teacher() -> None:
     """Raises InputError if flags of distillation would have no effect."""
     if FLAGS.teacher and not FLAGS.do_train:
-        raise InputError("--teacher is used in training only: give --do_train, or leave it out.")
+        raise InputError("--teacher is used in training only: give --do_train, or "
+                         "leave it out.")
     weights = [name for name in TEACHER_NUMBERS if FLAGS[name].present]
     if weights and not FLAGS.teacher and FLAGS.do_train:
         raise InputError(f"--{weights[0]} has an effect only with --teacher: give that "

@@ -2,10 +2,9 @@
 
 A script imports this module before anything else. Other modules take seconds to load,
 and a Ctrl-C in that time would print a traceback of 10 to 30 lines; modules written in
-C++ swallow a KeyboardInterrupt or turn it into a different error. Until the script's main
-runs, the handler therefore ends the process itself (os._exit). Only the standard library
-is imported here.
-"""
+C++ swallow a KeyboardInterrupt or turn it into a different error. Until the script's
+main runs, the handler therefore ends the process itself (os._exit). Only the standard
+library is imported here. """
 
 import atexit
 import contextlib
@@ -80,14 +79,13 @@ if _main and os.path.dirname(os.path.realpath(_main)) == os.path.realpath(
 
 def run(main: Callable[[Sequence[str]], None], takes_words: bool = False,
         first_flags: str = "") -> None:
-    """Runs a script's `main` after parsing the flags. `first_flags` are the names of the
-    flags that people need first: --help describes these and names the others.
+    """Runs a script's `main` after parsing the flags. `first_flags` are the names of
+    the flags that people need first: --help describes these and names the others.
 
     An InputError ends the program with its sentence on stderr, without a traceback, and
-    exit status 1. So does a word on the command line that is not a flag, which absl would
-    pass on silently, unless the script `takes_words`. A signal ends it with the exit
-    status that shells use for it.
-    """
+    exit status 1. So does a word on the command line that is not a flag, which absl
+    would pass on silently, unless the script `takes_words`. A signal ends it with the
+    exit status that shells use for it. """
     from absl import app, logging
 
     take_signals()
@@ -183,7 +181,8 @@ def _show_first(names: Sequence[str]) -> None:
             "default: " + flag.default_as_str.strip("'"))
         notes = "; ".join(filter(None, (bounds, default)))
         return flags.text_wrap(
-            f"--{'[no]' * flag.boolean}{name}: {flag.help}{f' ({notes})' * bool(notes)}",
+            f"--{'[no]' * flag.boolean}{name}: "
+            f"{flag.help}{f' ({notes})' * bool(notes)}",
             indent="      ", firstline_indent="  ")
 
     def show(others):

@@ -221,7 +221,8 @@ EARLY = {
         r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "no model": (
         dict(albert_config_file=None),
-        "give either --albert_config_file=FILE or --model=NAME, where NAME is one of base, "),
+        "give either --albert_config_file=FILE or --model=NAME, where NAME is one of "
+        "base, "),
     "two models": (dict(model="base"), "give either --albert_config_file=FILE or"),
     "override": (
         dict(config_overrides="hidden"), "'hidden' does not have the form field=value"),
@@ -233,7 +234,8 @@ EARLY = {
     "output_dir": (
         dict(output_dir="{data}/config.json/below"),
         "--output_dir: the folder {data}/config.json/below cannot be written"),
-    "no output_dir": (dict(output_dir=None), "give the folder for checkpoints: --output_dir=FOLDER"),
+    "no "
+    "output_dir": (dict(output_dir=None), "give the folder for checkpoints: --output_dir=FOLDER"),
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
     "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be greater than 0"),
@@ -337,7 +339,8 @@ EARLY["weight of no teacher"] = (
     dict(teacher_weight=0.3), "--teacher_weight has an effect only with --teacher")
 EARLY["teacher of another vocabulary"] = (
     dict(teacher="{data}/partial init", input_file="{data}/renamed/train.tfrecord"),
-    "--teacher={data}/partial init/model.ckpt-1 has another vocabulary than the records")
+    "--teacher={data}/partial init/model.ckpt-1 has another vocabulary than the "
+    "records")
 NUMBERS["ngram 2^40"] = ({**DYNAMIC, "ngram": 2**40}, "--ngram=1099511627776: give a")
 EARLY |= NUMBERS
 
@@ -521,7 +524,8 @@ def test_killed_run_with_masks_of_its_own_ends_as_the_unbroken_one(data, tmp_pat
 @pytest.mark.slow
 def test_run_of_all_schedules_killed_in_each_phase_ends_as_the_unbroken_one(
         data, tmp_path):
-    """SIGKILL at a random moment behind each checkpoint, of which each phase has one."""
+    """SIGKILL at a random moment behind each checkpoint, of which each phase has
+    one."""
     for name in ("unbroken", "killed"):
         folder = tmp_path / name
         args = arguments(
