@@ -188,7 +188,8 @@ def define_old_flags() -> None:
     flags.DEFINE_string("albert_hub_module_handle", None, "Same as --init_checkpoint."
                         + _OLD)
     flags.DEFINE_integer(
-        "num_keep_checkpoint", None, "Same as --keep_checkpoint_max." + _OLD, lower_bound=0, upper_bound=MOST)
+        "num_keep_checkpoint", None, "Same as --keep_checkpoint_max." + _OLD,
+        lower_bound=0, upper_bound=MOST)
 
 
 def use_old_flags() -> None:
