@@ -1,12 +1,13 @@
-r"""Adds pieces to a model's SentencePiece vocabulary, for a text of another domain.
+r"""Adds pieces to a model's SentencePiece vocabulary, for text from a different domain.
 
     python extend_vocabulary.py --input_file=medicine/*.txt --num_pieces=3000 \
         --spm_model_file=albert_base/30k-clean.model \
         --init_checkpoint=albert_base/model.ckpt-best --output_dir=runs/medicine_start
 
-writes the longer vocabulary (spm.model, spm.vocab, and new_pieces.tsv to look at) and a
-checkpoint with a row for each new piece, the mean of those of the old pieces that its
-text was read as. Then make records with that vocabulary and continue:
+This writes the larger vocabulary (spm.model, spm.vocab, and new_pieces.tsv for you to
+inspect) and a checkpoint. Existing ids and embeddings are kept; each new embedding
+starts as the mean of those of the pieces it replaces. Then create records with the new
+vocabulary and continue the pretraining:
 
     python create_pretraining_data.py --spm_model_file=runs/medicine_start/spm.model ...
     python run_pretraining.py --init_checkpoint=runs/medicine_start \
@@ -33,28 +34,39 @@ from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 FLAGS = flags.FLAGS
 
 _DEFAULTS = extend_vocabulary.Options()
-flags.DEFINE_string("input_file", None, "Text of the domain, a sentence to a line: "
-                    "comma-separated paths or globs.", required=True)
-flags.DEFINE_string("spm_model_file", None, "The model's vocabulary.", required=True)
-flags.DEFINE_string("init_checkpoint", None, "The model: a checkpoint, or a folder that "
-                    "holds one.", required=True)
-flags.DEFINE_string("albert_config_file", None,
-                    "Its config; default: albert_config.json beside the checkpoint.")
-flags.DEFINE_string("output_dir", None, "A new folder for both.", required=True)
-flags.DEFINE_integer("num_pieces", _DEFAULTS.num_pieces, "Pieces to add at most.",
-                     lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_bool("do_lower_case", _DEFAULTS.do_lower_case,
-                  "Lower-case the text first, as the model was trained.")
-flags.DEFINE_integer("input_sentence_size", _DEFAULTS.input_sentence_size,
-                     "Look at this many sentences drawn at random, if there are more.",
-                     lower_bound=101, upper_bound=cli_flags.MOST)
+flags.DEFINE_string(
+    "input_file", None,
+    "Text files from the new domain with one sentence per line: paths or globs, "
+    "separated by commas.", required=True)
+flags.DEFINE_string(
+    "spm_model_file", None, "SentencePiece model file of the model to extend.",
+    required=True)
+flags.DEFINE_string(
+    "init_checkpoint", None,
+    "The model to extend: a checkpoint, or a folder that contains one.", required=True)
+flags.DEFINE_string(
+    "albert_config_file", None,
+    "Config file of the model. Default: albert_config.json beside the checkpoint.")
+flags.DEFINE_string(
+    "output_dir", None, "New folder to write the vocabulary and the checkpoint to.",
+    required=True)
+flags.DEFINE_integer(
+    "num_pieces", _DEFAULTS.num_pieces, "Maximum number of pieces to add.",
+    lower_bound=1, upper_bound=cli_flags.MOST)
+flags.DEFINE_bool(
+    "do_lower_case", _DEFAULTS.do_lower_case,
+    "Lower-case the text. Use the value that the model was trained with.")
+flags.DEFINE_integer(
+    "input_sentence_size", _DEFAULTS.input_sentence_size,
+    "Maximum number of sentences to use. If there are more, a random sample is drawn.",
+    lower_bound=101, upper_bound=cli_flags.MOST)
 
 
 def main(argv):
     del argv
     folder = FLAGS.output_dir
     if holds_checkpoint(folder):
-        raise InputError(f"--output_dir={folder} holds a model already; give a new "
+        raise InputError(f"--output_dir={folder} already holds a model; give a new "
                          "folder.")
     paths = files.expand_patterns(FLAGS.input_file, "--input_file")
     beside = os.path.join(folder_of(FLAGS.init_checkpoint), CONFIG_FILE)
@@ -62,11 +74,11 @@ def main(argv):
                if formats.is_foreign(FLAGS.init_checkpoint) else None)
     config = (AlbertConfig.from_json_file(FLAGS.albert_config_file or beside)
               if FLAGS.albert_config_file or not foreign else foreign.config)
-    known, given = (vocabulary.kept_beside(FLAGS.init_checkpoint),
+    known, facts = (vocabulary.kept_beside(FLAGS.init_checkpoint),
                     {**vocabulary_of(FLAGS.spm_model_file), **FullTokenizer(
                         spm_model_file=FLAGS.spm_model_file).keeps})
     if known:
-        vocabulary.check(known, given, FLAGS.init_checkpoint)
+        vocabulary.check(known, facts, FLAGS.init_checkpoint)
     if not foreign:
         find_checkpoint(FLAGS.init_checkpoint)
     files.prepare_outputs(
@@ -82,14 +94,15 @@ def main(argv):
         (line for path in paths for _, line in text_files.read_lines(path, on_bytes)),
         extend_vocabulary.Options(
             FLAGS.num_pieces, FLAGS.do_lower_case, FLAGS.input_sentence_size))
-    # After what may be wrong with the text, as TensorFlow takes seconds to load.
+    # TensorFlow takes seconds to load, so errors in the text are reported before that.
     from albert_tf.checkpoints.folders import read_tensors, write_tensors
     from albert_tf.checkpoints.restore import write_config
 
     tensors = vocabulary.with_new_pieces(
         {name: tensor.read() for name, tensor in foreign.tensors.items()} if foreign
         else read_tensors(FLAGS.init_checkpoint), config.vocab_size, extension.parts)
-    for name, content in (("spm.model", extension.model), ("spm.vocab", extension.vocab),
+    for name, content in (("spm.model", extension.model),
+                          ("spm.vocab", extension.vocab),
                           ("new_pieces.tsv", extension.table)):
         with files.atomic_write(os.path.join(folder, name)) as stream:
             stream.write(content)
@@ -98,11 +111,11 @@ def main(argv):
         **(known or {}), **vocabulary_of(os.path.join(folder, "spm.model")),
         "size": size})
     write_config(folder, config.replace(vocab_size=size))
-    # Last, as it makes the folder a model.
+    # The checkpoint is written last, because it makes the folder a model.
     write_tensors(tensors, os.path.join(folder, BEST_CHECKPOINT))
     logging.info(
-        "%d pieces are new, such as %s; the text has %d pieces in place of %d (%.1f %% "
-        "fewer).", len(extension.pieces), ", ".join(extension.pieces[:5]),
+        "Added %d pieces, such as %s. The text now has %d tokens instead of %d "
+        "(%.1f %% fewer).", len(extension.pieces), ", ".join(extension.pieces[:5]),
         extension.pieces_after, extension.pieces_before,
         100 * (1 - extension.pieces_after / extension.pieces_before))
     logging.info("Wrote %s, %s, spm.model, spm.vocab and new_pieces.tsv to %s.",

@@ -1,18 +1,18 @@
-"""Turns text into a corpus for pretraining: a sentence a line, a blank line after each
-document, some documents held out for evaluation.
+"""Turns text into a corpus for pretraining: one sentence per line, a blank line after
+each document, and some documents held out for evaluation.
 
   python prepare_corpus.py \\
     --input_file='books/*.txt' \\
     --output_file=corpus/train.txt \\
     --heldout_file=corpus/heldout.txt
 
-Input may be plain text (UTF-8; one document per file, or with
---document_separator=blank_line one per block of lines), the output of
-wikiextractor (--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or the
-passages of SQuAD's JSON and RACE's files; each also compressed (.gz, .bz2, .xz,
-.zst). --input_format=python takes the English prose that comes with the running
-Python instead of files. Counts of what was read, written and dropped are printed,
-and written as JSON beside the output.
+The input may be plain text (UTF-8; one document per file, or with
+--document_separator=blank_line one per block of lines), the output of wikiextractor
+(--input_file='extracted/*/wiki_*'), JSON lines (.jsonl), or the passages in SQuAD's
+JSON and RACE's files. Each may be compressed (.gz, .bz2, .xz, .zst). Instead of
+files, --input_format=python takes the English prose that comes with the running
+Python. The script prints the counts of what was read, written and dropped, and writes
+them as JSON beside the output.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -29,87 +29,98 @@ from albert_tf.text import prepare, python_prose, readers, sentences
 
 FLAGS = flags.FLAGS
 
-# Languages that are written without accents or other marks, or nearly so.
+# Languages that are written with no or few accents and other combining marks.
 _WITHOUT_MARKS = ("en", "zh", "id", "ms", "sw", "la")
 
-flags.DEFINE_string("input_file", "", "Input files: comma-separated paths or globs.")
+flags.DEFINE_string(
+    "input_file", "", "Input files: paths or globs, separated by commas.")
 flags.DEFINE_enum(
     "input_format", "auto", [*readers.FORMATS, "python"],
-    "auto goes by the name and beginning of each file; squad: an article's paragraphs "
-    "are a document, in their order; race: a passage is one, and --input_file may name "
-    "folders, such as RACE/dev; python needs no --input_file: it takes the "
-    "documentation of the running Python and of the packages installed in it, and "
-    "drops repeated sentences (--deduplicate=sentences).")
-flags.DEFINE_string("json_field", "text", "JSON lines: the field with the text.")
+    "Format of the input files. auto: detected from the name and beginning of each "
+    "file; squad: the paragraphs of an article, in order, are a document; race: each "
+    "passage is a document, and --input_file may name folders, such as RACE/dev; "
+    "python: no --input_file; takes the documentation of the running Python and of "
+    "the packages installed in it, and drops repeated sentences "
+    "(--deduplicate=sentences).")
+flags.DEFINE_string(
+    "json_field", "text", "Name of the field with the text (JSON lines only).")
 flags.DEFINE_enum(
     "document_separator", "file", readers.DOCUMENT_SEPARATORS,
-    "Plain text: what ends a document. file suits a folder of books or articles; "
-    "blank_line suits files in which every block of lines is a document.")
+    "What separates documents (plain text only). file: every file is a document, such "
+    "as a book or an article; blank_line: every block of lines is a document.")
 flags.DEFINE_enum(
     "line_breaks", "auto", readers.LINE_BREAKS,
-    "Plain text and JSON: what a single line end means. keep: a new paragraph; "
-    "join: nothing, the lines are wrapped; auto: join the lines of blocks that "
-    "look wrapped to a page.")
+    "What a single line break means (plain text and JSON only). keep: a new paragraph; "
+    "join: nothing, because the lines are wrapped; auto: join the lines of blocks that "
+    "look wrapped to a page width.")
 flags.DEFINE_bool(
     "keep_titles", False,
-    "wikiextractor: keep the title that stands as the first line of an article.")
+    "Keep the title that is the first line of an article (wikiextractor only).")
 flags.DEFINE_string(
-    "language", "en", "Language of the text, an ISO 639 code: en, de, zh, ja, ...")
-flags.DEFINE_string("output_file", None, "Where the corpus goes.", required=True)
+    "language", "en", "ISO 639 code of the text's language: en, de, zh, ja, ...")
 flags.DEFINE_string(
-    "heldout_file", None, "Where documents held out for evaluation go.")
+    "output_file", None, "File to write the corpus to.", required=True)
+flags.DEFINE_string(
+    "heldout_file", None, "File to write the documents held out for evaluation to.")
 flags.DEFINE_float(
-    "heldout_share", None, "Share of the documents to hold out [0.05].",
+    "heldout_share", None,
+    "Fraction of the documents to hold out. Default: 0.05 with --heldout_file.",
     lower_bound=0, upper_bound=1)
 flags.DEFINE_integer(
-    "heldout_documents", None, "Or the number of documents to hold out.",
-    lower_bound=1)
+    "heldout_documents", None,
+    "Number of documents to hold out, instead of --heldout_share.", lower_bound=1)
 flags.DEFINE_integer(
     "random_seed", 12345,
-    "Chooses the documents held out; further input never reshuffles them.")
+    "Seed that chooses the documents to hold out. If you add input later, documents "
+    "held out before stay held out.")
 flags.DEFINE_integer(
-    "min_sentence_chars", 0, "Drop shorter sentences.", lower_bound=0)
+    "min_sentence_chars", 0, "Drop sentences with fewer characters.", lower_bound=0)
 flags.DEFINE_integer(
     "max_sentence_chars", 1000,
-    "Cut longer sentences, at white space where there is any; 0: never.",
-    lower_bound=0)
+    "Split sentences with more characters, at white space if there is any; 0 never "
+    "splits.", lower_bound=0)
 flags.DEFINE_integer(
     "min_document_sentences", 1, "Drop documents with fewer sentences.",
     lower_bound=1)
 flags.DEFINE_enum(
     "deduplicate", "documents", prepare.DEDUPLICATION,
-    "Drop exact copies of documents; or also every sentence seen before, in "
-    "upper or lower case (about 100 bytes of memory per sentence); or nothing.")
+    "What to drop. documents: exact copies of documents; sentences: also every "
+    "sentence seen before, ignoring case (about 100 bytes of memory per sentence); "
+    "none: nothing.")
 flags.DEFINE_string(
     "summary_file", None,
-    "Where the counts go as JSON [--output_file with .summary.json added].")
+    "File to write the counts to as JSON. Default: <output_file>.summary.json.")
 
 
 def preparation_options() -> prepare.Options:
-    """The flags as one value, checked against each other."""
+    """Returns the flags as options; raises InputError if they contradict each other."""
     share, number = FLAGS.heldout_share, FLAGS.heldout_documents
     if share is not None and number is not None:
         raise InputError(
-            "--heldout_share and --heldout_documents exclude each other: give one.")
+            "--heldout_share and --heldout_documents exclude each other; give only "
+            "one.")
     if FLAGS.heldout_file is None and (share is not None or number is not None):
         raise InputError(
-            "documents are to be held out, but --heldout_file does not say where "
-            "they go.")
+            "--heldout_share and --heldout_documents need --heldout_file; give the "
+            "file to write the held-out documents to.")
     if share is None:
         share = 0.05 if FLAGS.heldout_file and number is None else 0.0
     if 0 < FLAGS.max_sentence_chars < max(20, FLAGS.min_sentence_chars):
         raise InputError(
-            f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small: give 0 "
+            f"--max_sentence_chars={FLAGS.max_sentence_chars} is too small; give 0 "
             "for no limit, or at least 20 and at least --min_sentence_chars.")
     if not -2**63 <= FLAGS.random_seed < 2**63:
-        raise InputError("--random_seed must fit into 64 bits.")
+        raise InputError(
+            f"--random_seed={FLAGS.random_seed} does not fit into 64 bits; give a "
+            "smaller number.")
     python = FLAGS.input_format == "python"
     language = sentences.check_language(FLAGS.language)
     if language.split("-")[0] not in _WITHOUT_MARKS:
         logging.warning(
             "--language=%s: tokenizers strip accents and other combining marks by "
             "default, which changes words (German schön becomes schon, Japanese ガ "
-            "becomes カ); --strip_accents=false of train_sentencepiece.py keeps them.",
+            "becomes カ). To keep them, train the vocabulary with "
+            "train_sentencepiece.py --strip_accents=false.",
             language)
     return prepare.Options(
         language, FLAGS.min_sentence_chars,
@@ -119,11 +130,11 @@ def preparation_options() -> prepare.Options:
 
 
 def input_paths() -> list[str]:
-    """The input files."""
+    """Returns the paths of the input files, with globs and folders expanded."""
     if FLAGS.input_format == "python":
         if FLAGS.input_file:
             raise InputError(
-                "--input_format=python reads no files: leave --input_file out.")
+                "--input_format=python reads no files; leave --input_file out.")
         return []
     return files.expand_patterns(
         FLAGS.input_file, "--input_file",
@@ -178,7 +189,7 @@ def report(summary: prepare.Summary, seconds: float) -> None:
         print(f"  {reason}: {count:,}")
     if summary.documents_read == 1:
         logging.warning(
-            "The input is a single document; if blank lines separate documents in "
+            "The input is a single document. If blank lines separate documents in "
             "it, give --document_separator=blank_line.")
     text_files.write_json(
         summary_path(), {**summary.as_dict(), "seconds": round(seconds, 2)})

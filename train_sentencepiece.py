@@ -1,13 +1,12 @@
-"""Trains a SentencePiece vocabulary with the settings of the 2019 release.
+"""Trains a SentencePiece vocabulary with the settings of the original implementation.
 
   python train_sentencepiece.py \\
     --input_file=corpus/train.txt \\
     --output_prefix=corpus/spm
 
-writes corpus/spm.model, which the other scripts take as --spm_model_file, and
-corpus/spm.vocab, its pieces in plain text. The text goes through the
-preprocessing of the tokenizer first: give the same --do_lower_case to the other
-scripts.
+This writes corpus/spm.model, which the other scripts take as --spm_model_file, and
+corpus/spm.vocab, its pieces in plain text. The text is first preprocessed as the
+tokenizer does it. Give the same --do_lower_case to the other scripts.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -27,44 +26,54 @@ from albert_tf.tokenization import train_sentencepiece
 FLAGS = flags.FLAGS
 
 _DEFAULTS = train_sentencepiece.Options()
-_MOST = 2 ** 31 - 1  # The trainer's integers.
+_MOST = 2 ** 31 - 1  # The trainer's integers have 32 bits.
 flags.DEFINE_string(
-    "input_file", None, "Text, a sentence to a line: comma-separated paths or globs.",
+    "input_file", None,
+    "Text files with one sentence per line: paths or globs, separated by commas.",
     required=True)
 flags.DEFINE_string(
-    "output_prefix", None, "PREFIX.model and PREFIX.vocab are written.",
+    "output_prefix", None,
+    "Path of the outputs without their suffix; <output_prefix>.model and "
+    "<output_prefix>.vocab are written.",
     required=True)
-flags.DEFINE_integer("vocab_size", _DEFAULTS.vocab_size, "Number of pieces.",
-                     upper_bound=_MOST)
+flags.DEFINE_integer(
+    "vocab_size", _DEFAULTS.vocab_size, "Number of pieces in the vocabulary.",
+    upper_bound=_MOST)
 flags.DEFINE_bool(
     "do_lower_case", _DEFAULTS.do_lower_case,
-    "Lower-case the text first.")
+    "Lower-case the text before training.")
 flags.DEFINE_bool(
     "strip_accents", _DEFAULTS.strip_accents,
-    "Strip accents and other combining marks first, as the release does: schön becomes "
-    "schon, ガ becomes カ. With false the model says so, and its readers keep them.")
+    "Strip accents and other combining marks before training, as the original "
+    "implementation does: schön becomes schon, ガ becomes カ. false is recorded in the "
+    "model, and scripts that read the model then keep them.")
 flags.DEFINE_float(
     "character_coverage", _DEFAULTS.character_coverage,
-    "Share of the characters that get a piece of their own; 0.9995 suits Chinese "
-    "and Japanese.")
+    "Fraction of the text's characters that the pieces must cover; 0.9995 suits "
+    "Chinese and Japanese.")
 flags.DEFINE_integer(
     "input_sentence_size", _DEFAULTS.input_sentence_size,
-    "Train on this many sentences drawn at random, if there are more, always the same "
-    "ones. They are held in memory; by default fewer are drawn where it is too small.",
+    "Maximum number of sentences to train on. If there are more, a random sample is "
+    "drawn, which is the same in every run. The sentences are held in memory; the "
+    "default is lowered if they do not fit.",
     upper_bound=_MOST)
 flags.DEFINE_integer(
     "num_threads", _DEFAULTS.num_threads,
-    "Threads of the trainer. The result depends on their number (sums round "
-    "differently), so the default is the same on every machine.",
+    "Number of trainer threads. The result depends on it, because sums round "
+    "differently; therefore the default is the same on every machine.",
     upper_bound=_MOST)
-flags.DEFINE_bool("verbose", False, "Show the trainer's own log.")
+flags.DEFINE_bool("verbose", False, "Show the log of the SentencePiece trainer.")
 
 
 def input_sentence_size(paths):
-    """The flag, or its default lowered to what fits the memory."""
+    """Returns --input_sentence_size, or its default lowered to what fits into memory.
+
+    Raises InputError if the flag was given and that many do not fit.
+    """
     wanted, size = FLAGS.input_sentence_size, files.total_size(paths)
-    if size is None:  # remote
+    if size is None:  # The size of remote files is unknown.
         return wanted
+    # Estimate the number of sentences and their memory from the beginning of the text.
     text, read_bytes = [], 0
     for _, line in text_files.read_lines(paths[0]):
         text += [line] * bool(line.strip())
@@ -74,35 +83,40 @@ def input_sentence_size(paths):
     if not text:
         return wanted
     if any(path.endswith(text_files.COMPRESSED) for path in paths):
-        size *= 4  # about
+        size *= 4  # Text shrinks to about a quarter when compressed.
     sentences = min(wanted, size / read_bytes * len(text))
     memory = train_sentencepiece.memory_of_sentence(text)
     free = parallel.available_memory()
     if sentences * memory <= free:
         return wanted
-    fits = int(free / memory)
-    found = (f"{sentences:,.0f} sentences would take about "
+    maximum = int(free / memory)
+    needs = (f"{sentences:,.0f} sentences would take about "
              f"{amount(sentences * memory)} of memory, and {amount(free)} are free")
-    if FLAGS["input_sentence_size"].present or fits <= 100:
+    if FLAGS["input_sentence_size"].present or maximum <= 100:
         raise InputError(
-            f"--input_sentence_size={wanted}: {found}; give {fits} at most, or none.")
+            f"--input_sentence_size={wanted}: {needs}; give {maximum} at most, or "
+            "leave the flag out.")
     logging.warning("%s: --input_sentence_size is lowered to %d, drawn at random.",
-                    found, fits)
-    return fits
+                    needs, maximum)
+    return maximum
 
 
 def read(paths):
-    """Lines of the files; says when the reading is over and the training starts."""
+    """Yields the lines of the files, and logs the end of the reading.
+
+    Raises InputError if a line is too long to be a sentence.
+    """
     on_bytes = Progress.of_bytes("reading", files.total_size(paths))
     for path in paths:
         for number, line in text_files.read_lines(path, on_bytes):
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
-                    f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} million "
-                    "characters; the input has a sentence a line: split the text into "
-                    "sentences, for example with prepare_corpus.py.")
+                    f"{path}, line {number}: longer than {MAX_LINE_BYTES >> 20} "
+                    "million characters, but the input must have one sentence per "
+                    "line; split the text into sentences, for example with "
+                    "prepare_corpus.py.")
             yield line
-    logging.info("All text is read; training starts.")
+    logging.info("All text has been read. Training starts.")
 
 
 def main(argv):
@@ -115,12 +129,13 @@ def main(argv):
     prefix = FLAGS.output_prefix
     if os.path.basename(prefix) in ("", ".", ".."):
         raise InputError(
-            f"--output_prefix={prefix} is a folder; give the files' names up to .model "
-            f"too, as in {os.path.join(prefix, 'spm')}.")
+            f"--output_prefix={prefix} is a folder; add the name of the files without "
+            f".model, as in {os.path.join(prefix, 'spm')}.")
     files.prepare_outputs({"--output_prefix": [f"{prefix}.model", f"{prefix}.vocab"]},
                           {"--input_file": paths})
     started = time.time()
-    # Both files are opened first: a folder that cannot be written shows now.
+    # Both files are opened before the training, so that a folder that cannot be
+    # written is reported now.
     with files.atomic_write(f"{prefix}.model") as model_file, \
             files.atomic_write(f"{prefix}.vocab") as vocab_file:
         result = train_sentencepiece.train(read(paths), options)

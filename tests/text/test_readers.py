@@ -396,7 +396,7 @@ WRONG = {  # message → flags, besides (or instead of) the input and the output
     "a.txt is also an input (--input_file ": ["--summary_file={0}/../{0.name}/a.txt"],
     "is also --output_file": ["--heldout_file={0}/o"],
     "cannot be written": ["--output_file={0}/a.txt/o"],
-    "--heldout_file does not say": ["--heldout_share=0.1"],
+    "need --heldout_file": ["--heldout_share=0.1"],
     "exclude each other": [
         "--heldout_file={0}/h", "--heldout_share=0.1", "--heldout_documents=2"],
     "--language=english": ["--language=english"],

@@ -143,7 +143,7 @@ def test_rows_of_new_pieces_are_means(folder, results):
 
 
 @pytest.mark.parametrize("name, sentence, loaded", [
-    ("again", "--output_dir=.*new holds a model already", False),
+    ("again", "--output_dir=.*new already holds a model", False),
     ("other config", "has 80 rows, but the config's vocab_size is 81", True),
     ("broken", "broken.model: not a SentencePiece model", False),
     ("no model", "there is no checkpoint: neither a folder nor", False)])

@@ -121,7 +121,7 @@ script.script.run(script.main)
     ([], "2,0.. sentences would take about 2.8. MB of memory, and 200 kB are free: "
      "--input_sentence_size is lowered to 14."),
     (["--input_sentence_size=1000"], "--input_sentence_size=1000: 1,000 sentences .*"
-     "200 kB are free; give 14. at most, or none"),
+     "200 kB are free; give 14. at most, or leave"),
     (["--input_sentence_size=99999999999999999999"], "size=9+: 9+ is not integer <=")])
 def test_memory(tmp_path, flags, message):
     (tmp_path / "a.txt").write_text("\n".join(lines() * 5))
