@@ -1,6 +1,6 @@
 """What README, docs and docstrings say is so: commands, examples, the tree of files.
 
-    python -m tests.test_readme         writes the tree of files into README.md
+    python -m tests.test_readme         writes the tree of files into docs/CHANGING.md
 """
 
 import collections
@@ -16,7 +16,9 @@ import albert_tf
 from tests.helpers import ROOT, run_python
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+CHANGING = ROOT / "docs" / "CHANGING.md"  # has the tree of files
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md")),
+         ROOT / "benchmarks/README.md", ROOT / "benchmarks/NOTES.md"]
 SCRIPTS = sorted(ROOT.glob("*.py"))
 BENCHMARKS, EXPERIMENTS = (
     [path for path in sorted((ROOT / name).glob("*.py")) if path.stem != "__init__"]
@@ -98,7 +100,7 @@ def test_scripts_and_benchmarks_start_and_understand_the_commands_of_the_texts(p
 def test_every_flag_that_is_named_exists(parsed):
     known = {flag for _, _, defined in parsed for flag in defined or ()}
     known |= {f"no{flag}" for flag in known}
-    others = {"no-deps", "flink_master", "durations", "random-order",
+    others = {"no-deps", "flink_master", "durations", "random-order", "logdir",
               "dir", "tag_set", "signature_def", "input_exprs"}  # saved_model_cli's
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--(\w[\w-]*)", page.read_text("utf-8")))
@@ -161,11 +163,44 @@ def test_names_that_are_mentioned_exist():
                          importlib.import_module(f"{found.__name__}.{name}"))
 
 
+def without_code(text):
+    return re.sub(r"```.*?```|^    [^\n]*$", "", text, flags=re.S | re.M)
+
+
+def anchors(page):
+    """The anchors of a page's headings, as GitHub and `make docs` form them."""
+    headings = re.findall(r"^#+ +(.+?) *$", without_code(page.read_text("utf-8")), re.M)
+    seen = collections.Counter()
+    for heading in headings:
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w -]", "", text).replace(" ", "-")
+        yield f"{slug}-{seen[slug]}" if seen[slug] else slug
+        seen[slug] += 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.relative_to(ROOT)}")
+def test_links_lead_to_files_and_headings(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text("utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page}: {link}"
+        assert not anchor or anchor in anchors(target), f"{page}: {link}"
+
+
+def test_the_site_has_every_page():
+    """mkdocs.yml lists the pages that there are; `make docs` needs mkdocs, this does not."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    listed = {name if "/" in name or name == "CHANGELOG.md" else f"docs/{name}"
+              for name in re.findall(r"[\w/]+\.md", text)} - {"docs/index.md"}
+    pages = {path.relative_to(ROOT).as_posix() for path in PAGES} - {"README.md"}
+    assert listed == pages | {"CHANGELOG.md"}
+
+
 def test_files_that_are_mentioned_exist():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^):#]+)(?:#[\w-]+)?\)", text):
-            assert (page.parent / link).exists(), f"{page}: {link}"
         for file in re.findall(
                 r"`((?:albert_tf|tests|benchmarks|experiments|docs)/[\w/.]+)`", text):
             assert (ROOT / file).exists(), f"{page}: {file}"
@@ -195,8 +230,8 @@ def tree():
         folders[name].extend([path.name] * (path.name != "__init__.py"))
     assert sorted(folders) == sorted([".", *WAY]), "WAY lists the folders"
     lines = [*_wrapped([path.name for path in SCRIPTS], ""),
-             "      scripts: a command in the docstring, flags and a short main",
-             "albert_tf/", "      the ground: everyone may import it",
+             "      scripts, each with a command in its docstring, flags and a short main",
+             "albert_tf/", "      shared modules; any package may import them",
              *_wrapped(folders["."])]
     for name in WAY:
         module = importlib.import_module("albert_tf." + name.replace("/", "."))
@@ -204,11 +239,11 @@ def tree():
                   *_wrapped(folders[name])]
     return "\n".join([
         *lines,
-        "benchmarks/", "      measurements, a file each, told in its README.md",
-        "experiments/", "      the paper's tables and figures, and what trains and "
-        "scores to compare recipes", "docs/",
-        "tests/", "      the same folders; golden/: what the release computed; "
-        "scripts/: whole commands"])
+        "benchmarks/", "      one measurement per file, described in its README.md",
+        "experiments/", "      the paper's tables and figures; comparisons of recipes",
+        "docs/", "      one page per topic",
+        "tests/", "      the same folders; golden/ compares with the original's outputs, "
+        "scripts/ runs", "      whole commands"])
 
 
 def with_tree(text):
@@ -217,9 +252,10 @@ def with_tree(text):
 
 
 def test_tree_names_the_files_there_are():
-    text = README.read_text(encoding="utf-8")
-    assert text == with_tree(text), "python -m tests.test_readme mends it"
+    text = CHANGING.read_text(encoding="utf-8")
+    assert text == with_tree(text), "run python -m tests.test_readme to update it"
 
 
 if __name__ == "__main__":
-    README.write_text(with_tree(README.read_text(encoding="utf-8")), encoding="utf-8")
+    CHANGING.write_text(with_tree(CHANGING.read_text(encoding="utf-8")),
+                        encoding="utf-8")
