@@ -1,5 +1,5 @@
-"""Weights by name: finding, reading, comparing, writing; one file for each foreign
-format."""
+"""Checkpoints: finding, reading, comparing and writing weights by name; one file for
+each foreign format."""
 
 from albert_tf import lazily
 

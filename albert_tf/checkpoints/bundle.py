@@ -1,12 +1,13 @@
-"""TensorFlow's checkpoint files, read and written by NumPy alone.
+"""Reads and writes TensorFlow's checkpoint files with NumPy alone.
 
-A checkpoint (TensorFlow calls it a tensor bundle) is "PREFIX.index", a sorted table of
-name → type, shape and place, and data files with the numbers one after the other. The
-table is LevelDB's: blocks of entries whose keys leave out what they share with the key
-before; at the end a block that lists the blocks, and a footer that points to it.
+A checkpoint (TensorFlow calls it a tensor bundle) consists of "PREFIX.index", a sorted
+table of name → type, shape and position, and of data files that hold the numbers one
+after the other. The table is a LevelDB table: blocks of entries whose keys leave out
+the prefix shared with the previous key, then a block that lists the blocks, and a
+footer that points to it.
 
-Tensors are read one by one when they are asked for, and written as they come, so that
-no more than one is held in memory.
+Each tensor is read when it is asked for, and written before the next is read, so that
+only one is held in memory.
 """
 
 import dataclasses
@@ -28,20 +29,20 @@ _MAGIC = 0xDB4775248B80FB57
 _FOOTER = 48
 _RESTART_INTERVAL = 16
 _DATA_FILE = "{}.data-{:05d}-of-{:05d}"
-# DataType of TensorFlow → NumPy's; bfloat16 has none.
+# TensorFlow's DataType → NumPy's type; NumPy has no bfloat16.
 _STRING, _BFLOAT16 = 7, 14
 _TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?",
           17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
 _NUMBERS = {np.dtype(name).name: number for number, name in _TYPES.items()} | {
     "bfloat16": _BFLOAT16}
-# Children of a Keras model that hold no weights of it: an optimizer it was compiled
-# with, and Keras's own lists of layers and metrics.
+# Children of a Keras model that hold none of its weights: the optimizer that it was
+# compiled with, and Keras's own lists of layers and metrics.
 _NO_WEIGHTS = ("optimizer", "keras_api")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor that is read when asked for."""
+    """A tensor whose numbers are read only when `read` is called."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
@@ -53,7 +54,7 @@ class Tensor:
 
 
 def widened(raw: np.ndarray) -> np.ndarray:
-    """bfloat16 numbers, given as uint16, as float32; exact."""
+    """Returns bfloat16 numbers, given as uint16, as float32, without rounding."""
     return (raw.astype("<u4") << 16).view("<f4")
 
 
@@ -69,7 +70,7 @@ def varint(number: int) -> bytes:
 
 
 def _read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """The number at a place, and the place behind it."""
+    """Returns the number at a position, and the position after it."""
     number = shift = 0
     while True:
         byte = data[place]
@@ -82,7 +83,7 @@ def _read_varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of the fields of a protocol buffer: int, or bytes."""
+    """Yields the number and the value (int or bytes) of each protocol buffer field."""
     place = 0
     while place < len(message):
         key, place = _read_varint(message, place)
@@ -102,7 +103,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """A field of a protocol buffer: a number, or bytes with their length."""
+    """Encodes a protocol buffer field: a number, or bytes with their length."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -112,18 +113,18 @@ def field(number: int, value: int | bytes) -> bytes:
 
 
 def masked(crc: int) -> int:
-    """A CRC-32C in the form in which TensorFlow stores it."""
+    """Returns a CRC-32C in the masked form in which TensorFlow stores it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _damaged(path: str, what: str) -> InputError:
-    return InputError(f"{path}: {what}; the file is damaged or cut short, copy or "
+    return InputError(f"{path}: {what}; the file is damaged or cut short. Copy or "
                       "download it again.")
 
 
 def read(prefix: str) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by their keys; checks that its data files are there
-    and long enough.
+    """Returns the tensors of a checkpoint by their keys. Raises InputError if the index
+    is damaged, or a data file is missing or too short.
 
         read("albert_base/model.ckpt-best")["bert/pooler/dense/bias"].read()
     """
@@ -135,19 +136,20 @@ def read(prefix: str) -> dict[str, Tensor]:
         header = dict(fields(entries.pop(b"")))
         shards, size_of = header.get(1, 1), functools.cache(_size_of_data_file)
         return {key.decode(): _tensor(prefix, shards, key.decode(), value, size_of)
-                for key, value in entries.items() if key[:1] != b"\0"}  # Slices.
+                # Keys that begin with a zero byte are slices of tensors.
+                for key, value in entries.items() if key[:1] != b"\0"}
     except InputError:
         raise
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-        raise _damaged(path, "not the index of a checkpoint") from error
+        raise _damaged(path, "this is not the index of a checkpoint") from error
 
 
 def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a LevelDB table."""
+    """Yields the keys and values of a LevelDB table."""
     footer = content[-_FOOTER:]
     if len(footer) < _FOOTER or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("no footer")
-    _, place = _handle(footer, 0)  # of blocks with statistics: there are none
+    _, place = _handle(footer, 0)  # The block of statistics, which is empty.
     index, _ = _handle(footer, place)
     for _, where in _block(content, *index):
         yield from _block(content, *_handle(where, 0)[0])
@@ -168,27 +170,27 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     end, place, key = size - 4 - 4 * restarts, 0, b""
     while place < end:
         shared, place = _read_varint(data, place)
-        own, place = _read_varint(data, place)
+        unshared, place = _read_varint(data, place)
         length, place = _read_varint(data, place)
-        key = key[:shared] + data[place:place + own]
-        place += own
+        key = key[:shared] + data[place:place + unshared]
+        place += unshared
         yield key, data[place:place + length]
         place += length
 
 
 def _size_of_data_file(path: str) -> int:
     if not files.exists(path):
-        raise InputError(f"{path}: this data file is missing beside its index; copy it "
-                         "there.")
+        raise InputError(f"{path}: this data file is missing; copy it into the folder "
+                         "of the .index file.")
     return files.size(path)
 
 
 def _tensor(prefix: str, shards: int, name: str, entry: bytes,
             size_of: Callable[[str], int]) -> Tensor:
-    """The tensor that an entry of the index describes."""
+    """Returns the tensor that an entry of the index describes."""
     shape, values = (), {}
     for number, value in fields(entry):
-        if number == 2:  # TensorShapeProto: dim = 2, of which size = 1
+        if number == 2:  # TensorShapeProto, whose field 2 is dim, whose field 1 is size
             shape = tuple(dict(fields(dim)).get(1, 0)
                           for key, dim in fields(value) if key == 2)
         else:
@@ -199,11 +201,11 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
         np.dtype(_TYPES[kind]).name if kind in _TYPES else "unknown")
     offset = values.get(4, 0)
     if offset + size > size_of(path):
-        raise _damaged(path, f"it ends before the tensor {name}")
+        raise _damaged(path, f"the file ends before the tensor {name} does")
     crc = int.from_bytes(values.get(6, b""), "little")
 
     def read_array() -> np.ndarray:
-        if 7 in values:  # In slices, as parameter servers store a variable.
+        if 7 in values:  # Stored in slices, as parameter servers do.
             import tensorflow as tf
 
             return tf.train.load_checkpoint(prefix).get_tensor(name)
@@ -211,7 +213,7 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
             stream.seek(offset)
             raw = stream.read(size)
         text, checked = _first_string(raw) if kind == _STRING else (b"", raw)
-        # Of several strings the first alone is read.
+        # Only the first of several strings is read: their checksum cannot be checked.
         if math.prod(shape) == 1 or kind != _STRING:
             if masked(google_crc32c.value(checked)) != crc:
                 raise _damaged(path, f"the tensor {name} has a wrong checksum")
@@ -220,19 +222,20 @@ def _tensor(prefix: str, shards: int, name: str, entry: bytes,
         if kind == _BFLOAT16:
             return widened(np.frombuffer(raw, "<u2")).reshape(shape)
         if kind not in _TYPES:
-            raise InputError(f"{path}: the tensor {name} is of a type that cannot be "
-                             "read here.")
+            raise InputError(f"{path}: the tensor {name} has a type that is not "
+                             "supported; convert it to float32.")
         return np.frombuffer(raw, _TYPES[kind]).reshape(shape)
 
     return Tensor(shape, read_array, dtype)
 
 
 def _first_string(raw: bytes) -> tuple[bytes, bytes]:
-    """A tensor of one string (its length, a checksum of that, the string), and what its
-    own checksum is of: the same with 32 bits of length."""
+    """Returns the string that a tensor's bytes hold (length, checksum of the length,
+    string), and the bytes that the tensor's checksum covers: the same with the length
+    in 32 bits."""
     try:
         length, place = _read_varint(raw, 0)
-    except IndexError:  # A damaged length, whose checksum is wrong then.
+    except IndexError:  # The length is damaged; the checksum will not match.
         return b"", b""
     return (raw[place + 4:place + 4 + length],
             struct.pack("<I", length & 0xFFFFFFFF) + raw[place:])
@@ -243,39 +246,40 @@ def _first_string(raw: bytes) -> tuple[bytes, bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """An object of a checkpoint that tf.train.Checkpoint wrote."""
+    """An object in a checkpoint that tf.train.Checkpoint wrote."""
 
     children: Mapping[str, int]  # name → number of the node
     variables: Mapping[str, str]  # full name → key of the tensor
 
 
 def by_names(prefix: str, model_only: bool = False) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by the full names of their variables, be it one by
-    names, as TensorFlow 1 wrote, or one of objects.
+    """Returns the tensors of a checkpoint by the full names of their variables, for
+    name-based checkpoints of TensorFlow 1 and for object-based ones.
 
-    With `model_only`, those that belong to its object `model` (to all of it where it
-    has no such child).
+    With `model_only`, returns only the tensors of the object `model`, or all if the
+    checkpoint has no such child.
     """
     tensors = read(prefix)
     if OBJECT_GRAPH not in tensors:
         return tensors
     nodes = _object_graph(tensors[OBJECT_GRAPH].read().item())
-    found: dict[str, Tensor] = {}
+    tensors_by_name: dict[str, Tensor] = {}
     for node in _of_model(nodes) if model_only else nodes:
         for name, key in node.variables.items():
             if key not in tensors:
-                raise _damaged(f"{prefix}.index", f"it names {key}, which it lacks")
-            if model_only and name in found:
+                raise _damaged(f"{prefix}.index",
+                               f"the tensor {key} is listed but missing")
+            if model_only and name in tensors_by_name:
                 raise InputError(
-                    f"{prefix}: two variables of the model are named '{name}', so they "
-                    "cannot be told apart; this is no checkpoint of an ALBERT model.")
-            # Names that mean nothing may come again.
-            found[key if name in found else name] = tensors[key]
-    return found
+                    f"{prefix}: two variables of the model are named '{name}' and "
+                    "cannot be told apart; give a checkpoint of an ALBERT model.")
+            # Outside of the model a name may occur twice; then the key replaces it.
+            tensors_by_name[key if name in tensors_by_name else name] = tensors[key]
+    return tensors_by_name
 
 
 def _object_graph(content: bytes) -> list[Node]:
-    """The objects of a serialized TrackableObjectGraph, the root first."""
+    """Returns the objects of a serialized TrackableObjectGraph, the root first."""
     nodes = []
     for number, node in fields(content):
         if number != 1:
@@ -294,6 +298,7 @@ def _object_graph(content: bytes) -> list[Node]:
 
 
 def _of_model(nodes: list[Node]) -> Iterator[Node]:
+    """Yields the object `model`, or else the root, and all objects below it."""
     waiting = [nodes[0].children.get("model", 0)]
     seen = {*waiting}
     while waiting:
@@ -309,10 +314,10 @@ def _of_model(nodes: list[Node]) -> Iterator[Node]:
 
 
 def write(prefix: str, tensors: Mapping[str, Tensor], graph: bytes = b"") -> None:
-    """Writes a checkpoint that TensorFlow reads; `graph`, a serialized
-    TrackableObjectGraph, makes it one of objects.
+    """Writes a checkpoint that TensorFlow can read; with `graph`, a serialized
+    TrackableObjectGraph, an object-based one.
 
-    The files are written as they are named: write into a folder that is not in use yet.
+    The files are written under their final names: the folder must not be in use yet.
     """
     entries = {b"": field(1, 1) + field(3, field(1, 1))}
     with files.open_binary(_DATA_FILE.format(prefix, 0, 1), "wb") as stream:
@@ -343,7 +348,7 @@ def _entry(kind: int, shape: Iterable[int], offset: int, size: int, crc: int) ->
 
 def _write_table(stream: BinaryIO, entries: list[tuple[bytes, bytes]]) -> None:
     def write_block(entries) -> bytes:
-        """Returns where the block is."""
+        """Writes a block and returns its handle: offset and size."""
         data, restarts, last = bytearray(), [], b""
         for i, (key, value) in enumerate(entries):
             shared = 0

@@ -1,8 +1,10 @@
-"""The form in which all formats meet: tensors by the release's names, and a report.
+"""The common form of all formats: tensors named as in the original implementation, and
+a report.
 
-A format is a module with `read(folder, ...)`, `check(checkpoint)` and `write(checkpoint,
-folder)`; formats.py tells which one reads a folder, and table.py has what formats share.
-No arithmetic is done on a number: a conversion there and back changes no bit.
+A format is a module with `read(folder, ...)`, `check(checkpoint)` and
+`write(checkpoint, folder)`. formats.py finds the module that reads a folder, and
+table.py has what formats share. No arithmetic is done on numbers: converting there and
+back changes no bit.
 """
 
 import dataclasses
@@ -17,8 +19,8 @@ from albert_tf.errors import InputError
 from albert_tf.modeling.heads import Head
 from albert_tf.modeling.parameter_count import Shape, encoder_shapes
 
-# The heads that are known: name → the module that defines it, and the variable that
-# tells that a checkpoint has it. A new head is a line here.
+# The known heads: name → the module that defines it, and a variable that every
+# checkpoint with this head has. To add a head, add a line here.
 HEADS = {
     "masked_lm": ("albert_tf.modeling.heads", "cls/predictions/output_bias"),
     "sentence_order": ("albert_tf.modeling.heads", "cls/seq_relationship/output_weights"),
@@ -29,74 +31,74 @@ HEADS = {
     "early_exit": ("albert_tf.finetuning.classification.head", "exit/output_weights"),
     "conditional_spans": ("albert_tf.finetuning.squad.head", "start_logits/dense/kernel")}
 
-# Heads whose output layer has no scope in the release, so that only what stands beside
-# a checkpoint tells them apart.
+# Heads whose output layer has no scope in the original. The names of the tensors do not
+# tell them apart; other files in the folder do.
 ROOT_HEADS = tuple(name for name, (_, variable) in HEADS.items()
                    if variable == "output_weights")
-# Why a tensor is dropped that the model would have a place for, with another config.
+# The reason for dropping a tensor that a model with a different config would use.
 UNEXPECTED = "extra within the model's own names"
-_SHOWN = 3
-# Types whose numbers float32 holds as they are.
+_SHOWN = 3  # names in an error sentence
+# Types whose numbers float32 represents exactly.
 TYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclasses.dataclass
 class Report:
-    """What became of every tensor; names are as the source has them, but for those that
-    a model lacks, which are the release's."""
+    """A report on every tensor: matched, dropped or missing. Names are the source's;
+    only missing tensors have the original's names."""
 
     source: str
     matched: dict[str, str] = dataclasses.field(default_factory=dict)  # ours → theirs
     dropped: dict[str, str] = dataclasses.field(default_factory=dict)  # theirs → why
     missing: list[str] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
-    # Of a model that is restored: variables that the source has in another shape (name,
-    # shape in the model, in the source), and those that may be new. Like the missing
-    # ones they keep their values.
+    # When a model is restored: variables with a different shape in the source (name,
+    # shape in the model, shape in the source), and variables that may be new. Both keep
+    # their values, as missing ones do.
     mismatched: list[tuple[str, Shape, Shape]] = dataclasses.field(default_factory=list)
     new: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def unexpected(self) -> list[str]:
-        """Dropped tensors that would have a place in a model of another config."""
+        """The dropped tensors that a model with a different config would use."""
         return [name for name, why in self.dropped.items() if why == UNEXPECTED]
 
     @property
     def complete(self) -> bool:
-        """Whether the source and the model fit."""
+        """True if no tensor is missing, mismatched or unexpected."""
         return not (self.missing or self.mismatched or self.unexpected)
 
     def summary(self, most: Optional[int] = None) -> str:
-        """Counts, the names of all tensors that were not matched, and why; with `most`
-        at most so many names of a kind."""
+        """Returns the counts, and the names of all tensors that were not matched with
+        the reason; at most `most` names of each kind."""
         return "\n".join((
             f"{self.source}: {len(self.matched)} tensors matched, {len(self.dropped)} "
-            f"dropped, {len(self.missing)} missing, {len(self.mismatched)} of another "
-            "shape.",
+            f"dropped, {len(self.missing)} missing, {len(self.mismatched)} with a "
+            "different shape.",
             *(f"  {what}: {some(names, most)}" for what, names in (
                 ("new, start from random values", self.new),
                 ("missing, keep their values", self.missing),
-                ("of another shape, keep their values", self.mismatches()),
+                ("different shape, keep their values", self.mismatches()),
                 *((f"dropped, {why}", names)
                   for why, names in self.by_reason().items())) if names),
             *(f"  {note}" for note in self.notes)))
 
     def mismatches(self) -> list[str]:
-        """What is of another shape, in words."""
+        """Returns a description of each tensor with a different shape."""
         return [f"{name} is {list(theirs)} in the checkpoint, {list(ours)} in the model"
                 for name, ours, theirs in self.mismatched]
 
     def by_reason(self) -> dict[str, list[str]]:
-        """Why tensors were dropped → their names."""
-        found: dict[str, list[str]] = {}
+        """Returns each reason for dropping tensors → their names."""
+        names_by_reason: dict[str, list[str]] = {}
         for name, why in sorted(self.dropped.items()):
-            found.setdefault(why, []).append(name)
-        return found
+            names_by_reason.setdefault(why, []).append(name)
+        return names_by_reason
 
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The file of a tokenizer and what else it takes."""
+    """A tokenizer's file and settings."""
 
     path: str
     do_lower_case: bool = True
@@ -106,17 +108,17 @@ class Vocabulary:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A model as a format holds it, in the neutral form.
+    """A model read from any format, in the common form.
 
     Attributes:
-      format: its name, "hf" for example.
-      tensors: by the release's names, float32, read when asked for.
-      heads: the heads that it has → the width of their outputs.
-      labels: of classification and token classification, in the order of the outputs;
-        () for a regression.
-      facts: what else is known of it, for the model card.
+      format: name of the format, such as "hf".
+      tensors: float32 tensors by the original's names, read when asked for.
+      heads: names of the model's heads → the width of their outputs.
+      labels: labels of classification and token classification, in the order of the
+        outputs; () for regression.
+      facts: further facts about the model, for the model card.
       slots: the optimizer's moments, `<name>/adam_m` and `<name>/adam_v`.
-      step: at which it was saved.
+      step: training step at which the checkpoint was saved.
     """
 
     format: str
@@ -135,12 +137,12 @@ class Checkpoint:
         return self.report.source
 
 
-# ---- heads and the release's names -----------------------------------------
+# ---- heads and the original's names ----------------------------------------
 
 
 def head_of(name: str, width: int = 1, **options: Any) -> Head:
-    """Returns the head of a name (modeling.heads), without loading TensorFlow;
-    `options` that are not fields of it are ignored."""
+    """Returns the head with a name (modeling.heads), without loading TensorFlow.
+    `options` that are not fields of the head are ignored."""
     importlib.import_module(HEADS[name][0])
     kind = Head.kinds[name]
     if not kind.fixed_width:
@@ -150,12 +152,12 @@ def head_of(name: str, width: int = 1, **options: Any) -> Head:
 
 
 def tasks() -> list[str]:
-    """Lists the tasks of all known heads, and "embed", which needs none."""
+    """Lists the tasks of all known heads, and "embed", which needs no head."""
     return [*filter(None, dict.fromkeys(head_of(name).task for name in HEADS)), "embed"]
 
 
 def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape]:
-    """All tensors of a model by name."""
+    """Returns name → shape of all tensors of a model."""
     shapes = encoder_shapes(config)
     for name, outputs in heads.items():
         shapes |= head_of(name, outputs).shapes(config)
@@ -163,8 +165,8 @@ def shapes_of(config: AlbertConfig, heads: Mapping[str, int]) -> dict[str, Shape
 
 
 def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]:
-    """The heads that tensors by the release's names make up → their widths; `root_head`
-    is that of `output_weights`, by default classification."""
+    """Returns the heads that tensors with the original's names belong to → their
+    widths. `root_head` names the head of `output_weights`; default: classification."""
     other_roots = {*ROOT_HEADS} - {root_head or "classification"}
     widths = {}
     for name, (_, variable) in HEADS.items():
@@ -175,14 +177,15 @@ def heads_in(shapes: Mapping[str, Shape], root_head: str = "") -> dict[str, int]
 
 
 def with_needed_pooler(config: AlbertConfig, heads: Mapping[str, int]) -> AlbertConfig:
-    """The config of a checkpoint, which must have the pooler that its heads see."""
+    """Returns the config, with a pooler if one of the heads reads it."""
     return dataclasses.replace(
         config, use_pooler=config.use_pooler or any(
             head_of(name).reads == "pooled_output" for name in heads))
 
 
 def without_heads(checkpoint: Checkpoint, why: Mapping[str, str]) -> Checkpoint:
-    """The checkpoint without some heads (head → why); the report says so."""
+    """Returns the checkpoint without some heads (`why`: head → reason), and adds the
+    reasons to the report."""
     for head, reason in why.items():
         for name in head_of(head, checkpoint.heads[head]).shapes(checkpoint.config):
             theirs = checkpoint.report.matched.pop(name)
@@ -198,13 +201,14 @@ def without_heads(checkpoint: Checkpoint, why: Mapping[str, str]) -> Checkpoint:
 
 
 def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """The tensors; reading one that holds NaN or infinity raises InputError."""
+    """Returns tensors that raise InputError when read if they hold NaN or infinity."""
     def checked(name, tensor):
         def read():
             array = tensor.read()
             check_finite(source, [(name, array)],
-                         "give another, or allow them (--allow_nan of "
-                         "convert_checkpoint.py, allow_nan=True of albert_tf.load)")
+                         "give a different checkpoint, or allow such numbers with "
+                         "--allow_nan (convert_checkpoint.py) or allow_nan=True "
+                         "(albert_tf.load)")
             return array
         return dataclasses.replace(tensor, read=read)
 
@@ -212,20 +216,20 @@ def finite(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
 
 
 def check_finite(source: str, values: Iterable[tuple[str, Any]],
-                 advice: str = "give another checkpoint") -> None:
-    """Raises InputError if one of some (name, tensor) pairs holds NaN or infinity."""
+                 advice: str = "give a different checkpoint") -> None:
+    """Raises InputError if one of the (name, tensor) pairs holds NaN or infinity."""
     for name, value in values:
         value = np.asarray(value)
-        # A sum is finite unless a number is not, or the sum of all is too large.
+        # The sum, which is fast, is infinite too if finite numbers are very large.
         if value.dtype.kind == "f" and not np.isfinite(value.sum()) and not np.isfinite(
                 value).all():
             raise InputError(
-                f"{source}: {name} holds numbers that are NaN or infinite, so nothing "
-                f"can be learnt or predicted with it; {advice}.")
+                f"{source}: {name} holds NaN or infinite numbers, therefore the model "
+                f"cannot be trained or used; {advice}.")
 
 
 def some(names: Iterable[str], most: Optional[int] = _SHOWN) -> str:
-    """The first names, at most so many, and how many more there are."""
+    """Returns the first `most` names, and how many more there are."""
     names = list(names)
     shown = names[:most]
     more = f", and {len(names) - len(shown)} more" if len(shown) < len(names) else ""

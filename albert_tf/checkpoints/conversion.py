@@ -1,4 +1,4 @@
-"""A model from one format into another, with heads, labels and tokenizer."""
+"""Converts models from one format to another, with heads, labels and tokenizer."""
 
 import dataclasses
 import os
@@ -18,65 +18,70 @@ def convert(input: str, output: str, format: str, config: formats.Config = None,
             head: str = "", encoder_only: bool = False, dtype: str = "float32",
             optimizer_state: bool = False, allow_nan: bool = False, pooling: str = "",
             max_seq_length: int = 0) -> Report:
-    """Writes the model that a path holds as a new folder of another format.
+    """Converts the model at `input` to a new folder in the given format.
 
         report = convert("runs/sst-2", "sst-2-hf", "hf")
         print(report.summary())
 
-    Whatever is wrong is found before anything is written; the folder appears whole or
-    not at all. No TensorFlow is loaded.
+    Errors are raised before anything is written; the output folder is written
+    completely or not at all. TensorFlow is not loaded.
 
     Args:
-      input: any path that `load` takes.
-      output: a folder that is not there yet.
+      input: any path that `load` accepts.
+      output: path of a folder that does not exist yet.
       format: one of FORMATS: tf1, hf, keras_hub, tf_models, sentence_transformers.
       config, head: as for `load`.
       encoder_only: leave the heads out.
-      dtype: of the numbers in a file of "hf": float32, bfloat16 or float16.
-      optimizer_state: for "tf1", the optimizer's moments and the step go along.
+      dtype: for "hf", the type of the numbers in the file: float32, bfloat16, float16.
+      optimizer_state: for "tf1", also write the optimizer's moments and the step.
       allow_nan: accept weights that are NaN or infinite.
-      pooling, max_seq_length: for "sentence_transformers", as its `with_modules`.
+      pooling, max_seq_length: for "sentence_transformers", as for its `with_modules`.
+
+    Returns:
+      The report: which tensors were matched, dropped or missing.
     """
     if format not in FORMATS:
-        raise InputError(f"format '{format}' is not known; give one of "
+        raise InputError(f"format '{format}' is not supported; give one of "
                          f"{', '.join(FORMATS)}.")
     if dtype not in TYPES:
-        raise InputError(f"dtype '{dtype}' is not known; give one of "
+        raise InputError(f"dtype '{dtype}' is not supported; give one of "
                          f"{', '.join(TYPES)}.")
-    for name, given, of in (("dtype", dtype != "float32", "hf"),
-                            ("optimizer_state", optimizer_state, "tf1"),
-                            ("pooling", pooling, sentence_transformers.NAME),
-                            ("max_seq_length", max_seq_length,
-                             sentence_transformers.NAME)):
-        if given and format != of:
-            raise InputError(f"--{name} goes with --format={of} alone; leave it out.")
+    for name, is_set, wanted in (("dtype", dtype != "float32", "hf"),
+                                 ("optimizer_state", optimizer_state, "tf1"),
+                                 ("pooling", pooling, sentence_transformers.NAME),
+                                 ("max_seq_length", max_seq_length,
+                                  sentence_transformers.NAME)):
+        if is_set and format != wanted:
+            raise InputError(f"--{name} is only for --format={wanted}; leave it out.")
     if files.exists(output):
-        raise InputError(f"{output} is there already; give a new folder.")
-    found = formats.read(input, config, head)
+        raise InputError(f"{output} exists already; give a new folder.")
+    checkpoint = formats.read(input, config, head)
     if encoder_only:
-        found = without_heads(
-            found, dict.fromkeys(found.heads, "only the encoder was asked for"))
+        checkpoint = without_heads(
+            checkpoint,
+            dict.fromkeys(checkpoint.heads, "only the encoder is converted"))
     if not allow_nan:
-        found = dataclasses.replace(
-            found, tensors=finite(found.tensors, found.source))
+        checkpoint = dataclasses.replace(
+            checkpoint, tensors=finite(checkpoint.tensors, checkpoint.source))
     target = FORMATS[format]
-    if "early_exit" in found.heads and target is not release:
-        found = without_heads(
-            found, {"early_exit": f"{format} has no exits from a pass before the last"})
+    if "early_exit" in checkpoint.heads and target is not release:
+        checkpoint = without_heads(
+            checkpoint, {"early_exit": f"{format} has no early exits"})
     try:
         if target is sentence_transformers:
-            found = target.with_modules(found, pooling, max_seq_length)
-        elif "sentence" in found.facts:
-            found.report.notes.append(f"how a text's vector comes of its pieces' "
-                                      f"({found.facts['sentence']}) is not written")
-        found = target.check(found)
+            checkpoint = target.with_modules(checkpoint, pooling, max_seq_length)
+        elif "sentence" in checkpoint.facts:
+            checkpoint.report.notes.append(
+                "the pooling of token vectors into a sentence embedding "
+                f"({checkpoint.facts['sentence']}) is not written")
+        checkpoint = target.check(checkpoint)
     except InputError as error:
-        raise InputError(f"{found.source}: {error}") from error
+        raise InputError(f"{checkpoint.source}: {error}") from error
     with files.staged(output) as (staged,):
         files.make_directory(staged, output)
         options = {"hf": {"dtype": dtype}, "tf1": {"optimizer_state": optimizer_state}}
-        target.write(found, staged, **options.get(format, {}))
+        target.write(checkpoint, staged, **options.get(format, {}))
         files.write(os.path.join(staged, model_card.FILE),
-                    model_card.text(found, format, os.path.basename(
+                    model_card.text(checkpoint, format, os.path.basename(
                         os.path.normpath(output)), os.fspath(input)).encode())
-    return found.report
+    return checkpoint.report

@@ -1,7 +1,7 @@
-"""Which format a path holds, and the model in it, in the neutral form.
+"""Finds the format of a path, and reads the model in it into the common form.
 
-A folder is listed once, which says what it holds; the module of a format is imported
-when its folder is met.
+A folder is listed once to recognise its format. A format's module is imported only when
+a folder of it is read.
 """
 
 import dataclasses
@@ -17,16 +17,17 @@ from albert_tf.config import AlbertConfig, NAMED
 from albert_tf.errors import InputError
 
 Config = Union[None, AlbertConfig, Mapping[str, Any], str]
-# Modules, in the order in which they are asked, and the names of files that tell their
-# folders, one of each pattern.
+# Modules in the order in which they are tried, each with patterns of file names. A
+# folder is of the format if it has a file for each pattern.
 _FOLDERS = (
     ("sentence_transformers", r"modules\.json"),
     ("huggingface", r"config\.json", r"(model\.safetensors|pytorch_model\.bin)"
                                      r"(\.index\.json)?|tf_model\.h5"),
     ("keras_hub", r"config\.json", r"model\.weights\.h5"))
-# Those of TensorFlow's checkpoints, which the names of the tensors tell.
+# Modules for TensorFlow's checkpoints, recognised by the names of the tensors.
 _CHECKPOINTS = ("release", "tf_models")
-# Files of half a model: what is there, what is not, and how that is called.
+# Incomplete models: pattern of a file that exists, pattern of the file that is missing,
+# and how an error sentence calls it.
 _HALVES = (
     (r".*-\d{5}-of-\d{5}\.(safetensors|bin)", r".*\.index\.json",
      "the index of the shards (model.safetensors.index.json)"),
@@ -40,14 +41,15 @@ _HALVES = (
     (r"albert_config\.json", r".*\.index",
      "a checkpoint (model.ckpt-*.index and its data files)"))
 _KNOWN = (
-    "of the release or of a run here (albert_config.json and model.ckpt-*), of Hugging "
-    "Face (config.json and model.safetensors, pytorch_model.bin or tf_model.h5), of "
-    "keras-hub (config.json and model.weights.h5), of sentence-transformers "
-    "(modules.json), of tf-models (ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
+    "of the original implementation or this project (albert_config.json and "
+    "model.ckpt-*), of Hugging Face (config.json and model.safetensors, "
+    "pytorch_model.bin or tf_model.h5), of keras-hub (config.json and "
+    "model.weights.h5), of sentence-transformers (modules.json), of tf-models "
+    "(ckpt-*), a SavedModel or a TensorFlow Hub module (saved_model.pb)")
 
 
 def config_of(given: Config) -> Optional[AlbertConfig]:
-    """A config as it was given: itself, its values, its file, or a published name."""
+    """Returns the config for itself, its values, its file, or a published name."""
     if given is None or isinstance(given, AlbertConfig):
         return given
     if isinstance(given, Mapping):
@@ -59,13 +61,14 @@ def config_of(given: Config) -> Optional[AlbertConfig]:
 
 def read(path: str, config: Config = None, head: str = "",
          vocabulary: Optional[Vocabulary] = None) -> Checkpoint:
-    """The model that a path holds, whatever its format.
+    """Reads the model that a path holds, in any format.
 
         read("albert-base-v2").tensors["bert/pooler/dense/bias"].read()
 
-    `head`, one of ROOT_HEADS, says what `output_weights` of a checkpoint of
-    the release are, where nothing else does: classification by default. `vocabulary`
-    is for a folder without one.
+    `head`, one of ROOT_HEADS, names the head of `output_weights` in a TF1 checkpoint if
+    the folder does not say it; default: classification. `vocabulary` is for a folder
+    that has none. Raises InputError if the format is not supported, or the model is
+    damaged or incomplete.
     """
     from albert_tf.checkpoints import tokenizer_files
 
@@ -73,10 +76,10 @@ def read(path: str, config: Config = None, head: str = "",
     if head and head not in ROOT_HEADS:
         raise InputError(f"head '{head}' is not known; give one of "
                          f"{', '.join(ROOT_HEADS)}.")
-    found = _recognised(path)
-    if not found:
+    recognised = _recognised(path)
+    if not recognised:
         raise unknown(path)
-    name, where = found
+    name, where = recognised
     checkpoint = _module(name).read(where, config_of(config),
                                     **({"head": head} if name == "release" else {}))
     if vocabulary:
@@ -90,9 +93,9 @@ def read(path: str, config: Config = None, head: str = "",
 
 
 def _recognised(path: str) -> Optional[tuple[str, str]]:
-    """The name of the module that reads a path, and what it reads: the folder, or a
-    checkpoint's prefix. None for a format that is not known."""
-    # Links to files that are not there count as nothing.
+    """Returns the name of the module that reads a path, and what it reads: the folder
+    or a checkpoint's prefix. Returns None if the format is not known."""
+    # Links to files that do not exist are ignored.
     names = [name for name in files.names_in(path) if files.is_remote(path)
              or os.path.exists(os.path.join(path, name))]
     for name, *patterns in _FOLDERS:
@@ -108,31 +111,32 @@ def _module(name: str) -> Any:
 
 
 def located(path: str) -> str:
-    """The folder or checkpoint on this machine that a path stands for."""
+    """Returns the folder or checkpoint on this machine that a path stands for."""
     return _whole(hub.local(path))
 
 
 def _whole(path: str) -> str:
-    """The folder of a file that is one of several which make up a model."""
+    """Returns the folder if the path is one file of a model that consists of several,
+    else the path."""
     is_part = path.endswith((".safetensors", ".bin", ".h5", ".json", ".pb"))
     return os.path.dirname(path) or "." if is_part and files.exists(path) else path
 
 
 def folder_of_model(path: str) -> str:
-    """The folder of what `read` takes."""
+    """Returns the folder of a path that `read` accepts."""
     return folders.folder_of(_whole(path)) or "."
 
 
 def is_foreign(path: str) -> bool:
-    """Whether a path holds a model in a format that is known, but no plain checkpoint
-    under the release's names."""
+    """Returns whether a path holds a model in a known format that is not a plain
+    checkpoint with the original implementation's names."""
     path = _whole(os.fspath(path))
     if hub.is_hub(path):
         return True
     try:
         name, where = _recognised(path) or ("", path)
         return bool(name) and (name != "release" or _module(name).is_foreign(where))
-    except InputError:  # As the checkpoint's own reader will say.
+    except InputError:  # The checkpoint's own reader will raise the same error.
         return False
 
 
@@ -141,26 +145,27 @@ def _first(names: list[str], pattern: str) -> Optional[str]:
 
 
 def unknown(path: str) -> InputError:
-    """The error for a path whose format is not known."""
+    """Returns the error for a path whose format is not known."""
     if not files.exists(path):
-        return InputError(f"{path}: there is no such file or folder.")
+        return InputError(f"{path}: there is no such file or folder; check the path.")
     names = files.names_in(path) if files.is_folder(path) else [os.path.basename(path)]
     if "portable.json" in names:
         return InputError(
-            f"{path}: an export for ONNX or TFLite, which answers (albert_tf.load, "
-            "predict.py, serve.py) and has no weights to go on with; give the model "
-            "that it was made from.")
+            f"{path} is an export for ONNX or TFLite. It can be used with "
+            "albert_tf.load, predict.py and serve.py, but has no weights to train or "
+            "convert; give the model that was exported.")
     for name in names:
         if not files.exists(os.path.join(path, name)) and files.is_folder(path):
-            return InputError(f"{os.path.join(path, name)}: a link to a file that is "
-                              "not there; copy the folder with the files themselves.")
+            return InputError(f"{os.path.join(path, name)} is a link to a file that "
+                              "does not exist; copy the folder with the files "
+                              "themselves.")
     inside = [f"variables/{name}" for name in files.names_in(
         os.path.join(path, "variables"))] if "variables" in names else []
     for has, lacks, what in _HALVES:
         first = _first(names, has)
         if first and not _first(names + inside, lacks):
-            return InputError(f"{path}: half a model: {first} is there, but not "
-                              f"{what}; copy or download the rest.")
-    found = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return InputError(f"{path}: holds no model in a format that is known: found "
-                      f"{found or 'nothing'}; known are folders {_KNOWN}.")
+            return InputError(f"{path}: the model is incomplete: {first} is there, but "
+                              f"not {what}; copy or download the rest.")
+    content = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return InputError(f"{path}: holds no model in a supported format (found: "
+                      f"{content or 'nothing'}); give a folder {_KNOWN}.")

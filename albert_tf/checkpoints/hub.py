@@ -1,10 +1,10 @@
-"""Models on the hubs by name, fetched into the hub's own cache by its own package.
+"""Fetches models on hubs by name, into the hub's own cache with the hub's own package.
 
     hf://owner/name, hf://owner/name@revision     huggingface_hub
     kaggle://owner/model/framework/variation      kagglehub
     https://www.kaggle.com/models/owner/...       the same
 
-Both packages are optional, and imported when such a name is given.
+Both packages are optional; they are imported only when such a name is given.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from albert_tf.errors import InputError
 
 HUGGING_FACE = "hf://"
 _KAGGLE = re.compile(r"(?:kaggle://|https://(?:www\.)?kaggle\.com/models/)")
-# What a folder of a model may need; no other framework's weights.
+# Files that a model's folder may need, without the weights of other frameworks.
 _PATTERNS = ["*.json", "*.safetensors", "pytorch_model*.bin", "spiece.model",
              "vocab.txt", "*.md", "*.h5", "assets/*"]
 
@@ -27,17 +27,18 @@ def is_hub(path: str) -> bool:
 
 
 def local(path: str) -> str:
-    """The folder on this machine that a path stands for, fetched if it is a hub's."""
+    """Returns the folder on this machine that a path stands for; fetches it from a
+    hub if it is a hub's name."""
     path = os.fspath(path)
     if path.startswith(HUGGING_FACE):
         return _hugging_face(path)
-    if found := _KAGGLE.match(path):
-        return _kaggle(path, path[found.end():].strip("/"))
+    if match := _KAGGLE.match(path):
+        return _kaggle(path, path[match.end():].strip("/"))
     if re.match("https?://", path):
         raise InputError(
-            f"{path}: nothing is fetched from this address (the modules of TensorFlow "
-            "Hub are on Kaggle now); give hf://OWNER/NAME or kaggle://HANDLE, or "
-            "download it and give the folder.")
+            f"{path}: fetching from this address is not supported (TensorFlow Hub's "
+            "modules are on Kaggle now); give hf://OWNER/NAME or kaggle://HANDLE, or "
+            "download the model and give its folder.")
     return path
 
 
@@ -46,7 +47,8 @@ def _package(name: str, path: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise InputError(f"{path}: fetching it needs the package {name}: pip install "
-                         f"{name}; or download it and give the folder.") from error
+                         f"{name}; or download the model and give its folder."
+                         ) from error
 
 
 def _failed(path: str, error: Exception) -> InputError:
@@ -58,8 +60,8 @@ def _failed(path: str, error: Exception) -> InputError:
 def _hugging_face(path: str) -> str:
     name, _, revision = path.removeprefix(HUGGING_FACE).partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise InputError(f"{path}: not a name on the hub; give hf://OWNER/NAME, or "
-                         "hf://OWNER/NAME@REVISION.")
+        raise InputError(f"{path} is not a name on the Hugging Face hub; give "
+                         "hf://OWNER/NAME or hf://OWNER/NAME@REVISION.")
     package = _package("huggingface_hub", path)
     try:
         files = package.list_repo_files(name, revision=revision or None)
@@ -70,13 +72,13 @@ def _hugging_face(path: str) -> str:
             patterns.remove("*.h5")
         return package.snapshot_download(
             name, revision=revision or None, allow_patterns=patterns)
-    except Exception as error:  # Of the package, of its requests, of the disk.
+    except Exception as error:  # The package, its requests or the disk may fail.
         raise _failed(path, error) from error
 
 
 def _kaggle(path: str, handle: str) -> str:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+){3,4}", handle):
-        raise InputError(f"{path}: not a handle of Kaggle; give "
+        raise InputError(f"{path} is not a Kaggle handle; give "
                          "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION[/VERSION].")
     package = _package("kagglehub", path)
     try:

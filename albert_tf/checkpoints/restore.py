@@ -1,8 +1,9 @@
-"""Weights by the names of the TF1 release, and the config beside them.
+"""Restores weights by the names of the original implementation, and reads and writes
+the config beside them.
 
-Every variable of a model is named as in the release's checkpoints, so that restoring
-is matching names and shapes. What matched, what is missing and what is left over
-is always reported; a mismatch stops unless it is allowed.
+Every variable of a model is named as in the original's checkpoints, therefore restoring
+matches names and shapes. The report always says which tensors matched, are missing or
+left over; a mismatch is an error unless it is allowed.
 """
 
 import os
@@ -21,13 +22,12 @@ from albert_tf.checkpoints.folders import find_checkpoint, write_tensors
 from albert_tf.config import AlbertConfig, COMPUTING, CONFIG_FILE
 from albert_tf.errors import InputError
 
-# What to do about a mismatch. The library's argument and the scripts' flag have
-# one name each, so that both kinds of reader find theirs.
+# Advice for a mismatch, with the library's argument and the scripts' flag.
 MISMATCH_HINT = (
     "give the config that the checkpoint was made with, or accept the differences "
     "with allow_partial=True (--allow_partial_init)")
 
-# State of the optimizer and the step: in training checkpoints, never in a model.
+# The optimizer's state and the step, which only checkpoints of training hold.
 _OPTIMIZER_STATE = re.compile(r"(^global_step|/adam_[mv])$")
 
 # The group in a variable's name; everything before it is the same in all groups.
@@ -35,7 +35,7 @@ _GROUP = re.compile(r"^(bert/encoder/transformer/)group_\d+/")
 
 _POOLER = "bert/pooler/"
 
-_SHOWN = 3  # names of a kind on the log
+_SHOWN = 3  # names of each kind in the log
 
 
 def _never(name: str) -> bool:
@@ -46,7 +46,7 @@ def _never(name: str) -> bool:
 
 
 def _variables(model: tf_keras.Model) -> dict[str, object]:
-    """The model's variables by the release's names."""
+    """Returns the model's variables by the original's names."""
     variables = {variable.name.removesuffix(":0"): variable
                  for variable in model.weights}
     if len(variables) != len(model.weights):
@@ -55,21 +55,21 @@ def _variables(model: tf_keras.Model) -> dict[str, object]:
 
 
 def tf1_tensors(model: tf_keras.Model) -> dict[str, np.ndarray]:
-    """The model's weights as they stand now, by the release's names."""
+    """Returns the current values of the model's weights by the original's names."""
     return {name: variable.numpy() for name, variable in _variables(model).items()}
 
 
 def load_tf1_tensors(model: tf_keras.Model, tensors: Mapping[str, np.ndarray],
                      allow_partial: bool = False) -> Report:
-    """As restore_tf1, from arrays by the release's names."""
+    """Sets the model's weights from arrays by the original's names, as restore_tf1."""
     stored = {name: Tensor.of(np.asarray(value)) for name, value in tensors.items()}
     return _restore(model, "the given tensors", stored, allow_partial, False,
                     MISMATCH_HINT, _never)
 
 
 def export_tf1(model: tf_keras.Model, path: str) -> None:
-    """Writes the weights as a checkpoint of the release's kind ("albert/model.ckpt"),
-    which TF1's Saver and restore_tf1 read."""
+    """Writes the weights as a TF1 checkpoint ("albert/model.ckpt"), which TF1's Saver
+    and restore_tf1 can read."""
     write_tensors(tf1_tensors(model), path)
 
 
@@ -81,31 +81,34 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
                 may_be_new: Callable[[str], bool] = _never) -> Report:
     """Sets the model's weights from a checkpoint, matched by name.
 
-    All names and shapes are checked, and all tensors read, before any variable
+    All names and shapes are checked and all tensors are read before any variable
     changes. Works under any tf.distribute strategy, outside of its replicas.
 
         report = restore_tf1(model, "albert_base/model.ckpt-best")
         print(report.summary())
 
     Args:
-      path: as for find_checkpoint, of the TF1 release or of this project's training; or
-        a folder of whatever format `load` takes.
-      allow_partial: lets variables that are missing or of another shape keep their
-        values; by default they are errors.
+      path: a TF1 checkpoint or one of this project's training, as for find_checkpoint,
+        or a folder in any format that `load` accepts.
+      allow_partial: lets variables that are missing or have a different shape keep
+        their values; by default they are errors.
       init_from_group0: gives every group of layers the values of the checkpoint's group
-        0. The release does the same, but loses the attention and feed-forward weights
+        0. The original does the same, but loses the attention and feed-forward weights
         of group 0 itself.
-      hint: what the error says to do about a mismatch.
-      may_be_new: name → whether the variable may be missing or of another shape, and
-        then keeps its values: a task's head on a pretrained encoder.
+      hint: the error's advice for a mismatch.
+      may_be_new: name → whether the variable may be missing or have a different shape,
+        and then keeps its values: a task's head on a pretrained encoder.
 
     Returns:
-      The report; it is logged too. It is always an error if no variable matches.
+      The report, which is also logged.
+
+    Raises:
+      InputError: the tensors do not fit the model, or none of them does.
     """
     (source, stored), is_head = _opened(model, path), may_be_new
     if not any(name.startswith(_POOLER) for name in stored) and (
             is_head("output_weights")):
-        # A model without a pooler, such as Hugging Face's for masked tokens.
+        # The checkpoint has no pooler, such as Hugging Face's masked language models.
         def may_be_new(name):
             return is_head(name) or name.startswith(_POOLER)
 
@@ -114,23 +117,24 @@ def restore_tf1(model: tf_keras.Model, path: str, allow_partial: bool = False,
 
 
 def _opened(model, path: str) -> tuple[str, Mapping[str, Tensor]]:
-    """The source and the tensors of a checkpoint of whatever format, by the release's
-    names."""
+    """Returns the source of a checkpoint in any format, and its tensors by the
+    original's names."""
     if not formats.is_foreign(path):
         prefix = find_checkpoint(path)
         return prefix, bundle.by_names(prefix, model_only=True)
     try:
-        found = formats.read(path)
-    except InputError:  # Some formats do not tell the config.
-        found = formats.read(path, model.config)
-    for line in found.report.summary().splitlines():
+        checkpoint = formats.read(path)
+    except InputError:  # Some formats do not hold the config.
+        checkpoint = formats.read(path, model.config)
+    for line in checkpoint.report.summary().splitlines():
         logging.info("%s", line)
-    ours, theirs = (_values(config) for config in (model.config, found.config))
+    ours, theirs = (_values(config) for config in (model.config, checkpoint.config))
     other = [f"{name} is {theirs.get(name)} there and {ours.get(name)} here"
              for name in COMPUTING if ours.get(name) != theirs.get(name)]
     if other:
-        logging.warning("%s was made with another config: %s.", path, ", ".join(other))
-    return found.source, found.tensors
+        logging.warning("%s was made with a different config: %s.", path,
+                        ", ".join(other))
+    return checkpoint.source, checkpoint.tensors
 
 
 def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_be_new):
@@ -142,7 +146,7 @@ def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_b
     if not report.matched:
         raise InputError(
             f"{source}: none of its {len(stored)} tensors has the name and shape of a "
-            "variable of the model; is it an ALBERT checkpoint of this config?")
+            "variable of the model; give an ALBERT checkpoint with this config.")
     if not (report.complete or allow_partial):
         raise InputError(f"{source} does not fit the model: {_complaint(report)}; "
                          f"{_group_hint(report, sources, stored)}{hint}.")
@@ -157,23 +161,23 @@ def _restore(model, source, stored, allow_partial, init_from_group0, hint, may_b
 
 
 def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
-    """The report of restoring, before it is done."""
+    """Returns the report of restoring, before any variable changes."""
     report = Report(source)
     for name in sorted(variables):
         shape = tuple(variables[name].shape)
-        found = stored.get(sources[name])
-        if found is not None and found.shape == shape:
+        tensor = stored.get(sources[name])
+        if tensor is not None and tensor.shape == shape:
             report.matched[name] = sources[name]
         elif may_be_new(name):
             report.new.append(name)
-        elif found is None:
+        elif tensor is None:
             report.missing.append(name)
         else:
-            report.mismatched.append((name, shape, found.shape))
+            report.mismatched.append((name, shape, tensor.shape))
     scopes = {name.split("/")[0] for name in variables if not may_be_new(name)}
     for name in sorted(set(stored) - set(sources.values())):
         # With init_from_group0 the other groups are left out on purpose. Heads that the
-        # model does not have, and the optimizer's state, are harmless.
+        # model lacks and the optimizer's state are harmless.
         is_harmless = (name.split("/")[0] not in scopes or _OPTIMIZER_STATE.search(name)
                        or init_from_group0 and _GROUP.match(name))
         report.dropped[name] = "not used by this model" if is_harmless else UNEXPECTED
@@ -181,16 +185,16 @@ def _compare(source, variables, sources, stored, init_from_group0, may_be_new):
 
 
 def _complaint(report) -> str:
-    """The part of an error sentence that says what does not fit."""
+    """Returns the part of an error sentence that says what does not fit."""
     return "; ".join(
         f"{what}: {len(names)} ({some(names)})" for what, names in (
-            ("variables of another shape", report.mismatches()),
+            ("variables with a different shape", report.mismatches()),
             ("variables of the model that it lacks", report.missing),
-            ("tensors that have no place in the model", report.unexpected)) if names)
+            ("tensors that the model does not have", report.unexpected)) if names)
 
 
 def _group_hint(report, sources, stored) -> str:
-    """Advice for a checkpoint that lacks whole groups and nothing else."""
+    """Returns advice for a checkpoint that only lacks whole groups, else ""."""
     if report.mismatched or report.unexpected or any(
             _GROUP.sub(r"\1group_0/", sources[name]) not in stored
             for name in report.missing):
@@ -203,8 +207,8 @@ def _group_hint(report, sources, stored) -> str:
 
 
 def write_config(output_dir: str, config: AlbertConfig) -> None:
-    """Writes `albert_config.json` into a folder of checkpoints, unless it is there; one
-    that differs is an error."""
+    """Writes `albert_config.json` into a folder of checkpoints unless it exists. Raises
+    InputError if the existing config differs."""
     path = os.path.join(output_dir, CONFIG_FILE)
     if files.exists(path):
         old, new = _values(AlbertConfig.from_json_file(path)), _values(config)
@@ -214,8 +218,8 @@ def write_config(output_dir: str, config: AlbertConfig) -> None:
             for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
         if differing:
             raise InputError(
-                f"{path}: the folder belongs to a model of another config: "
-                f"{', '.join(differing)}; choose another folder or the same config.")
+                f"{path}: the folder belongs to a model with a different config: "
+                f"{', '.join(differing)}; choose a new folder or the same config.")
         return
     files.write(path, config.to_json().encode())
 
@@ -225,10 +229,10 @@ def read_config(output_dir: str) -> AlbertConfig:
     path = os.path.join(output_dir, CONFIG_FILE)
     if not files.exists(path):
         raise InputError(
-            f"{output_dir}: holds no {CONFIG_FILE}; is it a folder of checkpoints?")
+            f"{output_dir} holds no {CONFIG_FILE}; give a folder of checkpoints.")
     return AlbertConfig.from_json_file(path)
 
 
 def _values(config: AlbertConfig) -> dict[str, object]:
-    """All keys of the JSON file, parameter_sharing always among them."""
+    """Returns all keys of the JSON file, always with parameter_sharing."""
     return {"parameter_sharing": config.parameter_sharing, **config.to_dict()}

@@ -79,8 +79,9 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     where = os.path.join(folder, first["path"])
     if not (huggingface.weights_in(where)
             and files.exists(os.path.join(where, huggingface.CONFIG))):
-        raise InputError(f"{where}: half a model: {_MODULES} names it, but config.json "
-                         "and its weights are not there; copy or download the rest.")
+        raise InputError(f"{where}: the model is incomplete: {_MODULES} names this "
+                         "folder, but config.json or the weights are missing; copy or "
+                         "download the rest.")
     _check_prompts(folder)
     found = huggingface.read(where, config)
     found = without_heads(found, dict.fromkeys(

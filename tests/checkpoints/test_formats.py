@@ -336,7 +336,7 @@ def test_a_handle_of_kaggle(server, tmp_path):
 
 
 @pytest.mark.parametrize("path, words", [
-    ("hf://albert", "give hf://OWNER/NAME"), ("kaggle://google/albert", "not a handle"),
+    ("hf://albert", "give hf://OWNER/NAME"), ("kaggle://google/albert", "not a Kaggle handle"),
     ("https://tfhub.dev/google/albert_base/3", "give hf://OWNER/NAME or kaggle://HANDLE")])
 def test_names_that_are_none(path, words):
     with pytest.raises(InputError, match=words):
@@ -395,7 +395,7 @@ def test_tensorflow_s_files_of_hugging_face():
 @pytest.mark.parametrize("content, message", [
     (b"", "not a file of Keras weights, damaged or cut short"),
     (b"half", "not a file of Keras weights, damaged or cut short"),
-    (None, "half a model: config.json is there, but not the weights .*tf_model.h5")])
+    (None, "model is incomplete: config.json is there, but not the weights .*tf_model.h5")])
 def test_damaged_files_of_tensorflow(content, message, tmp_path):
     folder = shutil.copytree(FIXTURES / "tensorflow_h5", tmp_path / "model")
     whole = (folder / "tf_model.h5").read_bytes()

@@ -106,7 +106,7 @@ def check_refused(model, path, *words, **options):
 
 @pytest.mark.parametrize("made, make, words, differences", [
     (pretrainer, lambda: pretrainer(vocab_size=22), [
-        "another shape: 2", "cls/predictions/output_bias", "config",
+        "a different shape: 2", "cls/predictions/output_bias", "config",
         "bert/embeddings/word_embeddings is [20, 4] in the checkpoint, [22, 4] in the "
         "model", "--allow_partial_init"], {"mismatched": [
             ("bert/embeddings/word_embeddings", (22, 4), (20, 4)),
@@ -115,7 +115,7 @@ def check_refused(model, path, *words, **options):
         "lacks: 7", HEADS[0], HEADS[2], "and 4 more", "--allow_partial_init"],
      {"missing": HEADS}),
     (lambda: pretrainer(num_hidden_groups=2), pretrainer, [
-        "no place in the model: 16", GROUP.format(1), "and 13 more"], {}),
+        "the model does not have: 16", GROUP.format(1), "and 13 more"], {}),
 ], ids=["shapes", "missing", "scopes_it_lacks"])
 def test_a_mismatch_stops_unless_allowed(made, make, words, differences, tmp_path):
     (tensors, path), model = stored(tmp_path, made()), make()
@@ -183,7 +183,7 @@ def test_head_of_another_shape_is_new(tmp_path):
     head = ["output_bias", "output_weights"]
     assert report.new == head and report.complete
     assert_holds(other, {**tensors, **{name: before[name] for name in head}})
-    check_refused(classifier(2), path, "another shape: 2",
+    check_refused(classifier(2), path, "a different shape: 2",
                   "output_bias is [3] in the checkpoint, [2] in the model")
 
 
@@ -195,10 +195,10 @@ def test_encoder_is_never_new(tmp_path):
         model, write(tmp_path, {n: v for n, v in tensors.items() if n != lost}),
         "lacks: 1", lost, may_be_new=head_may_be_new)
     tensors[lost] = tensors[lost][:, :4]
-    check_refused(model, write(tmp_path, tensors), "another shape: 1", lost,
+    check_refused(model, write(tmp_path, tensors), "a different shape: 1", lost,
                   may_be_new=head_may_be_new)
     _, path = stored(tmp_path, pretrainer(num_hidden_groups=2))
-    check_refused(model, path, "no place in the model: 16", may_be_new=head_may_be_new)
+    check_refused(model, path, "the model does not have: 16", may_be_new=head_may_be_new)
 
 
 def test_own_hint_replaces_the_flags(tmp_path):
@@ -222,7 +222,7 @@ def test_the_report_is_logged(tmp_path, caplog):
     lines = caplog.messages
     assert lines == report.summary(3).splitlines()
     assert lines[0].endswith(
-        "24 tensors matched, 2 dropped, 7 missing, 1 of another shape.")
+        "24 tensors matched, 2 dropped, 7 missing, 1 with a different shape.")
     assert len(lines) == 5
     for line, word in zip(lines[1:], (HEADS[0], "[22, 4]", "bert/new", "global_step")):
         assert word in line
@@ -386,7 +386,7 @@ def test_the_only_checkpoint_in_place_of_a_lost_one_is_said(tmp_path, caplog):
     there = write(tmp_path, {"w": np.float32(1)}, "model.ckpt-1")
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"\n')
     assert checkpoint_files.find_checkpoint(str(tmp_path)) == there
-    assert "names model.ckpt-2, which is not there; model.ckpt-1, the only" in caplog.text
+    assert "names model.ckpt-2, which does not exist; using model.ckpt-1, " in caplog.text
 
 
 def test_the_list_as_tensorflow_writes_it(tmp_path):
@@ -404,7 +404,7 @@ def test_the_list_as_tensorflow_writes_it(tmp_path):
             assert checkpoint_files.checkpoint_of(str(folder)) == best
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-')
     assert checkpoint_files.all_checkpoints(str(folder)) == []
-    with pytest.raises(InputError, match="damaged, it names no checkpoint"):
+    with pytest.raises(InputError, match="is damaged: it names no checkpoint"):
         checkpoint_files.checkpoint_of(str(folder), best=False)
 
 
@@ -451,7 +451,7 @@ def test_paths_that_are_no_checkpoint(tmp_path):
             (tmp_path / "absent", ["there is no checkpoint"]),
             (tmp_path / "absent.index", ["absent.index is missing"]),
             (tmp_path, ["neither model.ckpt-best"]),
-            (gone, ["model.ckpt-7", "not there"])):
+            (gone, ["model.ckpt-7", "does not exist"])):
         check_refused(pretrainer(), str(path), *words)
 
 
@@ -548,7 +548,7 @@ def test_numbers_that_are_none_are_refused_by_name(value, tmp_path):
     tensors = numbered_tensors(model)
     name = "bert/pooler/dense/bias"
     tensors[name][1] = value
-    check_refused(model, write(tmp_path, tensors), name, "NaN or infinite")
+    check_refused(model, write(tmp_path, tensors), name, "NaN or infinite numbers")
 
 
 def test_flipped_bits_of_an_index_are_refused_or_harmless(tmp_path):

@@ -170,7 +170,7 @@ def module(number, **values):
     (module(2, path=None), "does not list modules"),
     (lambda folder: write(folder / "modules.json", {}), "does not list modules"),
     (lambda folder: write(folder / "modules.json", []), "lists nothing"),
-    (module(0, path="0_Transformer"), "0_Transformer: half a model"),
+    (module(0, path="0_Transformer"), "0_Transformer: the model is incomplete"),
     (module(1, path="../1_Pooling"), "the path ../1_Pooling leads out of the folder"),
     (lambda folder: (folder / "1_Pooling" / "config.json").unlink(),
      "1_Pooling/config.json: cannot be opened"),

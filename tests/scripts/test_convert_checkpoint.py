@@ -30,7 +30,7 @@ def test_report_and_folder(tmp_path):
     assert formats.read(str(output)).format == "keras_hub"
     again = run(f"--input={SOURCE}", f"--output={output}", "--format=hf")
     assert again.returncode == 1
-    assert again.stderr == (f"{ROOT / 'convert_checkpoint.py'}: {output} is there "
+    assert again.stderr == (f"{ROOT / 'convert_checkpoint.py'}: {output} exists "
                             "already; give a new folder.\n")
 
 

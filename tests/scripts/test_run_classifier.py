@@ -174,7 +174,7 @@ EARLY = {
     "module of TensorFlow Hub": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json",
              albert_hub_module_handle="https://hub/albert"),
-        "https://hub/albert: nothing is fetched from this address"),
+        "https://hub/albert: fetching from this address is not supported"),
     "memory of any batch": (
         dict(COLA, train_batch_size=2**31 - 1, gradient_accumulation_steps=1),
         "--train_batch_size=2147483647: 2147483647 sequences of 3 pieces at once take"),
@@ -191,10 +191,10 @@ EARLY = {
         "{data}/there: the folder holds no checkpoint"),
     "folder of another task": (
         dict(COLA, output_dir="{data}/used", task_name="sts-b"),
-        "{data}/used holds a model of another task: task 'cola' there, 'sts-b' here; "),
+        "{data}/used has a model for a different task .task: 'cola' there, 'sts-b' in"),
     "folder of other labels": (
         dict(USE, task_name="rte", do_eval="true"),
-        r"another task: labels \['0', '1'\] there, \['entailment', 'not_ent.*\] here"),
+        r"labels: \['0', '1'\] there, \['entailment', 'not_ent.*\] in this run"),
     "length over the positions": (
         dict(COLA, max_seq_length=25),
         "--max_seq_length=25 exceeds the config's max_position_embeddings of 24"),
@@ -388,9 +388,9 @@ def test_exits_are_trained_and_their_curve_is_written(worked, data):
 def test_training_evaluation_and_prediction_in_one_command(worked, data):
     log, folder = worked["cola"]["log"], data / "cola"
     assert "new, start from random values: output_bias, output_weights" in log
-    assert "of another shape" not in re.sub("0 of another shape", "", log)
-    assert re.search(r"train: 30 sequences of \S+ pieces on average; batches are "
-                     r"padded to \d+, 24 pieces", log), log
+    assert "different shape" not in re.sub("0 with a different shape", "", log)
+    assert re.search(r"train: 30 sequences of \S+ tokens on average; batches are "
+                     r"padded to \d+, 24 tokens", log), log
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
     assert header == ["guid", "text_a", "prediction", "probability"]
     assert [row[1] for row in rows] == [text for text, _ in sentences(11, 5)]
@@ -433,7 +433,7 @@ def test_lengths_change_nothing(worked, data):
 
 def test_regression_from_a_tf1_checkpoint(worked, data):
     log, folder = worked["sts-b"]["log"], data / "sts-b"
-    assert "tf1/model.ckpt" in log and "0 missing, 0 of another shape" in log
+    assert "tf1/model.ckpt" in log and "0 missing, 0 with a different shape" in log
     assert {"pearson", "spearman", "mse"} <= evaluation(folder).keys()
     header, *rows = (line.split("\t") for line in lines(folder / "predictions.tsv"))
     assert header == ["guid", "text_a", "text_b", "prediction"] and len(rows) == 5

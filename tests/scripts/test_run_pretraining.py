@@ -237,7 +237,7 @@ EARLY = {
     "no "
     "output_dir": (dict(output_dir=None), "give the folder for checkpoints: --output_dir=FOLDER"),
     "nothing to do": (dict(do_train="false"), "nothing to do: give --do_train or"),
-    "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget: the rel"),
+    "masking while training": (dict(masked_lm_budget=3), "--masked_lm_budget is not"),
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be greater than 0"),
     "memory of a batch": (
         dict(train_batch_size=2 * 10**9),
@@ -301,7 +301,7 @@ EARLY = {
         "because no summary beside .*dev.tfrecord"),
     "no dynamic masking": (
         dict(ngram=2),
-        "--ngram says how masks are made while training; give --dynamic_masking too"),
+        "--ngram has an effect only with --dynamic_masking: give that too"),
     "nothing to mask": (
         {**DYNAMIC, "masked_lm_prob": 0}, "--masked_lm_prob=0 masks nothing"),
     "ngram": ({**DYNAMIC, "ngram": 0}, "--ngram=0: give a number of 1 or more"),
@@ -350,7 +350,7 @@ LATE = {
     "no TPU": (dict(use_tpu="true"), "give the name or address of the TPU: --tpu=NAME"),
     "checkpoint of another shape": (
         dict(init_checkpoint="{data}/other_shape/model.ckpt"),
-        r"model.ckpt does not fit the model: variables of another shape: 3 .*"
+        r"model.ckpt does not fit the model: variables with a different shape: 3 .*"
         r"intermediate/dense/bias is \[20\] in the checkpoint, \[12\] in the model.*"
         r"--allow_partial_init\)"),
     "nothing to evaluate": (
@@ -441,7 +441,7 @@ def test_wrong_input_gives_one_sentence(name, results, data):
 
 def test_partial_start_is_reported(results):
     log = results.ok("partial init")["log"]
-    assert "of another shape, keep their values: bert/encoder/" in log
+    assert "different shape, keep their values: bert/encoder/" in log
 
 
 def test_old_flags_are_understood_with_a_warning(results, data):
@@ -575,10 +575,10 @@ def test_without_the_sentence_loss_its_layers_stay_as_they_are(results, data):
     # Nor can a run take them up again half-way.
     assert results["other objective"]["status"] == 1
     assert re.search(
-        "the run in .*/pieces alone started with --sentence_objective=none, now it is "
-        "order; choose another", results["other objective"]["stderr"])
+        "the run in .*/pieces alone was started with --sentence_objective=none, but "
+        "--sentence_objective is now order. Choose a new", results["other objective"]["stderr"])
     log = results["pieces alone"]["log"]
-    assert "Masks are drawn anew each time: 2 pieces of a sequence of 8" in log
+    assert "New masks are drawn each time: 2 tokens of a sequence of 8" in log
 
 
 # ---- several workers -------------------------------------------------------

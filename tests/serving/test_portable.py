@@ -248,7 +248,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     assert asked.labels == ("bad", "good", "好")
     with pytest.raises(InputError, match="cannot embed"):
         asked.predict("It", task="embed")
-    with pytest.raises(InputError, match="an export for ONNX or TFLite, which answers"):
+    with pytest.raises(InputError, match="an export for ONNX or TFLite. It can be"):
         albert_tf.checkpoints.formats.read(str(folder))
     with pytest.raises(InputError, match="is already an export"):
         portable.export(asked, "classify", str(tmp_path / "again"), form, "float32")

@@ -394,7 +394,7 @@ def test_random_weights_are_announced(tmp_path, data, caplog):
 
 def test_failed_start_does_not_tie_the_folder_to_its_config(tmp_path, finished, data):
     wrong = dict(config=dict(hidden_size=4), init_checkpoint=str(finished))
-    with pytest.raises(InputError, match="another shape"):
+    with pytest.raises(InputError, match="a different shape"):
         make_run(tmp_path, data, train=False, **wrong).evaluate()
     make_run(tmp_path, data, train=False, init_checkpoint=str(finished)).evaluate()
 
@@ -452,7 +452,7 @@ def write_weights(folder, data, name, value):
     write_whole(run.checkpoint, str(folder / "model.ckpt-12"))
 
 
-DAMAGED = r"\(its files are damaged, cut short or not all there\); "
+DAMAGED = r"\(its files are damaged, cut short or incomplete\); "
 POOLER = "bert/pooler/dense/kernel"
 
 
@@ -461,9 +461,9 @@ POOLER = "bert/pooler/dense/kernel"
     ("12", lambda folder, data: spoil_data(folder / "model.ckpt-12"),
      "cannot be restored " + DAMAGED),
     ("12", lambda *given: write_weights(*given, f"{POOLER}:0", np.nan),
-     f"{POOLER} holds numbers that are NaN or infinite"),
+     f"{POOLER} holds NaN or infinite numbers"),
     ("12", lambda *given: write_weights(*given, f"{POOLER}/adam_v:0", np.inf),
-     f"{POOLER}/adam_v holds numbers that are NaN or infinite"),
+     f"{POOLER}/adam_v holds NaN or infinite numbers"),
 ], ids=["damage", "weights", "moments"])
 def test_bad_checkpoint_and_the_way_out(name, spoil, message, copy, data):
     spoil(copy, data)
@@ -471,7 +471,7 @@ def test_bad_checkpoint_and_the_way_out(name, spoil, message, copy, data):
         make_run(copy, data, num_train_steps=15).train()
     assert "model.ckpt-12: " in str(caught.value) and "OpError" not in str(caught.value)
     # What the message says to do.
-    assert "give --resume_from=9 to go on from" in str(caught.value)
+    assert "give --resume_from=9 to resume from" in str(caught.value)
     run = make_run(copy, data, train=False, resume_from="9")
     run.evaluate()
     assert run.current_step == 9
@@ -490,7 +490,7 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
         run.evaluate(best=True)
     assert str(caught.value).startswith(f"{best}: cannot be restored (its files are")
     assert str(caught.value).endswith(
-        "give --resume_from=12 to go on from the checkpoint of that step, or remove "
+        "give --resume_from=12 to resume from the checkpoint of that step, or remove "
         f"{best}.*, whose place the latest takes.")
     make_run(copy, data, train=False, resume_from="12").evaluate(best=True)
     for path in copy.glob("model.ckpt-best.*"):
@@ -515,7 +515,7 @@ def test_the_best_checkpoint_is_the_way_out_where_there_is_no_other(tmp_path):
     pathlib.Path(f"{latest}.index").touch()
     assert earlier_hint(latest) == ""
     pathlib.Path(f"{best}.index").touch()
-    assert earlier_hint(latest) == f"give --resume_from={best} to go on from there, or "
+    assert earlier_hint(latest) == f"give --resume_from={best} to resume from there, or "
     assert earlier_hint(best).startswith("give --resume_from=2 ")
 
 
@@ -546,8 +546,8 @@ def overwrite(name, content):
       for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
     (remove("model.ckpt-12.*"), "run/checkpoint names .*model.ckpt-12, which is not "
      "there; .*--resume_from=9"),
-    *((overwrite("checkpoint", content), "checkpoint: damaged, it names no "
-       "checkpoint; give --resume_from=12 to go on from")
+    *((overwrite("checkpoint", content), "checkpoint is damaged: it names no "
+       "checkpoint; give --resume_from=12 to resume from")
       for content in ("", "\0\0\0\0", "no list")),
     (overwrite("options.json", "{"), "options.json, line 1: not JSON"),
     (overwrite("options.json", "[1]"), "options.json: not a JSON object; remove the"),
@@ -561,7 +561,7 @@ def test_damaged_folder(spoil, message, copy, data):
 
 def test_folder_of_another_config(copy, data):
     with pytest.raises(InputError, match=(
-            "another config: num_attention_heads is 2 there and 4 here")):
+            "a different config: num_attention_heads is 2 there and 4 here")):
         make_run(copy, data, config=dict(num_attention_heads=4)).train()
 
 
