@@ -49,8 +49,8 @@ flags.DEFINE_integer("warmup_step", 0, "Number of steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_string(
     "unlabeled_file", None, "Files of additional training texts without labels, for "
-    "which only --teacher gives a target. One text per line (the two texts of a pair separated "
-    "by a tab), or JSON lines with text and text_pair; comma-separated paths or globs.")
+    "which only --teacher gives a target. One text per line (a tab between the texts of "
+    "a pair), or JSON lines with text and text_pair; comma-separated paths or globs.")
 finetuning_flags.define_export_flags()
 flags.DEFINE_float("threshold_to_export", math.nan,
                    "Export only if the main metric reaches this value; nan: always "

@@ -74,7 +74,8 @@ flags.DEFINE_integer("n_best_size", 20, "Number of candidate answers kept for ea
                      lower_bound=1, upper_bound=_MOST_TRIED)
 flags.DEFINE_integer("max_answer_length", 30, "Maximum length of an answer in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: number of starts tried in each window.",
+flags.DEFINE_integer("start_n_top", 5, "SQuAD 2.0: number of starts tried in each "
+                     "window.",
                      lower_bound=1, upper_bound=_MOST_TRIED)
 flags.DEFINE_integer("end_n_top", 5, "SQuAD 2.0: number of ends tried for each start.",
                      lower_bound=1, upper_bound=_MOST_TRIED)

@@ -74,8 +74,8 @@ flags.DEFINE_enum(
     "characters if each word in --train_file is one character, else punctuation.")
 flags.DEFINE_bool(
     "strip_numbers", None, "Remove the segmentation number at the end of each word in "
-    "columns, as in Weibo (\u79d10 \u62801); default: true if all words of --train_file "
-    "have one.")
+    "columns, as in Weibo (\u79d10 \u62801); default: true if all words of "
+    "--train_file have one.")
 flags.DEFINE_integer("doc_stride", 64, "Distance between the starts of consecutive "
                      "windows of a long sentence, in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)

@@ -1,10 +1,10 @@
-"""From an input to an answer: the steps that all heads share.
+"""The steps from an input to an answer that all heads share.
 
     input ─► Request: sequences, as in training ─► batches, padded ─► Head.predictions
           ◄─ Request.answer ◄──────────────────────────────────────────────┘
 
-An answer is a dict of JSON values. Each head names its `Answering` in its task's folder.
-TensorFlow is loaded late.
+An answer is a dict of JSON values. Each task's folder has the `Answering` of its head.
+TensorFlow is imported only when it is needed.
 """
 
 import dataclasses
@@ -22,8 +22,13 @@ Answer = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One input, ready for the model: `sequences`, each the model's inputs without
-    padding, that `answer` makes an answer of, given the model's outputs for them."""
+    """One input, ready for the model.
+
+    Attributes:
+      sequences: the model's inputs, without padding.
+      answer: a function: the model's outputs for the sequences → the answer.
+      by: the Answering that built the request.
+    """
 
     sequences: Sequence[Mapping[str, Any]]
     answer: Callable[[Sequence[Mapping[str, np.ndarray]]], Answer]
@@ -38,11 +43,11 @@ class Answering:
     """Answers with one head of a model: inputs → requests → outputs → answers.
 
     Attributes:
-      names: of the inputs, those in `optional` last.
-      inputs: of the model; `types`: where they are not int32; `padding`: where it is
-        not 0.
-      head: None for a model's hidden states themselves.
-      max_length: tokens of a sequence.
+      names: the names of the texts of an input, the `optional` ones last.
+      inputs: the model's inputs; `types` lists those that are not int32, `padding`
+        those that are not padded with 0.
+      head: the head, or None for the model's hidden states.
+      max_length: the maximum number of tokens of a sequence.
     """
 
     names: tuple[str, ...] = ("text", "text_pair")
@@ -90,7 +95,7 @@ class Answering:
         """Compiles `outputs` to a graph for any batch and length."""
         import tensorflow as tf
 
-        # Sizes are unknown, so that no length is traced again.
+        # With unknown sizes, no length needs a trace of its own.
         return tf.function(self.outputs, autograph=False, reduce_retracing=True,
                            input_signature=[{
                                name: tf.TensorSpec(
@@ -107,8 +112,9 @@ class Answering:
             outputs = {name: value.numpy() for name, value in self.function({
                 name: tf.constant(value) for name, value in batch.items()}).items()}
         if not all(np.isfinite(value).all() for value in outputs.values()):
-            raise InputError("the model gives numbers that are not finite: its weights "
-                             "are damaged, or the training diverged.")
+            raise InputError("the model's outputs are not finite: its weights are "
+                             "damaged, or its training diverged. Use a different "
+                             "checkpoint.")
         return outputs
 
     def warm_up(self) -> None:
@@ -131,8 +137,8 @@ class Answering:
 
 
 def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
-    """Answers requests: sequences of like length share a batch, padded to the longest
-    of them."""
+    """Answers requests. Sequences of similar length share a batch, which is padded to
+    the longest of them."""
     rows_by: dict[Answering, list] = {}
     for request in requests:
         for i in range(len(request.sequences)):
@@ -144,16 +150,16 @@ def answers(requests: Sequence[Request], batch_size: int = 32) -> list[Answer]:
             part = rows[start:start + batch_size]
             computed = answering.compute(answering.padded(
                 [request.sequences[i] for request, i in part]))
-            for place, (request, i) in enumerate(part):
+            for row, (request, i) in enumerate(part):
                 outputs[id(request), i] = {
-                    name: values[place] for name, values in computed.items()}
+                    name: values[row] for name, values in computed.items()}
     return [request.answer([outputs[id(request), i]
                             for i in range(len(request.sequences))])
             for request in requests]
 
 
 def chosen(probabilities: np.ndarray, labels: Sequence[str]) -> Answer:
-    """Chooses the likeliest label; classes without names go by their number."""
+    """Chooses the most probable label; classes without names are named by number."""
     best = int(np.argmax(probabilities))
     return {"label": labels[best] if labels else str(best),
             "probability": float(probabilities[best]),

@@ -1,4 +1,4 @@
-"""What the tasks share: sets of examples, their labels, files of predictions."""
+"""Helpers that the tasks share: sets of examples, label checks, output files."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from albert_tf import files
 from albert_tf.errors import InputError
 
 
-# Outputs of a model: name → a row for each record of a set.
+# A model's outputs for a set: name → one row per record.
 Outputs = Mapping[str, Sequence]
 
 
 class ExampleSet(NamedTuple):
-    """The examples of a split in the order of the file, the files they came from, and
-    notes for the user, a sentence each."""
+    """The examples of a split in file order, the files that they were read from, and
+    notes for the user, one sentence each."""
 
     examples: list
     paths: tuple[str, ...] = ()
@@ -23,7 +23,8 @@ class ExampleSet(NamedTuple):
 
 def check_labelled(examples: Iterable, use: str = "scored",
                    missing: str = "there is no label") -> None:
-    """Refuses a set to be `use` if an example has no label."""
+    """Raises InputError if an example has no label; `use` is what the labels are needed
+    for, as a participle, and `missing` says what is missing."""
     for example in examples:
         if example.label is None:
             raise InputError(
@@ -32,14 +33,15 @@ def check_labelled(examples: Iterable, use: str = "scored",
 
 
 def as_table(rows: Iterable[Iterable[str]], clean: bool = True) -> str:
-    """Lines of cells with tabs between them. `clean` writes white space within a cell
-    as one blank: a tab or a line end there would break the table."""
+    """Returns lines of tab-separated cells. With `clean`, white space within a cell is
+    written as one blank, because a tab or line end there would break the table."""
     return "".join(
         "\t".join(" ".join(cell.split()) if clean else cell for cell in row) + "\n"
         for row in rows)
 
 
 def as_json(value: Any, indent: int = 2) -> str:
+    """Returns a value as JSON text that ends in a newline."""
     return json.dumps(value, indent=indent, ensure_ascii=False) + "\n"
 
 

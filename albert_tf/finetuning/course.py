@@ -1,8 +1,8 @@
-"""The one course of fine-tuning that every task takes.
+"""The steps of fine-tuning, the same for every task.
 
     read → features → batches of few lengths → train, evaluate, predict → files
 
-TensorFlow is loaded late, once the inputs are checked.
+TensorFlow is imported only after the inputs are checked.
 """
 
 import contextlib
@@ -26,24 +26,29 @@ from albert_tf.tokenization import (
     cleaning, sentencepiece_tokenizer, sequences, tokenizer, wordpiece_tokenizer)
 from albert_tf.training.memory import Sequences
 
-# Code that the features of every task depend on.
+# Modules that the features of every task depend on.
 _CODE = (sequences, sentencepiece_tokenizer, cleaning, tokenizer, wordpiece_tokenizer)
 
-# Exports a model: takes its metrics, none if it was not evaluated, and its step.
+# Exports a model. Takes the model, its metrics (empty if not evaluated) and its step.
 Export = Callable[[Any, Mapping[str, float], int], None]
 
 
 def fine_tune(task: FineTuningTask, settings: Settings,
               export: Optional[Export] = None) -> None:
-    """Trains, evaluates, predicts and exports, as the settings ask for."""
-    # 1. The folder must fit the task, and the teacher the model.
+    """Trains, evaluates, predicts and exports, as the settings say.
+
+    Raises:
+      InputError: for inputs, folders or a teacher that do not fit the task.
+      DivergenceError: if the training diverges.
+    """
+    # 1. Check that the folder fits the task, and the teacher fits the model.
     folder = settings.run.output_dir
     model_folder.check_use(folder, settings.kept, settings.do_train)
     teaching = None
     if settings.do_train:
         seeds.check_folder(folder, settings.several)
         teaching = _teaching(task, settings)
-    # 2. The examples, and with them the number of steps.
+    # 2. Read the examples, whose number may determine the number of steps.
     sets = _read(task, settings)
     if settings.do_train:
         num_train_steps, num_warmup_steps = task.schedule(
@@ -51,7 +56,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         settings = dataclasses.replace(
             settings, num_warmup_steps=num_warmup_steps,
             run=dataclasses.replace(settings.run, num_train_steps=num_train_steps))
-    # 3. Where results go: nothing is written over an input.
+    # 3. Prepare the output paths, so that no output overwrites an input.
     files.make_directory(folder, "--output_dir")
     paths = _feature_paths(settings, sets)
     files.prepare_outputs(
@@ -61,8 +66,8 @@ def fine_tune(task: FineTuningTask, settings: Settings,
         {split: data.paths for split, data in sets.items()})
     if settings.do_train:
         model_folder.check_keep(folder, settings.kept, settings.vocabulary)
-    # 4. The devices, before anything of TensorFlow runs, as reading features does:
-    # devices and workers cannot be arranged later.
+    # 4. Set up the devices. TensorFlow does not allow this after its first operation,
+    # and reading features runs some.
     strategy = settings.make_strategy()
     with contextlib.ExitStack() as stack:
         if settings.do_train:
@@ -70,13 +75,13 @@ def fine_tune(task: FineTuningTask, settings: Settings,
 
             stack.enter_context(run_folder.held(folder, strategy))
             model_folder.keep(folder, settings.kept, settings.vocabulary)
-        # 5. The features, and whether a batch of them fits into memory.
+        # 5. Load or compute the features, and check that a batch fits into memory.
         tables = {split: _features(task, settings, split, data, paths[split])
                   for split, data in sets.items()}
         task.check_features(sets, tables, settings)
         _check_memory(task, settings, tables)
 
-        # 6. The run, or several, of which the best is evaluated again.
+        # 6. Train once, or several times; then the best run is evaluated again.
         def run(settings: Settings) -> str:
             with strategy.scope():
                 return _run(task, settings, sets, tables, teaching, export)
@@ -88,7 +93,7 @@ def fine_tune(task: FineTuningTask, settings: Settings,
 
 
 def _teaching(task: FineTuningTask, settings: Settings) -> Any:
-    """The distillation.Teaching of the teacher, checked; None without one."""
+    """Returns the teacher's distillation.Teaching, checked; None without a teacher."""
     if not settings.teacher:
         return None
     from albert_tf.training import distillation
@@ -105,7 +110,7 @@ def _teaching(task: FineTuningTask, settings: Settings) -> Any:
 
 
 def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
-    """The sets that are used, in the order of their use; logs their notes."""
+    """Returns the sets in the order in which they are used, and logs their notes."""
     splits = dict.fromkeys(split for split, wanted in (
         ("train", settings.do_train), (task.evaluation_split, settings.do_eval),
         (task.prediction_split, settings.do_predict)) if wanted)
@@ -117,24 +122,25 @@ def _read(task: FineTuningTask, settings: Settings) -> dict[str, Any]:
 
 
 def _feature_paths(settings: Settings, splits: Iterable[str]) -> dict[str, str]:
-    """Where the features of each split are kept; their folders are made."""
+    """Returns each split's file of features, and creates the folders of these files."""
     paths: dict[str, str] = {}
     for split in splits:
-        flag, given = settings.feature_files.get(split, ("", ""))
-        path = given or os.path.join(settings.features_dir, f"{split}.tf_record")
+        flag, file = settings.feature_files.get(split, ("", ""))
+        path = file or os.path.join(settings.features_dir, f"{split}.tf_record")
         if flag and path in paths.values():
-            raise InputError(f"--{flag}={path} is the file of another set already; "
-                             "each set needs its own.")
-        if given:
+            raise InputError(f"--{flag}={path} is the file of a different set already; "
+                             "give each set its own file.")
+        if file:
             features.check_own(path, f"--{flag}")
         files.make_directory(os.path.dirname(path) or ".",
-                             f"--{flag}" if given else "--cached_dir")
+                             f"--{flag}" if file else "--cached_dir")
         paths[split] = path
     return paths
 
 
 def _check_memory(task: FineTuningTask, settings: Settings,
                   tables: Mapping[str, FeatureTable]) -> None:
+    """Raises InputError if a batch of any set does not fit into memory."""
     of_example = max(feature.num_values for feature in task.spec(
         settings.config).features if feature.is_variable)
     settings.check_memory(**{
@@ -150,7 +156,7 @@ def _check_memory(task: FineTuningTask, settings: Settings,
 
 def _features(task: FineTuningTask, settings: Settings, split: str, data: Any,
               path: str) -> FeatureTable:
-    """The features: new, or from a file that has the same fingerprint."""
+    """Returns features from a file with the same fingerprint, or computes them."""
     import sentencepiece
 
     parts = features.fingerprint_parts(
@@ -168,8 +174,11 @@ def _features(task: FineTuningTask, settings: Settings, split: str, data: Any,
 
 
 def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str, Any]:
-    """The sets, `Padded` to few lengths: those of the first are used again. It is the
-    one to train on, whose order must not depend on what is evaluated or predicted."""
+    """Returns the sets as `Padded`, all padded to the lengths of the first set.
+
+    The first is the training set, if there is one: the order of training must not
+    depend on the sets that are evaluated or predicted.
+    """
     from albert_tf.finetuning.length_batching import Padded, lengths_for
 
     padded, lengths = {}, ()
@@ -177,8 +186,8 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
         lengths = lengths_for(
             table.lengths, settings.max_seq_length, settings.num_lengths, lengths)
         logging.info(
-            "%s: %d sequences of %.1f pieces on average; batches are padded to %s "
-            "pieces.", split, table.num_rows, float(np.mean(table.lengths)),
+            "%s: %d sequences of %.1f tokens on average; batches are padded to %s "
+            "tokens.", split, table.num_rows, float(np.mean(table.lengths)),
             ", ".join(map(str, lengths)))
         padded[split] = Padded(table, lengths)
     return padded
@@ -187,8 +196,8 @@ def _padded(settings: Settings, tables: Mapping[str, FeatureTable]) -> dict[str,
 def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
          tables: Mapping[str, FeatureTable], teaching: Any,
          export: Optional[Export]) -> str:
-    """Trains, evaluates, predicts and exports in the strategy's scope; returns what is
-    wrong with the model as it was evaluated last, "" for nothing."""
+    """Trains, evaluates, predicts and exports in the strategy's scope. Returns what is
+    wrong with the model according to its last evaluation, "" if nothing is."""
     from albert_tf.finetuning.length_batching import FeatureBatches
 
     evaluated, predicted = task.evaluation_split, task.prediction_split
@@ -201,13 +210,14 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
             task.write(split, sets[split], outputs, tables[split], run.current_step,
                        settings)
 
-    # Sequences of the last evaluation and of prediction, for the time that is left.
+    # The sequences of the last evaluation and of prediction count in the estimate of
+    # the remaining time.
     run.sequences_after = sum(tables[split].num_rows for split in {
         *[evaluated] * settings.do_eval, *[predicted] * settings.do_predict})
     if settings.do_train:
         with watch:
             run.train()
-    # The last evaluation, predictions and the export are those of the best checkpoint.
+    # The last evaluation, the predictions and the export use the best checkpoint.
     metrics: Mapping[str, float] = {}
     if settings.do_eval:
         metrics = run.evaluate(best=True)
@@ -215,7 +225,7 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
     elif settings.do_predict or settings.export_dir:
         run.load()
     if settings.do_predict and not (settings.do_eval and predicted == evaluated):
-        # Each replica gets as many examples.
+        # The batch size is rounded up, so that all replicas get equally many examples.
         replicas = run.strategy.num_replicas_in_sync
         write(predicted, run.predict(FeatureBatches(
             evaluation=padded[predicted],
@@ -228,7 +238,7 @@ def _run(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
 def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
           tables: Mapping[str, FeatureTable], padded: Mapping[str, Any],
           teaching: Any, watch: "_Watch") -> Any:
-    """A `training.loop.Run` of a new model."""
+    """Returns the `training.loop.Run` of a new model."""
     import tf_keras
 
     from albert_tf.finetuning.length_batching import FeatureBatches
@@ -245,7 +255,7 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         watch.evaluated(run.current_step, task.failure(*results))
         return metrics
 
-    # 1. The model, the same for the same seed, and the optimizer.
+    # 1. Build the model, whose new weights the seed determines, and the optimizer.
     tf_keras.utils.set_random_seed(options.step.random_seed)
     head = task.head(settings)
     model, objective = AlbertForTask(settings.config, head), head.objective()
@@ -258,14 +268,14 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
         optimization.log_parameter_groups(model.trainable_variables, optimizer)
         taught = teaching and teaching.around(
             objective, head.targets, options.step.dtype)
-    # 2. What it learns and how it is scored; of the checkpoint that training starts
-    # from only the encoder is needed.
+    # 2. Define what the model learns and how it is scored. An initial checkpoint needs
+    # to have the encoder only; all other weights may be new.
     learned = losses.Task(
         model, scored_alone(objective) if head.scored_alone else objective,
         task.main_metric, score,
         may_be_new=lambda name: not name.startswith("bert/"),
         on_report=watch.reported, training_objective=taught or objective)
-    # 3. The batches.
+    # 3. Define the batches.
     batches = FeatureBatches(
         padded["train"] if settings.do_train else None,
         padded[evaluated] if settings.do_eval else None,
@@ -279,8 +289,8 @@ def _loop(task: FineTuningTask, settings: Settings, sets: Mapping[str, Any],
 
 
 class _Watch(contextlib.AbstractContextManager):
-    """Warns early if a model does not learn; in its with-block, which is training,
-    raises DivergenceError if the settings ask for another try."""
+    """Warns early if a model does not learn. During training, which is its with-block,
+    it raises DivergenceError instead if failed runs are to be retried."""
 
     def __init__(self, task: FineTuningTask, settings: Settings,
                  sets: Mapping[str, Any], tables: Mapping[str, FeatureTable]):
@@ -290,7 +300,7 @@ class _Watch(contextlib.AbstractContextManager):
         self._last_chance = max(self._patience, steps // 2)
         self._chance = (task.chance_loss(sets["train"], tables["train"])
                         if self._settings.do_train else None)
-        self.failure = ""  # of the last evaluation
+        self.failure = ""  # What the last evaluation found wrong.
 
     def __enter__(self) -> "_Watch":
         self._training = True
@@ -311,7 +321,7 @@ class _Watch(contextlib.AbstractContextManager):
         self.failure = failure
         if not failure or self._training and step < self._patience:
             return
-        # By this evaluation alone: a run that was stopped then ends the same.
+        # This evaluation alone decides, so that a resumed run ends in the same way.
         if (self._training and self._settings.restart_on_failure
                 and step >= self._last_chance):
             raise DivergenceError(f"at step {step} {failure}.")
@@ -320,5 +330,5 @@ class _Watch(contextlib.AbstractContextManager):
     def _warn(self, step: int, what: str) -> None:
         logging.warning(
             "The model does not seem to learn: at step %d %s. A lower --learning_rate, "
-            "a longer warm-up or another --random_seed may help; --restart_on_failure "
-            "tries them.", step, what)
+            "a longer warm-up or a different --random_seed may help; "
+            "--restart_on_failure tries new seeds and lower rates.", step, what)

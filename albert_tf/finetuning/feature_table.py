@@ -1,4 +1,4 @@
-"""The features of a data set in memory: a column per feature, without padding."""
+"""The features of a data set in memory: one column per feature, without padding."""
 
 import functools
 import itertools
@@ -18,9 +18,10 @@ class Ragged:
     """A column whose rows differ in length.
 
     Attributes:
-      values: all rows one after the other, [sum of sizes].
-      offsets: where row n begins and, at n + 1, ends; int64 [N + 1].
-      row_shape: of one row, such as (None,) or (4, None).
+      values: the values of all rows, concatenated, [sum of sizes].
+      offsets: the position in `values` where row n begins; entry n + 1 is where it
+        ends; int64 [N + 1].
+      row_shape: the shape of one row, such as (None,) or (4, None).
     """
 
     def __init__(self, values: np.ndarray, offsets: np.ndarray,
@@ -32,7 +33,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> np.ndarray:
-        """Row `row` in its own shape, such as [len] or [4, len]."""
+        """Returns row `row` in its own shape, such as [len] or [4, len]."""
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         row %= len(self)
@@ -44,7 +45,7 @@ class Ragged:
 
     @property
     def width(self) -> int:
-        """Values per unit of length: 1 for (None,), 4 for (4, None)."""
+        """The number of values per unit of length: 1 for (None,), 4 for (4, None)."""
         return int(np.prod(self.row_shape[:-1], dtype=np.int64))
 
     @property
@@ -60,11 +61,11 @@ class FeatureTable:
     """All examples of a data set; row n is record n.
 
     Attributes:
-      spec: the features.
+      spec: the specification of the features.
       columns: name on disk → array [N, ...], or Ragged for a variable feature;
         int32 or float32.
-      lengths: the last dimension of each row's input_ids, int64 [N]; every other
-        variable feature that goes into batches has the same.
+      lengths: the last dimension of each row's input_ids, int64 [N]. All other
+        variable features that go into batches have the same lengths.
       num_rows: N.
     """
 
@@ -79,25 +80,35 @@ class FeatureTable:
                     where: str = "example",
                     write: Callable[[bytes], Any] = lambda record: None
                     ) -> "FeatureTable":
-        """A table of featurized examples, name on disk → values, as FeatureSpec.serialize
-        takes them; needs no TensorFlow. `where` begins an error message, before the
-        example's number from 1; `write` receives each example as a record."""
+        """Returns a table of featurized examples; does not need TensorFlow.
+
+        Args:
+          spec: the specification of the features.
+          examples: name on disk → values, as FeatureSpec.serialize takes them.
+          where: begins error messages, before the example's number from 1.
+          write: receives each example as a record.
+        """
         def columns(batch):
             records = [spec.serialize(values) for values in batch]
             for record in records:
                 write(record)
             rows = {f.name: [np.asarray(values[f.name], _DTYPES[f.dtype]).ravel()
                              for values in batch] for f in spec.features}
-            return records, [(np.concatenate(found), np.array([*map(len, found)]))
-                             for found in rows.values()]
+            return records, [(np.concatenate(arrays), np.array([*map(len, arrays)]))
+                             for arrays in rows.values()]
 
         return cls._of_batches(spec, examples, where, columns)
 
     @classmethod
     def from_records(cls, spec: FeatureSpec, records: Iterable[bytes],
                      where: str = "record") -> "FeatureTable":
-        """A table of serialized tf.train.Examples, which must have all features; loads
-        TensorFlow. `where` begins an error message, before the record's number."""
+        """Returns a table of serialized tf.train.Examples; imports TensorFlow.
+
+        Args:
+          spec: the specification of the features, all of which each record must have.
+          records: the serialized examples.
+          where: begins error messages, before the record's number from 1.
+        """
         return cls._of_batches(
             spec, records, where, lambda batch: (batch, _parse(spec, batch)))
 
@@ -105,36 +116,39 @@ class FeatureTable:
     def _of_batches(cls, spec: FeatureSpec, source: Iterable, where: str,
                     columns: Callable[[list], tuple[list[bytes], Any]]
                     ) -> "FeatureTable":
-        """`columns` makes of so many rows their records and, for every feature,
-        (values, number of values of each row); None if they cannot be parsed."""
+        """Builds a table in batches of _ROWS_AT_ONCE items of `source`.
+
+        `columns` takes such a batch and returns its records and, for every feature,
+        (values, number of values of each row), or None if they cannot be parsed.
+        """
         source = iter(source)
         parts: list[list] = [[] for _ in spec.features]
         dtypes = [np.int32 if f.dtype == "int64" else np.float32
                   for f in spec.features]
         done = 0
         while batch := list(itertools.islice(source, _ROWS_AT_ONCE)):
-            records, found = columns(batch)
-            if found is None or not _fit(spec, found):
+            records, arrays = columns(batch)
+            if arrays is None or not _fit(spec, arrays):
                 _explain(spec, records, where, done)
-            for part, dtype, (values, sizes) in zip(parts, dtypes, found):
+            for part, dtype, (values, sizes) in zip(parts, dtypes, arrays):
                 part.append((values.astype(dtype, copy=False), sizes))
             done += len(batch)
-        made = {}
+        table = {}
         for feature, dtype, part in zip(spec.features, dtypes, parts):
             values = np.concatenate(
                 [np.zeros(0, dtype), *(values for values, _ in part)])
             if feature.is_variable:
                 offsets = np.cumsum(np.concatenate(
                     [np.zeros(1, np.int64), *(sizes for _, sizes in part)]))
-                made[feature.name] = Ragged(values, offsets, feature.shape)
+                table[feature.name] = Ragged(values, offsets, feature.shape)
             else:
-                made[feature.name] = values.reshape([done, *feature.shape])
-        return cls(spec, made)
+                table[feature.name] = values.reshape([done, *feature.shape])
+        return cls(spec, table)
 
     @functools.cached_property
     def tensors(self) -> dict[str, Any]:
-        """Columns of the parsed features as eager tensors in the host's memory: name on
-        disk → [N, ...], or (values, offsets) for a variable feature."""
+        """The columns of the parsed features as eager tensors in the host's memory:
+        name on disk → [N, ...], or (values, offsets) for a variable feature."""
         import tensorflow as tf
 
         with tf.device("CPU:0"):
@@ -146,8 +160,8 @@ class FeatureTable:
 
 
 def _parse(spec: FeatureSpec, batch: list[bytes]):
-    """(values, number of values of each record) of every feature; None if TensorFlow
-    refuses a record."""
+    """Returns (values, number of values of each record) for every feature, or None if
+    TensorFlow cannot parse a record."""
     import tensorflow as tf
 
     parsers = {
@@ -164,11 +178,11 @@ def _parse(spec: FeatureSpec, batch: list[bytes]):
 
 
 def _explain(spec: FeatureSpec, records: list[bytes], where: str, done: int) -> None:
-    """Raises the InputError of the first record that is wrong."""
+    """Raises InputError for the first record that is wrong."""
     for number, data in enumerate(records, done + 1):
         _check_record(spec, spec.parse_numpy(data, f"{where} {number}"),
                       f"{where} {number}")
-    raise AssertionError("Records that are well were refused.")
+    raise AssertionError("Valid records were refused.")
 
 
 def _in_batches(feature: Feature) -> bool:
@@ -176,7 +190,7 @@ def _in_batches(feature: Feature) -> bool:
 
 
 def _fit(spec: FeatureSpec, columns: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-    """Whether all records are well; the same checks as those of a single one."""
+    """Returns whether all records are valid, with the same checks as _check_record."""
     lengths = [sizes // f.num_values for f, (_, sizes) in zip(spec.features, columns)
                if _in_batches(f)]
     return (all((length == lengths[0]).all() and length.all() for length in lengths)
@@ -192,17 +206,18 @@ def _in_32_bits(values: np.ndarray) -> bool:
 
 def _check_record(spec: FeatureSpec, arrays: Mapping[str, np.ndarray],
                   where: str) -> None:
-    """What parse_numpy does not look at."""
+    """Raises InputError for the faults that parse_numpy does not look for."""
     missing = [f.name for f in spec.features if f.name not in arrays]
     if missing:
-        raise InputError(f"{where}: it has no feature {', '.join(missing)}.")
+        raise InputError(f"{where}: the feature {', '.join(missing)} is missing.")
     lengths = {f.name: arrays[f.name].shape[-1] for f in spec.features
                if _in_batches(f)}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         raise InputError(
-            f"{where}: its features must have one length, 1 or more, but have "
+            f"{where}: the features must have the same length, at least 1, but their "
+            "lengths are "
             f"{', '.join(f'{name} {length}' for name, length in lengths.items())}.")
     for name, array in arrays.items():
         if not _in_32_bits(array):
             raise InputError(f"{where}: {name} has a value that needs more than 32 "
-                             "bits; give smaller numbers.")
+                             "bits; use smaller numbers.")

@@ -1,6 +1,6 @@
-"""Examples → features: made on all cores, kept in a file, loaded into memory.
+"""The features of examples: computed on all cores, saved to a file, loaded into memory.
 
-Beside the TFRecords stands `<path>.fingerprint.json` with everything that they
+The file `<path>.fingerprint.json` beside the TFRecords holds everything that they
 depend on and a digest of their content. They are reused only if both match.
 """
 
@@ -22,7 +22,7 @@ from albert_tf.records import tfrecord
 from albert_tf.records.spec import FeatureSpec
 
 
-# Starting processes takes longer than so many examples.
+# Starting processes takes longer than computing this many examples.
 _FEW_EXAMPLES = 1000
 _LARGEST_CHUNK = 256
 
@@ -35,18 +35,18 @@ Function = Callable[[Any], list[dict]]
 def featurize_all(
         examples: Sequence, function: Function, *, what: str, num_workers: int = 0
 ) -> Iterator[list[dict[str, np.ndarray]]]:
-    """Applies a function to every example, in parallel where that pays.
+    """Applies a function to every example, in parallel if there are enough of them.
 
-    The results, as arrays, come in the order of the examples, whatever the number of
-    processes. Where they are several, a script needs its `if __name__ == "__main__"`.
+    The results, as arrays, come in the order of the examples for any number of
+    processes. With several processes, a script needs `if __name__ == "__main__"`.
 
     Args:
-      function: example → its features, one dict for each record that it makes. Can
-        be pickled, as the examples; each process receives it once, with what it holds
-        (tokenizer).
+      examples: the examples, which can be pickled.
+      function: example → its features, one dict for each of its records. Can be
+        pickled; each process receives it once, with all it holds (the tokenizer).
       what: the set's name, for messages ("train").
-      num_workers: processes; 0 takes as many as there are cores. A small set is
-        done in this process.
+      num_workers: number of processes; 0: one per CPU core. A small set is processed
+        in this process.
     """
     workers = parallel.num_processes(num_workers)
     if len(examples) < _FEW_EXAMPLES:
@@ -63,14 +63,14 @@ def featurize_all(
 
 
 class _Featurize:
-    """The function for a chunk of examples; of a class here, so that the processes
-    load this module ahead."""
+    """Applies the function to a chunk of examples. It is a class of this module so that
+    the processes import the module when they start."""
 
     def __init__(self, function: Function):
         self._function = function
 
     def __call__(self, chunk: Sequence) -> list[list[dict[str, np.ndarray]]]:
-        # Arrays come from other processes faster than lists.
+        # Arrays are faster to transfer between processes than lists.
         return [[{name: np.asarray(values) for name, values in features.items()}
                  for features in self._function(example)] for example in chunk]
 
@@ -80,9 +80,13 @@ class _Featurize:
 
 def fingerprint_parts(digests: Mapping[str, str], modules: Sequence[types.ModuleType],
                       **settings: Any) -> dict[str, Any]:
-    """Everything that features depend on, as JSON values: `digests` of the content of
-    what they are made of ("train data", "vocabulary"), wherever it lies; the source of
-    the `modules` that make them; values of flags and versions of libraries."""
+    """Returns everything that features depend on, as JSON values.
+
+    Args:
+      digests: name of an input ("train data", "vocabulary") → digest of its content.
+      modules: the modules that compute the features, whose source code is included.
+      **settings: values of flags and versions of libraries.
+    """
     return _as_json({
         "files": digests,
         "code": {module.__name__: hashlib.sha256(
@@ -91,31 +95,32 @@ def fingerprint_parts(digests: Mapping[str, str], modules: Sequence[types.Module
 
 
 def _as_json(value: Any) -> Any:
-    """As it will be read back: tuples become lists."""
+    """Returns a value as JSON would read it back: tuples become lists."""
     return json.loads(json.dumps(value))
 
 
 def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
                    create: Callable[[], Iterable[Mapping[str, Any]]]) -> FeatureTable:
-    """The features of a file if it holds what it should, else made anew and written.
+    """Returns the features from a file if they are up to date; else computes and
+    writes them.
 
-    A file is not trusted because it exists: the fingerprint must hold equal parts
-    and the same specification, and every record must be as it was written. Several
-    processes may write the same path: each file appears whole, and one that does
-    not go with its fingerprint is made anew.
+    They are up to date if the fingerprint has equal parts and the same specification,
+    and every record is as it was written. Several processes may write the same path:
+    each file appears whole, and features that do not match their fingerprint are
+    computed again.
 
     Args:
-      path: TFRecords; local or remote.
+      path: the TFRecord file; local or remote.
       spec: the features of a record.
       parts: from fingerprint_parts.
-      create: makes the features, a dict per record; called only if needed.
+      create: computes the features, one dict per record; called only if needed.
     """
     wanted = _as_json({**parts, "records": {
         f.name: [f.dtype, f.shape, f.limit, f.parsed] for f in spec.features}})
     stored = _read_fingerprint(path)
     changes = _changes(stored["parts"], wanted) if stored else []
     if changes:
-        logging.info("%s: the features are made anew, because %s.", path,
+        logging.info("%s: the features are computed again, because %s.", path,
                      "; ".join(changes))
     elif stored:
         try:
@@ -124,44 +129,44 @@ def load_or_create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
                          table.num_rows, path)
             return table
         except InputError as error:
-            logging.warning("The features are made anew: %s", error)
+            logging.warning("The features are computed again: %s", error)
     return _create(path, spec, wanted, create)
 
 
 def check_own(path: str, flag: str) -> None:
-    """Raises InputError where a user names a file that is something else: features are
-    written over it."""
+    """Raises InputError if a file exists and holds no features, which would overwrite
+    it."""
     if files.exists(path) and not files.exists(fingerprint_path(path)):
         raise InputError(
-            f"{flag}={path} was not written by this script, which keeps features "
-            "there: give another name, or none.")
+            f"{flag}={path} was not written by this script, which would overwrite it "
+            "with features; choose a different name, or leave the flag out.")
 
 
 def fingerprint_path(path: str) -> str:
-    """Where the fingerprint of a file of features stands."""
+    """Returns the path of the fingerprint of a file of features."""
     return f"{path}.fingerprint.json"
 
 
 def _read_fingerprint(path: str) -> Optional[dict[str, Any]]:
-    """The fingerprint of an existing file, or None if there is none to rely on."""
+    """Returns the fingerprint of an existing file, or None if it has no valid one."""
     sidecar = fingerprint_path(path)
     if not files.exists(path):
         return None
     if not files.exists(sidecar):
-        logging.warning("%s has no fingerprint: the features are made anew.", path)
+        logging.warning("%s has no fingerprint: the features are computed again.", path)
         return None
     try:
         stored = text_files.read_json(sidecar)
         return {"parts": dict(stored["parts"]), "sha256": stored["sha256"],
                 "num_records": stored["num_records"]}
     except (InputError, ValueError, KeyError, TypeError) as error:
-        logging.warning("%s is damaged (%r): the features are made anew.", sidecar,
+        logging.warning("%s is damaged (%r): the features are computed again.", sidecar,
                         error)
         return None
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """What differs between two fingerprints, in words."""
+    """Returns the differences between two fingerprints, in words."""
     if old == new:
         return []
     changes = []
@@ -176,7 +181,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
                     "files": f"the content of {name} changed",
                     "code": f"the code of {name} changed",
                 }.get(group, f"{name} was {was} and is {now} now"))
-    return changes or ["its fingerprint has another form"]
+    return changes or ["its fingerprint has a different format"]
 
 
 def _load(path: str, spec: FeatureSpec, stored: Mapping[str, Any]) -> FeatureTable:
@@ -191,8 +196,8 @@ def _load(path: str, spec: FeatureSpec, stored: Mapping[str, Any]) -> FeatureTab
     if (table.num_rows, digest.hexdigest()) != (
             stored["num_records"], stored["sha256"]):
         raise InputError(
-            f"{path} holds {table.num_rows} records that are not those of its "
-            f"fingerprint ({stored['num_records']}).")
+            f"{path} has {table.num_rows} records, which do not match the "
+            f"{stored['num_records']} records of its fingerprint.")
     return table
 
 
@@ -211,13 +216,13 @@ def _create(path: str, spec: FeatureSpec, parts: Mapping[str, Any],
             table = FeatureTable.from_values(
                 spec, create(), f"{path}, record", write)
             if not table.num_rows:
-                raise InputError(f"{path}: there is no example to make features of; "
-                                 "check the input.")
+                raise InputError(f"{path}: there is no example to compute features "
+                                 "from; check the input.")
         with files.open_binary(sidecar, "wb") as stream:
             stream.write((json.dumps({
                 "parts": parts, "num_records": table.num_rows,
                 "sha256": digest.hexdigest()}, indent=1) + "\n").encode())
-        # First, so that features without it are another program's.
+        # The fingerprint comes first: a file without one is not a file of features.
         files.rename(sidecar, fingerprint_path(path))
         files.rename(staged, path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Batches of a few static lengths, so that little is computed on padding.
+"""Batches of a few static lengths, so that little padding is computed.
 
 Every sequence belongs to a bucket: the smallest of the static lengths ("shapes")
 that holds it. Training walks through one random permutation of the rows per
@@ -10,8 +10,8 @@ together:
     sorted    row  2  9 |1  8 |7  4      stable: within a bucket the order stays
     shuffled       1  8 |7  4 |2  9      the window's batches, in random order
 
-The order is a function of the seed and the step alone: not of the number of
-replicas or pipelines, nor of where the run was resumed.
+The order depends on the seed and the step only: not on the number of replicas or
+pipelines, nor on where the run was resumed.
 """
 
 import functools
@@ -24,39 +24,43 @@ from albert_tf.finetuning.feature_table import FeatureTable
 from albert_tf.records.spec import Feature
 from albert_tf.training.batches import Batches, Pipeline, dataset_options
 
-_EPOCH, _WINDOW = 0, 1  # what a random generator is for
+_EPOCH, _WINDOW = 0, 1  # The purposes of random generators.
 
 
 def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
                    num_lengths: int, multiple: int = 8) -> tuple[int, ...]:
-    """The static lengths, ascending, with which the fewest positions are padding.
+    """Returns the static lengths, ascending, that need the least padding.
 
     Args:
-      lengths: of all sequences, each 1..max_length.
-      num_lengths: how many lengths at most; fewer are given where more would not
-        save anything. 0 or 1 gives (max_length,): as the release pads.
-      multiple: lengths are multiples of it, or max_length.
+      lengths: the lengths of all sequences, each 1..max_length.
+      max_length: the maximum length.
+      num_lengths: the maximum number of static lengths; fewer are returned if more
+        would not save anything. 0 or 1 gives (max_length,), the padding of the
+        original implementation.
+      multiple: static lengths are multiples of this, or max_length.
     """
     lengths = np.asarray(lengths, np.int64)
     if num_lengths < 0 or multiple < 1 or not lengths.size:
         raise ValueError(f"{lengths.size} sequences, num_lengths {num_lengths}, "
                          f"multiple {multiple}: out of range.")
     if lengths.min() < 1 or lengths.max() > max_length:
-        raise ValueError(f"sequences of {lengths.min()} to {lengths.max()} pieces are "
+        raise ValueError(f"sequences of {lengths.min()} to {lengths.max()} tokens are "
                          f"not within 1..{max_length}.")
     if num_lengths < 2:
         return (max_length,)
-    # Candidates 1, 2, ...; the last is the first one that holds everything.
+    # Candidates 1, 2, ... are possible lengths; the last one holds all sequences.
     candidates = np.minimum(
         np.arange(0, lengths.max() + multiple, multiple), max_length)
     bucket = np.searchsorted(candidates, lengths)
     below = np.cumsum(np.bincount(bucket, minlength=len(candidates)))
-    # cost[j]: positions of all sequences up to candidate j with so many lengths, of
-    # which j is the last; candidate 0 stands for no length and no sequence.
+    # The loop adds one length at a time. cost[j] is the number of positions of all
+    # sequences up to candidate j if j is the last of the lengths so far; candidate 0
+    # stands for no length and no sequence.
     cost = np.where(np.arange(len(candidates)) == 0, 0, np.inf)
     best, choice, tables = np.inf, (), []
     for _ in range(min(num_lengths, len(candidates) - 1)):
-        # totals[i, j]: lengths up to candidate i, and j for all between i and j.
+        # totals[i, j]: the cost if i is the length before j, so that all sequences
+        # between them are padded to j.
         totals = cost[:, None] + (below[None, :] - below[:, None]) * candidates
         totals[np.tril_indices(len(candidates))] = np.inf
         tables.append(totals.argmin(axis=0))
@@ -72,43 +76,46 @@ def choose_lengths(lengths: Sequence[int] | np.ndarray, max_length: int,
 
 def lengths_for(lengths: np.ndarray, max_length: int, num_lengths: int,
                 others: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """`choose_lengths`, or those of another set, so that fewer shapes are compiled.
+    """Returns `others`, the lengths of a different set, so that fewer shapes are
+    compiled; without others, the result of `choose_lengths`.
 
-    One more is added to `others` where sequences are longer.
+    If the set has longer sequences, one length is added to `others`.
     """
-    own = choose_lengths(lengths, max_length, num_lengths)
+    best = choose_lengths(lengths, max_length, num_lengths)
     if not others:
-        return own
-    return others if own[-1] <= others[-1] else (*others, own[-1])
+        return best
+    return others if best[-1] <= others[-1] else (*others, best[-1])
 
 
 def buckets(lengths: np.ndarray, shapes: Sequence[int]) -> np.ndarray:
-    """Which of the ascending `shapes` is the smallest to hold each length, [N]."""
+    """Returns the index of the smallest of the ascending `shapes` that holds each
+    length, [N]."""
     if list(shapes) != sorted(set(shapes)) or not shapes:
         raise ValueError(f"the lengths {shapes} are not ascending.")
     if len(lengths) and max(lengths) > shapes[-1]:
-        raise ValueError(f"a sequence of {max(lengths)} pieces is longer than "
+        raise ValueError(f"a sequence of {max(lengths)} tokens is longer than "
                          f"{shapes[-1]}.")
     return np.searchsorted(shapes, lengths)
 
 
 class Window(NamedTuple):
-    """Consecutive steps: their rows int32 [W, batch_size], indices of shapes [W]."""
+    """W consecutive steps: their rows, int32 [W, batch_size], and the index of each
+    step's shape, [W]."""
 
     rows: np.ndarray
     shapes: np.ndarray
 
 
 class BatchPlan:
-    """Which rows each training step sees, and at which length.
+    """The plan of which rows each training step sees, padded to which length.
 
     Args:
-      lengths: of the sequences, [N].
-      shapes: static lengths, ascending.
-      batch_size: rows of a step, over all replicas and pipelines.
-      seed: any integer; fixes the order.
-      window: how many batches are sorted by length together; fewer if an epoch has
-        fewer.
+      lengths: the lengths of the sequences, [N].
+      shapes: the static lengths, ascending.
+      batch_size: the number of rows of a step, over all replicas and pipelines.
+      seed: any integer; it determines the order.
+      window: the number of batches that are sorted by length together, or the number
+        of batches of an epoch, if that is smaller.
     """
 
     def __init__(self, lengths: np.ndarray, shapes: Sequence[int], batch_size: int,
@@ -122,21 +129,21 @@ class BatchPlan:
         self.window = max(1, min(window, self.num_rows // batch_size))
         self._buckets = buckets(lengths, shapes)
         self._seed = seed % 2**64
-        # The datasets of several shapes walk through the same windows, each at its
-        # own pace. (lru_cache may be called from several threads.)
+        # The datasets of all shapes read the same windows, each at its own pace.
+        # (lru_cache may be called from several threads.)
         self._permutation = functools.lru_cache(4)(self._make_permutation)
-        # Number n holds the steps from n · window on.
+        # Window n has the steps from n · window on.
         self.steps_of_window = functools.lru_cache(16)(self._make_window)
 
     def step(self, step: int) -> tuple[int, np.ndarray]:
-        """Of a step: the index of the smallest shape that holds its rows, and the rows
-        [batch_size]."""
+        """Returns the index of the smallest shape that holds a step's rows, and the
+        rows [batch_size]."""
         number, at = divmod(step, self.window)
         window = self.steps_of_window(number)
         return int(window.shapes[at]), window.rows[at]
 
     def _random(self, purpose: int, number: int) -> np.random.Generator:
-        # Philox by name: the default generator may change.
+        # Philox is named because NumPy's default generator may change.
         return np.random.Generator(np.random.Philox(
             np.random.SeedSequence([self._seed, purpose, number])))
 
@@ -145,7 +152,7 @@ class BatchPlan:
 
     def _make_window(self, number: int) -> Window:
         size = self.window * self.batch_size
-        # Windows run on over the ends of epochs, so that no row is left out.
+        # Windows continue across the ends of epochs, so that no row is left out.
         first, begin = divmod(number * size, self.num_rows)
         last = (begin + size - 1) // self.num_rows
         order = np.concatenate([
@@ -154,12 +161,12 @@ class BatchPlan:
         order = order[np.argsort(self._buckets[order], kind="stable")]
         batches = order.reshape(self.window, self.batch_size)
         batches = batches[self._random(_WINDOW, number).permutation(self.window)]
-        # A batch is sorted: its last row is of the largest bucket.
+        # A batch is sorted, so that its last row is in its largest bucket.
         return Window(batches, self._buckets[batches[:, -1]])
 
 
 class Padded(NamedTuple):
-    """A set, and the static lengths that its rows are padded to, ascending."""
+    """A set, and the ascending static lengths to which its rows are padded."""
 
     table: FeatureTable
     lengths: tuple[int, ...]
@@ -171,15 +178,15 @@ class FeatureBatches(Batches):
         train = Padded(table, choose_lengths(table.lengths, 512, 8))
         batches = FeatureBatches(train, train_batch_size=32, num_steps=1000, seed=1)
 
-    A batch is name → [batch_size, ...] int32 or float32, variable features padded to
-    the length of its shape, and `example_index` [batch_size] int32, the rows. All
+    A batch is name → [batch_size, ...] int32 or float32, with variable features padded
+    to the length of its shape, and `example_index` [batch_size] int32, the rows. All
     shapes are static.
 
     Args:
       train, evaluation: the sets, or None.
-      train_batch_size, eval_batch_size: rows of all replicas together.
-      num_steps: the step after the last of training.
-      seed, window: of the order of training (BatchPlan).
+      train_batch_size, eval_batch_size: rows of a batch, over all replicas.
+      num_steps: the number of training steps in total.
+      seed, window: as in BatchPlan; they determine the order of training.
     """
 
     def __init__(self, train: Optional[Padded] = None,
@@ -198,7 +205,8 @@ class FeatureBatches(Batches):
         return self.plan.step(step)[0]
 
     def training_dataset(self, shape, start_step, pipeline):
-        """A step's rows are dealt out in order: to pipelines, then to replicas."""
+        """Returns the training batches of one shape. A step's rows are distributed in
+        order: to pipelines, then to replicas."""
         plan = self.plan
         if start_step < 0 or plan.batch_size != (
                 pipeline.batch_size * pipeline.replicas * pipeline.num_shards):
@@ -222,11 +230,11 @@ class FeatureBatches(Batches):
                           _assembler(self._train.table, plan.shapes[shape]))
 
     def evaluation_dataset(self, shape, pipeline):
-        """Every row of one bucket exactly once over all pipelines, also with
-        `example_weights` [batch_size] float32.
+        """Returns batches with every row of one bucket exactly once over all pipelines,
+        and their number. They also have `example_weights` [batch_size] float32.
 
-        The last batches are filled up with rows of weight 0 and example_index -1, which
-        repeat a row of the bucket so that they are like any input.
+        The last batches are filled with rows of weight 0 and example_index -1. These
+        repeat a row of the bucket, so that they are valid inputs.
         """
         table, shapes = self._evaluation
         at_once = pipeline.batch_size * pipeline.replicas * pipeline.num_shards
@@ -246,7 +254,8 @@ class FeatureBatches(Batches):
 
 
 def _share(rows: np.ndarray, pipeline: Pipeline) -> np.ndarray:
-    """A pipeline's part of the rows of some steps, [steps · replicas, batch_size]."""
+    """Returns a pipeline's part of the rows of some steps, [steps · replicas,
+    batch_size]."""
     batch_size, replicas, shard_index, num_shards = pipeline
     rows = rows.reshape(-1, num_shards, replicas, batch_size)[:, shard_index]
     return np.ascontiguousarray(rows.reshape(-1, batch_size))
@@ -258,17 +267,17 @@ def _assembled(rows: tf.data.Dataset, assemble) -> tf.data.Dataset:
 
 
 def _assembler(table: FeatureTable, length: int):
-    """A function: rows int32 [B] → a batch, padded to `length`.
+    """Returns a function: rows int32 [B] → a batch, padded to `length`.
 
-    The table's tensors are captured, so they are inputs of the graph, not
+    It captures the table's tensors. They are therefore inputs of the graph, not
     constants in it, and all datasets of a table share them.
     """
     features = [f for f in table.spec.features if f.parsed]
     names = {f.name: f.parsed_name or f.name for f in features}
     reserved = {"example_index", "example_weights"} & set(names.values())
     if reserved:
-        raise ValueError(f"a feature is called {', '.join(reserved)}, which is the "
-                         "name of something else in batches.")
+        raise ValueError(f"a feature is named {', '.join(reserved)}, but batches use "
+                         "this name for something else; rename the feature.")
     tensors = table.tensors
 
     def assemble(rows):
@@ -278,7 +287,7 @@ def _assembler(table: FeatureTable, length: int):
                 value = tf.gather(tensors[feature.name], rows)
             else:
                 values, offsets = tensors[feature.name]
-                # Features of one shape have one length, hence the same offsets.
+                # Features with the same shape have the same lengths and offsets.
                 if feature.shape not in positions:
                     positions[feature.shape] = _positions(
                         feature, offsets, rows, length)
@@ -292,18 +301,18 @@ def _assembler(table: FeatureTable, length: int):
 
 
 def _positions(feature: Feature, offsets: tf.Tensor, rows: tf.Tensor, length: int):
-    """Where a batch's values are among all values, int64 [B, ..., length], and which
-    there are, bool; where there is no value, 0 and False."""
+    """Returns the position of each of a batch's values among all values, int64
+    [B, ..., length], and whether there is a value, bool. Padding has 0 and False."""
     outer = list(feature.shape[:-1])
     begin = tf.gather(offsets, rows)
-    own_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values
+    row_length = (tf.gather(offsets, rows + 1) - begin) // feature.num_values
     column = tf.range(length, dtype=tf.int64)
 
     def of_rows(tensor):  # [B] → [B, 1, ..., 1]
         return tf.reshape(tensor, [-1] + [1] * len(feature.shape))
 
-    # Rows of an example follow each other: its r-th begins r · own_length further.
+    # The rows of an example are adjacent: row r begins r · row_length after the first.
     inner = tf.reshape(tf.range(feature.num_values, dtype=tf.int64), outer + [1])
-    where = of_rows(begin) + inner * of_rows(own_length) + column
-    there = tf.broadcast_to(column < of_rows(own_length), tf.shape(where))
+    where = of_rows(begin) + inner * of_rows(row_length) + column
+    there = tf.broadcast_to(column < of_rows(row_length), tf.shape(where))
     return tf.where(there, where, 0), there

@@ -1,11 +1,11 @@
-"""Metrics of a whole set's predictions, by name.
+"""Metrics of the predictions of a whole set, by name.
 
     compute("f1", predictions=[1, 0, 1], labels=[1, 1, 1])  # 0.8
 
-A model that always says the same scores as one that knows nothing: its correlation and
-F1 are 0.0, where the formula says 0/0. Where it is the labels that are all equal, no
-model has a correlation: Pearson's and Spearman's are NaN then, as in SciPy, and
-Matthews' is 0.0, as in scikit-learn.
+If all predictions are equal, the model scores as one that has learned nothing: its
+correlation and F1 are 0.0, although the formula gives 0/0. If all labels are equal, the
+correlation is undefined: Pearson's and Spearman's are NaN, as in SciPy, and Matthews'
+is 0.0, as in scikit-learn.
 """
 
 import math
@@ -41,19 +41,19 @@ def _spearman(predictions, labels) -> float:
 
 
 METRICS = {
-    # Of class ids; f1 is that of one class against the others.
+    # Metrics of class ids; f1 is the F1 of one class against the others.
     "accuracy": lambda predictions, labels: np.mean(predictions == labels),
     "f1": _f1,
-    # Mean of the F1 of all classes that occur among labels or predictions.
+    # The mean F1 of all classes that occur among the labels or predictions.
     "macro_f1": lambda *columns: _f1(*columns, average="macro"),
     "matthews": _matthews,
-    # Of numbers.
+    # Metrics of numbers.
     "pearson": _pearson,
     "spearman": _spearman,
     "mse": lambda predictions, labels: np.mean((predictions - labels) ** 2),
 }
 _OF_NUMBERS = ("pearson", "spearman", "mse")
-# 0/0 where the labels are all equal.
+# These are 0/0 if all labels are equal.
 CORRELATIONS = ("matthews", "pearson", "spearman")
 # GLUE's score of a task with two metrics is their mean.
 _MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
@@ -62,23 +62,28 @@ _MEANS = {"accuracy_f1_mean": ("accuracy", "f1"),
 
 def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 1
             ) -> float:
-    """One metric of at least one example.
+    """Computes one metric of a set.
 
-    `name` is one of METRICS, or the mean of two, such as accuracy_f1_mean. Predictions
-    and labels are class ids [N], or numbers [N]; `positive` is the class whose F1 is
-    f1, 1 for GLUE's MRPC and QQP.
+    Args:
+      name: one of METRICS, or the mean of two, such as accuracy_f1_mean.
+      predictions, labels: class ids [N], or numbers [N].
+      positive: the class whose F1 is "f1"; 1 for GLUE's MRPC and QQP.
+
+    Raises:
+      InputError: if the set is empty.
+      DivergenceError: if a number is not finite.
     """
     if name in _MEANS:
         return sum(compute(part, predictions, labels, positive)
                    for part in _MEANS[name]) / len(_MEANS[name])
-    # float64: sums over a set in float32 lose digits.
+    # In float32, sums over a large set would lose digits.
     dtype = np.float64 if name in _OF_NUMBERS else None
     predictions, labels = np.asarray(predictions, dtype), np.asarray(labels, dtype)
     if predictions.shape != labels.shape or predictions.ndim != 1:
         raise ValueError(f"predictions of shape {predictions.shape} and labels of "
                          f"shape {labels.shape}: both must be [N]")
     if not predictions.size:
-        raise InputError("there is no example to score: the set is empty.")
+        raise InputError("there is no example to score; give a set that is not empty.")
     if name in _OF_NUMBERS:
         check_finite(predictions, "prediction {}".format)
         check_finite(labels, "label {}".format)
@@ -93,7 +98,8 @@ def compute(name: str, predictions: Sequence, labels: Sequence, positive: int = 
 
 
 def check_finite(outputs: np.ndarray, describe: Callable[[int], str]) -> None:
-    """Refuses a model's outputs [N, ...] if one is not finite; `describe` names it."""
+    """Raises DivergenceError if one of a model's outputs [N, ...] is not finite;
+    `describe` names output number n."""
     wrong = np.flatnonzero(
         ~np.isfinite(outputs).reshape(len(outputs), -1).all(axis=-1))
     if wrong.size:
@@ -101,9 +107,9 @@ def check_finite(outputs: np.ndarray, describe: Callable[[int], str]) -> None:
 
 
 def diverged(what: str) -> DivergenceError:
-    """The error for an output that is not a number."""
+    """Returns the error for an output that is not a number."""
     return DivergenceError(
-        f"{what} is not a number: the model has diverged; take an earlier checkpoint "
+        f"{what} is not a number: the model has diverged. Use an earlier checkpoint, "
         "or train with a lower --learning_rate.")
 
 
@@ -111,8 +117,8 @@ def diverged(what: str) -> DivergenceError:
 
 
 def entropy(labels: np.ndarray) -> float:
-    """The cross-entropy of class ids [N] where each gets its share among them: the loss
-    of a model that knows nothing else."""
+    """Returns the entropy of class ids [N]: the loss of a model that knows only how
+    frequent each class is."""
     counts = np.bincount(labels)
     shares = counts[counts > 0] / len(labels)
     return float(-(shares * np.log(shares)).sum())
@@ -120,16 +126,21 @@ def entropy(labels: np.ndarray) -> float:
 
 def at_chance(probabilities: np.ndarray, labels: np.ndarray, names: Sequence[str]
               ) -> str:
-    """What shows that a model cannot tell classes apart, "" for nothing: [N, K] of a
-    set, its class ids [N], and what the classes are called."""
+    """Returns a sentence if a model cannot tell the classes apart, else "".
+
+    Args:
+      probabilities: the model's probabilities for a set, [N, K].
+      labels: the set's class ids, [N].
+      names: the names of the K classes.
+    """
     counts = np.bincount(labels, minlength=len(names))
     if np.count_nonzero(counts) < 2:
         return ""
     chosen = probabilities.argmax(axis=-1)
     if np.all(chosen == chosen[0]):
         return f"all {len(labels)} predictions are '{names[chosen[0]]}'"
-    given = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    loss = float(-np.log(np.maximum(given, 1e-30)).mean())
+    of_labels = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    loss = float(-np.log(np.maximum(of_labels, 1e-30)).mean())
     accuracy, share = np.mean(chosen == labels), counts.max() / len(labels)
     if loss >= entropy(labels) and accuracy <= share:
         return (f"the loss is {loss:.3f} and the accuracy {accuracy:.3f}, no better "

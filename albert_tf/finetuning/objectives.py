@@ -1,7 +1,8 @@
-"""Objectives that fine-tuned heads share: means over examples, one label for each.
+"""Objectives that fine-tuned heads share: means over examples with one label each.
 
-A loss is computed for each example; the batch's is their mean over those that have a
-label. Numerator and denominator are apart (training.losses).
+A loss is computed for each example. The batch's loss is their sum over the examples
+that have a label, divided by the number of examples. Numerator and denominator are
+computed separately (training.losses).
 
 Shapes: B batch, K labels.
 """
@@ -20,8 +21,8 @@ ExampleMetrics = Callable[[Tensors, Tensors], Tensors]
 
 
 def labelled_weights(features: Tensors) -> tf.Tensor:
-    """float32 [B]: 0 for padding, and for examples without a label, which only a
-    teacher says something about."""
+    """Returns float32 [B]: 0 for padding and for examples without a label, for which
+    only a teacher gives a target; 1 for all others."""
     weights, labelled = example_weights(features), features.get("labelled")
     if labelled is None:
         return weights
@@ -30,16 +31,16 @@ def labelled_weights(features: Tensors) -> tf.Tensor:
 
 def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
                        predictions: Callable[[Tensors], Tensors]) -> Objective:
-    """The Objective whose loss is the mean of `example_loss`.
+    """Returns the Objective whose loss is the mean of `example_loss`.
 
     Args:
       example_loss: the loss of each example.
-      accuracies: further metrics, of 0 and 1.
-      predictions: what is kept of the outputs (Head.predictions).
+      accuracies: further metrics, 0 or 1 for each example.
+      predictions: outputs → the ones that are returned (Head.predictions).
     """
     def denominators(features: Tensors):
-        # Examples without labels count here too: the teacher's loss, which they have,
-        # is divided by the same number.
+        # Examples without labels count, too, because they have the teacher's loss,
+        # which is divided by the same number.
         return {"examples": tf.reduce_sum(example_weights(features))}
 
     def losses(outputs: Tensors, features: Tensors, denominators: Tensors):
@@ -59,8 +60,9 @@ def mean_over_examples(example_loss: ExampleLoss, accuracies: ExampleMetrics,
 
 
 def one_label(predictions: Callable[[Tensors], Tensors]) -> Objective:
-    """Softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1] (release:
-    `classifier_utils.create_model`, `race_utils.create_model`)."""
+    """Returns the softmax cross-entropy of `logits` [B, K] and `label_ids` int [B, 1]
+    (`classifier_utils.create_model`, `race_utils.create_model` in the original
+    implementation)."""
     return mean_over_examples(
         lambda outputs, features: cross_entropy(
             outputs["logits"], integers(features["label_ids"])),

@@ -1,13 +1,13 @@
-"""Several runs of a task, each with a seed of its own, and the best of them.
+"""Several runs of a task, each with its own seed, and the best of them.
 
     <output_dir>/seed-12345/          a run: checkpoints, options.json, metrics.jsonl
     <output_dir>/seed-12346/
-    <output_dir>/seed-12346-retry-1/  after a failure: another seed, half the rate
+    <output_dir>/seed-12346-retry-1/  after a failure: new seed, half the learning rate
     <output_dir>/seeds.json           every run; median, best and spread
-    <output_dir>/model.ckpt-best      that of the best run
+    <output_dir>/model.ckpt-best      the checkpoint of the best run
 
-What evaluates, predicts, exports or goes on from output_dir so takes the best run. The
-same command again continues where it was stopped; runs that are finished stay.
+Evaluation, prediction, export and resumption from output_dir therefore use the best
+run. The same command again continues where it was stopped, and keeps finished runs.
 """
 
 import dataclasses
@@ -25,31 +25,32 @@ from albert_tf.finetuning import model_folder
 
 SEEDS_FILE = "seeds.json"
 _MOST_RETRIES = 3
-# Seeds of a retry: far from those of further runs.
+# The distance of a retry's seed, which keeps it apart from the seeds of other runs.
 _RETRY_SEED = 1_000_003
 _KEYS = {"name", "seed", "learning_rate", "step", "metrics", "failure"}
 
 
 def check_folder(folder: str, several: bool) -> None:
-    """Refuses to train one run where there are several, and the other way round."""
+    """Raises InputError if a folder has several runs and one is to be trained there, or
+    the reverse."""
     there = files.exists(os.path.join(folder, SEEDS_FILE))
     if there and not several:
         raise InputError(
-            f"{folder} holds the runs of several seeds: train with --num_seeds as "
-            "before, or choose another --output_dir.")
+            f"{folder} has the runs of several seeds. Train with --num_seeds as "
+            "before, or choose a different --output_dir.")
     if several and not there and holds_checkpoint(folder):
         raise InputError(
-            f"{folder} holds a model of one run, but --num_seeds and "
-            "--restart_on_failure make folders of their own in --output_dir; choose "
-            "another.")
+            f"{folder} has the model of a single run, but --num_seeds and "
+            "--restart_on_failure create one folder per run in --output_dir; choose "
+            "a different --output_dir.")
 
 
 def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], str]
               ) -> None:
-    """Trains with every seed; runs that failed again if the settings ask for it.
+    """Trains with every seed, and retries failed runs if the settings say so.
 
-    `train` trains and evaluates by the settings of one run, raises DivergenceError if
-    that fails, and returns what is wrong with the model that came out, "" for nothing.
+    `train` trains and evaluates with the settings of one run. It raises DivergenceError
+    if that fails, and returns what is wrong with the trained model, "" if nothing is.
     """
     folder, metric = settings.run.output_dir, task.main_metric
     path = os.path.join(folder, SEEDS_FILE)
@@ -67,7 +68,7 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
             if name in known:
                 run = known[name]
                 _check_same(task, of_run, strategy)
-                logging.info("%s is finished.", name)
+                logging.info("%s is finished already.", name)
             else:
                 logging.info("Training %s: learning rate %g.", name,
                              of_run.learning_rate)
@@ -75,7 +76,7 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
                        "learning_rate": of_run.learning_rate,
                        **_train_one(of_run, strategy, train)}
             runs.append(run)
-            # Others stay known, should fewer seeds be asked for now.
+            # Runs of an earlier command with more seeds stay in the file.
             known[name] = run
             text_files.write_json(
                 path, {"metric": metric, "runs": list(known.values())})
@@ -86,8 +87,9 @@ def train_all(task: Any, settings: Any, strategy: Any, train: Callable[[Any], st
     scored = [run for run in chosen if metric in run["metrics"]]
     if not scored:
         raise InputError(
-            f"all {len(chosen)} runs failed, the last with: {chosen[-1]['failure']} "
-            "Train with a lower --learning_rate, a longer warm-up or a larger batch.")
+            f"all {len(chosen)} runs failed, the last one because "
+            f"{chosen[-1]['failure']} Train with a lower --learning_rate, a longer "
+            "warm-up or a larger batch.")
     values = [run["metrics"][metric] for run in scored]
     best = max(scored, key=lambda run: run["metrics"][metric])
     summary = {
@@ -108,8 +110,8 @@ def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
     from albert_tf.training import run_folder
 
     folder = settings.run.output_dir
-    # The run before leaves nothing: neither memory nor names. Outside of the strategy's
-    # scope, which lies in what is cleared.
+    # Clears the memory and the names of the previous run. This must happen outside the
+    # strategy's scope, which it would clear, too.
     tf_keras.backend.clear_session()
     gc.collect()
     files.make_directory(folder, "--output_dir")
@@ -119,12 +121,12 @@ def _train_one(settings: Any, strategy: Any, train: Callable[[Any], str]
             failure = train(settings)
         except DivergenceError as error:
             return {"step": None, "metrics": {}, "failure": str(error)}
-    found = text_files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
-    return {"step": found.pop("step"), "metrics": found, "failure": failure}
+    results = text_files.read_object(os.path.join(folder, run_folder.RESULTS_FILE))
+    return {"step": results.pop("step"), "metrics": results, "failure": failure}
 
 
 def _read(path: str) -> dict[str, dict[str, Any]]:
-    """The finished runs of a folder by name."""
+    """Returns the finished runs in seeds.json by name."""
     if not files.exists(path):
         return {}
     advice = "remove the file, and evaluate the runs again"
@@ -132,12 +134,12 @@ def _read(path: str) -> dict[str, dict[str, Any]]:
     if not isinstance(runs, list) or not all(
             isinstance(run, dict) and _KEYS <= run.keys()
             and isinstance(run["metrics"], dict) for run in runs):
-        raise InputError(f"{path}: does not hold the runs; {advice}.")
+        raise InputError(f"{path}: the file does not list the runs; {advice}.")
     return {run["name"]: run for run in runs}
 
 
 def _check_same(task: Any, settings: Any, strategy: Any) -> None:
-    """Refuses to put runs beside others that were made with other options."""
+    """Raises InputError if a finished run was trained with different options."""
     from albert_tf.training import run_folder
 
     changes = run_folder.changed_options(settings.run.output_dir, {
@@ -146,12 +148,13 @@ def _check_same(task: Any, settings: Any, strategy: Any) -> None:
         "num_replicas": strategy.num_replicas_in_sync})
     for name, (old, new) in changes.items():
         raise InputError(
-            f"{settings.run.output_dir} was trained with another {name}: {old!r} "
-            f"there, {new!r} here; choose another --output_dir, or give the same.")
+            f"{settings.run.output_dir} was trained with a different {name}: it was "
+            f"{old!r}, and is {new!r} now. Choose a different --output_dir, or give "
+            "the same value.")
 
 
 def _publish(folder: str, name: str) -> None:
-    """Puts the best run's checkpoint and options into the folder of them all."""
+    """Copies the best run's checkpoint and options to the folder of all runs."""
     from albert_tf.checkpoints.folders import find_checkpoint
     from albert_tf.training import run_folder
 
@@ -160,7 +163,7 @@ def _publish(folder: str, name: str) -> None:
     names = [each for each in files.names_in(source)
              if each.startswith(f"{os.path.basename(prefix)}.data-")]
     files.remove(os.path.join(folder, f"{BEST_CHECKPOINT}.index"))
-    # The index last: it makes a checkpoint of the files.
+    # The index comes last, because the files are a checkpoint only with it.
     for each in (run_folder.OPTIONS_FILE, *names, f"{BEST_CHECKPOINT}.index"):
         files.copy(os.path.join(source, each), os.path.join(folder, each))
 
@@ -176,7 +179,8 @@ def _log(runs: list[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
             "  failed" if run["failure"] else "")
     logging.info(
         "%s of %d seeds: median %.4f, best %.4f (%s), lowest %.4f, standard deviation "
-        "%.4f%s; %s is the best's.", metric, summary["seeds"], summary["median"],
+        "%.4f%s; %s is from the best run.", metric, summary["seeds"],
+        summary["median"],
         summary["best"], summary["best_run"], summary["lowest"],
         summary["standard_deviation"],
         f"; {summary['without_result']} without a result" * bool(

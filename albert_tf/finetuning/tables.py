@@ -1,4 +1,4 @@
-"""Tables in files: TSV, CSV and JSON lines, row by row with line numbers."""
+"""Reading and writing tables: TSV, CSV and JSON lines, row by row with line numbers."""
 
 import csv
 import io
@@ -15,14 +15,18 @@ FORMATS = ("tsv", "csv", "jsonl")
 _SUFFIXES = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
              ".json": "jsonl"}
 _SPREADSHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
-# A longer cell has swallowed the rest of the file; Python's own limit is 128 KiB.
+# A longer cell must be an unclosed quote. Python's limit, 128 KiB, is too small.
 _LONGEST_CELL = 1 << 26
 
 
 class Row(NamedTuple):
-    """A row: `where` is "file, line 12", the first line of a row that spans several,
-    `number` that line, from 1, and `cells` a list of texts (TSV, CSV) or the fields by
-    name (JSON lines)."""
+    """A row of a table.
+
+    Attributes:
+      where: "file, line 12", where the row begins.
+      number: that line, from 1.
+      cells: a list of texts (TSV, CSV), or field name → value (JSON lines).
+    """
 
     where: str
     number: int
@@ -30,7 +34,7 @@ class Row(NamedTuple):
 
 
 def format_of(path: str) -> str:
-    """The format of a file by its name; a final .gz is ignored."""
+    """Returns the format of a file, given its name; a final .gz is ignored."""
     name = os.fspath(path).lower().removesuffix(".gz")
     for suffix, kind in _SUFFIXES.items():
         if name.endswith(suffix):
@@ -44,14 +48,14 @@ def format_of(path: str) -> str:
 
 def read_rows(path: str, file_format: str, delimiter: str | None = None
               ) -> Iterator[Row]:
-    """Rows of a file, a header's included; blank lines come with no cells.
+    """Yields the rows of a file, including the header; blank lines have no cells.
 
         for row in read_rows("train.tsv", format_of("train.tsv")):
 
-    Quote characters are plain text in TSV, as in GLUE's files; in CSV a cell in double
-    quotes may hold delimiters, line ends and doubled quotes. Files are UTF-8, with or
-    without a byte-order mark, with any kind of line end, and decompressed by their
-    name. `delimiter` is one other than the tab or comma.
+    Quote characters are plain text in TSV, as in GLUE's files. In CSV, a cell in double
+    quotes may contain delimiters, line ends and doubled quotes. Files are UTF-8, with
+    or without a byte-order mark, with any kind of line end; *.gz is decompressed.
+    `delimiter` replaces the tab or comma.
     """
     if file_format not in FORMATS:
         raise ValueError(f"{file_format!r} is none of {FORMATS}")
@@ -70,15 +74,15 @@ def read_rows(path: str, file_format: str, delimiter: str | None = None
 
 
 def text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Numbered lines of text. Where the first holds carriage returns, these alone end
-    the lines, as on old Macs."""
+    """Yields (line number, line). If the first line contains carriage returns, these
+    alone separate lines, as on old Macs."""
     ends = None
     for number, line in text_files.read_lines(path):
         if "\0" in line:
             raise InputError(
                 f"{path}, line {number}: character {line.index(chr(0)) + 1} is NUL, "
-                "which no text has; the file may be of another kind, or in UTF-16: "
-                "convert it to UTF-8, for example with iconv.")
+                "which does not occur in text. The file may not be a text file, or be "
+                "in UTF-16; convert it to UTF-8, for example with iconv.")
         if ends is None:
             ends, before = "\r" in line, 0
         if not ends:
@@ -112,40 +116,51 @@ def _csv(path: str, lines: Iterable[tuple[int, str]], delimiter: str
             other = re.search(r'"([;\t|,])"', last)
             raise InputError(f"{where}: not valid CSV ({error}); " + (
                 delimiter_advice(other[1]) if other and other[1] != delimiter else
-                "a quote that opens a cell must be closed, and one inside it doubled"
+                "close each quote that opens a cell, and double each one inside a cell"
                 ) + ".") from error
         blank = len(cells) < 2 and not "".join(cells).strip(" ")
         yield Row(where, number, [] if blank else cells)
 
 
 def delimiter_advice(delimiter: str) -> str:
-    """What to do about a file whose cells seem to be apart by another delimiter."""
+    """Returns advice on a file whose cells seem to have a different delimiter."""
     name = {"\t": "$'\\t'"}.get(delimiter, f"'{delimiter}'")
-    return f"its cells seem to be apart by {delimiter!r}: add --delimiter={name}"
+    return f"its cells seem to be separated by {delimiter!r}: add --delimiter={name}"
 
 
 def other_delimiter(line: list[str]) -> str:
-    """The character that a line of one cell seems to be delimited by; "" for none."""
+    """Returns the delimiter that a line of one cell seems to have, "" for none."""
     counts = {mark: line[0].count(mark) for mark in ";\t|,"} if len(line) == 1 else {}
     return max(counts, key=counts.get) if any(counts.values()) else ""
 
 
 def _json_object(path: str, number: int, line: str) -> dict[str, object]:
     value = text_files.parse_json(line, path, (
-        "this looks like one array over many lines, but " if line.lstrip().startswith(
-            "[") else "") + "each line must hold one JSON object", number)
+        "the file looks like one array over many lines, but "
+        if line.lstrip().startswith("[") else "")
+        + "each line must be one JSON object", number)
     if not isinstance(value, dict):
-        raise InputError(f"{path}, line {number}: holds a JSON {type(value).__name__}, "
-                         "but each line must hold one JSON object.")
+        raise InputError(f"{path}, line {number}: the line is a JSON "
+                         f"{type(value).__name__}, but each line must be one JSON "
+                         "object.")
     return value
 
 
 def write_predictions(output_dir: str, contents: Mapping[str, str],
                       rows: Sequence[Sequence[str | int]], prediction_file: str = ""
                       ) -> list[str]:
-    """Writes files by name and, for people, a table, whose first row names the columns:
-    as predictions.tsv or, in its place, as `prediction_file`, .tsv, .csv or .jsonl; the
-    last two keep the texts as they are. Returns the paths."""
+    """Writes files of a folder, and a readable table of the predictions.
+
+    Args:
+      output_dir: the folder.
+      contents: file name → content.
+      rows: the table, whose first row names the columns.
+      prediction_file: the table's path, .tsv, .csv or .jsonl; .csv and .jsonl keep the
+        texts unchanged. Default: predictions.tsv in the folder.
+
+    Returns:
+      The paths of the files.
+    """
     if not prediction_file:
         return write_files(output_dir, {**contents, "predictions.tsv": written(
             rows, "tsv").decode()})
@@ -154,8 +169,8 @@ def write_predictions(output_dir: str, contents: Mapping[str, str],
 
 
 def written(rows: Sequence[Sequence[str | int]], file_format: str) -> bytes:
-    """A file's content; the first row names the columns. In TSV white space within a
-    cell is written as one blank."""
+    """Returns a file's content. The first row names the columns; in TSV, white space
+    within a cell is written as one blank."""
     stream = io.StringIO()
     if file_format == "csv":
         csv.writer(stream, lineterminator="\n").writerows(rows)
@@ -170,7 +185,7 @@ def written(rows: Sequence[Sequence[str | int]], file_format: str) -> bytes:
 
 
 def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
-    """A sentence on lines that are `what`, if there are any."""
+    """Returns one sentence on the lines that are `what`, or () if there are none."""
     if not numbers:
         return ()
     listed = ", ".join(map(str, numbers[:10])) + (", ..." * (len(numbers) > 10))
@@ -178,19 +193,19 @@ def line_note(path: str, numbers: list[int], what: str) -> tuple[str, ...]:
 
 
 def column_index(path: str, name: str, header: list[str]) -> int:
-    """The column of a name in the header; a number from 0 where none is called so.
-    `path` is for the error message."""
+    """Returns the index of the column `name`, which is its title in the header or, if
+    there is no such title, its number from 0. `path` is for the error message."""
     names = [title.strip() for title in header]
     if names.count(name) > 1:
         raise InputError(
-            f"{path}: {names.count(name)} columns are called '{name}'; rename all "
-            "but one, or give the column's number from 0.")
+            f"{path}: {names.count(name)} columns are named '{name}'; rename all but "
+            "one, or give the column's number from 0.")
     if name in names:
         return names.index(name)
     if name.isdecimal() and int(name) < len(names):
         return int(name)
     raise InputError(
         f"{path}: there is no column '{name}'; the header has "
-        # A whole text, where the file has no header.
+        # Without a header, these may be whole texts, which are too long to show.
         + ", ".join(repr(each if len(each) <= 40 else f"{each[:40]}...")
                     for each in names) + ".")

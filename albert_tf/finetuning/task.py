@@ -1,7 +1,8 @@
-"""What a task of fine-tuning is, and how a command runs one.
+"""The interface of a fine-tuning task, and the settings of a run.
 
-What is particular to a task (its files, its features, its head, its score) is a `FineTuningTask`, in a folder of its own; what a command says of any task is
-`Settings`. `finetuning.course` does the rest.
+A `FineTuningTask` defines what is specific to a task (its files, features, head and
+score); each has its own folder. `Settings` are the options that all tasks share.
+`finetuning.course` runs a task with its settings.
 """
 
 import abc
@@ -21,34 +22,34 @@ from albert_tf.training.options import RunOptions
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a command fine-tunes, whatever the task.
+    """The settings of a fine-tuning run, the same for every task.
 
     Attributes:
-      run: how the run goes; a task may change num_train_steps (`schedule`).
-      vocabulary: the tokenizer's file.
-      make_strategy: returns the tf.distribute strategy of the devices.
-      data: split → where its data are, as `FineTuningTask.read` takes it.
-      dropout_prob: dropout rate of what the head gets.
-      max_seq_length: the longest sequence, in tokens.
-      num_lengths: static lengths that sequences are padded to; 1 pads all to
-        max_seq_length, as the original implementation does.
-      predict_batch_size: examples per batch of prediction, all replicas together.
-      num_workers: processes that make features; 0: one for each core.
-      features_dir: folder of the features, unless feature_files says otherwise.
-      feature_files: split → the flag that names its file of features, and the file,
-        "" where the flag was not given.
-      export_dir: folder for a SavedModel of the best checkpoint; "" for none.
-      kept: what task.json keeps of the task.
-      options: what options.json keeps besides the options of the run.
-      prediction_file: replaces predictions.tsv (tables.write_predictions); "" does not.
-      all_probabilities: write the probability of each label among the predictions.
-      num_seeds: runs to train, each with another seed (finetuning.seeds).
-      restart_on_failure: train a run that failed again, with another seed and a lower
+      run: the options of the run; a task may change num_train_steps (`schedule`).
+      vocabulary: the path of the tokenizer's file.
+      make_strategy: a function that returns the tf.distribute strategy of the devices.
+      data: split → the path of its data, for `FineTuningTask.read`.
+      dropout_prob: the dropout rate of the head's input.
+      max_seq_length: the maximum length of a sequence in tokens.
+      num_lengths: the number of static lengths to which sequences are padded; 1 pads
+        all to max_seq_length, as the original implementation does.
+      predict_batch_size: examples per prediction batch, over all replicas.
+      num_workers: the number of processes that compute features; 0: one per CPU core.
+      features_dir: the folder for features that are not in feature_files.
+      feature_files: split → (the flag for its file of features, the file); the file is
+        "" if the flag was not given.
+      export_dir: the folder for a SavedModel of the best checkpoint; "" for none.
+      kept: the contents of task.json.
+      options: values for options.json, in addition to the options of the run.
+      prediction_file: the file that replaces predictions.tsv; "" for none.
+      all_probabilities: whether predictions have the probability of each label.
+      num_seeds: the number of runs, each with its own seed (finetuning.seeds).
+      restart_on_failure: whether a failed run is retried with a new seed and a lower
         learning rate.
-      teacher: a model that training learns from too, "" for none (training.distillation,
-        as teacher_weight, temperature and teacher_hidden_weight).
-      check_memory: raises InputError if a batch does not fit into the memory of this
-        machine; takes the flag of a batch's size → what the batch consists of.
+      teacher: the model to distil, "" for none (training.distillation, as
+        teacher_weight, temperature and teacher_hidden_weight).
+      check_memory: a function that raises InputError if a batch does not fit into
+        memory; maps the batch-size flag to the batch's contents.
     """
 
     run: RunOptions
@@ -87,23 +88,24 @@ class Settings:
 
     @property
     def several(self) -> bool:
-        """Whether runs get folders of their own."""
+        """True if each run has its own folder."""
         return self.do_train and (self.num_seeds > 1 or self.restart_on_failure)
 
 
 class FineTuningTask(abc.ABC):
-    """What is particular to a task, apart from how a command runs it.
+    """The definition of a task.
 
-    `data` is what `read` returned, `table` holds its features, and `outputs` are the
-    objective's predictions: name → an array for each row of the table.
+    In its methods, `data` is the result of `read`, `table` has its features, and
+    `outputs` are the objective's predictions: name → one array per row of the table.
 
     Attributes:
-      main_metric: the one that the best checkpoint is chosen by; higher is better.
-      evaluation_split, prediction_split: names of the sets beside "train".
-      code: modules that make the features, besides the task's own and those that all
-        tasks share.
-      vectors_of_piece: of the encoder's width, that the head makes of each token in
-        evaluation.
+      main_metric: the metric that chooses the best checkpoint; higher is better.
+      evaluation_split, prediction_split: the names of these sets; the training set's
+        is "train".
+      code: modules that compute the features, besides the task's own module and those
+        that all tasks share.
+      vectors_of_piece: the number of vectors, of the encoder's width, that the head
+        computes for each token in evaluation.
     """
 
     main_metric: str
@@ -115,72 +117,75 @@ class FineTuningTask(abc.ABC):
 
     @abc.abstractmethod
     def read(self, where: str, split: str) -> Any:
-        """The examples of a split, checked: an ExampleSet, or what has its fields."""
+        """Reads and checks the examples of a split. Returns an ExampleSet, or an object
+        with its fields."""
 
     def schedule(self, num_examples: int, settings: Settings) -> tuple[int, int]:
-        """Training steps, and those of them with warm-up."""
+        """Returns the number of training steps, and how many of them are warm-up."""
         del num_examples
         return settings.run.num_train_steps, settings.num_warmup_steps
 
     @abc.abstractmethod
     def spec(self, config: AlbertConfig) -> FeatureSpec:
-        """What a record holds."""
+        """Returns the specification of a record."""
 
     @abc.abstractmethod
     def featurize(self, example: Any, *, tokenizer: FullTokenizer, **options: Any
                   ) -> list[dict[str, Any]]:
-        """The features of an example, a dict for each record."""
+        """Computes the features of an example; returns one dict per record."""
 
     def featurizer(self, split: str, settings: Settings
                    ) -> Callable[[Any], list[dict[str, Any]]]:
-        """`featurize` with its options; can be pickled."""
+        """Returns `featurize` with its options bound; can be pickled."""
         del split
         return functools.partial(self.featurize, tokenizer=settings.tokenizer)
 
     def records(self, featurized: Iterable[list[dict[str, Any]]]
                 ) -> Iterator[dict[str, Any]]:
-        """The records of all examples, each example's as `featurize` made them."""
+        """Yields the records of all examples, given the results of `featurize`."""
         for features_of_example in featurized:
             yield from features_of_example
 
     def sources(self, split: str, data: Any) -> dict[str, str]:
-        """What a split's features are made of → a digest of its content."""
+        """Returns the inputs of a split's features: name → digest of the content."""
         return {f"{split} data": files.sha256(path) for path in data.paths}
 
     @abc.abstractmethod
     def feature_settings(self, split: str) -> dict[str, Any]:
-        """What else the features depend on, besides vocabulary and length."""
+        """Returns the settings, besides vocabulary and length, that determine the
+        features."""
 
     def check_features(self, sets: Mapping[str, Any],
                        tables: Mapping[str, FeatureTable], settings: Settings) -> None:
-        """Reports examples without features, if a task has any."""
+        """Reports examples without features, if the task can have any."""
 
     # ---- model and results -------------------------------------------------
 
     @abc.abstractmethod
     def head(self, settings: Settings) -> Head:
-        """The head on the encoder: its outputs and what it learns."""
+        """Returns the head on the encoder, which defines outputs and objective."""
 
     @abc.abstractmethod
     def score(self, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable) -> Mapping[str, float]:
-        """The evaluation set's metrics, `main_metric` among them."""
+        """Computes the evaluation set's metrics, including `main_metric`."""
 
     def failure(self, data: Any, outputs: Mapping[str, Any],
                 table: FeatureTable) -> str:
-        """What in the evaluation set's outputs shows that the model has not learned,
-        "" for nothing: one class for all, for example."""
+        """Returns a sentence if the evaluation set's outputs show that the model has
+        not learned (one class for all examples, for instance), else ""."""
         return ""
 
     def chance_loss(self, data: Any, table: FeatureTable) -> Optional[float]:
-        """The training loss of a model that knows nothing, if that can be told."""
+        """Returns the training loss of a model that has learned nothing, or None if
+        that is not known."""
         return None
 
     @abc.abstractmethod
     def write(self, split: str, data: Any, outputs: Mapping[str, Any],
               table: FeatureTable, step: int, settings: Settings) -> None:
-        """Writes predictions and reports; only one process of a cluster does."""
+        """Writes predictions and reports. Only one process of a cluster calls this."""
 
     def kept_options(self, settings: Settings) -> dict[str, Any]:
-        """What options.json keeps besides the options of the run."""
+        """Returns the values for options.json besides the options of the run."""
         return dict(settings.options)

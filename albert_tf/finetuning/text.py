@@ -1,5 +1,5 @@
-"""What a signature that takes text does around the model: strings → the sequences that
-training makes of them, outputs → answers.
+"""The parts of a text signature around the model, in TensorFlow's graph: strings → the
+same sequences as in training, and outputs → answers.
 
 Shapes: N examples of a request, S positions of the longest sequence.
 """
@@ -24,8 +24,9 @@ class TextTask:
     """A task whose examples are strings.
 
     Attributes:
-      tokenizer: as in training.
-      max_seq_length: pieces of a sequence, special ones included.
+      tokenizer: the tokenizer of training.
+      max_seq_length: the maximum number of tokens of a sequence, including special
+        ones.
     """
 
     tokenizer: FullTokenizer
@@ -34,12 +35,13 @@ class TextTask:
     def __post_init__(self):
         if self.max_seq_length <= NUM_SPECIAL_PAIR:
             raise InputError(
-                f"--max_seq_length={self.max_seq_length} leaves no room for text: [CLS] "
-                f"and two [SEP] take {NUM_SPECIAL_PAIR}.")
+                f"--max_seq_length={self.max_seq_length} leaves no room for text: "
+                f"[CLS] and two [SEP] take {NUM_SPECIAL_PAIR} tokens; give a larger "
+                "number.")
 
     @property
     def inputs(self) -> Mapping[str, int]:
-        """The signature's inputs, strings, and how many axes each has."""
+        """The signature's string inputs: name → its number of axes."""
         return {"text": 1}
 
     @functools.cached_property
@@ -47,20 +49,20 @@ class TextTask:
         return in_graph.operations(self.tokenizer)
 
     def features(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """Strings → the inputs of the model."""
+        """Computes the model's inputs from strings."""
         return self.packed(self.ids(inputs["text"])[
             :, :self.max_seq_length - NUM_SPECIAL_SINGLE])
 
     def prepared(self, inputs: Tensors) -> tuple[dict[str, tf.Tensor], Any]:
-        """`features`, and whatever else `answers` needs of the texts."""
+        """Returns `features`, and whatever else `answers` needs from the texts."""
         return self.features(inputs), None
 
     def tokenized(self, inputs: Tensors) -> dict[str, tf.Tensor]:
-        """What of it the signature `tokenize` shows."""
+        """Returns the outputs of the signature `tokenize`."""
         return self.prepared(inputs)[0]
 
     def answers(self, inputs: Tensors, context: Any, outputs: Tensors) -> Tensors:
-        """What the signature gives, of what the model gives."""
+        """Computes the signature's outputs from the model's outputs."""
         return outputs
 
     def ids(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -68,8 +70,9 @@ class TextTask:
 
     def packed(self, first: tf.RaggedTensor, second: Optional[tf.RaggedTensor] = None,
                optional: bool = True) -> dict[str, tf.Tensor]:
-        """sequences.assemble, padded to the longest: input_ids, input_mask,
-        segment_ids. An empty second text has no [SEP] where it is `optional`."""
+        """Returns input_ids, input_mask and segment_ids, as sequences.assemble builds
+        them, padded to the longest. With `optional`, empty second texts get no
+        [SEP]."""
         rows = tf.cast(first.nrows(), tf.int32)
         special = {name: tf.fill([rows, 1], getattr(self.tokenizer, f"{name}_id"))
                    for name in ("cls", "sep")}
@@ -80,7 +83,7 @@ class TextTask:
                 special["sep"], tf.cast(second.row_lengths() > 0, tf.int64)))
         tokens = tf.concat(parts, axis=1)
         lengths = tokens.row_lengths()
-        # Of no texts, too, there are sequences to compute nothing of.
+        # Without texts, the length is 1, so that the model can compute an empty batch.
         longest = tf.reduce_max(tf.pad(lengths, [[0, 1]], constant_values=1))
         mask = tf.sequence_mask(lengths, longest, tf.int32)
         behind = tf.range(longest) >= first.row_lengths()[:, tf.newaxis] + 2
@@ -92,10 +95,10 @@ class TextTask:
 
 @dataclasses.dataclass(frozen=True)
 class Texts(TextTask):
-    """One text or, with `pairs`, two, of which the second may be "": what a classifier
-    takes. Of two the longer is cut first.
+    """The text task of a classifier: one text or, with `pairs`, two, of which the
+    second may be "". The longer of two texts is cut first.
 
-    `labels` are those of the classes; () for a regression, whose answer is `score`.
+    `labels` are the names of the classes; () for a regression, whose answer is `score`.
     """
 
     labels: Sequence[str] = ()
@@ -112,14 +115,14 @@ class Texts(TextTask):
         first, second = self.ids(texts["text"]), self.ids(texts["text_pair"])
         room = self.max_seq_length - NUM_SPECIAL_PAIR
         lengths = first.row_lengths(), second.row_lengths()
-        # As sequences.truncate_longer_first.
+        # The same cuts as in sequences.truncate_longer_first.
         least = room - room // 2, room // 2
-        kept = [tf.maximum(tf.constant(size, tf.int64), room - other)
-                for size, other in zip(least, reversed(lengths))]
+        limits = [tf.maximum(tf.constant(size, tf.int64), room - other)
+                  for size, other in zip(least, reversed(lengths))]
         alone = tf.constant(self.max_seq_length - NUM_SPECIAL_SINGLE, tf.int64)
         return self.packed(
-            first_of(first, tf.where(lengths[1] > 0, kept[0], alone)),
-            first_of(second, kept[1]))
+            first_of(first, tf.where(lengths[1] > 0, limits[0], alone)),
+            first_of(second, limits[1]))
 
     def answers(self, inputs, context, outputs):
         if not self.labels:
@@ -129,27 +132,35 @@ class Texts(TextTask):
 
 @dataclasses.dataclass(frozen=True)
 class Vectors(Texts):
-    """Vectors of a text or a pair; the model's outputs are the answers."""
+    """The text task of embeddings, for a text or a pair; the model's outputs are the
+    answers."""
 
     def answers(self, inputs, context, outputs):
         return outputs
 
 
 class Windows(NamedTuple):
-    """W windows of texts that are longer than a sequence, as training reads them."""
+    """W windows of texts that are longer than a sequence, the same as in training.
 
-    text: tf.Tensor  # int64 [W], the text of each, rising
-    places: tf.RaggedTensor  # int64 [W, (pieces)] in the pieces of all texts
-    own: tf.RaggedTensor  # bool [W, (pieces)]: no other window shows more around it
+    Attributes:
+      text: the number of each window's text, int64 [W], ascending.
+      places: the positions of a window's tokens among the tokens of all texts, int64
+        [W, (tokens)].
+      own: whether no other window has more context for a token, bool [W, (tokens)].
+    """
+
+    text: tf.Tensor
+    places: tf.RaggedTensor
+    own: tf.RaggedTensor
 
     def of(self, ragged: tf.RaggedTensor) -> tf.RaggedTensor:
-        """What each window holds of values of the pieces."""
+        """Returns each window's part of a tensor with one value per token."""
         return self.places.with_values(tf.gather(ragged.values, self.places.values))
 
 
 def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows:
-    """sequences.window_spans and max_context of texts [N, (pieces)], with `room` [N]
-    for pieces in each window of a text; a text of none has no window."""
+    """Computes sequences.window_spans and max_context for texts [N, (tokens)], whose
+    windows have `room` [N] for tokens. A text without tokens has no window."""
     total, step = pieces.row_lengths(), tf.minimum(room, stride)
     counts = tf.where(total > 0, 1 + tf.maximum(
         -((room - total) // step), 0), tf.zeros_like(total))
@@ -160,7 +171,7 @@ def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows
     end = tf.minimum(begin + tf.gather(room, text), tf.gather(total, text))
     row = tf.gather(pieces.row_starts(), text)
     places = tf.ragged.range(row + begin, row + end)
-    # The context of each piece in each window; the first of equal ones counts.
+    # Score the context of each token in each window; the first of equal windows wins.
     windows, piece = places.value_rowids(), places.values
     begin, end, number = (tf.gather(part, windows) for part in (
         row + begin, row + end, number))
@@ -176,27 +187,28 @@ def in_windows(pieces: tf.RaggedTensor, room: tf.Tensor, stride: int) -> Windows
 
 
 def first_of(ragged: tf.RaggedTensor, counts: tf.Tensor) -> tf.RaggedTensor:
-    """At most `counts` [N] values of each row, from its start."""
+    """Returns at most `counts` [N] values of each row, from its start."""
     place = tf.range(tf.size(ragged.values, tf.int64)) - tf.gather(
         ragged.row_starts(), ragged.value_rowids())
     return _kept(ragged, place < tf.gather(counts, ragged.value_rowids()))
 
 
 def last_of(ragged: tf.RaggedTensor, count: int) -> tf.RaggedTensor:
-    """At most `count` values of each row, from its end."""
-    left = tf.gather(ragged.row_limits(), ragged.value_rowids()) - tf.range(
+    """Returns at most `count` values of each row, from its end."""
+    remaining = tf.gather(ragged.row_limits(), ragged.value_rowids()) - tf.range(
         tf.size(ragged.values, tf.int64))
-    return _kept(ragged, left <= count)
+    return _kept(ragged, remaining <= count)
 
 
 def _kept(ragged, kept):
+    """Returns the values of a ragged tensor where the mask `kept` is true."""
     return tf.RaggedTensor.from_value_rowids(
         ragged.values[kept], ragged.value_rowids()[kept], ragged.nrows(),
         validate=False)
 
 
 def chosen(probabilities: tf.Tensor, labels: Sequence[str]) -> Tensors:
-    """The likeliest of labels."""
+    """Returns the most probable label, its probability, and all probabilities."""
     return {"label": tf.gather(tf.constant(list(labels)),
                                tf.argmax(probabilities, axis=-1)),
             "probability": tf.reduce_max(probabilities, axis=-1),
@@ -204,11 +216,11 @@ def chosen(probabilities: tf.Tensor, labels: Sequence[str]) -> Tensors:
 
 
 def as_many(inputs: Tensors) -> Tensors:
-    """The inputs, checked to hold as many strings each."""
+    """Returns the inputs with a check that all have the same number of strings."""
     first, *others = inputs
     checks = [tf.debugging.assert_equal(
         tf.shape(inputs[name])[0], tf.shape(inputs[first])[0],
-        f"{first} and {name} must hold as many strings, one for each example.")
+        f"{first} and {name} must have the same number of strings, one per example.")
               for name in others]
     with tf.control_dependencies(checks):
         return {name: tf.identity(texts) for name, texts in inputs.items()}

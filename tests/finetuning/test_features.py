@@ -117,7 +117,7 @@ def test_a_table_without_examples():
     ({"input_ids": [100, 1, 1]}, "input_ids holds 100, which is not in 0..99"),
     ({"label_ids": [3]}, "label_ids holds 3, which is not in 0..2, as num_labels 3"),
     ({"segment_ids": [0, 2, 0]}, "segment_ids holds 2.*type_vocab_size"),
-    ({"input_mask": [1, 1]}, "one length.*, but have input_ids 3, input_mask 2"),
+    ({"input_mask": [1, 1]}, "same length.*, but their lengths are input_ids 3, input_mask 2"),
     ({name: [] for name in ("input_ids", "input_mask", "segment_ids")}, "input_ids 0"),
 ])
 def test_wrong_values_name_the_example(change, message):
@@ -135,9 +135,9 @@ def test_values_of_more_than_32_bits_are_refused():
 @pytest.mark.parametrize("spec, message", [
     (classification_spec(1, 100), "label_ids holds int64_list instead"),
     (records.FeatureSpec((*SPEC.features, records.Feature("more", "int64", (1,)))),
-     "it has no feature more"),
+     "the feature more is missing"),
     (records.FeatureSpec((*SPEC.features, records.Feature(
-        "more", "int64", (1,), parsed=False))), "it has no feature more"),
+        "more", "int64", (1,), parsed=False))), "the feature more is missing"),
 ])
 def test_records_of_another_specification_are_refused(spec, message):
     with pytest.raises(InputError, match=f"^record 1: {message}"):
@@ -177,7 +177,7 @@ def test_a_change_makes_them_anew_and_is_logged(path, caplog, change, message):
         key: value for key, value in change.items() if key != "spec"}, source)
     check(table, examples(7))
     assert source.calls == 1
-    assert f"made anew, because {message}" in caplog.text
+    assert f"computed again, because {message}" in caplog.text
 
 
 def flip(path):
@@ -200,8 +200,8 @@ def rewrite(*values):
     (lambda path, sidecar: flip(path), "damaged"),
     (lambda path, sidecar: path.write_bytes(path.read_bytes()[:-9]), "cut off"),
     (lambda path, sidecar: path.write_bytes(b""), "the file is empty"),
-    (rewrite(*examples(4)), "holds 4 records that are not those"),
-    (rewrite(*examples()[::-1]), "holds 5 records that are not those"),
+    (rewrite(*examples(4)), "has 4 records, which do not match"),
+    (rewrite(*examples()[::-1]), "has 5 records, which do not match"),
     (lambda path, sidecar: sidecar.unlink(), "has no fingerprint"),
     (lambda path, sidecar: sidecar.write_text("abc"), "json is damaged"),
     (lambda path, sidecar: sidecar.write_text("[]"), "json is damaged"),

@@ -48,7 +48,7 @@ def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
     with_model(folder)
     keep(folder, vocabulary, flags={"max_seq_length": 9})  # No other task.
     for changes, message in (
-            (dict(task="rte"), "another task: task 'cola' there, 'rte' here; choose"),
+            (dict(task="rte"), "different task .task: 'cola' there, 'rte' in this"),
             (dict(labels=["1", "0"]), r"labels \['0', '1'\] there, \['1', '0'\] here")):
         with pytest.raises(InputError, match=message):
             keep(folder, vocabulary, **changes)

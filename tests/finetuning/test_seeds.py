@@ -83,13 +83,13 @@ def test_the_folder_above_is_the_best_model(three):
     task = Scored(three.folder).run("predict")
     np.testing.assert_allclose(task.written["test"][1], three.written["test"][1],
                                atol=1e-6)
-    with pytest.raises(InputError, match="holds the runs of several seeds"):
+    with pytest.raises(InputError, match="has the runs of several seeds"):
         Scored(three.folder).run("train", "eval")
 
 
 def test_a_model_of_one_run_is_not_overwritten_by_several(tmp_path):
     Scored(tmp_path / "one").run("train")
-    with pytest.raises(InputError, match="holds a model of one run"):
+    with pytest.raises(InputError, match="has the model of a single run"):
         Scored(tmp_path / "one").run("train", "eval", num_seeds=2)
 
 
@@ -128,5 +128,5 @@ def test_without_restarts_a_failure_is_told(tmp_path, caplog):
 def test_a_damaged_list_of_runs(content, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "seeds.json").write_text(content)
-    with pytest.raises(InputError, match="seeds.json: does not hold the runs; remove"):
+    with pytest.raises(InputError, match="seeds.json: the file does not list the runs; remove"):
         Scored(tmp_path / "run").run("train", "eval", num_seeds=2)

@@ -259,7 +259,7 @@ def test_an_export_classifies_in_a_plain_process(tmp_path):
     wanted = np.stack(Server(folder).predict(rows)["probabilities"])
     np.testing.assert_allclose(eval(lines[0]), wanted, atol=1e-5)
     assert eval(lines[1]) == [["bad", "好"][i] for i in wanted.argmax(axis=1)]
-    assert "text and text_pair must hold as many strings" in done.stdout
+    assert "text and text_pair must have the same number" in done.stdout
 
 
 def test_wrong_sizes():

@@ -91,7 +91,7 @@ WRONG = {
         "--train_file={data}/race/train/high/1.txt was not written by this script"),
     "one file for two sets": (
         dict(train_file="{data}/x", eval_file="{data}/x"),
-        "--eval_file={data}/x is the file of another set"),
+        "--eval_file={data}/x is the file of a different set"),
     "folder of features": (
         dict(cached_dir="{data}/config.json/below"),
         "--cached_dir: the folder {data}/config.json/below cannot be written"),
@@ -229,7 +229,7 @@ def test_predictions_are_written_and_scored(split, results_file, folder, worked,
 @pytest.mark.parametrize("name, lengths", [("alone", 2), ("large batches", 1)])
 def test_predictions_depend_on_no_batch_and_no_padding(name, lengths, worked, data):
     """And need no more than the folder and the data."""
-    found = re.search("test: 10 sequences .* padded to (.*) pieces",
+    found = re.search("test: 10 sequences .* padded to (.*) tokens",
                       worked[name]["log"])
     assert found[1].endswith("32" if lengths == 1 else found[1].split(", ")[-1])
     assert len(found[1].split(", ")) == lengths

@@ -270,8 +270,8 @@ def test_several_answers_are_reported(results):
 @pytest.mark.parametrize("name", ["v1", "v2"])
 def test_prediction_alone_equals_that_after_training(name, results):
     """Whatever the batches and their lengths."""
-    assert "padded to 32 pieces" in results[name]["log"]
-    assert "padded to 24, 32 pieces" in results[f"{name} alone"]["log"]
+    assert "padded to 32 tokens" in results[name]["log"]
+    assert "padded to 24, 32 tokens" in results[f"{name} alone"]["log"]
     expected, found = (files_after(results, each) for each in (name, f"{name} alone"))
     for file in ("predictions.json", "eval_results.json", "null_odds.json"):
         if file in expected or file == "predictions.json":
@@ -289,7 +289,7 @@ def test_features_are_made_once_and_again_where_the_data_are_others(results):
     assert "Wrote the features" in results["v1"]["log"]
     assert "Reusing the features" in results["v1 alone"]["log"]
     assert "Wrote the features" not in results["v1 alone"]["log"]
-    assert ("the features are made anew, because the content of predict data changed"
+    assert ("the features are computed again, because the content of predict data changed"
             in results["v1 questions"]["log"])
 
 

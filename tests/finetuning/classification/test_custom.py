@@ -113,7 +113,7 @@ def test_blank_lines_are_counted(tmp_path):
      "x.tsv: there is no column 'text'; the header has 'txt', 'label'; .*--noheader"),
     ("x.tsv", f"{'good' * 99}\tyes\n",
      f"the header has '{'good' * 10}\\.\\.\\.', 'yes';"),
-    ("x.csv", "text,label,text\na,yes,b\n", "2 columns are called 'text'"),
+    ("x.csv", "text,label,text\na,yes,b\n", "2 columns are named 'text'"),
     ("x.tsv", "text\tlabel\na\tyes\nb\n",
      "x.tsv, line 3: has 1 columns where the first line has 2"),
     ("x.tsv", "text\tlabel\na\tb\tyes\n",

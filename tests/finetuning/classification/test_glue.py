@@ -197,7 +197,7 @@ def test_a_missing_file_is_told_with_the_places_looked_at(tmp_path):
     (["sentence\tlabel", "good\t1", "bad"],
      r"dev.tsv, line 3: has 1 columns, but 2 are needed\."),
     (["sentence\tsentence\tlabel", "good\tbad\t1"],
-     "2 columns are called 'sentence'"),
+     "2 columns are named 'sentence'"),
     (["sentence\tlabel"], "there is no example in the dev set of sst-2"),
     ([""], "there is no example in the dev set of sst-2"),
 ])
@@ -395,5 +395,5 @@ def test_recipes_know_sizes_and_name_their_source():
         recipe = recipe_for("mrpc", "xlarge", version)
         assert recipe.learning_rate == 5e-6 and "issue 151" in recipe.source
         assert recipe.num_train_steps == RECIPES["mrpc"].num_train_steps
-    assert "of version 1" in recipe_for("mrpc", "large", 2).source
+    assert "version 1" in recipe_for("mrpc", "large", 2).source
     assert recipe_for("race-v2", "large", 2) == RECIPES["race-v2"]
