@@ -1,4 +1,4 @@
-r"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
+r"""Pretrains ALBERT on TFRecords written by create_pretraining_data.py.
 
     python run_pretraining.py \
         --input_file='data/train.tfrecord-*' --eval_input_file=data/dev.tfrecord \
@@ -6,9 +6,11 @@ r"""Pretrains ALBERT on TFRecords of create_pretraining_data.py.
         --max_seq_length=512 --max_predictions_per_seq=77 \
         --train_batch_size=4096 --gradient_accumulation_steps=512
 
-On a Cloud TPU add --tpu=NAME, on GPUs --distribution_strategy=mirrored. The same
-command started again resumes from its last checkpoint. Records made with
---masked_lm_prob=0 are masked anew in each epoch with --dynamic_masking.
+--gradient_accumulation_steps=512 is for one CPU: each step computes 512 parts of eight
+sequences. Eight GPUs: --distribution_strategy=mirrored --gradient_accumulation_steps=8;
+a TPU: --tpu=NAME --gradient_accumulation_steps=16 (docs/PRETRAINING.md). If the run was
+interrupted, the same command resumes from its last checkpoint. Records written with
+--masked_lm_prob=0 get new masks in each epoch with --dynamic_masking.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -37,97 +39,99 @@ cli_flags.define_device_flags()
 cli_flags.define_training_flags(
     train_batch_size=4096, eval_batch_size=64, optimizer="lamb",
     learning_rate=0.00176, save_checkpoints_steps=5000)
-cli_flags.define_teacher_flags("A pretrained model", "masked pieces and the sentences")
+cli_flags.define_teacher_flags(
+    "A pretrained model", "masked tokens and the order of sentences")
 flags.adopt_module_key_flags(cli_flags)  # --help lists them too.
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
-    "Many settings by one word, on records made with the same: release, the defaults; "
-    "roberta: no sentence loss, masks drawn anew, batches of 8192, 500,000 steps; fast: "
-    "40 percent masked, batches of 2048, depth that grows from a quarter of the layers: "
-    "about a third of the computation (docs/SCHEDULES.md). A flag that is given goes "
-    "before.")
+    "Named preset; create the records with the same preset. release: the defaults. "
+    "roberta: no sentence loss, new masks in each epoch, batches of 8192, 500,000 "
+    "steps. fast: 40 % of the tokens masked, batches of 2048, depth growing from a "
+    "quarter of the passes to all; on small models it reached the loss of release with "
+    "31 % of the computation (docs/SCHEDULES.md). Explicit flags override the preset.")
 flags.DEFINE_string("input_file", None,
-                    "TFRecords to train on: comma-separated paths or globs.")
+                    "TFRecords to train on: paths or patterns, separated by commas.")
 flags.DEFINE_string(
     "eval_input_file", None,
-    "TFRecords of held-out documents to evaluate on; giving them turns on "
-    "evaluation at each checkpoint. Without them --do_eval evaluates on "
-    "--input_file, as the release did.")
-flags.DEFINE_integer("max_seq_length", 512, "Length of the records' sequences.",
+    "TFRecords of held-out documents. With them the model is evaluated at each "
+    "checkpoint. Without them --do_eval evaluates on --input_file, as the original "
+    "implementation does.")
+flags.DEFINE_integer("max_seq_length", 512, "Length of the records, in tokens.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("max_predictions_per_seq", 20, "Masked positions per record.",
+flags.DEFINE_integer("max_predictions_per_seq", 20,
+                     "Maximum number of masked tokens per record.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("do_train", True, "Whether to train.")
-flags.DEFINE_bool("do_eval", False, "Whether to evaluate: at each checkpoint, or, "
-                  "without --do_train, the latest checkpoint alone.")
+flags.DEFINE_bool("do_eval", False, "Whether to evaluate: at each checkpoint of "
+                  "training, or only the latest checkpoint without --do_train.")
 flags.DEFINE(cli_flags.Number(), "poly_power", 1.0,
-             "Power of the polynomial decay of the rate.")
+             "Power of the polynomial decay of the learning rate.")
 flags.DEFINE(cli_flags.Number(lower_bound=1e-6, upper_bound=1), "decay_share", 1.0,
-             "Share of the steps, at the end, in which the rate decays; below 1 it stays "
-             "at --learning_rate from warm-up to there.")
-flags.DEFINE_integer("num_train_steps", 125000, "Step at which training ends.",
+             "Share of the steps, at the end of training, in which the learning rate "
+             "decays. Before them it stays at --learning_rate.")
+flags.DEFINE_integer("num_train_steps", 125000, "Number of training steps.",
                      lower_bound=1, upper_bound=cli_flags.MOST)
-flags.DEFINE_integer("num_warmup_steps", 3125, "Steps of linear warm-up.",
+flags.DEFINE_integer("num_warmup_steps", 3125, "Number of steps of linear warm-up.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_integer("start_warmup_step", 0,
-                     "Step at which warm-up starts; the rate before it is 0.",
+                     "Step at which warm-up starts; the learning rate is 0 before it.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_string(
     "depth_schedule", "",
-    "Passes through the shared layer, each with its share of the steps: 3:0.5,6:0.25,"
-    "12:0.25 trains half of them at 3 passes and ends at 12. Evaluation takes all.")
+    "Numbers of passes through the shared layer, each with its share of the steps: "
+    "3:0.5,6:0.25,12:0.25 trains with 3 passes in the first half of the steps and with "
+    "12 at the end. Evaluation always uses all passes.")
 flags.DEFINE_string(
     "random_depth", "",
-    "LEAST-MOST, such as 4-12: each step draws its number of passes, so that one model "
-    "serves at many depths.")
+    "Minimum and maximum number of passes, such as 4-12: each step draws its number, "
+    "so that the model can be used at any depth in between.")
 flags.DEFINE_string(
     "length_schedule", "",
-    "Lengths of the sequences, each with its share of the steps: 128:0.9,512:0.1 ends "
-    "at --max_seq_length=512. --input_file then gives the records of each length, "
-    "128:short*.tfrecord,512:long*.tfrecord; files without one are of the length "
-    "before. Evaluation is of the last length.")
+    "Sequence lengths, each with its share of the steps: 128:0.9,512:0.1 ends at "
+    "--max_seq_length=512. --input_file then names the records of each length, "
+    "128:short*.tfrecord,512:long*.tfrecord; files without a length have that of the "
+    "file before. Evaluation uses the last length.")
 flags.DEFINE_string(
     "max_predictions_by_length", "",
-    "Masked positions per record of lengths that do not have --max_predictions_per_seq: "
-    "128:20; with --length_schedule.")
+    "With --length_schedule: maximum number of masked tokens per record of a length "
+    "for which it is not --max_predictions_per_seq, such as 128:20.")
 flags.DEFINE_integer("max_eval_steps", 100,
-                     "Most batches of an evaluation; 0 evaluates all.",
+                     "Maximum number of evaluation batches; 0 uses all.",
                      lower_bound=0, upper_bound=cli_flags.MOST)
 flags.DEFINE_bool("init_from_group0", False,
-                  "Copy group 0 of --init_checkpoint into every group.")
+                  "Initialize every group of layers from group 0 of --init_checkpoint.")
 flags.DEFINE_integer("masked_lm_budget", 0,
-                     "As in the release, whose masking while training was never "
-                     "published; only 0 is possible. See --dynamic_masking.")
+                     "Only 0 is possible: the code behind this flag of the original "
+                     "implementation was never published. See --dynamic_masking.")
 flags.DEFINE_enum(
     "sentence_objective", None, ["order", "next", "none"],
-    "What is learnt of sentences beside masked pieces: order (ALBERT's), next "
-    "(BERT's), none leaves that loss out. Default: what the records were made for, "
-    "as the summary beside them says, else order.")
+    "Sentence loss besides that of masked tokens: order (ALBERT), next (BERT) or none. "
+    "Default: that of the summary file beside the records, or order if there is none.")
 flags.DEFINE_bool(
     "dynamic_masking", False,
-    "Draw masks anew in each epoch, while training; for records made with "
-    "--masked_lm_prob=0. Evaluation masks the same pieces each time; records of "
-    "--eval_input_file that are masked already keep their masks.")
+    "Draw new masks in each epoch, during training; for records written with "
+    "--masked_lm_prob=0. Each evaluation masks the same tokens; records of "
+    "--eval_input_file that are already masked keep their masks.")
 flags.DEFINE(cli_flags.Number(upper_bound=1), "masked_lm_prob", 0.15,
-             "Share of a sequence's pieces to mask; with --dynamic_masking.")
-flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together; with "
-                     "--dynamic_masking.")
+             "With --dynamic_masking: share of the tokens to mask.")
+flags.DEFINE_integer("ngram", 3, "With --dynamic_masking: maximum number of words in a "
+                     "masked n-gram.")
 flags.DEFINE_bool("favor_shorter_ngram", True,
-                  "Draw n-gram sizes in proportion to 1/n; if false, the other way "
-                  "round; with --dynamic_masking.")
+                  "With --dynamic_masking: draw n-gram lengths with probability "
+                  "proportional to 1/n; if false, longer ones are more likely.")
 flags.DEFINE_bool("do_whole_word_mask", True,
-                  "Mask words whole; if false, each piece counts as a word; with "
-                  "--dynamic_masking.")
+                  "With --dynamic_masking: mask whole words; if false, each token "
+                  "counts as a word.")
 for _name, _piece in (("cls", "[CLS]"), ("sep", "[SEP]"), ("mask", "[MASK]")):
     flags.DEFINE_integer(
-        f"{_name}_id", None, f"Id of {_piece}; with --dynamic_masking. Default: what "
-        "the summary beside the records says.",
+        f"{_name}_id", None, f"With --dynamic_masking: id of {_piece}. Default: that "
+        "of the summary file beside the records.",
         lower_bound=0, upper_bound=cli_flags.MOST)
 
 _MASKING_FLAGS = ("masked_lm_prob", "ngram", "favor_shorter_ngram",
                   "do_whole_word_mask")
 _ID_FLAGS = ("cls_id", "sep_id", "mask_id")
-# What options.json has of them where they are given.
+# Written to options.json if they are given.
 _SCHEDULE_FLAGS = (
     "depth_schedule", "random_depth", "length_schedule", "max_predictions_by_length",
     "decay_share")
@@ -142,13 +146,13 @@ def _use_recipe(config) -> None:
 
 
 def _predictions(stages: Sequence[Stage]) -> dict[int, int]:
-    """Masked positions by the length of the records."""
-    given = by_length(
+    """Returns length of the records → maximum number of masked tokens."""
+    explicit = by_length(
         FLAGS.max_predictions_by_length, "--max_predictions_by_length",
         [stage.length for stage in stages] if FLAGS.length_schedule else [], "128:20")
     recipe = None if FLAGS["max_predictions_per_seq"].present else (
         PRETRAINING_RECIPES.get(FLAGS.recipe))
-    return {length: given.get(length, (recipe.slots_at(length) if recipe else {}).get(
+    return {length: explicit.get(length, (recipe.slots_at(length) if recipe else {}).get(
         "max_predictions_per_seq", FLAGS.max_predictions_per_seq))
             for length in (stage.length for stage in stages)}
 
@@ -172,31 +176,33 @@ def _check_memory(config, options, stages: Sequence[Stage],
 
 def _masking_options(predictions: Mapping[int, int]
                      ) -> Optional[dict[int, MaskingOptions]]:
-    """How masks are made while training, by length, or None if they are not."""
+    """Returns the options of masking during training by length, None without it."""
     if not FLAGS.dynamic_masking:
-        given = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
-        if given:
+        unused = [name for name in (*_MASKING_FLAGS, *_ID_FLAGS) if FLAGS[name].present]
+        if unused:
             raise InputError(
-                f"--{given[0]} says how masks are made while training; give "
-                "--dynamic_masking too, or leave it out.")
+                f"--{unused[0]} has an effect only with --dynamic_masking: give that "
+                "too, or leave it out.")
         return None
     if FLAGS.masked_lm_prob == 0:
         raise InputError(
-            "--masked_lm_prob=0 masks nothing; give --dynamic_masking a share above 0.")
+            "--masked_lm_prob=0 masks nothing; with --dynamic_masking it must be "
+            "greater than 0.")
     options = {length: MaskingOptions(
         max_predictions_per_seq=most,
         **{name: FLAGS[name].value for name in _MASKING_FLAGS})
         for length, most in predictions.items()}
     for length, most in predictions.items():
         logging.info(
-            "Masks are drawn anew each time: %d pieces of a sequence of %d, at most "
+            "New masks are drawn each time: %d tokens of a sequence of %d, at most "
             "--max_predictions_per_seq=%d.",
             options[length].num_to_predict(length), length, most)
     return options
 
 
 def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, Any]:
-    """What the result depends on beside training.RunOptions, for options.json."""
+    """Returns what the result depends on besides training.RunOptions, for
+    options.json."""
     names = ("optimizer", "learning_rate", "poly_power", "num_warmup_steps",
              "start_warmup_step", "max_seq_length", "max_predictions_per_seq",
              "max_eval_steps")
@@ -206,8 +212,8 @@ def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, An
                         for info in infos},
         "eval_input_files": {
             info.path: info.num_records for info in data.evaluation or []}}
-    # Only what differs from a run of the release: folders of earlier versions have
-    # no such entries.
+    # Write only what differs from the original implementation: folders of earlier
+    # versions have no such entries.
     if streams:
         options["streams"] = streams
     for name in _SCHEDULE_FLAGS:
@@ -223,7 +229,7 @@ def _task_options(data: PretrainingData, streams: Optional[int]) -> dict[str, An
 
 
 def _build(config, options, sentence_objective: str, teaching):
-    """The task and, to train it, its optimizer; in the strategy's scope."""
+    """Builds the task and, for training, its optimizer; in the strategy's scope."""
     import tf_keras
 
     from albert_tf.modeling.pretraining import AlbertForPreTraining
@@ -251,7 +257,7 @@ def _build(config, options, sentence_objective: str, teaching):
 
 
 def _teaching(config, data: PretrainingData):
-    """The training.distillation.Teaching of --teacher, checked; None without one."""
+    """Returns the checked training.distillation.Teaching of --teacher, or None."""
     if not FLAGS.teacher:
         return None
     from albert_tf.checkpoints import formats
@@ -268,7 +274,7 @@ def _teaching(config, data: PretrainingData):
 
 
 def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
-    """Refuses to continue with layers that the run so far left out."""
+    """Refuses to train layers that the run in output_dir has left out so far."""
     from albert_tf.checkpoints.folders import holds_checkpoint
     from albert_tf.training import run_folder
 
@@ -278,9 +284,9 @@ def _check_objective(output_dir: str, options: dict[str, Any]) -> None:
         "sentence_objective", (None, None))
     if old == "none":
         raise InputError(
-            f"the run in {output_dir} started with --sentence_objective=none, now it "
-            f"is {new or 'order'}; choose another --output_dir, with that run's "
-            "checkpoint as --init_checkpoint to start from its weights.")
+            f"the run in {output_dir} was started with --sentence_objective=none, but "
+            f"--sentence_objective is now {new or 'order'}. Choose a new --output_dir; "
+            "give this folder as --init_checkpoint to start from its weights.")
 
 
 def main(argv):
@@ -298,8 +304,8 @@ def main(argv):
     _check_memory(config, options, stages, predictions)
     if FLAGS.masked_lm_budget:
         raise InputError(
-            "--masked_lm_budget: the release never published its masking while "
-            "training; --dynamic_masking is this project's.")
+            "--masked_lm_budget is not supported: the original implementation never "
+            "published its code. Use --dynamic_masking.")
     if not (FLAGS.do_train or FLAGS.do_eval):
         raise InputError("nothing to do: give --do_train or --do_eval.")
     depth = depth_of(config, options.num_train_steps, FLAGS.random_seed,

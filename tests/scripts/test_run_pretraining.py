@@ -205,7 +205,7 @@ EARLY = {
     "no input": (dict(input_file=None), "--input_file names no file"),
     "sequence length": (
         dict(max_seq_length=7),
-        r"train.tfrecord, record 1: .* have 8 values where max_seq_length says 7 "
+        r"train.tfrecord, record 1: .* have 8 values, but max_seq_length says 7 "
         r"\(set max_seq_length to 8"),
     "positions": (
         dict(max_seq_length=9),
@@ -216,7 +216,7 @@ EARLY = {
         "vocab_size 20 says; create the data with the model's vocabulary"),
     "vocabulary in the summary, evaluation": (
         dict(eval_input_file="{data}/smaller/train.tfrecord"),
-        "smaller/train.tfrecord was made with a vocabulary of 29 pieces, as "
+        "smaller/train.tfrecord was made with a vocabulary of 29 tokens, as "
         "{data}/smaller/summary-train.tfrecord.json says, but the config's vocab_size "
         r"is 30; set it to 29 \(--config_overrides=vocab_size=29\)"),
     "no model": (
@@ -264,7 +264,7 @@ EARLY = {
     "files of another length": (
         dict(length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
              input_file="5:{data}/train.tfrecord,8:{data}/train.tfrecord"),
-        "train.tfrecord, record 1: .* have 8 values where the length in --input_file "
+        "train.tfrecord, record 1: .* have 8 values, but the length in --input_file "
         "says 5"),
     "files of two vocabularies": (
         dict(length_schedule="5:0.5,8:0.5", input_file="5:{data}/named/train.tfrecord,"
@@ -295,7 +295,7 @@ EARLY = {
         "not; give records of one kind"),
     "slots of the evaluation": (
         {**DYNAMIC, "eval_input_file": "{data}/masked.tfrecord"},
-        "masked_lm_positions.* have 3 values where max_predictions_per_seq says 2"),
+        "masked_lm_positions.* have 3 values, but max_predictions_per_seq says 2"),
     "no ids": (
         {**DYNAMIC, **NO_IDS}, "--dynamic_masking needs --cls_id, --sep_id, --mask_id, "
         "because no summary beside .*dev.tfrecord"),
@@ -306,7 +306,7 @@ EARLY = {
         {**DYNAMIC, "masked_lm_prob": 0}, "--masked_lm_prob=0 masks nothing"),
     "ngram": ({**DYNAMIC, "ngram": 0}, "--ngram=0: give a number of 1 or more"),
     "length": (
-        {**DYNAMIC, "max_seq_length": 7}, "have 8 values where max_seq_length says 7"),
+        {**DYNAMIC, "max_seq_length": 7}, "have 8 values, but max_seq_length says 7"),
     "objective": (
         {**DYNAMIC, "sentence_objective": "order",
          "input_file": "{data}/records_next/train.tfrecord"},
