@@ -1,16 +1,16 @@
 r"""Pretrains ALBERT on TFRecords written by create_pretraining_data.py.
 
     python run_pretraining.py \
-        --input_file='data/train.tfrecord-*' --eval_input_file=data/dev.tfrecord \
+        --input_file='data/train.tfrecord-*' --eval_input_file=data/heldout.tfrecord \
         --output_dir=runs/base --model=base \
         --max_seq_length=512 --max_predictions_per_seq=77 \
-        --train_batch_size=4096 --gradient_accumulation_steps=512
+        --train_batch_size=4096 --gradient_accumulation_steps=128 --dtype=bfloat16
 
---gradient_accumulation_steps=512 is for one CPU: each step computes 512 parts of eight
-sequences. Eight GPUs: --distribution_strategy=mirrored --gradient_accumulation_steps=8;
-a TPU: --tpu=NAME --gradient_accumulation_steps=16 (docs/PRETRAINING.md). If the run was
-interrupted, the same command resumes from its last checkpoint. Records written with
---masked_lm_prob=0 get new masks in each epoch with --dynamic_masking.
+This is for one GPU, which computes each batch in 128 parts of 32 sequences. On eight GPUs
+add --distribution_strategy=mirrored, on a TPU with eight cores --tpu=NAME, and give
+--gradient_accumulation_steps=16 (docs/PRETRAINING.md). If a run was interrupted, the same
+command resumes from its last checkpoint. Records written with --masked_lm_prob=0 get new
+masks in each epoch with --dynamic_masking.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
