@@ -1,8 +1,9 @@
-"""Hugging Face's folders: config.json, model.safetensors, pytorch_model.bin or, of
-TensorFlow, tf_model.h5.
+"""Hugging Face's folders: config.json and model.safetensors, pytorch_model.bin or
+TensorFlow's tf_model.h5.
 
-A matrix of a dense layer lies the other way round there, [out, in]; all else is as in
-the release, under other names. Weights may be cut into shards, which an index lists.
+The matrix of a dense layer is transposed there, [out, in]. Everything else is as in the
+original implementation, with different names. Weights may be split into shards, which
+an index lists.
 """
 
 import dataclasses
@@ -33,54 +34,54 @@ _OURS_OF_ACT = {"gelu": "gelu_new", "gelu_erf": "gelu", "relu": "relu", "tanh": 
 
 # ---- the config ------------------------------------------------------------
 
-# Names of activations: Hugging Face's → ours.
+# Hugging Face's names of activations → ours.
 _ACTIVATIONS = {
     "gelu": "gelu_erf", "gelu_python": "gelu_erf", "gelu_new": "gelu",
     "gelu_pytorch_tanh": "gelu", "gelu_fast": "gelu", "gelu_accurate": "gelu",
     "relu": "relu", "tanh": "tanh", "linear": "linear"}
-# Defaults of Hugging Face's AlbertConfig that differ from ours, for keys left out.
+# Defaults of Hugging Face's AlbertConfig that differ from ours, for missing keys.
 _DEFAULTS = {"hidden_act": "gelu_new"}
-# Keys that mean nothing here, and are written back there.
+# Keys that have no effect here; they are kept to be written back.
 _KEPT = ("classifier_dropout_prob", "pad_token_id", "bos_token_id",
                      "eos_token_id")
-# Its architectures that have a pooler.
+# Hugging Face's architectures that have a pooler.
 _WITH_POOLER = ("AlbertModel", "AlbertForPreTraining",
                 "AlbertForSequenceClassification", "AlbertForMultipleChoice")
 
 
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns our keys and values for those of a config.json; what means nothing here
-    is kept under "huggingface", to be written back."""
+    """Returns our keys and values for those of a config.json. Keys without effect here
+    are kept under "huggingface", to be written back."""
     kind = values.get("model_type", "albert")
     if kind != "albert":
         raise InputError(f"config: model_type is {shown(kind)}, but must be 'albert'; "
-                         "models of another kind cannot be read.")
+                         "give an ALBERT model.")
     values = {**_DEFAULTS, **values}
     known = {field.name for field in dataclasses.fields(AlbertConfig)} - {"extra"}
-    own = {name: value for name, value in values.items() if name in known}
-    if isinstance(act := own["hidden_act"], str):
+    config = {name: value for name, value in values.items() if name in known}
+    if isinstance(act := config["hidden_act"], str):
         if act not in _ACTIVATIONS:
             raise InputError(
-                f"config: hidden_act is '{act}'; of Hugging Face's activations these "
-                f"can be computed: {', '.join(_ACTIVATIONS)}.")
-        own["hidden_act"] = _ACTIVATIONS[act]
+                f"config: hidden_act is '{act}', which is not supported; supported are "
+                f"{', '.join(_ACTIVATIONS)}.")
+        config["hidden_act"] = _ACTIVATIONS[act]
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise InputError("config: position_embedding_type is "
-                         f"{shown(values['position_embedding_type'])}; positions that "
-                         "are not absolute cannot be computed.")
+                         f"{shown(values['position_embedding_type'])}; only absolute "
+                         "positions are supported.")
     classes = values.get("architectures") or ["AlbertModel"]
     if not isinstance(classes, list):
-        raise InputError(f"config: architectures is {shown(classes)}; it must be a list "
-                         "of names, such as [\"AlbertModel\"].")
-    kept = {name: values[name] for name in _KEPT if name in values}
-    return {**own, "layer_grouping": "huggingface", "project_embeddings": True,
+        raise InputError(f"config: architectures is {shown(classes)}; it must be a "
+                         "list of names, such as [\"AlbertModel\"].")
+    extra_values = {name: values[name] for name in _KEPT if name in values}
+    return {**config, "layer_grouping": "huggingface", "project_embeddings": True,
             "use_pooler": classes[0] in _WITH_POOLER,
-            **({"huggingface": kept} if kept else {})}
+            **({"huggingface": extra_values} if extra_values else {})}
 
 
 # ---- names -----------------------------------------------------------------
 
-# Beginnings and parts of our names → theirs, in this order.
+# Patterns for parts of our names → theirs, applied in this order.
 _PARTS = (
     (r"^bert/encoder/transformer/group_(\d+)/inner_group_(\d+)/",
      r"encoder.albert_layer_groups.\1.albert_layers.\2."),
@@ -105,7 +106,7 @@ _PARTS = (
 _HEADS = {"masked_lm": "predictions.bias",
           "sentence_order": "sop_classifier.classifier.weight",
           "spans": "qa_outputs.weight"}
-# Head → the class that has it, the first of a checkpoint's.
+# Head → the class that has it. The first one that a checkpoint has is its architecture.
 _CLASSES = {"classification": "AlbertForSequenceClassification",
             "multiple_choice": "AlbertForMultipleChoice",
             "token_classification": "AlbertForTokenClassification",
@@ -120,7 +121,8 @@ _PREFIX = "albert."
 
 
 def name_of(ours: str, prefix: str = _PREFIX) -> str:
-    """The name of a tensor, from the release's; `prefix` is of the encoder's."""
+    """Returns Hugging Face's name for the original's name of a tensor; `prefix` stands
+    before the encoder's names."""
     name = ours
     for pattern, replacement in _PARTS:
         name = re.sub(pattern, replacement, name)
@@ -129,24 +131,24 @@ def name_of(ours: str, prefix: str = _PREFIX) -> str:
 
 def _rows(shapes: Mapping[str, Shape], prefix: str) -> list[Row]:
     return rows_of(shapes, lambda name: name_of(name, prefix),
-                           lambda name: name.endswith("/kernel"))
+                   lambda name: name.endswith("/kernel"))
 
 
 # ---- reading ---------------------------------------------------------------
 
 
 def weights_in(folder: str) -> Optional[str]:
-    """The name of the file with a folder's weights, or None."""
+    """Returns the name of the file with a folder's weights, or None."""
     names = files.names_in(folder)
     return next((name for name in _WEIGHTS if name in names), None)
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """The model in a folder that save_pretrained wrote."""
+    """Reads the model in a folder that save_pretrained wrote."""
     path = os.path.join(folder, CONFIG)
     values = text_files.read_object(path)
     source, stored = read_weights(folder)
-    # Very old files name the parts of a LayerNorm as the release does.
+    # Very old files name the parts of a LayerNorm as the original does.
     stored = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
               for name, tensor in stored.items()}
     if any(name.startswith("bert.encoder.layer_shared.") for name in stored):
@@ -174,9 +176,9 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
                          values: Mapping[str, Any], config: Optional[AlbertConfig]
                          ) -> Checkpoint:
-    """albert_pytorch has albert_zh's own layout, under PyTorch's names, and the exact
-    gelu."""
-    found = {}
+    """Reads a model of albert_pytorch: albert_zh's layout with PyTorch's names and the
+    exact gelu."""
+    zh_tensors = {}
     for name, tensor in stored.items():
         ours = re.sub(r"(_embeddings)\.weight$", r"\1", name)
         ours = re.sub(r"LayerNorm\.weight$", "LayerNorm/gamma", ours)
@@ -188,15 +190,15 @@ def _read_albert_pytorch(source: str, stored: Mapping[str, Tensor],
                       lambda at: ("cls/seq_relationship/" if at[1][1] == "l" and
                                   at[1].startswith("cls") else "")
                       + f"output_{at[2]}{'s' * (at[2] == 'weight')}", ours)
-        turned = re.search(r"(dense|query|key|value|embeddings_2)\.weight$", ours)
+        is_matrix = re.search(r"(dense|query|key|value|embeddings_2)\.weight$", ours)
         ours = re.sub(r"embeddings_2\.weight$", "embeddings_2", ours)
         ours = re.sub(r"\.weight$", "/kernel", ours).replace(".", "/")
-        found[ours] = transposed(tensor) if turned else tensor
+        zh_tensors[ours] = transposed(tensor) if is_matrix else tensor
     if config is None:
         act = values.get("hidden_act")
         config = AlbertConfig.from_dict(
             {**values, "hidden_act": "gelu_erf" if act == "gelu" else act})
-    return release.read_zh(NAME, source, found, values, config)
+    return release.read_zh(NAME, source, zh_tensors, values, config)
 
 
 def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
@@ -206,9 +208,9 @@ def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
     for head in ("sentence_order", "spans"):
         if heads.get(head, 2) != 2:
             raise InputError(
-                f"{source}: {_HEADS[head]} has {heads[head]} outputs, but this head "
-                "has two here (num_labels of its config was changed); leave it out, or "
-                "write the model anew with num_labels=2.")
+                f"{source}: {_HEADS[head]} has {heads[head]} outputs, but only 2 are "
+                "supported for this head; leave the head out, or save the model again "
+                "with num_labels=2 in its config.")
     if "classifier.weight" in stored:
         known = [_ROOT_HEADS[name] for name in values.get("architectures") or ()
                  if name in _ROOT_HEADS]
@@ -220,36 +222,36 @@ def _heads(values: Mapping[str, Any], stored: Mapping[str, Tensor],
 
 def _why_dropped(name: str, heads: Mapping[str, int]) -> Optional[str]:
     if name in _TIED:
-        return "the same numbers as those that it is tied to"
+        return "a copy of the tensor that it is tied to"
     if name == _POSITIONS:
         return "the numbers of the positions, 0, 1, 2, ..."
     if name == _UNADDED:
-        return "TensorFlow's model adds predictions/decoder/bias in its place"
+        return "TensorFlow's model uses predictions/decoder/bias instead"
     if name.startswith("predictions.") and "masked_lm" not in heads:
-        return "part of a masked-LM head that is not whole"
+        return "part of an incomplete masked-LM head"
     return None
 
 
 def _check_tied(report: Report, stored: Mapping[str, Tensor],
                 tensors: Mapping[str, Tensor], prefix: str) -> None:
-    """Refuses tensors that should be copies of others, or 0, 1, 2, ..., and are not."""
+    """Raises InputError if tied tensors differ, or positions are not 0, 1, 2, ..."""
     for name, ours in _TIED.items():
         if name in stored and ours in tensors and not np.array_equal(
                 stored[name].read().astype(np.float32), tensors[ours].read(),
                 equal_nan=True):
             raise InputError(
-                f"{report.source}: {name} differs from {report.matched[ours]}, to "
-                "which it is tied in an ALBERT; there is no place for both.")
+                f"{report.source}: {name} differs from {report.matched[ours]}, but an "
+                "ALBERT ties the two; save the model with tied weights.")
     positions = stored.get(prefix + _POSITIONS)
     if positions and not np.array_equal(
             positions.read().reshape(-1), np.arange(positions.shape[-1])):
         raise InputError(f"{report.source}: {prefix}{_POSITIONS} are not 0, 1, 2, ...; "
-                         "other positions cannot be computed.")
+                         "other positions are not supported.")
 
 
 def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
             ) -> tuple[str, ...]:
-    """The names of the classes; those that Hugging Face gives where there are none."""
+    """Returns the labels, or Hugging Face's default names if there are none."""
     count = heads.get("classification", heads.get("token_classification", 0))
     named = values.get("id2label")
     if not count or (count == 1 and values.get("problem_type") in (None, "regression")
@@ -261,20 +263,20 @@ def _labels(values: Mapping[str, Any], heads: Mapping[str, int], path: str
         labels = {int(i): str(label) for i, label in named.items()}
     except (AttributeError, ValueError) as error:
         raise InputError(f"{path}: id2label does not give a label for each number; "
-                         "mend it, as in {\"0\": \"no\", \"1\": \"yes\"}.") from error
+                         "write it like {\"0\": \"no\", \"1\": \"yes\"}.") from error
     if sorted(labels) != list(range(count)):
-        raise InputError(f"{path}: id2label names {len(labels)} classes, but the head "
-                         f"has {count} outputs; give each of them a label.")
+        raise InputError(f"{path}: id2label has {len(labels)} labels, but the head has "
+                         f"{count} outputs; give one label for each output.")
     return tuple(labels[i] for i in range(count))
 
 
 def _numbered(count: int) -> tuple[str, ...]:
-    """The names that Hugging Face gives to classes without."""
+    """Returns the names that Hugging Face gives to unnamed classes."""
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
-    """The file of weights that a folder has, and all tensors by their names there."""
+    """Returns the path of a folder's weights, and all tensors by their names there."""
     name = weights_in(folder)
     path = os.path.join(folder, name)
     if not name.endswith(".index.json"):
@@ -282,13 +284,13 @@ def read_weights(folder: str) -> tuple[str, dict[str, Tensor]]:
     index = text_files.read_object(path).get("weight_map")
     if not isinstance(index, dict) or not all(
             isinstance(shard, str) for shard in index.values()):
-        raise InputError(f"{path}: has no weight_map, which says in which file each "
-                         "tensor lies; copy or download it again.")
+        raise InputError(f"{path}: has no weight_map, which names the file of each "
+                         "tensor; copy or download the file again.")
     shards: dict[str, dict[str, Tensor]] = {}
     for shard in sorted(set(index.values())):
         if shard not in files.names_in(folder):
             raise InputError(f"{path} names the file {shard or repr(shard)}, which is "
-                             "not in the folder; copy or download it.")
+                             "not in the folder; copy or download that file.")
         shards[shard] = _read_file(os.path.join(folder, shard))
     lacking = sorted(name for name, shard in index.items() if name not in shards[shard])
     if lacking:
@@ -307,34 +309,34 @@ def _read_file(path: str) -> dict[str, Tensor]:
 
 
 def _read_h5(path: str) -> dict[str, Tensor]:
-    """The tensors of a TensorFlow model of transformers, under PyTorch's names."""
-    found: dict[str, Tensor] = {}
+    """Returns the tensors of a TensorFlow model of transformers, by PyTorch's names."""
+    tensors: dict[str, Tensor] = {}
     for stored, tensor in tensor_files.read_h5(path).items():
-        # Behind the top layer, where a shared variable lies once for each user of it,
-        # and the model's own name.
+        # The first two parts are the top layer, which has a copy of each variable that
+        # it shares, and the model's own name.
         parts = stored.removesuffix(":0").split("/")[2:]
         name = ".".join(parts).replace("_._", ".")
         if name.endswith((".kernel", ".gamma", ".embeddings")):
             name = f"{name.rpartition('.')[0]}.weight"
         name = re.sub(r"\.beta$", ".bias", name)
-        found[name] = (transposed(tensor) if parts[-1:] == ["kernel"]
-                       else tensor)
-    if {"predictions.bias", "predictions.decoder.bias"} <= found.keys():
-        # There the two are apart, and it is the decoder's that is added.
-        found[_UNADDED] = found["predictions.bias"]
-        found["predictions.bias"] = found.pop("predictions.decoder.bias")
-    return found
+        tensors[name] = transposed(tensor) if parts[-1:] == ["kernel"] else tensor
+    if {"predictions.bias", "predictions.decoder.bias"} <= tensors.keys():
+        # The two biases are separate there, and the decoder's is the one that is added.
+        tensors[_UNADDED] = tensors["predictions.bias"]
+        tensors["predictions.bias"] = tensors.pop("predictions.decoder.bias")
+    return tensors
 
 
 # ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as it can be written; refuses what has no counterpart."""
+    """Returns the checkpoint in the form that is written. Raises InputError for heads
+    and settings that Hugging Face does not support."""
     if "conditional_spans" in checkpoint.heads:
-        raise InputError("the conditional head of SQuAD 2.0 has no counterpart at "
-                         "Hugging Face, whose start and end are independent; train "
-                         "without --version_2_with_negative, or leave it out "
+        raise InputError("the conditional head of SQuAD 2.0 has no counterpart in "
+                         "Hugging Face, where start and end are independent; train "
+                         "without --version_2_with_negative, or leave the head out "
                          "(--encoder_only).")
     refuse_heads_but(_CLASSES, checkpoint.heads, "Hugging Face")
     refuse_other_epsilon(checkpoint.config, NAME)
@@ -342,15 +344,15 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def architecture(checkpoint: Checkpoint) -> str:
-    """Name of the class that has the checkpoint's heads."""
+    """Returns the name of the class that has the checkpoint's heads."""
     return next((name for head, name in _CLASSES.items() if head in checkpoint.heads),
                 "AlbertModel")
 
 
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What config.json says."""
+    """Returns the content of config.json."""
     values = checkpoint.config.to_dict()
-    own = values.pop("huggingface", {})
+    extra_values = values.pop("huggingface", {})
     for name in ("masked_lm_layer_norm_eps", "use_pooler", "project_embeddings",
                  "layer_grouping", "parameter_sharing"):
         values.pop(name, None)
@@ -358,22 +360,22 @@ def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.vocabulary:
         tokenizer = tokenizer_files.tokenizer_of(checkpoint.vocabulary)
         ids = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
-    found = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
-             "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
-             **values, **own,
-             "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
-             "architectures": [architecture(checkpoint)], "model_type": "albert",
-             "dtype": "float32"}
+    content = {"pad_token_id": ids[0], "bos_token_id": ids[1], "eos_token_id": ids[2],
+               "classifier_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
+               **values, **extra_values,
+               "hidden_act": _OURS_OF_ACT[checkpoint.config.hidden_act],
+               "architectures": [architecture(checkpoint)], "model_type": "albert",
+               "dtype": "float32"}
     count = max([checkpoint.heads.get(head, 0) for head in (
         "classification", "token_classification")])
     labels = checkpoint.labels or _numbered(count if count > 1 else 0)
     if labels:
-        found["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        found["label2id"] = {label: i for i, label in enumerate(labels)}
+        content["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        content["label2id"] = {label: i for i, label in enumerate(labels)}
     elif checkpoint.heads.get("classification") == 1:
-        found |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"},
-                  "label2id": {"LABEL_0": 0}}
-    return dict(sorted(found.items()))
+        content |= {"problem_type": "regression", "id2label": {"0": "LABEL_0"},
+                    "label2id": {"LABEL_0": 0}}
+    return dict(sorted(content.items()))
 
 
 def write(checkpoint: Checkpoint, folder: str, dtype: str = "float32") -> None:

@@ -1,9 +1,9 @@
-"""keras-hub's presets: config.json, model.weights.h5, and of a task task.json and
+"""keras-hub's presets: config.json and model.weights.h5, and for a task task.json and
 task.weights.h5.
 
-Keras 3 stores variables by the class of their layer and its place among those of the
-class, not by name. There is a projection even for E = H, one activation, gelu in its
-tanh form, and in the masked-LM head another epsilon, 1e-5.
+Keras 3 stores variables by the class of their layer and its number among the layers of
+this class, not by name. keras-hub's ALBERT has a projection even for E = H, only one
+activation (gelu in its tanh form), and the epsilon 1e-5 in the masked-LM head.
 """
 
 import datetime
@@ -32,7 +32,7 @@ WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 _METADATA = "metadata.json"
 MASKED_LM_EPSILON = 1e-5
 
-# Our name's beginning → the layer there; within a block, a part of it.
+# Beginning of our name → keras-hub's layer (_LAYERS), or its part of a block (_PARTS).
 _LAYERS = (
     (WORDS, "layers/reversible_embedding"),
     ("bert/embeddings/position_embeddings", "layers/position_embedding"),
@@ -55,7 +55,7 @@ _PARTS = (("attention_1/self/query", "_self_attention_layer/query_dense"),
           ("ffn_1/intermediate/output/dense", "_feedforward_output_dense"),
           ("LayerNorm_1/", "_feedforward_layer_norm/"))
 _BLOCK = re.compile(re.escape(BLOCK).replace(r"\{\}", r"(\d+)"))
-# Fields of config.json → ours; `dropout` stands for both rates.
+# Fields of config.json → ours; `dropout` is both of our dropout rates.
 _FIELDS = {"vocabulary_size": "vocab_size", "num_layers": "num_hidden_layers",
            "num_heads": "num_attention_heads", "num_groups": "num_hidden_groups",
            "num_inner_repetitions": "inner_group_num",
@@ -68,39 +68,40 @@ _TASKS = {"AlbertMaskedLM": "masked_lm", "AlbertTextClassifier": "classification
 
 
 def name_of(ours: str, inner: int) -> str:
-    """Where a variable lies: in TASK_WEIGHTS for those of a head."""
+    """Returns a variable's path in the HDF5 file: TASK_WEIGHTS for a head, else
+    WEIGHTS."""
     block = _BLOCK.match(ours)
     if block:
         number = int(block[1]) * inner + int(block[2])
         rest = ours[block.end():]
         layer = f"layers/transformer_encoder{f'_{number}' if number else ''}/" + next(
-            theirs.rstrip("/") for own, theirs in _PARTS if rest.startswith(own))
+            theirs.rstrip("/") for part, theirs in _PARTS if rest.startswith(part))
     else:
-        layer = next(theirs for own, theirs in _LAYERS if ours.startswith(own))
-    second = ours.endswith(("/bias", "/beta")) or ours == "output_bias"
-    return f"{layer}/vars/{int(second)}"
+        layer = next(theirs for start, theirs in _LAYERS if ours.startswith(start))
+    is_second = ours.endswith(("/bias", "/beta")) or ours == "output_bias"
+    return f"{layer}/vars/{int(is_second)}"
 
 
 def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
     return rows_of(
         shapes, lambda name: name_of(name, config.inner_group_num),
         lambda name: name == "output_weights",
-        lambda name, own: with_heads(name, own, config))
+        lambda name, shape: with_heads(name, shape, config))
 
 
 # ---- reading ---------------------------------------------------------------
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """The model in a preset's folder."""
+    """Reads the model in a preset's folder."""
     path = os.path.join(folder, CONFIG)
     values = _object(path, "AlbertBackbone")
     if config is None:
         try:
             config = _config(values)
         except (KeyError, TypeError) as error:
-            raise InputError(f"{path}: not the config of an AlbertBackbone (no "
-                             f"{error}); copy or download it again.") from error
+            raise InputError(f"{path} is not the config of an AlbertBackbone (it has "
+                             f"no {error}); copy or download it again.") from error
         except InputError as error:
             raise InputError(f"{path}: {error}") from error
     stored = tensor_files.read_h5(os.path.join(folder, WEIGHTS))
@@ -110,8 +111,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     if files.exists(task):
         kind, described = _kind(text_files.read_object(task), task)
         if kind not in _TASKS:
-            raise InputError(f"{task}: a {kind}; of keras-hub's tasks "
-                             f"{', '.join(_TASKS)} can be read.")
+            raise InputError(f"{task}: the task {kind} is not supported; supported are "
+                             f"{', '.join(_TASKS)}.")
         of_task = tensor_files.read_h5(os.path.join(folder, TASK_WEIGHTS))
         bias = of_task.get("layers/dense/vars/1")
         heads = {_TASKS[kind]: bias.shape[0] if bias else 1}
@@ -120,19 +121,21 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                 masked_lm_layer_norm_eps=MASKED_LM_EPSILON)
         activation = described.get("activation") or "linear"
         if activation != "linear":
-            report.notes.append(f"outputs are those before the task's {activation}")
+            report.notes.append(
+                f"the task's activation {activation} is not applied to the outputs")
     elif files.exists(os.path.join(folder, TASK_WEIGHTS)):
-        raise InputError(f"{task}: is not there, but {TASK_WEIGHTS} is; copy or "
-                         "download the whole folder, or remove that file for the encoder alone.")
+        raise InputError(f"{task} is missing, but {TASK_WEIGHTS} is there; copy or "
+                         f"download the whole folder, or remove {TASK_WEIGHTS} to read "
+                         "only the encoder.")
     shapes = encoder_shapes(config)
     tensors = matched(report, shapes, _rows(shapes, config), stored,
-                              _why_dropped, lambda name: True)
+                      _why_dropped, lambda name: True)
     if heads:
         (head, outputs), = heads.items()
         shapes = head_of(head, outputs).shapes(config)
         of_head = Report(os.path.join(folder, TASK_WEIGHTS))
         tensors |= matched(of_head, shapes, _rows(shapes, config), of_task,
-                                   _why_dropped, lambda name: False)
+                           _why_dropped, lambda name: False)
         report.matched |= {name: f"{TASK_WEIGHTS}:{theirs}"
                            for name, theirs in of_head.matched.items()}
         report.dropped |= {f"{TASK_WEIGHTS}:{name}": why
@@ -141,18 +144,18 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 
 def _object(path: str, kind: str) -> Mapping[str, Any]:
-    """The config of a Keras object in a JSON file."""
-    found, values = _kind(text_files.read_object(path), path)
-    if found != kind:
-        raise InputError(f"{path}: a {found} and no {kind}; only models of ALBERT can "
-                         "be read.")
+    """Returns the config of the Keras object in a JSON file, which must be a `kind`."""
+    actual_kind, values = _kind(text_files.read_object(path), path)
+    if actual_kind != kind:
+        raise InputError(f"{path}: describes a {actual_kind}, not a {kind}; give an "
+                         "ALBERT model.")
     return values
 
 
 def _kind(value: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]]:
     kind, values = value.get("class_name"), value.get("config")
     if not isinstance(kind, str) or not isinstance(values, Mapping):
-        raise InputError(f"{path}: not the description of a Keras object; copy or "
+        raise InputError(f"{path} is not the description of a Keras object; copy or "
                          "download it again.")
     return kind, values
 
@@ -173,24 +176,26 @@ def _why_dropped(name: str) -> Optional[str]:
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as it can be written; refuses what has no counterpart, and leaves
-    out the heads of pretraining, which keras-hub lacks or computes otherwise."""
+    """Returns the checkpoint in the form that is written, without the pretraining heads
+    that keras-hub lacks or computes differently. Raises InputError for other heads and
+    settings that keras-hub does not support."""
     config, heads = checkpoint.config, dict(checkpoint.heads)
     refuse_heads_but(("masked_lm", "sentence_order", "classification"), heads,
                      "keras-hub")
     refuse_unless(config, NAME, hidden_act="gelu", layer_norm_eps=1e-12)
     if config.hidden_dropout_prob != config.attention_probs_dropout_prob:
         checkpoint.report.notes.append(
-            "keras-hub has one dropout rate, taken from hidden_dropout_prob")
+            "keras-hub has only one dropout rate, taken from hidden_dropout_prob")
     if checkpoint.labels:
-        checkpoint.report.notes.append("keras-hub keeps no labels; in the order of the "
-                                       f"outputs: {', '.join(checkpoint.labels)}")
+        checkpoint.report.notes.append(
+            "keras-hub does not store labels; in the order of the outputs they are "
+            f"{', '.join(checkpoint.labels)}")
     left_out = {}
     if "sentence_order" in heads:
         left_out["sentence_order"] = "keras-hub has no sentence-order head"
     if "masked_lm" in heads and config.masked_lm_layer_norm_eps != MASKED_LM_EPSILON:
         left_out["masked_lm"] = (
-            "keras-hub's masked-LM head has the epsilon 1e-5, and so other outputs")
+            "keras-hub's masked-LM head has the epsilon 1e-5; its outputs would differ")
     checkpoint = without_heads(checkpoint, left_out)
     if not config.use_pooler:
         checkpoint = with_pooler(checkpoint)
@@ -198,7 +203,7 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
             config.parameter_sharing == "all"):
         raise InputError(
             f"num_hidden_groups={config.num_hidden_groups} does not divide "
-            f"num_hidden_layers={config.num_hidden_layers}, as keras-hub needs.")
+            f"num_hidden_layers={config.num_hidden_layers}; keras-hub requires it.")
     return as_format(checkpoint, projects=True, grouping="even")
 
 
@@ -213,7 +218,7 @@ def _policy(name: str) -> dict[str, Any]:
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes a preset's folder, with the task for a head."""
+    """Writes a preset's folder, with a task if the checkpoint has a head."""
     config = checkpoint.config
     backbone = _described("AlbertBackbone", "albert_backbone", {
         "name": "albert_backbone", "trainable": True, "dtype": _policy("float32"),

@@ -1,4 +1,4 @@
-"""A model from whatever folder, in one line."""
+"""Loads a Keras model from a folder in any format."""
 
 import dataclasses
 from typing import Any, Mapping, Optional
@@ -16,18 +16,18 @@ from albert_tf.modeling.models import AlbertWithHeads
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What `load` returns.
+    """The result of `load`.
 
     Attributes:
-      format: the name of the format that was found, such as "hf".
+      format: the name of the format that was recognised, such as "hf".
       model: an AlbertModel, or an AlbertWithHeads if the checkpoint has heads.
-      tokenizer: a FullTokenizer; None where the folder has no vocabulary.
-      labels: of the classes; () where there are none.
-      report: every tensor: matched, dropped with the reason, missing.
-      heads: the checkpoint's → the width of their outputs.
-      settings: of a model that was fine-tuned here, its task.json; {} for others.
-      sentence: of a folder of sentence-transformers, how a text's vector comes of its
-        pieces'.
+      tokenizer: a FullTokenizer, or None if the folder has no vocabulary.
+      labels: labels of the classes; () if there are none.
+      report: the report on every tensor: matched, dropped with the reason, missing.
+      heads: names of the checkpoint's heads → the width of their outputs.
+      settings: content of task.json for a model that was fine-tuned here, else {}.
+      sentence: for sentence-transformers, how token vectors are pooled into a sentence
+        embedding, else None.
     """
 
     format: str
@@ -43,8 +43,8 @@ class Loaded:
 
 def load(path: str, config: formats.Config = None, head: str = "",
          allow_nan: bool = False, vocabulary: Optional[Vocabulary] = None) -> Loaded:
-    """The model in a folder, with its heads, tokenizer and labels; arguments as for
-    serving.predict.load, which gives one that answers besides."""
+    """Loads the model in a folder, with its heads, tokenizer and labels. Arguments are
+    as for serving.predict.load, whose model can also answer."""
     checkpoint = formats.read(path, config, head, vocabulary)
     model = build(checkpoint, allow_nan)
     tokenizer = checkpoint.vocabulary and tokenizer_files.tokenizer_of(
@@ -55,10 +55,11 @@ def load(path: str, config: formats.Config = None, head: str = "",
 
 
 def build(checkpoint: Checkpoint, allow_nan: bool = False) -> tf_keras.Model:
-    """The model of a checkpoint, with its weights."""
+    """Builds the model of a checkpoint, with its weights. Raises InputError if they
+    hold NaN or infinity, unless `allow_nan`."""
     config, model = checkpoint.config, None
     if checkpoint.heads:
-        # A model of other origin may have been trained with answers in padding.
+        # A model from elsewhere may have been trained with answers in padding.
         options = {"mask_padding": False, **checkpoint.facts.get("model", {})}
         model = AlbertWithHeads(config, [
             head_of(name, width, **options)

@@ -1,6 +1,6 @@
-"""The README.md beside a converted model: a head that the hubs read, and what is known.
+"""The model card (README.md) of a converted model: YAML that the hubs read, and text.
 
-Only what the folder says goes in: nothing is made up.
+The card only repeats facts that the source's folder holds.
 """
 
 import json
@@ -14,19 +14,19 @@ from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.checkpoint import Checkpoint
 
 FILE = "README.md"
-# What the card of the source says, and holds for what is made of it.
+# Entries of the source's card that are also true of the converted model.
 _CARRIED = re.compile(r"^(?:license|license_name|license_link|language|base_model|"
                       r"datasets):.*\n(?:[ -].*\n)*", re.MULTILINE)
 _LIBRARY = {"hf": "transformers", "keras_hub": "keras-hub", "tf_models": "tf-keras",
             "tf1": "tensorflow", "sentence_transformers": "sentence-transformers"}
-# Head → the hub's pipeline for it; multiple choice has none.
+# Head → the hub's pipeline for it; there is none for multiple choice.
 _PIPELINES = {"classification": "text-classification",
               "token_classification": "token-classification",
               "spans": "question-answering", "masked_lm": "fill-mask"}
 
 
 def _metrics(checkpoint: Checkpoint) -> dict[str, float]:
-    """Numbers of eval_results.json beside a run's checkpoint."""
+    """Returns the metrics in eval_results.json beside a run's checkpoint."""
     path = os.path.join(os.path.dirname(checkpoint.source), "eval_results.json")
     if not files.exists(path):
         return {}
@@ -36,38 +36,39 @@ def _metrics(checkpoint: Checkpoint) -> dict[str, float]:
 
 
 def _carried(checkpoint: Checkpoint) -> str:
-    """Lines of the YAML head of a card beside the source."""
+    """Returns the lines that are copied from the YAML of the source's card."""
     path = os.path.join(os.path.dirname(checkpoint.source), FILE)
     if not files.exists(path):
         return ""
     with files.open_binary(path) as stream:
         content = stream.read().decode("utf-8", "replace").replace("\r\n", "\n")
-    found = re.match(r"---\n(.*?\n)---\n", content, re.DOTALL)
-    return "".join(_CARRIED.findall(found[1])) if found else ""
+    match = re.match(r"---\n(.*?\n)---\n", content, re.DOTALL)
+    return "".join(_CARRIED.findall(match[1])) if match else ""
 
 
 def head(checkpoint: Checkpoint, format: str, name: str) -> dict[str, Any]:
-    """The values of the YAML head that are not carried over."""
+    """Returns the values of the YAML that are not copied from the source's card."""
     task = checkpoint.facts.get("task") or {}
     pipeline = next((_PIPELINES[head] for head in (
         "classification", "token_classification", "spans", "masked_lm")
         if head in checkpoint.heads), "sentence-similarity" if (
             format == "sentence_transformers") else "feature-extraction")
-    found: dict[str, Any] = {
-        "library_name": _LIBRARY.get(format, format), "pipeline_tag": pipeline, "tags": ["albert"]}
+    values: dict[str, Any] = {
+        "library_name": _LIBRARY.get(format, format), "pipeline_tag": pipeline,
+        "tags": ["albert"]}
     metrics = _metrics(checkpoint)
     if metrics and task.get("task"):
-        found["metrics"] = sorted(metrics)
-        found["model-index"] = [{"name": name, "results": [{
+        values["metrics"] = sorted(metrics)
+        values["model-index"] = [{"name": name, "results": [{
             "task": {"type": pipeline},
             "dataset": {"name": task["task"], "type": task["task"]},
             "metrics": [{"type": metric, "value": value}
                         for metric, value in sorted(metrics.items())]}]}]
-    return found
+    return values
 
 
 def _yaml(value: Any, indent: int = 0) -> str:
-    """YAML of nested values; strings as in JSON, which YAML contains."""
+    """Formats nested values as YAML, with strings as in JSON, a subset of YAML."""
     pad = " " * indent
     if isinstance(value, dict):
         return "".join(
@@ -79,12 +80,12 @@ def _yaml(value: Any, indent: int = 0) -> str:
 
 
 def _scalar(value: Any) -> str:
-    # YAML takes 1e-05 for a string.
+    # YAML reads 1e-05 as a string, but 1.0e-05 as a number.
     return re.sub(r"^(-?\d+)e", r"\1.0e", json.dumps(value, ensure_ascii=False))
 
 
 def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> str:
-    """The whole file; `source` as the user named it."""
+    """Returns the whole file; `source` is the path that the user gave."""
     config, report = checkpoint.config, checkpoint.report
     values, carried = head(checkpoint, format, name), _carried(checkpoint)
     if source.startswith(hub.HUGGING_FACE) and "base_model:" not in carried:
@@ -92,26 +93,26 @@ def text(checkpoint: Checkpoint, format: str, name: str, source: str = "") -> st
     lines = [
         f"# {name}", "",
         f"An ALBERT of {config.num_hidden_layers} layers, hidden size "
-        f"{config.hidden_size}, {config.vocab_size} pieces, converted by albert_tf "
-        f"from {checkpoint.format} to {format}.", ""]
+        f"{config.hidden_size}, vocabulary of {config.vocab_size} tokens, converted by "
+        f"albert_tf from {checkpoint.format} to {format}.", ""]
     if checkpoint.labels:
         lines += ["Labels: " + ", ".join(
             " ".join(label.split()) for label in checkpoint.labels), ""]
     if checkpoint.vocabulary and not checkpoint.vocabulary.word_piece:
         if format == "keras_hub":
-            lines += ["keras-hub's tokenizer neither lower-cases nor removes accents: "
-                      "clean text before, for example with "
+            lines += ["keras-hub's tokenizer neither lower-cases nor removes accents. "
+                      "Clean text first, for example with "
                       "`albert_tf.tokenization.cleaning.preprocess_text`.", ""]
         elif format in ("hf", "sentence_transformers"):
-            lines += ["`tokenizer.json` cuts text as Google's release does, but where "
-                      "a piece ends in a digit and a comma inside a number, which the "
-                      "release cuts again.", ""]
+            lines += ["`tokenizer.json` divides text as Google's original "
+                      "implementation does, except for a piece that ends in a digit "
+                      "and a comma inside a number: the original splits it again.", ""]
     if report.dropped or report.missing or report.notes:
         lines += ["Not converted:", ""]
         lines += [f"- {why}: {', '.join(f'`{name}`' for name in names[:8])}"
                   + (f" and {len(names) - 8} more" if len(names) > 8 else "")
                   for why, names in report.by_reason().items()]
-        lines += [f"- `{name}`: missing in the source" for name in report.missing]
+        lines += [f"- `{name}`: missing from the source" for name in report.missing]
         lines += [f"- {note}" for note in report.notes]
         lines.append("")
     return f"---\n{carried}{_yaml(values)}---\n\n" + "\n".join(lines)

@@ -1,9 +1,10 @@
-"""Checkpoints under the release's names: its own, those of runs here, modules of
-TensorFlow Hub (`module/` before the names), and SavedModels that were exported here.
+"""Checkpoints with the original implementation's names: TF1 checkpoints, runs of this
+project, TensorFlow Hub modules (`module/` before the names), and SavedModels exported
+here.
 
-albert_zh's and albert_pytorch's own layout (`layer_shared`) is read too: there the word
-embeddings are projected first, and position, type and LayerNorm are of width H. That is
-a model of E = H, with the two tables of words multiplied.
+albert_zh's and albert_pytorch's own layout (`layer_shared`) is read too. It projects
+the word embeddings first, and its position and type embeddings and LayerNorm have width
+H. That is a model with E = H whose word embeddings are the product of two matrices.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ NAME = "tf1"
 _HUB_PREFIX = "module/"
 _STATE = re.compile(r"(^|/)(adam_[mv]|global_step|iteration|save_counter"
                     r"|current_learning_rate|[Aa]dam.*|lamb.*)$")
-# albert_zh's own layout: their names → ours.
+# The names of albert_zh's own layout → ours.
 _ZH_WORDS = "bert/embeddings/word_embeddings_2"
 _ZH_LAYER = "bert/encoder/layer_shared/"
 _ZH_PARTS = (("attention/self/", "attention_1/self/"),
@@ -44,13 +45,14 @@ _ZH_PARTS = (("attention/self/", "attention_1/self/"),
 
 
 def recognise(prefix: str) -> bool:
-    """Whether a checkpoint is of an ALBERT under the release's names."""
+    """Returns whether a checkpoint is an ALBERT with the original's names."""
     return any(name.removeprefix(_HUB_PREFIX) == WORDS
                for name in bundle.by_names(prefix))
 
 
 def is_foreign(prefix: str) -> bool:
-    """Whether a checkpoint of an ALBERT has other names than the release's very own."""
+    """Returns whether a checkpoint of an ALBERT has names that differ from the
+    original's, or belongs to a SavedModel."""
     names = bundle.by_names(prefix)
     return (WORDS not in names or os.path.basename(prefix) == "variables"
             or any(name.startswith(_ZH_LAYER) for name in names))
@@ -58,7 +60,7 @@ def is_foreign(prefix: str) -> bool:
 
 def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
          ) -> Checkpoint:
-    """The model in a checkpoint, which may be that of a SavedModel; `head` as for
+    """Reads the model in a checkpoint, which may be that of a SavedModel; `head` as for
     formats.read."""
     folder = os.path.dirname(prefix)
     exported = os.path.basename(folder) == "variables"
@@ -104,9 +106,9 @@ def read(prefix: str, config: Optional[AlbertConfig] = None, head: str = ""
 
 def _why_dropped(name: str) -> Optional[str]:
     if _STATE.search(name):
-        return "state of the training: the optimizer's, or the step"
+        return "training state (optimizer or step)"
     if name == bundle.OBJECT_GRAPH:
-        return "TensorFlow's list of the objects"
+        return "TensorFlow's list of objects"
     return None
 
 
@@ -118,7 +120,7 @@ def _step(stored: Mapping[str, Tensor]) -> int:
 
 
 def _values(folder: str, exported: bool) -> tuple[dict[str, Any], str]:
-    """The config beside a checkpoint and its file, {} if there is none."""
+    """Returns the config beside a checkpoint and its path, or {} and ""."""
     if exported:
         folder = os.path.join(folder, "assets")
     names = files.names_in(folder)
@@ -131,8 +133,8 @@ def _values(folder: str, exported: bool) -> tuple[dict[str, Any], str]:
 
 
 def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
-    """The published config that has the tensors' widths; they do not tell how many
-    layers and heads there are."""
+    """Returns the published config with the tensors' widths; the tensors do not tell
+    the numbers of layers and attention heads."""
     def size(name, axis):
         tensor = stored.get(name)
         return tensor.shape[axis] if tensor and len(tensor.shape) == 2 else 0
@@ -148,22 +150,23 @@ def _published(prefix: str, stored: Mapping[str, Tensor]) -> AlbertConfig:
 
 
 def published(source: str, sizes: Mapping[str, int]) -> AlbertConfig:
-    """The published config of some sizes, of version 2; InputError if there is none."""
+    """Returns the published config (version 2) with some sizes. Raises InputError if
+    there is none."""
     for name in ("base-v2", "large-v2", "xlarge-v2", "xxlarge-v2"):
         if all(sizes[field] == NAMED[name].get(field, 128) for field in (
                 "embedding_size", "hidden_size", "intermediate_size")):
             return AlbertConfig.named(name, **sizes)
     raise InputError(
-        f"{source}: no {CONFIG_FILE} is there, and the tensors do not tell the numbers "
-        "of layers and heads; give the config (--albert_config_file, --model, or "
-        "config=).")
+        f"{source}: there is no {CONFIG_FILE}, and the tensors do not tell the numbers "
+        "of layers and attention heads; give the config (--albert_config_file, "
+        "--model, or config=).")
 
 
 def _root_head(task: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """What `output_weights` are, as the folder says."""
-    named = task.get("head") or values.get("head")
-    if named in ROOT_HEADS:
-        return named
+    """Returns the head of `output_weights` that the folder names, "" if it does not."""
+    head = task.get("head") or values.get("head")
+    if head in ROOT_HEADS:
+        return head
     return "multiple_choice" if task.get("task") == "race" else ""
 
 
@@ -177,8 +180,8 @@ def _labels(folder: str, task: Mapping[str, Any], heads: Mapping[str, int]
         labels = [line for _, line in text_files.read_lines(path)]
     if not isinstance(labels, (list, tuple)) or count and labels and (
             len(labels) != count):
-        raise InputError(f"{folder}: its labels are {shown(labels)}, but the head has "
-                         f"{count} outputs; give each of them a label, or none.")
+        raise InputError(f"{folder}: the labels are {shown(labels)}, but the head has "
+                         f"{count} outputs; give one label for each output, or none.")
     return tuple(map(str, labels)) if count else ()
 
 
@@ -186,7 +189,7 @@ def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
            ) -> dict[str, Any]:
     options, flags = {}, task.get("flags", {})
     if "spans" in heads and kind in ("run", "export"):
-        options["mask_padding"] = True  # As what is trained here does.
+        options["mask_padding"] = True  # Models trained here mask padding.
     if "conditional_spans" in heads:
         options = {name: flags[name] for name in ("start_n_top", "end_n_top")
                    if name in flags}
@@ -194,16 +197,17 @@ def _facts(task: Mapping[str, Any], heads: Mapping[str, int], kind: str
 
 
 def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The variables of an export: query, key and value lie side by side in it."""
-    found = dict(stored)
+    """Returns the variables of an export by the original's names; an export stores
+    query, key and value side by side."""
+    variables = dict(stored)
     for name, tensor in stored.items():
         scope, _, field = name.rpartition("/constants/")
         if not scope:
             continue
-        del found[name]
+        del variables[name]
         if field in ("qkv_kernel", "qkv_bias"):
             for i, part in enumerate(("query", "key", "value")):
-                found[f"{scope}/self/{part}/{field[4:]}"] = Tensor(
+                variables[f"{scope}/self/{part}/{field[4:]}"] = Tensor(
                     (*tensor.shape[:-1], tensor.shape[-1] // 3),
                     lambda tensor=tensor, i=i: np.split(tensor.read(), 3, axis=-1)[i])
             continue
@@ -211,15 +215,15 @@ def _with_parts_of_constants(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         norm, output = (("LayerNorm", "output/dense") if kind == "attention_1" else
                         ("LayerNorm_1", "intermediate/output/dense"))
         part = field.removeprefix("output_")
-        found[f"{block}/{norm}/{field}" if field in ("gamma", "beta")
+        variables[f"{block}/{norm}/{field}" if field in ("gamma", "beta")
               else f"{scope}/{output}/{part}" if field != part
               else f"{scope}/intermediate/dense/{field}"] = tensor
-    return found
+    return variables
 
 
 def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
             values: Mapping[str, Any], config: AlbertConfig) -> Checkpoint:
-    """A model in albert_zh's own layout, by the names that it has in TensorFlow."""
+    """Reads a model in albert_zh's own layout, given by its TensorFlow names."""
     config, stored = _from_zh(source, stored, values, config)
     config = dataclasses.replace(
         config, use_pooler=f"{POOLER}/kernel" in stored)
@@ -229,7 +233,7 @@ def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
     shapes = shapes_of(config, heads)
     tensors = matched(
         report, shapes, rows_of(shapes, lambda name: name), stored,
-        lambda name: "the word embeddings once more, as the output layer"
+        lambda name: "a copy of the word embeddings, for the output layer"
         if name.startswith("cls/predictions/decoder") else _why_dropped(name),
         lambda name: name.startswith("bert/"))
     return Checkpoint(kind, config, tensors, heads, report)
@@ -237,54 +241,56 @@ def read_zh(kind: str, source: str, stored: Mapping[str, Tensor],
 
 def _from_zh(prefix: str, stored: Mapping[str, Tensor], values: Mapping[str, Any],
              config: Optional[AlbertConfig]) -> tuple[AlbertConfig, dict[str, Tensor]]:
-    """Config and tensors of albert_zh's own layout as those of a model of E = H."""
+    """Converts config and tensors of albert_zh's own layout to a model with E = H."""
     if config is None:
         if not values:
             raise InputError(
-                f"{prefix}: a model of albert_zh, but its config (albert_config_*.json)"
-                " is not in the folder; copy it there.")
+                f"{prefix}: this model of albert_zh has no config in its folder "
+                "(albert_config_*.json); copy it there.")
         config = AlbertConfig.from_dict(values)
     if config.extra.get("ln_type", "postln") != "postln" or (
             config.hidden_size == 4096 and "ln_type" not in config.extra):
         raise InputError(
-            f"{prefix}: a model of albert_zh with LayerNorm before the layers (ln_type "
-            "preln, as its xxlarge), which cannot be computed here.")
+            f"{prefix}: this model of albert_zh has LayerNorm before the layers "
+            "(ln_type preln, as its xxlarge), which is not supported; give a different "
+            "model.")
     config = dataclasses.replace(
         config, embedding_size=config.hidden_size, num_hidden_groups=1)
-    found, block = {}, BLOCK.format(0, 0)
+    tensors, block = {}, BLOCK.format(0, 0)
     for name, tensor in stored.items():
         if name.startswith(_ZH_LAYER):
             rest = name.removeprefix(_ZH_LAYER)
-            part, ours = next(((a, b) for a, b in _ZH_PARTS if rest.startswith(a)),
+            part, ours = next((pair for pair in _ZH_PARTS if rest.startswith(pair[0])),
                               ("", ""))
             name = block + ours + rest.removeprefix(part) if part else name
-        found[name] = tensor
-    first, second = stored[WORDS], found.pop(_ZH_WORDS, None)
+        tensors[name] = tensor
+    first, second = stored[WORDS], tensors.pop(_ZH_WORDS, None)
     if second is not None:
-        found[WORDS] = Tensor(
+        tensors[WORDS] = Tensor(
             (first.shape[0], second.shape[-1]), lambda: first.read() @ second.read())
-    return config, found
+    return config, tensors
 
 
 # ---- writing ---------------------------------------------------------------
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as it can be written; refuses what the release cannot compute."""
+    """Returns the checkpoint in the form that is written. Raises InputError for
+    settings that the original does not support."""
     refuse_unless(
         checkpoint.config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
         layer_norm_eps=1e-12)
     refuse_other_epsilon(checkpoint.config, NAME)
     if not checkpoint.config.use_pooler:
         checkpoint.report.notes.append(
-            "the checkpoint has no pooler: whoever needs one must train it")
+            "the checkpoint has no pooler; a task that needs one must train it")
     return as_format(checkpoint, projects=False, grouping="release")
 
 
 def write(checkpoint: Checkpoint, folder: str, optimizer_state: bool = False) -> None:
     """Writes albert_config.json and model.ckpt-best, which TensorFlow 1 reads.
 
-    With `optimizer_state` the moments go along, and the step: zeros where the
+    With `optimizer_state`, also writes the moments and the step; they are 0 if the
     checkpoint has none.
     """
     shapes = shapes_of(checkpoint.config, checkpoint.heads)

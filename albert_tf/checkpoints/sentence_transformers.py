@@ -1,10 +1,10 @@
-"""Folders of sentence-transformers: a model of Hugging Face, and how a text's vector
-comes of its pieces'.
+"""Folders of sentence-transformers: a Hugging Face model, and how its token vectors are
+pooled into a sentence embedding.
 
     modules.json            the parts in their order, each a folder
-    config.json, ...        Transformer: the model, in the folder itself or 0_Transformer
-    1_Pooling/config.json   which mean of the pieces' vectors
-    2_Dense/, 3_Normalize/  what is done to it then
+    config.json, ...        Transformer: the model, in the folder or in 0_Transformer
+    1_Pooling/config.json   how token vectors are pooled
+    2_Dense/, 3_Normalize/  layers applied to the pooled vector
 """
 
 import dataclasses
@@ -28,14 +28,14 @@ from albert_tf.modeling.parameter_count import POOLER
 NAME = "sentence_transformers"
 _MODULES = "modules.json"
 _PROMPTS = "config_sentence_transformers.json"
-# Pooling: the names of older files, in the order in which vectors are put together.
+# Kinds of pooling → their names in older files, in the order of concatenation.
 _MODES = {"cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens",
           "mean": "pooling_mode_mean_tokens",
           "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
           "weightedmean": "pooling_mode_weightedmean_tokens",
           "lasttoken": "pooling_mode_lasttoken"}
 POOLING = tuple(_MODES)
-# `pooled`, the release's pooler, is there the first piece and a dense layer.
+# `pooled`, ALBERT's own pooler, is written as the first token and a dense layer.
 POOLED = "pooled"
 _ACTIVATIONS = {"Tanh": "activation", "ReLU": "activation", "GELU": "activation",
                 "Sigmoid": "activation", "Identity": "linear"}
@@ -45,7 +45,7 @@ _VECTOR = "sentence_embedding"
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A layer on the vector: kernel [in, out], bias [out], and one of _ACTIVATIONS."""
+    """A dense layer on the vector: kernel [in, out], bias [out], and an activation."""
 
     kernel: Tensor
     bias: Optional[Tensor]
@@ -54,27 +54,28 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class Normalize:
-    """The vector divided by its length."""
+    """A layer that divides the vector by its length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """How a text's vector comes of its pieces': those of `pooling` side by side, then
-    the layers."""
+    """The way from token vectors to a sentence embedding: the results of each `pooling`
+    are concatenated, then the layers are applied."""
 
     pooling: tuple[str, ...] = ("mean",)
     layers: tuple[Union[Dense, Normalize], ...] = ()
 
     def __str__(self):
-        return ", ".join([*self.pooling, *(type(each).__name__ for each in self.layers)])
+        return ", ".join(
+            [*self.pooling, *(type(layer).__name__ for layer in self.layers)])
 
 
 # ---- reading ---------------------------------------------------------------
 
 
 def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """The model, its `facts["sentence"]` a Sentence, the length of texts among the
-    settings."""
+    """Reads the model; `facts["sentence"]` is a Sentence, and the settings hold the
+    maximum length of texts."""
     first, *others = _modules(folder)
     where = os.path.join(folder, first["path"])
     if not (huggingface.weights_in(where)
@@ -83,10 +84,10 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
                          "folder, but config.json or the weights are missing; copy or "
                          "download the rest.")
     _check_prompts(folder)
-    found = huggingface.read(where, config)
-    found = without_heads(found, dict.fromkeys(
-        found.heads, "sentence-transformers reads the encoder alone"))
-    width = found.config.hidden_size
+    checkpoint = huggingface.read(where, config)
+    checkpoint = without_heads(checkpoint, dict.fromkeys(
+        checkpoint.heads, "sentence-transformers uses only the encoder"))
+    width = checkpoint.config.hidden_size
     pooling = _pooling(os.path.join(folder, others[0]["path"]), width)
     width, layers = width * len(pooling), []
     for module in others[1:]:
@@ -97,46 +98,49 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
         elif module["kind"] == "Normalize":
             _check_names(path, _config(path))
             layers.append(Normalize())
-    settings = next((_object(os.path.join(where, name)) for name in files.names_in(where)
+    settings = next((_object(os.path.join(where, name))
+                     for name in files.names_in(where)
                      if re.fullmatch(r"sentence_[\w-]+_config\.json", name)), {})
     tokenizer = os.path.join(where, "tokenizer_config.json")
     longest = settings.get("max_seq_length") or (
         _object(tokenizer) if files.exists(tokenizer) else {}).get("model_max_length")
-    facts = {**found.facts, "sentence": Sentence(pooling, tuple(layers))}
+    facts = {**checkpoint.facts, "sentence": Sentence(pooling, tuple(layers))}
     if longest is not None:
         if not isinstance(longest, (int, float)) or longest < 1:
-            raise InputError(f"{where}: the longest text has {longest!r} pieces there; "
-                             "give a whole number as max_seq_length.")
-        longest = int(min(longest, found.config.max_position_embeddings))
+            raise InputError(f"{where}: the maximum length of a text is {longest!r}; set "
+                             "max_seq_length to a whole number of tokens.")
+        longest = int(min(longest, checkpoint.config.max_position_embeddings))
         facts["task"] = {"flags": {"max_seq_length": longest}}
-    _note_symbols(where, found.report)
+    _note_symbols(where, checkpoint.report)
     return dataclasses.replace(
-        found, format=NAME, facts=facts,
+        checkpoint, format=NAME, facts=facts,
         vocabulary=_vocabulary(where, settings.get("do_lower_case") is True))
 
 
 def _modules(folder: str) -> list[dict[str, Any]]:
+    """Returns the entries of modules.json, each with its `kind`. Raises InputError if
+    they are not supported."""
     path = os.path.join(folder, _MODULES)
     listed = text_files.read_json(path)
     if not isinstance(listed, list) or not all(
             isinstance(each, dict) and isinstance(each.get("type"), str)
             and isinstance(each.get("path"), str) for each in listed):
-        raise InputError(f"{path}: does not list modules, each with its type and path; "
-                         "copy or download it again.")
-    found = [{**each, "kind": each["type"].rpartition(".")[2]} for each in listed]
-    kinds = [each["kind"] for each in found]
-    for each in found:
-        if os.path.basename(each["path"]) != each["path"]:
-            raise InputError(f"{path}: the path {each['path']} leads out of the folder; "
-                             "give the name of a folder in it.")
+        raise InputError(f"{path}: is not a list of modules, each with its type and "
+                         "path; copy or download it again.")
+    modules = [{**each, "kind": each["type"].rpartition(".")[2]} for each in listed]
+    kinds = [module["kind"] for module in modules]
+    for module in modules:
+        if os.path.basename(module["path"]) != module["path"]:
+            raise InputError(f"{path}: the path {module['path']} leads out of the "
+                             "folder; give the name of a folder in it.")
     for kind in kinds:
         if kind not in _KINDS:
             raise InputError(f"{path}: the module {kind} is not supported; "
                              f"{', '.join(_KINDS)} are.")
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) & {*kinds[:2]}:
-        raise InputError(f"{path}: lists {', '.join(kinds) or 'nothing'}; supported are "
-                         "a Transformer, a Pooling, and then Dense and Normalize.")
-    return found
+        raise InputError(f"{path}: lists {', '.join(kinds) or 'nothing'}; supported "
+                         "are a Transformer, a Pooling, and then Dense and Normalize.")
+    return modules
 
 
 def _object(path: str) -> dict[str, Any]:
@@ -154,24 +158,24 @@ def _check_prompts(folder: str) -> None:
     name = values.get("default_prompt_name")
     if name and (values.get("prompts") or {}).get(name):
         raise InputError(
-            f"{path}: the prompt '{name}' stands before every text, which is not "
-            "supported; make default_prompt_name null, and put it before texts.")
+            f"{path}: the default prompt '{name}' is not supported; set "
+            "default_prompt_name to null, and put the prompt before each text.")
 
 
 def _pooling(folder: str, width: int) -> tuple[str, ...]:
     path = os.path.join(folder, huggingface.CONFIG)
     values = _object(path)
-    given = values.get("pooling_mode") or [
+    pooling = values.get("pooling_mode") or [
         mode for mode, name in _MODES.items() if values.get(name)] or "mean"
-    modes = (given,) if isinstance(given, str) else tuple(given)
+    modes = (pooling,) if isinstance(pooling, str) else tuple(pooling)
     for mode in modes:
         if mode not in _MODES:
             raise InputError(f"{path}: pooling_mode {mode!r} is not supported; "
                              f"{', '.join(_MODES)} are.")
     size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
     if size not in (None, width):
-        raise InputError(f"{path}: is of vectors of {size} numbers, but the model's have "
-                         f"{width}; copy or download the folder again.")
+        raise InputError(f"{path}: the pooling takes vectors of {size} numbers, but "
+                         f"the model's have {width}; copy or download the folder again.")
     return modes
 
 
@@ -192,7 +196,7 @@ def _dense(folder: str, width: int) -> Dense:
                            f"activation_function {activation}")
             + f" is not supported; dense layers with {', '.join(_ACTIVATIONS)} are.")
     if not huggingface.weights_in(folder):
-        raise InputError(f"{folder}: the dense layer's weights are not there; copy or "
+        raise InputError(f"{folder}: the dense layer's weights are missing; copy or "
                          "download the rest.")
     source, stored = huggingface.read_weights(folder)
     kernel, bias = stored.get("linear.weight"), stored.get("linear.bias")
@@ -204,26 +208,28 @@ def _dense(folder: str, width: int) -> Dense:
 
 
 def _vocabulary(folder: str, lower: bool) -> Optional[Vocabulary]:
-    """The folder's tokenizer, before which text may be lower-cased."""
-    found = tokenizer_files.find(folder)
-    if not (found and lower) or found.do_lower_case:
-        return found
-    return dataclasses.replace(found, do_lower_case=True,
-                               strip_accents=False if found.word_piece else None)
+    """Returns the folder's vocabulary; with `lower`, text is converted to lower case
+    first."""
+    vocabulary = tokenizer_files.find(folder)
+    if not (vocabulary and lower) or vocabulary.do_lower_case:
+        return vocabulary
+    return dataclasses.replace(vocabulary, do_lower_case=True,
+                               strip_accents=False if vocabulary.word_piece else None)
 
 
 def _note_symbols(folder: str, report: Report) -> None:
-    """Says where their tokenizer cuts a vocabulary's own symbols out of the text before
-    it is divided into words, as transformers 5 does unless told otherwise."""
+    """Notes in the report, and warns, if the folder's tokenizer cuts a vocabulary's own
+    symbols out of the text before dividing it into words, as transformers 5 does by
+    default."""
     path = os.path.join(folder, "tokenizer.json")
     symbols = [str(token.get("content")) for token in (
         _object(path) if files.exists(path) else {}).get("added_tokens") or ()
                if token.get("special") is False]
     if symbols:
         report.notes.append(
-            f"{path} cuts {' '.join(symbols[:8])} out of the text first, which neither "
-            "the release nor this project does: vectors of texts with these symbols "
-            "beside a blank or in a word differ")
+            f"{path} cuts {' '.join(symbols[:8])} out of the text first. Neither the "
+            "original implementation nor this project does that: vectors differ for "
+            "texts with these symbols beside a space or in a word")
         logging.warning("%s.", report.notes[-1])
 
 
@@ -232,52 +238,58 @@ def _note_symbols(folder: str, report: Report) -> None:
 
 def with_modules(checkpoint: Checkpoint, pooling: str = "", max_seq_length: int = 0
                  ) -> Checkpoint:
-    """The checkpoint with the vector that a folder is to give; by default as its own,
-    else the mean. `pooling` is some of POOLING, separated by commas, or POOLED."""
-    found = checkpoint.facts.get("sentence") or Sentence()
+    """Returns the checkpoint with a pooling and a maximum length of texts.
+
+    Args:
+      pooling: kinds from POOLING, separated by commas, or POOLED; default: the
+        checkpoint's own, else the mean.
+      max_seq_length: in tokens; default: as in training, else all positions.
+    """
+    sentence = checkpoint.facts.get("sentence") or Sentence()
     if pooling == POOLED:
         if not checkpoint.config.use_pooler:
-            raise InputError(f"pooling={POOLED}: the model has no pooler; give another: "
+            raise InputError(f"pooling={POOLED}: the model has no pooler; give one of "
                              f"{', '.join(POOLING)}.")
-        found = Sentence(("cls",), (Dense(*(
+        sentence = Sentence(("cls",), (Dense(*(
             checkpoint.tensors[f"{POOLER}/{name}"] for name in (
                 "kernel", "bias")), "Tanh"),))
     elif pooling:
         modes = tuple(mode.strip() for mode in pooling.split(","))
         wrong = [mode for mode in modes if mode not in _MODES]
         if wrong:
-            raise InputError(f"pooling '{wrong[0]}' is not known; give {POOLED}, or some "
-                             f"of {', '.join(POOLING)}.")
-        found = Sentence(modes)
+            raise InputError(f"pooling '{wrong[0]}' is not known; give {POOLED}, or "
+                             f"some of {', '.join(POOLING)}.")
+        sentence = Sentence(modes)
     task = checkpoint.facts.get("task") or {}
     longest = checkpoint.config.max_position_embeddings
     length = max_seq_length or task.get("flags", {}).get("max_seq_length") or longest
     if not 3 < length <= longest:
-        raise InputError(f"--max_seq_length={length}: give 4 to {longest}, the positions "
-                         "that the model has.")
+        raise InputError(f"--max_seq_length={length}: give 4 to {longest}, the number "
+                         "of positions of the model.")
     return dataclasses.replace(checkpoint, facts={
-        **checkpoint.facts, "sentence": found,
+        **checkpoint.facts, "sentence": sentence,
         "task": {**task, "flags": {**task.get("flags", {}), "max_seq_length": length}}})
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as it can be written: the encoder."""
+    """Returns the checkpoint in the form that is written, with only the encoder. Raises
+    InputError for settings that Hugging Face does not support."""
     if checkpoint.vocabulary is None:
-        checkpoint.report.notes.append("no vocabulary lies beside the model, without "
-                                       "which sentence-transformers takes no text")
+        checkpoint.report.notes.append("the model's folder holds no vocabulary, which "
+                                       "sentence-transformers needs to take text")
     return huggingface.check(without_heads(checkpoint, dict.fromkeys(
-        checkpoint.heads, "sentence-transformers reads the encoder alone")))
+        checkpoint.heads, "sentence-transformers uses only the encoder")))
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes Hugging Face's files and, beside them, the modules', in the form that all
+    """Writes Hugging Face's files and those of the modules, in the form that all
     versions of sentence-transformers read."""
     huggingface.write(checkpoint, folder)
-    found: Sentence = checkpoint.facts["sentence"]
+    sentence: Sentence = checkpoint.facts["sentence"]
     names = ["", "1_Pooling"]
     _write(folder, names[1], _pooling_config(
-        found.pooling, checkpoint.config.hidden_size))
-    for layer in found.layers:
+        sentence.pooling, checkpoint.config.hidden_size))
+    for layer in sentence.layers:
         names.append(f"{len(names)}_{type(layer).__name__}")
         _write(folder, names[-1], {})
         if isinstance(layer, Dense):

@@ -329,7 +329,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
 
 @pytest.mark.parametrize("remove, words", [
     ("task.weights.h5", "task.weights.h5: is not there"),
-    ("task.json", "task.json: is not there, but task.weights.h5 is"),
+    ("task.json", "task.json is missing, but task.weights.h5 is there"),
     ("model.weights.h5", "the model is incomplete: config.json is there")])
 def test_half_a_preset(remove, words, tmp_path):
     path, _ = stored(tmp_path / "tf1", heads={"classification": 2})
@@ -391,7 +391,7 @@ def test_labels_that_are_not_one_for_each_output(labels, tmp_path):
     path, _ = stored(tmp_path / "tf1", heads={"classification": 3})
     file = tmp_path / "tf1" / "albert_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "labels": labels}))
-    with pytest.raises(InputError, match="its labels are .*, but the head has 3 outputs"):
+    with pytest.raises(InputError, match="the labels are .*, but the head has 3 outputs"):
         load(path)
 
 

@@ -90,7 +90,7 @@ def test_a_folder_of_older_versions(theirs, tmp_path):
 def test_any_model_becomes_such_a_folder(pooling, expected, tf1, tmp_path):
     folder = tmp_path / "ours"
     report = convert(tf1, str(folder), NAME, pooling=pooling, max_seq_length=12)
-    assert "reads the encoder alone" in report.summary()
+    assert "uses only the encoder" in report.summary()
     text = "The first text of them was made in it, and it is long."
     before = albert_tf.load(tf1)
     np.testing.assert_allclose(vectors(folder, [text])[0], expected(
@@ -167,8 +167,8 @@ def module(number, **values):
 @pytest.mark.parametrize("change, pattern", [
     (module(3, type="sentence_transformers.models.LSTM"), "module LSTM is not supp"),
     (module(1, type="x.Dense"), "lists Transformer, Dense, Dense, Normalize; supp"),
-    (module(2, path=None), "does not list modules"),
-    (lambda folder: write(folder / "modules.json", {}), "does not list modules"),
+    (module(2, path=None), "is not a list of modules"),
+    (lambda folder: write(folder / "modules.json", {}), "is not a list of modules"),
     (lambda folder: write(folder / "modules.json", []), "lists nothing"),
     (module(0, path="0_Transformer"), "0_Transformer: the model is incomplete"),
     (module(1, path="../1_Pooling"), "the path ../1_Pooling leads out of the folder"),
@@ -181,10 +181,10 @@ def module(number, **values):
     (changed("2_Dense/config.json", module_input_name="token_embeddings"),
      "module_input_name 'token_embeddings' is not supp"),
     (changed("1_Pooling/config.json", pooling_mode="mean"), "vectors of 16 numbers"),
-    (lambda folder: os.remove(folder / "2_Dense/model.safetensors"), "weights are not"),
-    (changed("tokenizer_config.json", model_max_length="x"), "longest text has 'x'"),
+    (lambda folder: os.remove(folder / "2_Dense/model.safetensors"), "weights are missing"),
+    (changed("tokenizer_config.json", model_max_length="x"), "length of a text is 'x'"),
     (changed("config_sentence_transformers.json", default_prompt_name="q",
-             prompts={"q": "query: "}), "prompt 'q' stands before every text"),
+             prompts={"q": "query: "}), "default prompt 'q' is not supported"),
 ])
 def test_what_cannot_be_read_is_refused_in_a_sentence(change, pattern, theirs):
     change(theirs)
@@ -196,7 +196,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(change, pattern, theirs):
 @pytest.mark.parametrize("options, pattern", [
     ({"pooling": "median"}, "pooling 'median' is not known.*pooled.*lasttoken"),
     ({"max_seq_length": 65}, "max_seq_length=65: give 4 to 64"),
-    ({"format": "hf", "pooling": "mean"}, "pooling goes with.*sentence_transformers"),
+    ({"format": "hf", "pooling": "mean"}, "pooling is only for.*sentence_transformers"),
 ])
 def test_what_cannot_be_written_is_refused(options, pattern, tf1, tmp_path):
     with pytest.raises(InputError, match=pattern):

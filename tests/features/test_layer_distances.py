@@ -140,7 +140,7 @@ def test_the_command(results):
     ("titles", "--titles=A,B: there are 1 models; give each a title of"),
     ("no model", "/no/model: there is no such file"),
     ("empty model", ": there is no such file"),
-    ("no config", "no albert_config.json is there, .* give the config"),
+    ("no config", "there is no albert_config.json, .* give the config"),
     ("no vocabulary", "bare: its folder holds no vocabulary; give --spm_model_file or"),
     ("no file", "--input_file: no file matches"),
     ("no text", "--input_file: there is no text in it"),
