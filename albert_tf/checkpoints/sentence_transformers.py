@@ -107,8 +107,8 @@ def read(folder: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
     facts = {**checkpoint.facts, "sentence": Sentence(pooling, tuple(layers))}
     if longest is not None:
         if not isinstance(longest, (int, float)) or longest < 1:
-            raise InputError(f"{where}: the maximum length of a text is {longest!r}; set "
-                             "max_seq_length to a whole number of tokens.")
+            raise InputError(f"{where}: the maximum length of a text is {longest!r}; "
+                             "set max_seq_length to a whole number of tokens.")
         longest = int(min(longest, checkpoint.config.max_position_embeddings))
         facts["task"] = {"flags": {"max_seq_length": longest}}
     _note_symbols(where, checkpoint.report)
@@ -175,7 +175,8 @@ def _pooling(folder: str, width: int) -> tuple[str, ...]:
     size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
     if size not in (None, width):
         raise InputError(f"{path}: the pooling takes vectors of {size} numbers, but "
-                         f"the model's have {width}; copy or download the folder again.")
+                         f"the model's have {width}; copy or download the folder "
+                         "again.")
     return modes
 
 

@@ -1,8 +1,8 @@
 """tf-models' checkpoints and SavedModels (TensorFlow Model Garden, `AlbertEncoder`).
 
-Kernels of the attention have the heads as an axis. A checkpoint is one of objects, in
-which the table of words lies under the masked-LM head if there is one; variables are
-told apart by the full names that it keeps for them.
+Attention kernels have an axis for the attention heads. A checkpoint is object-based: it
+has the word embeddings below the masked-LM head, if there is one. Variables are
+recognised by the full names that it stores for them.
 """
 
 import os
@@ -28,7 +28,7 @@ NAME = "tf_models"
 _WORDS = "word_embeddings/embeddings"
 _BLOCK = BLOCK.format(0, 0)
 _LAYER = "transformer/"
-# Our name's beginning → theirs, and the key in a checkpoint of an encoder.
+# Beginning of our name, of theirs, and of the key in a checkpoint of an encoder.
 _PARTS = (
     (WORDS, _WORDS, "layer_with_weights-0/embeddings"),
     ("bert/embeddings/position_embeddings", "position_embedding/embeddings",
@@ -62,33 +62,34 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def name_of(ours: str) -> str:
-    """The full name of a variable, from the release's."""
+    """Returns tf-models' full name of a variable for the original implementation's."""
     if ours.startswith("cls/"):
         return f"bert/{ours}" + ("/bias" if ours.endswith("output_bias") else "")
-    return next(theirs + ours.removeprefix(own) for own, theirs, _ in _PARTS
-                if ours.startswith(own))
+    return next(theirs + ours.removeprefix(start) for start, theirs, _ in _PARTS
+                if ours.startswith(start))
 
 
 def key_of(ours: str, projects: bool, has_head: bool) -> str:
-    """Where a variable lies in a checkpoint, without _VALUE."""
-    for own, theirs in _HEAD:
-        if ours.startswith(own):
-            return theirs + ours.removeprefix(own)
+    """Returns the key of a variable in a checkpoint, without _VALUE."""
+    for start, theirs in _HEAD:
+        if ours.startswith(start):
+            return theirs + ours.removeprefix(start)
     if ours == WORDS and has_head:
         return "masked_lm/embedding_table"
-    own, key = next((own, key) for own, _, key in _PARTS if ours.startswith(own))
-    if not projects:  # The layers behind it are one lower.
-        key = re.sub(r"-([56])", lambda found: f"-{int(found[1]) - 1}", key)
-    return f"encoder/{key}{ours.removeprefix(own)}"
+    start, key = next(
+        (start, key) for start, _, key in _PARTS if ours.startswith(start))
+    if not projects:  # Without a projection the next layers' numbers are one lower.
+        key = re.sub(r"-([56])", lambda match: f"-{int(match[1]) - 1}", key)
+    return f"encoder/{key}{ours.removeprefix(start)}"
 
 
 def _rows(shapes: Mapping[str, Shape], config: AlbertConfig) -> list[Row]:
     return rows_of(shapes, name_of,
-                           shape=lambda name, own: with_heads(name, own, config))
+                   shape=lambda name, shape: with_heads(name, shape, config))
 
 
 def with_heads(name: str, shape: Shape, config: AlbertConfig) -> Shape:
-    """The shape of a tensor whose attention has the heads as an axis of its own."""
+    """Returns the shape of a tensor with a separate axis for the attention heads."""
     heads, depth = config.num_attention_heads, (
         config.hidden_size // config.num_attention_heads)
     if "attention_1/self/" in name:
@@ -102,22 +103,21 @@ def with_heads(name: str, shape: Shape, config: AlbertConfig) -> Shape:
 
 
 def _stored(prefix: str) -> dict[str, Tensor]:
-    """The tensors of a checkpoint by their full names, without what may stand before
-    them."""
-    found = {}
+    """Returns the tensors of a checkpoint by their full names, without any prefix."""
+    tensors = {}
     projects = f"encoder/layer_with_weights-6/kernel{_VALUE}" in bundle.read(prefix)
     keys = {key_of(name, projects, head) + _VALUE: name_of(name)
             for head in (False, True) for name in _names()}
     for name, tensor in bundle.by_names(prefix).items():
-        known = keys.get(name)
-        if known is None:
+        full_name = keys.get(name)
+        if full_name is None:
             at = re.search(r"(?:^|/)((?:word_embeddings|position_embedding|"
                            r"type_embeddings|embeddings/layer_norm|"
                            r"embedding_projection|transformer|pooler_transform)/.*"
                            r"|bert/cls/.*)$", name)
-            known = at[1] if at else name
-        found[known] = tensor
-    return found
+            full_name = at[1] if at else name
+        tensors[full_name] = tensor
+    return tensors
 
 
 def _names() -> list[str]:
@@ -126,12 +126,12 @@ def _names() -> list[str]:
 
 
 def recognise(prefix: str) -> bool:
-    """Whether a checkpoint is of tf-models' ALBERT."""
+    """Returns whether a checkpoint holds tf-models' ALBERT."""
     return _WORDS in _stored(prefix)
 
 
 def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
-    """The model in a checkpoint, which may be that of a SavedModel."""
+    """Reads the model in a checkpoint, which may be that of a SavedModel."""
     stored = _stored(prefix)
     beside = os.path.join(os.path.dirname(prefix), CONFIG_FILE)
     if config is None and files.exists(beside):
@@ -153,16 +153,16 @@ def read(prefix: str, config: Optional[AlbertConfig] = None) -> Checkpoint:
 
 def _why_dropped(name: str) -> Optional[str]:
     if name.startswith(("save_counter", bundle.OBJECT_GRAPH)) or "optimizer" in name:
-        return "state of the training"
+        return "training state"
     return None
 
 
 def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertConfig:
-    """The config that the tensors tell, but for the number of layers, which share their
-    weights."""
+    """Returns the config with the tensors' sizes. The number of layers must be given,
+    because they share their weights; with 0 a published config is chosen."""
     def shape(name):
         if name not in stored:
-            raise InputError(f"{prefix}: it lacks {name}, so it is no whole ALBERT; "
+            raise InputError(f"{prefix}: the model is incomplete: {name} is missing; "
                              "copy or download it again.")
         return stored[name].shape
 
@@ -180,7 +180,7 @@ def _config(prefix: str, stored: Mapping[str, Tensor], layers: int) -> AlbertCon
 
 
 def _count_layers(prefix: str) -> int:
-    """The number of layers that a SavedModel gives the outputs of, 0 if unknown."""
+    """Returns the number of layers whose outputs a SavedModel has, 0 if unknown."""
     path = os.path.join(os.path.dirname(os.path.dirname(prefix)), "saved_model.pb")
     if os.path.basename(prefix) != "variables" or not files.exists(path):
         return 0
@@ -192,11 +192,12 @@ def _count_layers(prefix: str) -> int:
             for _, entry in (f for f in bundle.fields(graph) if f[0] == 5):
                 signature = dict(bundle.fields(entry))
                 if signature[1] == b"serving_default":
-                    # pooled_output twice, sequence_output, and one for each layer.
+                    # The outputs are pooled_output twice, sequence_output, and one for
+                    # each layer.
                     return sum(number == 2 for number, _ in bundle.fields(
                         signature[2])) - 3
     except (IndexError, KeyError, TypeError, ValueError):
-        return 0  # Not laid out so: as without such a signature, nothing is known.
+        return 0  # The layout is different, therefore the number is unknown.
     return 0
 
 
@@ -204,13 +205,14 @@ def _count_layers(prefix: str) -> int:
 
 
 def check(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint as it can be written; refuses what has no counterpart, and leaves
-    out the sentence-order head, which BertPretrainerV2 lacks."""
+    """Returns the checkpoint in the form that is written, without the sentence-order
+    head, which BertPretrainerV2 lacks. Raises InputError for other heads and settings
+    that tf-models does not support."""
     config = checkpoint.config
     for head in checkpoint.heads:
         if head not in ("masked_lm", "sentence_order"):
             raise InputError(f"the head {head} has no counterpart in tf-models' "
-                             "checkpoints; leave it out (--encoder_only).")
+                             "checkpoints; leave the heads out (--encoder_only).")
     refuse_unless(
         config, NAME, hidden_act=("gelu", "relu", "tanh", "linear"),
         layer_norm_eps=1e-12)
@@ -220,13 +222,12 @@ def check(checkpoint: Checkpoint) -> Checkpoint:
             "sentence_order": "BertPretrainerV2 has no sentence-order head"})
     if not config.use_pooler:
         checkpoint = with_pooler(checkpoint)
-    return as_format(checkpoint, projects=False, grouping="release",
-                             only_group=True)
+    return as_format(checkpoint, projects=False, grouping="release", only_group=True)
 
 
 def write(checkpoint: Checkpoint, folder: str) -> None:
-    """Writes ckpt-1, as tf.train.Checkpoint does of an encoder, or of a pretrainer with
-    a masked-LM head; and albert_config.json, which the format lacks."""
+    """Writes ckpt-1, as tf.train.Checkpoint does for an encoder, or for a pretrainer if
+    there is a masked-LM head, and albert_config.json, which the format lacks."""
     config, has_head = checkpoint.config, "masked_lm" in checkpoint.heads
     shapes = shapes_of(config, checkpoint.heads)
     tensors = {key_of(row.ours, config.projects_embeddings, has_head) + _VALUE:
@@ -247,15 +248,15 @@ def write(checkpoint: Checkpoint, folder: str) -> None:
 
 
 def _graph(names: Mapping[str, str], has_head: bool) -> bytes:
-    """A TrackableObjectGraph: an object for each part of a key, and for the variables
-    at their ends (key → full name)."""
+    """Returns a serialized TrackableObjectGraph for variables (key → full name), with
+    an object for each part of a key."""
     children: list[dict[str, int]] = [{}]
     variables: dict[int, str] = {}
 
     def node(path: list[str]) -> int:
         at = 0
         for part in path:
-            # In a key a slash of a name is written ".S".
+            # In a key, ".S" stands for a slash within a name.
             part = part.replace(".S", "/")
             if part not in children[at]:
                 children.append({})
@@ -267,7 +268,7 @@ def _graph(names: Mapping[str, str], has_head: bool) -> bytes:
         variables[node(key.split("/"))] = key
     encoder = node(["encoder"])
     if has_head:
-        # One variable under two names.
+        # The word embeddings are one variable with two names.
         words = node(["masked_lm", "embedding_table"])
         children[node(["encoder", "layer_with_weights-0"])]["embeddings"] = words
         model = node(["model"])

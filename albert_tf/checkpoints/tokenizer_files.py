@@ -1,4 +1,4 @@
-"""The tokenizer beside a checkpoint, in each format's files."""
+"""Finds and writes the tokenizer beside a checkpoint, in each format's files."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 _CONFIG = "tokenizer_config.json"
 _KERAS_MODEL = os.path.join("assets", "tokenizer", "vocabulary.spm")
-# Hugging Face's names of the special pieces of WordPiece.
+# Hugging Face's names of WordPiece's special tokens.
 _WORD_PIECE = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
                "pad_token": "[PAD]", "unk_token": "[UNK]"}
 _INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 
 
 def find(folder: str) -> Optional[Vocabulary]:
-    """The vocabulary in a folder of whatever format, None if it has none."""
+    """Returns the vocabulary in a folder of any format, or None."""
     if not files.is_folder(folder):
         return None
     task = vocabulary.task_settings(folder)
@@ -30,25 +30,25 @@ def find(folder: str) -> Optional[Vocabulary]:
                           task.get("vocabulary_flag") == "vocab_file",
                           task["vocabulary"].get("strip_accents")) if (
                               files.exists(path)) else None
-    # An export has it among its assets.
+    # An export has its config among its assets.
     config = next((text_files.read_object(path) for path in (
         os.path.join(folder, _CONFIG), os.path.join(folder, "assets", _CONFIG))
                    if files.exists(path)), {})
     lower = config.get("do_lower_case", True) is not False
     names = files.names_in(folder)
-    # Of SentencePiece's models keep_accents, of WordPiece's strip_accents.
-    keeps = False if config.get("keep_accents") is True else None
-    word_keeps = False if config.get("strip_accents") is False else (
+    # SentencePiece's setting is keep_accents, WordPiece's is strip_accents.
+    strips = False if config.get("keep_accents") is True else None
+    word_strips = False if config.get("strip_accents") is False else (
         (vocabulary.settings_in(os.path.join(folder, vocabulary.VOCABULARY_FILE)) or {}
          ).get("strip_accents"))
     if "Bert" in str(config.get("tokenizer_class")) and "vocab.txt" in names:
-        return Vocabulary(os.path.join(folder, "vocab.txt"), lower, True, word_keeps)
+        return Vocabulary(os.path.join(folder, "vocab.txt"), lower, True, word_strips)
     if "spiece.model" in names:
         return Vocabulary(os.path.join(folder, "spiece.model"), lower,
-                          strip_accents=keeps)
+                          strip_accents=strips)
     if "tokenizer.json" in names:
         path = os.path.join(folder, "tokenizer.json")
-        # keras-hub has a file of the same name, which describes an object of Keras.
+        # keras-hub has a file of the same name, which describes a Keras object.
         if "class_name" not in (value := text_files.read_object(path)):
             kind = tokenizer_json.read(path)["model"]["type"]
             lower = config.get("do_lower_case", tokenizer_json.lower_cases(value))
@@ -57,11 +57,11 @@ def find(folder: str) -> Optional[Vocabulary]:
         return Vocabulary(os.path.join(folder, _KERAS_MODEL))
     for where in (folder, os.path.join(folder, "assets")):
         for end, word_piece in ((".model", False), (".txt", True)):
-            found = [name for name in files.names_in(where) if name.endswith(end)
-                     and (not word_piece or name.startswith("vocab"))]
-            if len(found) == 1:
-                return Vocabulary(os.path.join(where, found[0]), lower, word_piece,
-                                  word_keeps if word_piece else None)
+            matches = [name for name in files.names_in(where) if name.endswith(end)
+                       and (not word_piece or name.startswith("vocab"))]
+            if len(matches) == 1:
+                return Vocabulary(os.path.join(where, matches[0]), lower, word_piece,
+                                  word_strips if word_piece else None)
     return None
 
 
@@ -72,31 +72,32 @@ def tokenizer_of(found: Vocabulary) -> FullTokenizer:
 
 
 def check_given(given: Vocabulary, path: str) -> None:
-    """Raises InputError where the folder of a model says that it was made with another
-    vocabulary than what is given for it."""
-    kept = vocabulary.kept_beside(path)
-    if kept:
+    """Raises InputError if a model's folder says that it was made with a different
+    vocabulary than the one given for it."""
+    recorded = vocabulary.kept_beside(path)
+    if recorded:
         vocabulary.check(
-            {name: kept[name] for name in ("file", "sha256") if name in kept},
+            {name: recorded[name] for name in ("file", "sha256") if name in recorded},
             {"file": given.path, "sha256": files.sha256(given.path)}, path)
 
 
 def check(found: Vocabulary, vocab_size: int) -> FullTokenizer:
-    """The tokenizer; InputError where it has not one piece for each embedding."""
-    made = tokenizer_of(found)
-    if made.vocab_size != vocab_size:
+    """Returns the tokenizer. Raises InputError if its number of tokens differs from the
+    number of word embeddings."""
+    tokenizer = tokenizer_of(found)
+    if tokenizer.vocab_size != vocab_size:
         raise InputError(
-            f"{found.path} has {made.vocab_size} pieces, but there are {vocab_size} "
-            "word embeddings (vocab_size): the model was made with another vocabulary; "
-            "put that one in its folder, or give it.")
-    return made
+            f"{found.path} has {tokenizer.vocab_size} tokens, but there are "
+            f"{vocab_size} word embeddings (vocab_size): the model was made with a "
+            "different vocabulary; put that one in its folder, or give it.")
+    return tokenizer
 
 
 # ---- writing ---------------------------------------------------------------
 
 
 def sentencepiece_model(found: Vocabulary) -> bytes:
-    """The SentencePiece model of a vocabulary."""
+    """Returns the content of a vocabulary's SentencePiece model."""
     with files.open_binary(found.path) as stream:
         content = stream.read()
     sentencepiece_tokenizer.load(found.path)
@@ -105,7 +106,7 @@ def sentencepiece_model(found: Vocabulary) -> bytes:
 
 
 def write_plain(found: Vocabulary, folder: str) -> None:
-    """Writes the SentencePiece model, or the list of word pieces, by its own name."""
+    """Writes the SentencePiece model under its own name, or WordPiece's vocab.txt."""
     name = os.path.basename(found.path)
     if found.word_piece:
         write_word_pieces(found, os.path.join(folder, "vocab.txt"))
@@ -120,7 +121,7 @@ def write_word_pieces(found: Vocabulary, path: str) -> None:
 
 
 def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
-    """Writes the files that AlbertTokenizer, or for word pieces BertTokenizer, read."""
+    """Writes the files that AlbertTokenizer reads, or BertTokenizer for WordPiece."""
     config: dict[str, Any] = {"do_lower_case": found.do_lower_case,
                               "model_max_length": longest, "model_input_names": _INPUTS}
     if found.word_piece:
@@ -144,8 +145,8 @@ def write_huggingface(found: Vocabulary, folder: str, longest: int) -> None:
 
 def write_keras_hub(found: Vocabulary, folder: str, task: str, longest: int
                     ) -> Optional[Mapping[str, Any]]:
-    """Writes keras-hub's tokenizer and preprocessor, of which it returns the
-    description; None for word pieces, which its AlbertTokenizer does not know."""
+    """Writes keras-hub's tokenizer and preprocessor, and returns the preprocessor's
+    description. Returns None for WordPiece, which AlbertTokenizer does not support."""
     if found.word_piece:
         return None
     files.make_directory(os.path.join(folder, os.path.dirname(_KERAS_MODEL)), folder)

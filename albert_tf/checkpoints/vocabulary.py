@@ -1,7 +1,7 @@
-"""The vocabulary that a model was made with, as its folder says beside the checkpoints.
+"""The vocabulary that a model was made with, as recorded beside its checkpoints.
 
-A model with another vocabulary gives numbers without meaning, and no error: so runs
-compare the SHA-256 of what they are given with what the folder says.
+With a different vocabulary a model gives meaningless numbers, but no error. Runs
+therefore compare the SHA-256 of the given vocabulary with the recorded one.
 """
 
 import os
@@ -13,11 +13,11 @@ from albert_tf import files, text_files
 from albert_tf.checkpoints.folders import folder_of, holds_checkpoint
 from albert_tf.errors import InputError
 
-# Of a pretrained model: file, sha256 and size of its vocabulary.
+# In a pretrained model's folder: file, sha256 and size of its vocabulary.
 VOCABULARY_FILE = "vocabulary.json"
-# Of a fine-tuned model: its settings, `vocabulary` (file and sha256) among them.
+# In a fine-tuned model's folder: its settings, with `vocabulary` (file and sha256).
 TASK_FILE = "task.json"
-# Flags in it that say how a model answers: sizes, and one of several words.
+# Flags in TASK_FILE that answers depend on: sizes, and words.
 _SIZES = ("max_seq_length", "doc_stride", "max_query_length", "n_best_size",
           "max_answer_length", "max_qa_length", "start_n_top", "end_n_top")
 _WORDS = ("scheme", "split_words")
@@ -30,7 +30,8 @@ def keep(folder: str, vocabulary: Mapping[str, Any]) -> None:
 
 
 def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
-    """The vocabulary of a model, by its folder or a checkpoint in it; None: unknown."""
+    """Returns the vocabulary recorded in a model's folder, given the folder or a
+    checkpoint in it; None if it is unknown."""
     folder = folder_of(checkpoint)
     task = task_settings(folder)
     return task["vocabulary"] if task else settings_in(
@@ -38,11 +39,11 @@ def kept_beside(checkpoint: str) -> Optional[dict[str, str]]:
 
 
 def task_settings(folder: str) -> Optional[dict[str, Any]]:
-    """The settings of a fine-tuned model, or None if the folder has none."""
+    """Returns the settings of a fine-tuned model, or None if the folder has none."""
     path = os.path.join(folder, TASK_FILE)
     task = settings_in(path)
     if task is not None and "class_name" in task:
-        return None  # keras-hub has a file of the same name.
+        return None  # It is keras-hub's file of the same name.
     if task is not None and not (
             isinstance(task.get("flags", {}), dict)
             and task.get("vocabulary_flag", "vocab_file") in (
@@ -57,67 +58,71 @@ def task_settings(folder: str) -> Optional[dict[str, Any]]:
 
 
 def check_settings(task: Mapping[str, Any], path: str) -> None:
-    """Raises InputError where settings that answers depend on cannot be meant; `path`
-    is the file that holds them."""
-    given = task.get("flags", {})
-    if not isinstance(given, dict):
-        raise InputError(f"{path}: flags is no JSON object; {_ADVICE}.")
+    """Raises InputError if settings that answers depend on are not valid; `path` is the
+    file that holds them."""
+    flags = task.get("flags", {})
+    if not isinstance(flags, dict):
+        raise InputError(f"{path}: flags is not a JSON object; {_ADVICE}.")
     for name in _SIZES:
-        value = given.get(name, 1)
+        value = flags.get(name, 1)
         if not (type(value) is int and 0 < value < 2 ** 31):
-            raise InputError(f"{path}: {name} is {value!r}, not a number of 1 or more; "
-                             f"{_ADVICE}.")
+            raise InputError(f"{path}: {name} is {value!r}, not a whole number of 1 or "
+                             f"more; {_ADVICE}.")
     for name, values in (("labels", task.get("labels") or []), *(
-            (name, [given[name]]) for name in _WORDS if given.get(name) is not None)):
+            (name, [flags[name]]) for name in _WORDS if flags.get(name) is not None)):
         wrong = [each for each in values if not isinstance(each, str)] if isinstance(
             values, list) else [values]
         if wrong:
-            raise InputError(f"{path}: {name} holds {wrong[0]!r}, which is no text; "
+            raise InputError(f"{path}: {name} holds {wrong[0]!r}, which is not text; "
                              f"{_ADVICE}.")
 
 
 def settings_in(path: str) -> Optional[dict[str, Any]]:
-    """The object that a JSON file of the folder holds, or None if it is not there."""
+    """Returns the object in a JSON file, or None if the file does not exist."""
     return text_files.read_object(path, _ADVICE) if files.exists(path) else None
 
 
 def check(kept: Mapping[str, str], given: Mapping[str, str], where: str) -> None:
-    """Raises InputError where two vocabularies differ in content, or in whether text
-    keeps its accents."""
+    """Raises InputError if two vocabularies differ in content, or in whether text keeps
+    its accents."""
     if kept.get("sha256") and kept["sha256"] != given["sha256"]:
         raise InputError(
-            f"{given['file']} is not the vocabulary of the model in {where}, which "
-            f"was made with another ({kept.get('file', 'unnamed')}); give that one.")
+            f"{given['file']} is not the vocabulary of the model in {where}, which was "
+            f"made with {kept.get('file', 'a vocabulary without a name')}; give that "
+            "one.")
     strips = kept.get("strip_accents", True)
     if given.get("strip_accents", True) != strips:
         raise InputError(
-            f"the model in {where} was made of text {'without' if strips else 'with'} "
-            f"accents; give --strip_accents={str(strips).lower()}, and data made so.")
+            f"the model in {where} was trained on text "
+            f"{'without' if strips else 'with'} accents; give --strip_accents="
+            f"{str(strips).lower()}, and data made with the same setting.")
 
 
 def check_records(folder: str, vocabulary: Mapping[str, Any]) -> None:
-    """Raises InputError where the model in `folder` has another one than records."""
-    kept = kept_beside(folder) if holds_checkpoint(folder) else None
-    if kept and kept.get("sha256") not in (None, vocabulary["sha256"]):
+    """Raises InputError if the model in `folder` has a different vocabulary than the
+    records."""
+    recorded = kept_beside(folder) if holds_checkpoint(folder) else None
+    if recorded and recorded.get("sha256") not in (None, vocabulary["sha256"]):
         raise InputError(
-            f"the records were made with another vocabulary ({vocabulary['file']}) "
-            f"than the model in {folder} ({kept.get('file', 'unnamed')}); choose "
-            "another --output_dir, or make the records with the model's.")
-    if kept:
-        check({"strip_accents": kept.get("strip_accents", True)}, vocabulary, folder)
+            f"the records were made with a different vocabulary ({vocabulary['file']}) "
+            f"than the model in {folder} ({recorded.get('file', 'unnamed')}); choose a "
+            "different --output_dir, or create the records with the model's.")
+    if recorded:
+        check({"strip_accents": recorded.get("strip_accents", True)}, vocabulary,
+              folder)
 
 
-# The variables with a row for each piece.
+# The variables with a row for each token.
 _ROWS = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 
 
 def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
                     parts: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """A model's tensors for a vocabulary that was extended at its end.
+    """Returns a model's tensors for a vocabulary that was extended at its end.
 
-    The row of a new piece is the mean of those of the old pieces that its text was cut
-    into (`parts`: their ids for each new piece): the model begins where it would read
-    them without their order. The optimizer's state has no such rows and is left out.
+    The row of a new token is the mean of the rows of the old tokens that its text was
+    split into (`parts`: their ids for each new token). The model therefore starts as if
+    it read the old tokens without their order. The optimizer's state is left out.
     """
     def extended(name, rows):
         if len(rows) != vocab_size:
@@ -128,7 +133,7 @@ def with_new_pieces(tensors: Mapping[str, np.ndarray], vocab_size: int,
         return np.concatenate([rows, *means]).astype(rows.dtype)
 
     if _ROWS[0] not in tensors:
-        raise InputError(f"the checkpoint holds no {_ROWS[0]}: it is none of ALBERT.")
+        raise InputError(f"the checkpoint holds no {_ROWS[0]}; give one of an ALBERT.")
     return {name: extended(name, tensor) if name in _ROWS else tensor
             for name, tensor in tensors.items()
             if not name.endswith(("/adam_m", "/adam_v")) and name != "global_step"}

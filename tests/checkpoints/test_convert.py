@@ -328,7 +328,7 @@ def test_a_checkpoint_of_another_model(tmp_path):
 
 
 @pytest.mark.parametrize("remove, words", [
-    ("task.weights.h5", "task.weights.h5: is not there"),
+    ("task.weights.h5", "task.weights.h5 does not exist"),
     ("task.json", "task.json is missing, but task.weights.h5 is there"),
     ("model.weights.h5", "the model is incomplete: config.json is there")])
 def test_half_a_preset(remove, words, tmp_path):
@@ -423,7 +423,7 @@ def test_vocabulary_and_embeddings_of_different_sizes(tmp_path):
     folder = wrong_hf(tmp_path)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    with pytest.raises(InputError, match="6 pieces, but there are 20 word embeddings"):
+    with pytest.raises(InputError, match="6 tokens, but there are 20 word embeddings"):
         load(str(folder))
 
 
@@ -483,7 +483,7 @@ def tensor(first: int, last: int) -> dict:
 def test_damaged_safetensors(content, tmp_path):
     folder = wrong_hf(tmp_path)
     (folder / "model.safetensors").write_bytes(content)
-    with pytest.raises(InputError, match="model.safetensors: not a file of safetens") as e:
+    with pytest.raises(InputError, match="model.safetensors is not a safetensors file") as e:
         load(str(folder))
     assert "\n" not in str(e.value)
 

@@ -73,10 +73,10 @@ def test_run_that_came_to_nothing_does_not_tie_the_folder(folder, vocabulary):
     ("[]", "task.json: not a JSON object; restore the file"),
     *((json.dumps({"vocabulary": {"file": "v"}, **changes}), f"task.json: {message}")
       for changes, message in (
-          ({"flags": {"max_seq_length": -1}}, "max_seq_length is -1, not a number of 1"),
+          ({"flags": {"max_seq_length": -1}}, "max_seq_length is -1, not a whole number of 1"),
           ({"flags": {"max_answer_length": 1e20}}, "max_answer_length is 1e[+]20, not"),
-          ({"flags": {"doc_stride": None}}, "doc_stride is None, not a number of 1"),
-          ({"flags": {"split_words": 0}}, "split_words holds 0, which is no text"),
+          ({"flags": {"doc_stride": None}}, "doc_stride is None, not a whole number of 1"),
+          ({"flags": {"split_words": 0}}, "split_words holds 0, which is not text"),
           ({"flags": {}, "labels": ["a", float("inf")]}, "labels holds inf, which is"),
           ({"flags": {}, "labels": {"a": 1}}, "labels holds {'a': 1}, which is no"))),
     *((text, "task.json: does not say which flags and vocabulary .*; restore the file")
@@ -135,6 +135,6 @@ def test_pretraining_goes_on_only_with_records_of_its_vocabulary(folder):
     with_model(folder)
     model_vocabulary.check_records(str(folder), {**kept, "file": "renamed"})
     with pytest.raises(InputError, match=(
-            r"made with another vocabulary \(b.model\) than the model in "
+            r"made with a different vocabulary \(b.model\) than the model in "
             r".* \(a.model\)")):
         model_vocabulary.check_records(str(folder), other)

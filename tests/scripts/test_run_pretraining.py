@@ -230,7 +230,7 @@ EARLY = {
         dict(config_overrides="hidden_sise=4"), "no field is named 'hidden_sise'"),
     "truncated": (
         dict(input_file="{data}/train.tfrecord,{data}/truncated.tfrecord"),
-        "truncated.tfrecord, record 50: cut off, at least 100 bytes are missing"),
+        "truncated.tfrecord, record 50: cut off; at least 100 bytes are missing"),
     "output_dir": (
         dict(output_dir="{data}/config.json/below"),
         "--output_dir: the folder {data}/config.json/below cannot be written"),
@@ -465,8 +465,8 @@ def test_vocabulary_of_the_records_is_kept_with_the_model(results, data):
     result = results["records of another vocabulary"]
     assert result["status"] == 1
     assert result["stderr"].startswith(
-        f"{SCRIPT}: the records were made with another vocabulary (a.txt) than the "
-        f"model in {data}/partial init (a.txt); choose another --output_dir")
+        f"{SCRIPT}: the records were made with a different vocabulary (a.txt) than the "
+        f"model in {data}/partial init (a.txt); choose a different --output_dir")
 
 
 def test_a_teacher_is_learned_from(results, data):

@@ -195,7 +195,7 @@ def test_wrong_commands_end_in_a_sentence(results):
     assert not (data / "bad_out.jsonl").exists()
     results.refused("no vocabulary", "no vocabulary: .* --spm_model_file or --vocab_file",
                     loaded=True)
-    results.refused("other vocabulary", "wp_vocab.txt has .* pieces, but there are 4000 word",
+    results.refused("other vocabulary", "wp_vocab.txt has .* tokens, but there are 4000 word",
                     loaded=True)
     results.ok("vocabulary")
     assert '"mean": [' in (data / "of_bare.jsonl").read_text()
