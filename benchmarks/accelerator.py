@@ -1,19 +1,19 @@
-r"""One command for the first user of a GPU or TPU: is a step right there, and how fast?
+r"""Checks a training step on a GPU or TPU against the CPU, and measures its speed.
 
     python -m benchmarks.accelerator --output=accelerator.json
     python -m benchmarks.accelerator --tpu=local --output=accelerator.json
 
-First one step of a small model is compared with the same step on the CPU
-(step_check): plain, bfloat16, float16, compiled by XLA, on two replicas.
+First, one step of a small model is compared with the same step on the CPU (step_check):
+plain, in bfloat16, in float16, compiled by XLA, and on two replicas.
 
-Then whole pretraining steps with LAMB are timed: sequences and pieces ("tokens") a
-second, and the share that the step's matrix products would take at this device's own
-peak, measured in the same run as the fastest large product of the same type. A batch
-that does not fit is halved until it does.
+Then whole pretraining steps with LAMB are timed. The results are sequences and tokens per
+second, and the share that the step's matrix products would take at the device's own peak:
+the speed of its fastest large product of the same type, measured in the same run. A batch
+that does not fit into memory is halved until it does.
 
-Without an accelerator everything runs on the CPU, as a rehearsal with small batches.
-The exit status is 1 where a comparison is out of bounds. Please send the JSON file with
-an issue: this code was written on machines without accelerators.
+Without an accelerator everything runs on the CPU, with small batches. The exit status is
+1 if a comparison is out of bounds. This code was written on machines without accelerators;
+please attach the JSON file to an issue.
 """
 
 import json
@@ -34,26 +34,26 @@ from benchmarks import benchmark_flags, contestants, step_check
 FLAGS = flags.FLAGS
 
 benchmark_flags.define_output_flag()
-flags.DEFINE_string("tpu", "", "The TPU's name or address, or local. Default: the GPU.")
-flags.DEFINE_list("models", ["base", "large", "xlarge"], "Which are timed.")
-flags.DEFINE_list("lengths", ["128", "512"], "Sequences' lengths, in pieces.")
-flags.DEFINE_list("dtypes", [], "Types that are timed. Default: all three on a GPU, "
+flags.DEFINE_string("tpu", "", "Name or address of a TPU, or local. Default: use the GPU.")
+flags.DEFINE_list("models", ["base", "large", "xlarge"], "Model sizes to time.")
+flags.DEFINE_list("lengths", ["128", "512"], "Sequence lengths to time.")
+flags.DEFINE_list("dtypes", [], "Number types to time. Default: all three on a GPU, "
                   "float32 and bfloat16 elsewhere.")
-flags.DEFINE_integer("pieces", 0, "Pieces in a batch to begin with. Default: 65,536, "
-                     "and 1,024 on a CPU.", lower_bound=0)
-flags.DEFINE_integer("rounds", 10, "Steps that are timed.", lower_bound=1)
-flags.DEFINE_bool("jit_compile", True, "XLA for timed steps; a CPU's are without.")
-flags.DEFINE_string("compare_into", "", "Used by the benchmark itself.")
+flags.DEFINE_integer("pieces", 0, "Tokens in the first batch that is tried. Default: "
+                     "65,536, and 1,024 on a CPU.", lower_bound=0)
+flags.DEFINE_integer("rounds", 10, "Number of timed steps.", lower_bound=1)
+flags.DEFINE_bool("jit_compile", True, "Compile timed steps with XLA (never on a CPU).")
+flags.DEFINE_string("compare_into", "", "Internal: used by the benchmark itself.")
 
-_PRODUCT = 8192  # Rows of the product that gives the peak; a CPU's has a quarter.
+_PRODUCT = 8192  # Rows of the product that measures the peak; a quarter on a CPU.
 
 
-# ---- how fast --------------------------------------------------------------
+# ---- speed -----------------------------------------------------------------
 
 
 def peak_flops(strategy, dtype: str, rows: int) -> float:
-    """Operations a second of a large matrix product on every replica, the best of
-    five."""
+    """Returns operations per second of a large matrix product on every replica: the best
+    of five."""
     import tensorflow as tf
 
     @tf.function
@@ -72,14 +72,14 @@ def peak_flops(strategy, dtype: str, rows: int) -> float:
         return time.perf_counter() - begin
 
     seconds(1)
-    # Of two counts, so that making the matrix and starting do not count.
+    # Take the difference of two counts, to exclude start-up and creating the matrix.
     best = min(seconds(6) for _ in range(3)) - min(seconds(1) for _ in range(3))
     return 5 * 2.0 * rows ** 3 * strategy.num_replicas_in_sync / best
 
 
 def time_step(strategy, config, size: int, length: int, dtype: str,
               jit_compile: bool) -> tuple[int, list[float]]:
-    """The batch that fits, and the seconds of each timed step."""
+    """Returns the batch size that fits and the seconds of each timed step."""
     import tensorflow as tf
 
     while True:
@@ -98,14 +98,14 @@ def time_step(strategy, config, size: int, length: int, dtype: str,
         except tf.errors.ResourceExhaustedError:
             if size == 1:
                 raise InputError(
-                    f"one sequence of {length} pieces does not fit into the "
+                    f"one sequence of {length} tokens does not fit into the "
                     f"device's memory in {dtype}; give fewer --models.") from None
-            logging.info("A batch of %d does not fit; %d is tried.", size, size // 2)
+            logging.info("A batch of %d does not fit; trying %d.", size, size // 2)
             size //= 2
 
 
 def speed(strategy, dtypes: list[str], on_cpu: bool) -> list[dict]:
-    """A row for each model, length and type."""
+    """Returns a row for each model, length and type."""
     peaks = {dtype: peak_flops(strategy, dtype, _PRODUCT // (4 if on_cpu else 1))
              for dtype in dtypes}
     pieces = FLAGS.pieces or (1024 if on_cpu else 65536)
@@ -126,7 +126,7 @@ def speed(strategy, dtypes: list[str], on_cpu: bool) -> list[dict]:
                 rows.append(row)
                 logging.info(
                     "%s, %d sequences of %d, %s: %.3f s (%.3f to %.3f), %.1f sequences "
-                    "and %.0f tokens a second, %.0f %% of the peak of %.3g teraflops",
+                    "and %.0f tokens per second, %.0f %% of the peak of %.3g teraflops",
                     model, size, length, dtype, median, min(seconds), max(seconds),
                     row["sequences_per_second"], row["tokens_per_second"],
                     100 * row["share_of_peak"], peaks[dtype] / 1e12)
@@ -157,19 +157,19 @@ def main(argv):
             json.dump(rows, stream)
         return
     if on_cpu:
-        logging.info("There is no accelerator here: this is a rehearsal on the CPU.")
+        logging.info("Found no accelerator; running on the CPU with small batches.")
     results = {**benchmark_flags.machine(), "tensorflow": tf.__version__, "devices": [
         tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
         for gpu in gpus] or ["TPU" if FLAGS.tpu else "CPU"]}
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "steps.json")
-        # In a process of its own, which cuts a GPU into two replicas and, on a TPU,
-        # leaves it to the next one.
+        # A separate process, because it splits a GPU into two replicas and must release
+        # a TPU before the timing.
         subprocess.run([sys.executable, "-m", "benchmarks.accelerator", *sys.argv[1:],
                         f"--compare_into={path}"], check=True)
         with open(path, encoding="utf-8") as stream:
             results["steps"] = json.load(stream)
-    benchmark_flags.write_output(results)  # Before what may run out of memory.
+    benchmark_flags.write_output(results)  # Before the timing, which may run out of memory.
     if FLAGS.tpu:
         strategy = distribution.make_strategy("tpu", tpu=FLAGS.tpu)
     else:
@@ -182,7 +182,7 @@ def main(argv):
 
 
 def _devices_to_compare(gpus):
-    """The arguments of `compare`."""
+    """Returns the arguments of `compare`."""
     import tensorflow as tf
 
     from albert_tf.training import devices as distribution

@@ -1,4 +1,6 @@
-"""Flags that benchmarks share: the released vocabulary, the file of results."""
+"""Flags shared by benchmarks (the released vocabulary, the results file) and a
+description of the machine.
+"""
 
 import json
 import os
@@ -12,46 +14,41 @@ from albert_tf import files
 FLAGS = flags.FLAGS
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-# Real texts and tasks, in the folder beside the project.
+# Folder with real texts and tasks, beside the project.
 DATA = os.path.join(ROOT, "..", "shared", "data")
 
 
 def define_spm_model_flag() -> None:
-    """--spm_model_file."""
+    """Defines --spm_model_file."""
     flags.DEFINE_string(
         "spm_model_file", os.path.join(DATA, "spm_en", "30k-clean.model"),
-        "SentencePiece model, with the released one's special pieces.")
+        "SentencePiece model with the special tokens of the released one.")
 
 
 def define_output_flag() -> None:
-    """--output."""
+    """Defines --output."""
     flags.DEFINE_string("output", "", "JSON file to write the results to.")
 
 
 def make_output_folder() -> None:
-    """Makes the folder of --output, before anything is measured.
-
-    Raises:
-      InputError: if it cannot be made.
-    """
+    """Creates the folder of --output before anything is measured."""
     if FLAGS.output:
         files.make_directory(os.path.dirname(FLAGS.output) or ".", "--output")
 
 
-# What of a processor decides how fast its products are.
+# Processor features that determine the speed of matrix products.
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
 def machine() -> dict[str, Any]:
-    """What results are told with: "cores", those that the process may use, "machine"
-    and "processor"."""
+    """Describes the machine: "cores" (usable by this process), "machine", "processor"."""
     cores = (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity")
              else os.cpu_count())
     return {"cores": cores, "machine": platform.machine(), "processor": processor()}
 
 
 def processor() -> str:
-    """The processor's name and its features for products."""
+    """Returns the processor's name and its features for matrix products."""
     if not os.path.exists("/proc/cpuinfo"):
         return platform.processor()
     with open("/proc/cpuinfo", encoding="utf-8") as stream:
@@ -62,7 +59,7 @@ def processor() -> str:
 
 
 def write_output(results: Mapping[str, Any] | list) -> None:
-    """Writes JSON values to --output, if it is given."""
+    """Writes JSON values to --output if the flag is set."""
     if FLAGS.output:
         with files.atomic_write(FLAGS.output) as stream:
             stream.write(json.dumps(results, indent=1).encode() + b"\n")

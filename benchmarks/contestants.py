@@ -1,9 +1,8 @@
-"""Whole pretraining steps to be measured: ours, the plain version, and the peers'.
+"""Whole pretraining steps to measure: ours, ours without fused parts, and the peers'.
 
-Each maker takes a config, sequences, length and type, and returns a function that
-makes one step, on the same batch of random pieces each time; forward pass, backward
-pass, clipping by the global norm and the optimizer. benchmarks/requirements.txt has
-the peers' packages.
+Each function takes a config, sequences, length and type, and returns a function that makes
+one step, always on the same batch of random tokens: forward pass, backward pass, clipping
+by the global norm and the optimizer. benchmarks/requirements.txt has the peers' packages.
 """
 
 import os
@@ -15,7 +14,7 @@ from benchmarks import peers
 
 
 def parsed_shape(text: str) -> tuple[int, int]:
-    """Sequences and length, as in 8x128."""
+    """Parses a batch such as 8x128 into sequences and length."""
     size, _, length = text.partition("x")
     if not (size.isdigit() and length.isdigit()):
         raise InputError(f"--shapes: '{text}' is not of the form 8x128.")
@@ -23,7 +22,7 @@ def parsed_shape(text: str) -> tuple[int, int]:
 
 
 def predictions(length: int) -> int:
-    """Masked positions, as the release's commands have them: 15 %."""
+    """Returns the number of masked positions: 15 %, as in the original's commands."""
     return max(1, round(0.15 * length))
 
 
@@ -43,10 +42,10 @@ def random_batch(config, size: int, length: int) -> dict[str, np.ndarray]:
 
 
 def step_products(config, size: int, length: int, masked: int = 0):
-    """(count, batch of products, rows, inner, columns) of the forward pass.
+    """Returns (count, batch of products, rows, inner, columns) of the forward pass.
 
-    Each has two more of its size in the backward pass. The last is in float32.
-    `masked` are the predictions of a sequence, by default 15 %.
+    Each product has two more of its size in the backward pass. The last one is in float32.
+    `masked` is the number of predictions of a sequence, by default 15 % of its tokens.
     """
     masked = masked or predictions(length)
     layers = config.num_hidden_layers * config.inner_group_num
@@ -54,7 +53,7 @@ def step_products(config, size: int, length: int, masked: int = 0):
     heads, depth = config.num_attention_heads, width // config.num_attention_heads
 
     def layer(count, queries):
-        """Products of `count` layers whose outputs are read at so many positions."""
+        """Adds `count` layers whose outputs are read at the given number of positions."""
         read = size * queries
         qkv = [(count, 0, rows, width, 3 * width)] if queries == length else [
             (count, 0, read, width, width), (count, 0, rows, width, 2 * width)]
@@ -66,7 +65,7 @@ def step_products(config, size: int, length: int, masked: int = 0):
             (count, 0, read, width, inner),
             (count, 0, read, inner, width)]
 
-    # Of the last layer the masked positions and [CLS] are read.
+    # The heads read the last layer only at the masked positions and [CLS].
     return [
         *layer(layers - 1, length), *layer(1, masked + 1),
         (1, 0, rows, config.embedding_size, width),
@@ -74,14 +73,14 @@ def step_products(config, size: int, length: int, masked: int = 0):
 
 
 def step_flops(config, size: int, length: int, masked: int = 0) -> float:
-    """Of the products of a step, forward and backward."""
+    """Returns the operations of a step's products, forward and backward."""
     return float(sum(3 * 2 * count * max(batch, 1) * rows * inner * columns
                      for count, batch, rows, inner, columns
                      in step_products(config, size, length, masked)))
 
 
 def _trainer_step(model, task, batch, computation, **options):
-    """A step of the training loop on one batch, over and over."""
+    """Returns a step of the training loop that always uses the same batch."""
     import tensorflow as tf
 
     from albert_tf.training import optimization, steps
@@ -104,7 +103,7 @@ def _our_task(model):
 
 
 def ours(config, size, length, dtype, recompute=False, **options):
-    """`options` are further ones of StepOptions."""
+    """Returns our step; `options` are further fields of StepOptions."""
     from albert_tf.modeling.encoder import Computation
     from albert_tf.modeling.pretraining import AlbertForPreTraining
 
@@ -140,7 +139,7 @@ def tf_models(config, size, length, dtype):
     encoder = peers.tf_models_encoder(config, dtype)
 
     class Pretrainer(tf_keras.Model):
-        """Its encoder and our heads."""
+        """The peer's encoder with our heads."""
 
         def __init__(self):
             super().__init__()
@@ -166,12 +165,12 @@ def tf_models(config, size, length, dtype):
     model = Pretrainer()
     batch = random_batch(config, size, length)
     model(batch)
-    # The encoder has its own type; the training loop sets only the number of passes.
+    # The encoder has its own number type; the training loop only sets the passes.
     return _trainer_step(model, _our_task(model), batch, Computation(dtype))
 
 
 def _checkpoint_layers(torch, model):
-    """What gradient_checkpointing_enable would do, which ALBERT does not support."""
+    """Checkpoints each layer. gradient_checkpointing_enable does not support ALBERT."""
     from torch.utils import checkpoint
 
     for group in model.albert.encoder.albert_layer_groups:
@@ -221,7 +220,7 @@ def compiled_hf(*args, **options):
 
 
 def keras_hub(config, size, length, dtype):
-    """Without the loss over sentences, which it has not; AdamW as in hf."""
+    """Returns keras-hub's step: without sentence loss, which it lacks, and with AdamW."""
     import tensorflow as tf
 
     models, keras, backbone = peers.keras_hub_backbone(config, dtype)
@@ -250,5 +249,5 @@ def keras_hub(config, size, length, dtype):
 MAKERS = {"ours": ours, "plain": plain, "tf-models": tf_models,
           "keras-hub": keras_hub, "hf": hf, "compiled": compiled_hf}
 
-# Those that can compute layers again in the backward pass: `recompute`.
+# Contestants that support `recompute` (activations again in the backward pass).
 RECOMPUTING = ("ours", "plain", "hf", "compiled")

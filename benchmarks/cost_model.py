@@ -1,19 +1,18 @@
-r"""What a training step costs on paper: operations, bytes, time, communication.
+r"""Estimates what a training step costs: operations, bytes, time, communication.
 
     python -m benchmarks.cost_model
     python -m benchmarks.cost_model --sequences=32 --max_seq_length=128 --replicas=8
 
-A model in arithmetic, no measurement. Every matrix product of a step is listed with its
-shape; it takes its operations at the chip's peak or its operands' and result's way
-through memory, whichever is longer (a roofline). Element-wise parts are taken as fused
-into the products beside them, as XLA does, so that they cost no time; the optimizer
-reads and writes its state once. Replicas sum gradients by a ring all-reduce, which
-sends and receives 2 (N - 1) / N times their bytes, and which here overlaps with
-nothing. So the time is a bound: a real step is slower.
+This is arithmetic, not a measurement. Each matrix product of a step takes its operations
+at the chip's peak or its memory traffic, whichever is longer (a roofline). Element-wise
+parts count as fused into the products beside them, as XLA does, and take no time. The
+optimizer reads and writes its state once. Replicas sum gradients by a ring all-reduce,
+which sends and receives 2 (N - 1) / N times their bytes and overlaps with nothing. The
+time is therefore a lower bound.
 
-It shows the paper's argument (section 3.1): sharing leaves the operations as they are
-and takes away the parameters, and with them the optimizer's state and what replicas
-send. The column "paper" holds the speed that its table 2 measured, BERT-large = 1.
+The estimate illustrates section 3.1 of the paper: sharing keeps the operations but reduces
+the parameters, and with them the optimizer's state and what replicas send. The column
+"paper" holds the speed measured in the paper's table 2, BERT-large = 1.
 """
 
 import dataclasses
@@ -27,29 +26,30 @@ from albert_tf.modeling.parameter_count import count_parameters
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("sequences", 64, "Sequences of a step on one chip.", lower_bound=1)
-flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.", lower_bound=1)
-flags.DEFINE_integer("max_predictions_per_seq", 77, "Masked pieces.", lower_bound=1)
-flags.DEFINE_integer("replicas", 64, "Chips that sum their gradients.", lower_bound=1)
-flags.DEFINE_bool("recompute", False, "Layers are computed again in the backward pass.")
+flags.DEFINE_integer("sequences", 64, "Sequences per step on each chip.", lower_bound=1)
+flags.DEFINE_integer("max_seq_length", 512, "Tokens in a sequence.", lower_bound=1)
+flags.DEFINE_integer("max_predictions_per_seq", 77, "Masked tokens in a sequence.",
+                     lower_bound=1)
+flags.DEFINE_integer("replicas", 64, "Number of chips.", lower_bound=1)
+flags.DEFINE_bool("recompute", False, "Compute layers again in the backward pass.")
 
-# Speed of pretraining in table 2 of the paper.
+# Pretraining speed in table 2 of the paper.
 PAPER_SPEED = {"bert-base": 4.7, "bert-large": 1.0, "base": 5.6, "large": 1.7,
                "xlarge": 0.6, "xxlarge": 0.3}
 _BYTES = 2  # bfloat16
 _GRADIENT_BYTES = 4
-# LAMB: reads weight, gradient and both moments, writes weight and moments, in float32.
+# LAMB reads weight, gradient and both moments, and writes weight and moments (float32).
 _OPTIMIZER_BYTES = 4 * (4 + 3)
 
 
 class Chip(NamedTuple):
-    """A data sheet.
+    """The data sheet of a chip.
 
     Attributes:
-      name: of the chip.
-      flops: operations a second in bfloat16, dense.
-      memory: bytes a second.
-      network: bytes a second that one chip sends while it receives as many.
+      name: name of the chip.
+      flops: dense operations per second in bfloat16.
+      memory: bytes per second.
+      network: bytes per second that one chip sends while it receives as many.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Chip(NamedTuple):
 
 
 CHIPS = (
-    # Cloud TPU documentation, "TPU v3"; all-reduce of a pod, 340 TB/s, by 1,024 chips.
+    # Cloud TPU documentation, "TPU v3": all-reduce of a pod, 340 TB/s over 1,024 chips.
     Chip("TPU v3", 123e12, 900e9, 340e12 / 1024 / 2),
     # NVIDIA H100 data sheet, SXM; NVLink's 900 GB/s count both directions.
     Chip("H100", 989.4e12, 3.35e12, 450e9),
@@ -67,7 +67,7 @@ CHIPS = (
 
 
 class Product(NamedTuple):
-    """`count` products [rows, inner] × [inner, columns] of the forward pass."""
+    """A group of `count` products [rows, inner] × [inner, columns] of the forward pass."""
 
     rows: int
     inner: int
@@ -76,12 +76,12 @@ class Product(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """Multiplications and additions."""
+        """Returns multiplications and additions."""
         return 2.0 * self.rows * self.inner * self.columns * self.count
 
     @property
     def bytes(self) -> float:
-        """Both operands and the result, each once through memory."""
+        """Returns the memory traffic: both operands and the result, once each."""
         return _BYTES * self.count * (
             self.rows * self.inner + self.inner * self.columns
             + self.rows * self.columns)
@@ -89,7 +89,7 @@ class Product(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What one chip computes in a step."""
+    """The work of one chip in a step."""
 
     sequences: int
     length: int
@@ -97,7 +97,7 @@ class Batch:
 
 
 def layer_products(config: AlbertConfig, batch: Batch) -> Iterator[Product]:
-    """Products of all layers, forward."""
+    """Returns the forward products of all layers."""
     tokens, hidden = batch.sequences * batch.length, config.hidden_size
     layers = config.num_hidden_layers * config.inner_group_num
     heads = config.num_attention_heads
@@ -111,7 +111,7 @@ def layer_products(config: AlbertConfig, batch: Batch) -> Iterator[Product]:
 
 
 def other_products(config: AlbertConfig, batch: Batch) -> Iterator[Product]:
-    """Products outside the layers, forward."""
+    """Returns the forward products outside the layers."""
     tokens, hidden = batch.sequences * batch.length, config.hidden_size
     if config.embedding_size != hidden:
         yield Product(tokens, config.embedding_size, hidden)
@@ -123,12 +123,12 @@ def other_products(config: AlbertConfig, batch: Batch) -> Iterator[Product]:
 
 @dataclasses.dataclass(frozen=True)
 class StepCost:
-    """Of one step on one chip.
+    """The cost of one step on one chip.
 
     Attributes:
-      parameters: trained.
-      flops: operations, recomputing included.
-      bytes: through memory, optimizer included.
+      parameters: number of trained parameters.
+      flops: operations, including recomputation.
+      bytes: memory traffic, including the optimizer.
       sent: bytes that the chip sends to others.
       compute_seconds, network_seconds: bounds from the data sheet.
     """
@@ -147,16 +147,16 @@ class StepCost:
 
 def step_cost(config: AlbertConfig, batch: Batch, chip: Chip, replicas: int,
               recompute: bool = False) -> StepCost:
-    """Costs of a training step of the whole pretraining model.
+    """Returns the cost of a training step of the whole pretraining model.
 
-    The backward pass of a product is two products of the same size; recomputing
-    (gradient checkpointing) makes those of the layers once more.
+    The backward pass of a product consists of two products of the same size. Recomputation
+    (gradient checkpointing) makes the products of the layers once more.
 
     Args:
       config: the model's shape.
-      batch: what the chip computes.
+      batch: the work of one chip.
       chip: its data sheet.
-      replicas: chips that sum their gradients.
+      replicas: number of chips that sum their gradients.
       recompute: whether layers are computed again.
     """
     flops = num_bytes = seconds = 0.0

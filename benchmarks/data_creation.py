@@ -1,14 +1,13 @@
-r"""How fast pretraining data is made, and in how much memory.
+r"""Measures the speed and memory of creating pretraining data.
 
     python -m benchmarks.data_creation --output=benchmarks/results/data_creation.json
 
-create_pretraining_data.py runs on corpora of several sizes with one worker and with
-two: documents of the real text in a random order, as often as it takes. Measured is
-the whole command from its start, Python's start included: seconds, CPU seconds of all
-its processes, and the largest resident memory of any one and of all together, read
-from /proc ten times a second (so it needs Linux). `--reproduce_release`, which makes
-the release's very records in this project's code, runs beside it on the smallest
-corpus. A plot goes beside the output.
+create_pretraining_data.py runs with one and with two workers on corpora of several sizes.
+A corpus consists of documents of the real text in random order, repeated as needed. The
+whole command is measured, Python's start included: seconds, CPU seconds of all processes,
+and the largest resident memory of any process and of all together, read from /proc ten
+times per second (so this needs Linux). On the smallest corpus `--reproduce_release`, which
+creates exactly the original's records, is measured too. A plot is drawn beside the output.
 """
 
 import itertools
@@ -31,23 +30,23 @@ from benchmarks.benchmark_flags import DATA, ROOT
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("text", os.path.join(DATA, "wiki_en", "train.txt"),
-                    "Text to make the corpora of.")
+                    "Text to build the corpora from.")
 benchmark_flags.define_spm_model_flag()
-flags.DEFINE_list("megabytes", ["1", "16", "256"], "Sizes of the corpora.")
+flags.DEFINE_list("megabytes", ["1", "16", "256"], "Sizes of the corpora in MB.")
 flags.DEFINE_list("workers", ["1", "2"], "Numbers of workers.")
-flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.")
-flags.DEFINE_integer("max_predictions_per_seq", 77, "Most pieces masked.")
-flags.DEFINE_integer("dupe_factor", 5, "Walks over each document.")
+flags.DEFINE_integer("max_seq_length", 512, "Tokens in a sequence.")
+flags.DEFINE_integer("max_predictions_per_seq", 77, "Maximum number of masked tokens.")
+flags.DEFINE_integer("dupe_factor", 5, "Number of times each document is used.")
 benchmark_flags.define_output_flag()
 
-# The TF1 release on this kind of machine: 1.5 MB of the same text, equal settings.
+# The original TF1 code on this kind of machine: 1.5 MB of the same text, equal settings.
 RELEASE_INSTANCES_PER_CPU_SECOND = 123
 _SECONDS_BETWEEN_LOOKS = 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def write_corpus(path: str, documents: list[str], megabytes: float, seed: int) -> int:
-    """Writes documents in random order until the size is reached; its bytes."""
+    """Writes documents in random order until the size is reached; returns the bytes."""
     shuffled = random.Random(seed)
     written = 0
     with open(path, "w", encoding="utf-8") as stream:
@@ -61,13 +60,12 @@ def write_corpus(path: str, documents: list[str], megabytes: float, seed: int) -
 
 
 class ProcessTree:
-    """CPU seconds and memory of a command and of all processes that it starts.
+    """CPU seconds and memory of a command and all processes that it starts.
 
     Attributes:
       cpu: process → CPU seconds, as last seen.
-      largest: most resident bytes of a single process.
-      together: most resident bytes of all at one time; pages that processes share
-        are counted in each.
+      largest: maximum resident bytes of a single process.
+      together: maximum resident bytes of all at one time; shared pages count in each.
     """
 
     def __init__(self, session: int):
@@ -87,14 +85,14 @@ class ProcessTree:
                 self.cpu[int(name)] = (int(fields[11]) + int(fields[12])) / _TICKS
                 resident = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
             except (FileNotFoundError, ProcessLookupError):
-                continue  # It has just ended.
+                continue  # The process has just ended.
             self.largest = max(self.largest, resident)
             together += resident
         self.together = max(self.together, together)
 
 
 def measure(text: str, workers: int, folder: str, *more: str) -> dict:
-    """Runs the script once on a text."""
+    """Runs the script once on a text and returns its cost."""
     output = os.path.join(folder, "data.tfrecord")
     command = [
         sys.executable, os.path.join(ROOT, "create_pretraining_data.py"),
@@ -141,7 +139,7 @@ def print_results(results: list[dict]) -> None:
 
 
 def draw(results: list[dict], path: str) -> None:
-    """Time and memory over the size of the text."""
+    """Draws time and memory over the size of the text."""
     figure = pictures.figure(10, 4)
     time_axes, memory_axes = figure.subplots(1, 2)
     for workers in sorted({row["workers"] for row in results}):

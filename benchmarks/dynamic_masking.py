@@ -1,15 +1,15 @@
-r"""What masks drawn while training cost: the input pipeline against the training step.
+r"""Measures the input pipeline with --dynamic_masking against the training step.
 
     python -m benchmarks.dynamic_masking \
         --output=benchmarks/results/dynamic_masking.json
 
-Text becomes records of 128 and of 512 pieces, twice: masked, and unmasked. Measured is
-the input pipeline as run_pretraining.py has it: reading, shuffling, parsing; with
---dynamic_masking also drawing the masks. It is measured in CPU seconds, over all
-threads, of so many batches: the time of many less that of few, so that starting does
-not count. What one core gives is told, what a host of 96 cores (of a TPU) would give,
-and how many times as fast as the step the pipeline is, on the same cores. The step is
-that of ALBERT-base on the CPU: forward and backward pass, clipping, LAMB.
+The text becomes records of length 128 and of length 512, each with and without masks. The
+input pipeline of run_pretraining.py (reading, shuffling, parsing and, with
+--dynamic_masking, drawing masks) is measured in CPU seconds over all threads. The time of
+few batches is subtracted from that of many, to exclude the start. The results are the
+rate of one core, the rate of a host with 96 cores (as of a TPU) by calculation, and the
+ratio to the training step on the same cores. The step is ALBERT-base on the CPU: forward
+and backward pass, clipping, LAMB.
 """
 
 import importlib.metadata
@@ -33,26 +33,26 @@ from benchmarks.benchmark_flags import DATA, ROOT
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("input_file", os.path.join(DATA, "wiki_en", "dev.txt"),
-                    "Text: a sentence a line, a blank line between documents.")
+                    "Text: one sentence per line, blank lines between documents.")
 benchmark_flags.define_spm_model_flag()
-flags.DEFINE_integer("num_batches", 400, "Batches of 8 sequences of 512 pieces, or as "
-                     "many pieces in others, that are measured.", lower_bound=8)
-flags.DEFINE_integer("num_repeats", 3, "Times each is measured.", lower_bound=1)
-flags.DEFINE_integer("num_steps", 3, "Training steps measured; 0 measures none.",
+flags.DEFINE_integer("num_batches", 400, "Number of measured batches of 8 sequences of 512 "
+                     "tokens; other batches have as many tokens in total.", lower_bound=8)
+flags.DEFINE_integer("num_repeats", 3, "Number of measurements.", lower_bound=1)
+flags.DEFINE_integer("num_steps", 3, "Number of measured training steps; may be 0.",
                      lower_bound=0)
 benchmark_flags.define_output_flag()
 
-# Pieces of a sequence → most that are masked; 0.15 of the pieces.
+# Sequence length → maximum number of masked tokens, 0.15 of the length.
 PREDICTIONS = {128: 20, 512: 77}
-# Pieces of a sequence → sequences of a training step here, of a TPU core's batch.
+# Sequence length → (sequences of a training step here, batch of a TPU core).
 BATCH_SIZES = {128: (8, 128), 512: (4, 32)}
 SPECIAL_IDS = SpecialIds(cls=2, sep=3, mask=4)
 HOST_CORES = 96
-TARGET = 20  # times the step
+TARGET = 20  # Required ratio to the step.
 
 
 def make_records(folder: str, length: int, masked: bool) -> str:
-    """Runs create_pretraining_data.py; the path of the records."""
+    """Runs create_pretraining_data.py and returns the path of the records."""
     path = os.path.join(folder, f"{length}-{'masked' if masked else 'unmasked'}")
     subprocess.run([
         sys.executable, "create_pretraining_data.py",
@@ -65,7 +65,7 @@ def make_records(folder: str, length: int, masked: bool) -> str:
 
 
 def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
-    """The batches of run_pretraining.py."""
+    """Returns the batches of run_pretraining.py."""
     from albert_tf.masking import in_training
     from albert_tf.training import input_pipeline
 
@@ -84,7 +84,7 @@ def pipeline(path: str, length: int, masked: bool, batch_size: int, config):
 
 
 def cpu_seconds(dataset, count: int) -> float:
-    """CPU seconds of all threads until so many batches are there."""
+    """Returns the CPU seconds of all threads until the given number of batches exists."""
     begin = time.process_time()
     for _ in dataset.take(count):
         pass
@@ -92,7 +92,7 @@ def cpu_seconds(dataset, count: int) -> float:
 
 
 def per_core(dataset, batch_size: int, count: int) -> dict:
-    """Sequences a second of one core."""
+    """Returns the sequences per second of one core."""
     few = count // 8
     cpu_seconds(dataset, few)
     rates = sorted(
@@ -103,7 +103,7 @@ def per_core(dataset, batch_size: int, count: int) -> dict:
 
 
 def step_rate(dataset, batch_size: int, config) -> float:
-    """Sequences a second and core of ALBERT's training step on the CPU."""
+    """Returns sequences per second and core of ALBERT's training step on the CPU."""
     import tensorflow as tf
 
     from albert_tf.modeling.pretraining import AlbertForPreTraining
@@ -114,7 +114,7 @@ def step_rate(dataset, batch_size: int, config) -> float:
     optimizer = optimization.create_optimizer(1e-4, 100, 0)
     optimizer.build(model.trainable_variables)
     task = losses.Task(model, losses.PRETRAINING, "masked_lm_accuracy")
-    # The batches are made before, so that they do not count.
+    # Create the batches first, so that they are not part of the measurement.
     batches = list(dataset.take(FLAGS.num_steps + 1))
     cached = tf.data.Dataset.from_tensor_slices(
         {name: tf.stack([batch[name] for batch in batches]) for name in batches[0]})
@@ -127,7 +127,7 @@ def step_rate(dataset, batch_size: int, config) -> float:
 
 
 def measure(folder: str, length: int, config) -> dict:
-    """All rates at one length, in sequences a second and core."""
+    """Returns all rates at one length, in sequences per second and core."""
     paths = {masked: make_records(folder, length, masked) for masked in (True, False)}
     result: dict = {"batches": {}}
     for batch_size in BATCH_SIZES[length]:
@@ -145,8 +145,8 @@ def measure(folder: str, length: int, config) -> dict:
 
 
 def print_table(results: dict) -> None:
-    print("\nSequences a second and core\n"
-          f"  {'pieces':>6} {'batch':>6} {'masked before':>14}"
+    print("\nSequences per second and core\n"
+          f"  {'length':>6} {'batch':>6} {'masked before':>14}"
           f" {'masked now':>11} {'a host of ' + str(HOST_CORES):>13} {'step':>8}"
           f" {'times the step':>15}")
     for length, result in results.items():
@@ -157,7 +157,7 @@ def print_table(results: dict) -> None:
             if "step" in result:
                 line += f" {result['step']:8.2f} {dynamic / result['step']:15.0f}"
             print(line)
-    print(f"The aim is {TARGET} times the step.")
+    print(f"The pipeline should reach {TARGET} times the step.")
 
 
 def main(argv):

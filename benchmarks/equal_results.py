@@ -1,9 +1,9 @@
-"""Fine-tuning's results do not depend on what its sequences are padded to.
+"""Checks that fine-tuning results do not depend on the padding.
 
-The same weights evaluate the same examples under several paddings. Metrics must be
-equal and logits within 1e-4. The weights are random; the head's are scaled and shifted
-so that logits spread by 1 around the decision's border, since metrics of a model that
-gives every example the same label would always be equal.
+The same weights evaluate the same examples under several paddings. Metrics must be equal
+and logits within 1e-4. The weights are random. The head is scaled and shifted so that
+logits spread by 1 around the decision boundary: a model that gives every example the same
+label would always have equal metrics.
 """
 
 from typing import Any, Mapping, Sequence
@@ -20,25 +20,25 @@ LARGEST_LOGIT_DIFFERENCE = 1e-4
 def compare(task: classification.ClassificationTask, config: AlbertConfig, table: Any,
             examples: Sequence[Any], lengths: Mapping[str, Sequence[int]],
             batch_size: int) -> dict[str, Any]:
-    """Metrics and logits of the same weights under every padding.
+    """Returns metrics and logits of the same weights under every padding.
 
     Args:
-      task: of two labels.
-      config: of the model.
+      task: a task with two labels.
+      config: config of the model.
       table: features of the examples (feature_table.FeatureTable).
-      examples: what they were made of.
+      examples: the examples of these features.
       lengths: name of a padding, "by length" among them → its static lengths.
-      batch_size: in evaluation.
+      batch_size: batch size of the evaluation.
 
     Returns:
-      JSON values; "equal" says whether the results are.
+      JSON values; "equal" says whether the results are equal.
     """
     from albert_tf.finetuning.length_batching import FeatureBatches, Padded
     from albert_tf.finetuning.classification.head import Classification
     from albert_tf.modeling.models import AlbertForTask
     from albert_tf.training import losses, steps
 
-    # Weights that keep the size of what goes through them, or else a narrow model of
+    # Weights that preserve the size of activations. Otherwise a narrow model with
     # random weights gives nearly the same logits for every text.
     config = config.replace(initializer_range=config.hidden_size ** -0.5)
     model = AlbertForTask(config, Classification(task.num_outputs))
@@ -61,7 +61,7 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
     results = {padding: evaluate(padded_to)
                for padding, padded_to in lengths.items()}
     _, expected = results["by length"]
-    # The loss is a mean of floats; the scores count decisions.
+    # The loss is a mean of floats and may differ; the scores count decisions.
     scores = {padding: {name: value for name, value in metrics.items()
                         if name != "loss"}
               for padding, (metrics, _) in results.items()}
@@ -77,14 +77,14 @@ def compare(task: classification.ClassificationTask, config: AlbertConfig, table
 
 
 def _spread(layer, logits: np.ndarray) -> float:
-    """Makes the difference of two logits spread by 1 around 0; what it took."""
+    """Scales the difference of two logits to spread by 1 around 0; returns the scale."""
     if logits.shape[1] != 2:
         raise ValueError(f"{logits.shape[1]} logits; a task of two labels is needed.")
     difference = logits[:, 1] - logits[:, 0]
     scale = 1 / max(float(difference.std()), 1e-6)
     layer.output_weights.assign(layer.output_weights * scale)
     means = logits.mean(axis=0)
-    # The median lies between two examples, or on one, which is then undecided.
+    # The median may lie on an example, whose decision is then arbitrary.
     border = float(np.median(difference)) - (means[1] - means[0])
     layer.output_bias.assign(-scale * (means + [0.0, border]))
     return scale

@@ -1,14 +1,13 @@
-"""Every exported form of a model: size, load time, first answer, time a request,
-accuracy, in one table.
+"""Compares all exported forms of a model: size, load time, first answer, latency, score.
 
     python -m benchmarks.exported_forms --model=runs/sst-2 --task=sst-2 \
         --output=forms.json
 
-The model itself (its folder, TensorFlow) and ONNX Runtime, OpenVINO and TFLite in each
-precision answer through albert_tf.load(...).predict, SavedModels by their signature
-that takes text. Requests of one text go to the forms in turns, so that all see the same
-machine; load and first answer are a new process's, imports not counted. The machine
-should be idle. Forms whose packages are missing are left out.
+The model folder itself (TensorFlow) and ONNX Runtime, OpenVINO and TFLite in each precision
+answer through albert_tf.load(...).predict. SavedModels answer through their signature for
+text. The forms take turns with requests of one text, so that all run under the same
+conditions. Load time and first answer are those of a new process, imports excluded. The
+machine should be idle. Forms whose packages are missing are left out.
 """
 
 import copy
@@ -31,16 +30,16 @@ from benchmarks import benchmark_flags, runs
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of a model of the task.", required=True)
-flags.DEFINE_enum("task", "sst-2", ["sst-2", "mrpc", "squad"], "What it answers.")
+flags.DEFINE_string("model", None, "Model folder, fine-tuned on the task.", required=True)
+flags.DEFINE_enum("task", "sst-2", ["sst-2", "mrpc", "squad"], "Task of the model.")
 flags.DEFINE_string("data_dir", benchmark_flags.DATA,
-                    "Folder of the data: glue, squad/dev-v1.1.json.")
-flags.DEFINE_integer("num_examples", 2000, "Of the dev set, at equal distances, that "
-                     "accuracy is of.", lower_bound=1)
-flags.DEFINE_integer("num_requests", 64, "Examples that are timed one by one.",
+                    "Data folder with glue and squad/dev-v1.1.json.")
+flags.DEFINE_integer("num_examples", 2000, "Number of development examples, at equal "
+                     "distances, for the score.", lower_bound=1)
+flags.DEFINE_integer("num_requests", 64, "Number of examples to time one by one.",
                      lower_bound=0)
-flags.DEFINE_integer("num_rounds", 3, "Processes for each form's first answer, and "
-                     "rounds of requests.", lower_bound=0)
+flags.DEFINE_integer("num_rounds", 3, "Number of processes for each form's first answer, "
+                     "and rounds of requests.", lower_bound=0)
 benchmark_flags.define_output_flag()
 _FIRST = """
 import json, sys, time
@@ -61,7 +60,7 @@ print(done - start, time.perf_counter() - done)
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Inputs of `predict`, and the score, 0 to 1, of answers to them."""
+    """Inputs of `predict` and a function that scores answers from 0 to 1."""
 
     inputs: list[dict[str, str]]
     score: Callable[[list[dict[str, Any]]], float]
@@ -101,14 +100,14 @@ def _read() -> Data:
 
 
 class _SavedModel:
-    """One that takes text, asked as a program without this project asks it."""
+    """A SavedModel for text, called as by a program without this project."""
 
     def __init__(self, folder):
         import tensorflow as tf
 
         from albert_tf.tokenization import in_graph
 
-        in_graph.tensorflow_text()  # Its operations.
+        in_graph.tensorflow_text()  # Registers the operations that the model needs.
         self._model = tf.saved_model.load(folder)
         self._call = self._model.signatures["serving_default"]
         self._constant = tf.constant
@@ -127,7 +126,7 @@ class _SavedModel:
 
 
 def loaded(form: str, folder: str) -> Any:
-    """What answers by `predict`."""
+    """Loads a form; the result answers by `predict`."""
     import albert_tf
 
     return _SavedModel(folder) if form == "saved_model" else albert_tf.load(folder)
@@ -139,7 +138,7 @@ def _bytes_of(folder: str, start: str = "") -> int:
 
 
 def _export(model, folder):
-    """Form → (engine, folder, bytes of what engines load)."""
+    """Exports all forms: name → (engine, folder, bytes that the engine loads)."""
     from albert_tf.serving import portable
 
     found = {"model": ("", FLAGS.model, _bytes_of(FLAGS.model, "model.ckpt-best"))}
@@ -154,7 +153,7 @@ def _export(model, folder):
         try:
             portable.export(model, next(iter(model.tasks())), to, form, precision)
         except InputError as error:
-            print(f"{form} is left out: {error}")
+            print(f"Leaving out {form}: {error}")
             continue
         found[f"{form}, {precision}"] = form, to, files.size(
             os.path.join(to, portable.FORMS[form].file))
@@ -162,7 +161,7 @@ def _export(model, folder):
 
 
 def _first_answer(form, folder, given):
-    """Seconds to load and to the first answer after that, in a new process."""
+    """Returns the seconds to load, and to the first answer after it, in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", _FIRST, form, folder, json.dumps(given)], check=True,
         capture_output=True, text=True, cwd=benchmark_flags.ROOT)
@@ -170,7 +169,7 @@ def _first_answer(form, folder, given):
 
 
 def _numbers(answers):
-    """Probabilities of classes, scores of answers."""
+    """Returns the probabilities of classes, or the scores of answers."""
     return [value for answer in answers
             for value in answer.get("probabilities", [answer.get("score", 0.0)])]
 
@@ -197,7 +196,7 @@ def main(argv):
         for _ in range(FLAGS.num_rounds):
             for given in data.inputs[:FLAGS.num_requests]:
                 for name, model in models.items():
-                    time.sleep(0.1)  # Threads of the one before spin for a while.
+                    time.sleep(0.1)  # The threads of the previous form spin for a while.
                     start = time.perf_counter()
                     model.predict([given])
                     times[name].append(time.perf_counter() - start)

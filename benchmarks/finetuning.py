@@ -1,25 +1,24 @@
-r"""How much faster fine-tuning is in batches by length than with padding.
+r"""Measures how much faster fine-tuning is in batches by length than with padding.
 
     python -m benchmarks.finetuning --output=benchmarks/results/finetuning.json
 
-Real SST-2 and MRPC, in one run and with the same weights, three ways to pad:
+On real SST-2 and MRPC data, in one run and with the same weights, three paddings:
 
-  by length   to one of --num_length_buckets lengths, as the scripts do by default
-  128, 512    everything to one length, as the release does
+  by length   to one of --num_length_buckets lengths, the scripts' default
+  128, 512    everything to one length, as in the original
 
-Measured is what the scripts run: input pipeline, forward and backward pass, clipping
-and AdamW in training, forward pass and kept predictions in evaluation. The time of a
-step depends on the length that its batch is padded to, not on the text. So a few
-steps of each length are timed after one that warms up, in rounds that go through all
-lengths, and the median of each length is weighted with the share of the steps that
-have it: in training over an epoch of the plan, in evaluation over all of dev. Ranges
-are those of the rounds.
+The measurement covers what the scripts run: input pipeline, forward and backward pass,
+clipping and AdamW in training; forward pass and stored predictions in evaluation. The time
+of a step depends on the padded length of its batch, not on the text. So a few steps of
+each length are timed after a warm-up, in rounds over all lengths. The median of each
+length is weighted with the share of steps that have it: over an epoch in training, over
+the whole development set in evaluation. Ranges are those of the rounds.
 
-A batch of more than --max_pieces_in_memory pieces is computed in parts of equal size
-(gradient accumulation), however it is padded: 16 sequences of 512 need about 20 GB.
+A batch with more than --max_pieces_in_memory tokens is computed in parts of equal size
+(gradient accumulation) under every padding: 16 sequences of 512 need about 20 GB.
 
-Then, with equal weights, dev is evaluated under the three paddings (equal_results):
-all of it by a small model, some of it by the model that was timed.
+Finally the development sets are evaluated with equal weights under the three paddings
+(equal_results): all of them by a small model, some examples by the model that was timed.
 """
 
 import collections
@@ -45,34 +44,34 @@ cli_flags.define_model_flags()
 flags.DEFINE_string("data_dir", os.path.join(DATA, "glue"),
                     "Folder of the GLUE download, with SST-2 and MRPC.")
 benchmark_flags.define_spm_model_flag()
-flags.DEFINE_integer("train_batch_size", 32, "Sequences a step; by default that of "
-                     "both tasks' recipes.", lower_bound=1)
-flags.DEFINE_integer("eval_batch_size", 8, "Sequences a batch in evaluation.",
+flags.DEFINE_integer("train_batch_size", 32, "Sequences per step; the default is that "
+                     "of both tasks' recipes.", lower_bound=1)
+flags.DEFINE_integer("eval_batch_size", 8, "Sequences per batch in evaluation.",
                      lower_bound=1)
-flags.DEFINE_integer("num_length_buckets", 8, "As in the scripts.", lower_bound=1)
-flags.DEFINE_integer("num_repeats", 3, "Rounds of measurements.", lower_bound=1)
+flags.DEFINE_integer("num_length_buckets", 8, "Number of lengths, as in the scripts.", lower_bound=1)
+flags.DEFINE_integer("num_repeats", 3, "Number of rounds.", lower_bound=1)
 flags.DEFINE_integer("max_pieces_in_memory", 2048,
-                     "Batches of more are computed in parts.", lower_bound=1)
-flags.DEFINE_integer("num_compared", 32, "Examples of each dev set whose logits are "
-                     "compared by the model that is timed.", lower_bound=2)
+                     "Batches with more tokens are computed in parts.", lower_bound=1)
+flags.DEFINE_integer("num_compared", 32, "Examples of each development set whose "
+                     "logits the timed model compares.", lower_bound=2)
 benchmark_flags.define_output_flag()
 
 PADDINGS = (128, 512)
 TARGETS = {"sst-2": {128: 6.0, 512: 20.0}, "mrpc": {128: 1.8, 512: 6.0}}
-# What is longer is cut, so that all paddings see the same pieces.
+# Longer texts are cut, so that all paddings see the same tokens.
 MAX_SEQ_LENGTH = min(PADDINGS)
-# Short steps are measured several at a time.
+# Several short steps are measured together.
 PIECES_OF_A_MEASUREMENT = 64
 SMALL_MODEL = dict(embedding_size=32, hidden_size=64, num_hidden_layers=2,
                    num_attention_heads=2, intermediate_size=256)
 
 
 class TaskData:
-    """A task's sets as features, and the static lengths of each padding.
+    """A task's data as features, and the static lengths of each padding.
 
     Args:
-      name: of the task.
-      tokenizer: makes the features.
+      name: name of the task.
+      tokenizer: tokenizer of the features.
     """
 
     def __init__(self, name: str, tokenizer: FullTokenizer):
@@ -104,14 +103,14 @@ class TaskData:
                 examples, function, what=self.task.name) for values in found))
 
     def sample(self, count: int):
-        """(table, examples) of `count` dev examples at equal distances."""
+        """Returns (table, examples) of `count` development examples at equal distances."""
         chosen = np.linspace(0, len(self.dev_examples) - 1,
                              min(count, len(self.dev_examples))).astype(int)
         examples = [self.dev_examples[i] for i in chosen]
         return self._table(examples), examples
 
     def compare(self, config: AlbertConfig, table, examples) -> dict:
-        """Results of random weights under every padding."""
+        """Evaluates random weights under every padding."""
         return equal_results.compare(
             self.task, config, table, examples, self.lengths, FLAGS.eval_batch_size)
 
@@ -124,7 +123,7 @@ class TaskData:
             eval_batch_size=FLAGS.eval_batch_size, num_steps=10**7, seed=1)
 
     def training_shares(self, padding: str) -> dict[int, float]:
-        """Static length → share of an epoch's steps that have it."""
+        """Returns static length → share of an epoch's steps that have it."""
         batches = self.batches(padding)
         steps = max(1, self.train.num_rows // FLAGS.train_batch_size)
         counts = collections.Counter(map(batches.shape_of_step, range(steps)))
@@ -132,7 +131,7 @@ class TaskData:
                 for shape, count in sorted(counts.items())}
 
     def evaluation_batches(self, padding: str) -> dict[int, int]:
-        """Static length → batches of dev that have it."""
+        """Returns static length → number of development batches that have it."""
         return {length: count for length, (_, count) in zip(
             self.lengths[padding], self.batches(padding).evaluation()) if count}
 
@@ -144,7 +143,7 @@ class Stopwatch:
     """Seconds per step of each static length, measured in rounds.
 
     Args:
-      data: the tasks. A length that several have is measured on each in turn.
+      data: the tasks. A length that several tasks have is measured on each in turn.
       config: the model's shape.
     """
 
@@ -154,7 +153,7 @@ class Stopwatch:
         from albert_tf.training import losses, optimization, steps
         from albert_tf.training.batches import Pipeline
 
-        # Of the tasks' models only the number of labels could differ.
+        # The tasks' models can differ only in the number of labels.
         (num_outputs,) = {each.task.num_outputs for each in data}
         self._model = AlbertForTask(config, Classification(num_outputs))
         self._task = losses.Task(
@@ -203,7 +202,7 @@ class Stopwatch:
         return time.perf_counter() - begin
 
     def measure(self) -> dict[str, dict[int, list[float]]]:
-        """"training" and "evaluation" → length → seconds in each round."""
+        """Returns "training" and "evaluation" → length → seconds in each round."""
         found = {"training": collections.defaultdict(list),
                  "evaluation": collections.defaultdict(list)}
         # Round 0 traces the graphs and warms up.
@@ -223,7 +222,7 @@ class Stopwatch:
 
 
 def parts_of(length: int) -> int:
-    """Parts that a training batch of this length is computed in."""
+    """Returns the number of parts in which a training batch of this length is computed."""
     return next(parts for parts in range(1, FLAGS.train_batch_size + 1)
                 if FLAGS.train_batch_size % parts == 0 and (
                     FLAGS.train_batch_size // parts * length
@@ -231,7 +230,7 @@ def parts_of(length: int) -> int:
 
 
 def rate(weights, seconds, sequences: float) -> dict[str, float]:
-    """Sequences per second of batches that are mixed by weight."""
+    """Returns the sequences per second of batches that are mixed by weight."""
     def of(choose):
         return sequences / sum(weight * choose(seconds[length])
                                for length, weight in weights.items())
@@ -242,7 +241,8 @@ def rate(weights, seconds, sequences: float) -> dict[str, float]:
 
 
 def throughput(each: TaskData, seconds) -> dict:
-    """Rates of a task, and how often the rate of each padding is in that by length."""
+    """Returns the rates of a task, and how much faster batches by length are than each
+    padding."""
     found = {}
     for kind, weights, sequences in (
             ("training", each.training_shares, FLAGS.train_batch_size),
@@ -290,12 +290,12 @@ def main(argv):
         FLAGS.albert_config_file or FLAGS.model) else AlbertConfig.named(
             "base", **cli_flags.config_overrides())
     tokenizer = FullTokenizer(None, True, FLAGS.spm_model_file)
-    # As the paper fine-tunes on both tasks.
+    # The paper fine-tunes both tasks without dropout.
     config = config.replace(
         vocab_size=tokenizer.vocab_size, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0)
     if config.max_position_embeddings < max(PADDINGS):
-        raise InputError(f"the model must have {max(PADDINGS)} positions.")
+        raise InputError(f"The model needs max_position_embeddings of {max(PADDINGS)}.")
     benchmark_flags.make_output_folder()
     import tensorflow as tf
     import tf_keras

@@ -1,16 +1,16 @@
-"""One process that loads a model and answers one request: part of inference.py.
+"""Loads a model and answers one request in a new process: part of inference.py.
 
     python -m benchmarks.first_answer saved_model FOLDER
 
-Prints the moment of the answer (seconds since the epoch), the seconds that the process
-had a core until then, and the megabytes that are resident. Imports are what a user's
-program would need, and part of the time.
+Prints the time of the answer (seconds since the epoch), the CPU seconds of the process
+until then, and its resident memory in MB. The imports that a user's program needs are part
+of the time.
 """
 
 import sys
 import time
 
-# A sentence of SST-2's length.
+# A sentence as long as those of SST-2.
 IDS = [2, *range(100, 123), 3]
 
 
@@ -51,7 +51,7 @@ def keras_hub(folder):
 
     model = keras_hub.models.AlbertTextClassifier.from_preset(
         folder, num_classes=2, preprocessor=None)
-    # What its documentation says; predict() would compile a function first.
+    # As its documentation says; predict() would compile a function first.
     np.array(model({
         "token_ids": np.array([IDS]), "padding_mask": np.ones([1, len(IDS)]),
         "segment_ids": np.zeros([1, len(IDS)], np.int32)}))

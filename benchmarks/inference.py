@@ -1,38 +1,39 @@
-r"""How long answers take: ours, the plain version, and the peers'.
+r"""Measures the latency and speed of answers: ours, ours without fused parts, and peers.
 
     python -m benchmarks.inference --output=benchmarks/results/inference.json
 
-ALBERT-base's shape, random weights, no dropout, on real sequences of their own
-lengths: sentences of SST-2's and pairs of MRPC's dev set to classify, and windows of
-SQuAD's dev set (max_seq_length 384) to find spans in.
+All contestants have ALBERT-base's shape with random weights and no dropout. They answer
+real sequences of their own lengths: sentences of SST-2 and pairs of MRPC (development
+sets) for classification, and windows of SQuAD's development set (max_seq_length 384) for
+spans.
 
-  limit      the matrix products of the pieces alone, without padding
-  ours       serving.Server with what model_export wrote
-  plain      our model in a tf.function for any shape, padding computed
+  limit      the matrix products of the tokens alone, without padding
+  ours       serving.Server with a SavedModel of export_model.py
+  plain      our model in a tf.function for any shape, with padding computed
   tf-models  tf-models-official's AlbertEncoder in such a function
-  keras-hub  keras-hub's ALBERT, likewise
-  hf         transformers' ALBERT in PyTorch, eager, inference_mode, autocast
+  keras-hub  keras-hub's ALBERT in such a function
+  hf         transformers' ALBERT in PyTorch: eager, inference_mode, autocast
   compiled   the same through torch.compile(dynamic=True)
   ours-onnx, ours-openvino, ours-tflite
-             what export_model.py --format writes, in that engine
+             exports of export_model.py --format in these engines
   onnxruntime, onnxruntime-optimized, openvino
-             transformers' ALBERT, exported to ONNX by PyTorch, in these engines: as
-             they optimize any graph, or by ONNX Runtime's optimizer of transformers;
-             in int8 its dynamic quantization, a scale for each matrix
+             transformers' ALBERT, exported to ONNX by PyTorch, in these engines; ONNX
+             Runtime with its general optimizer or its optimizer for transformers, in
+             int8 with dynamic quantization (one scale for each matrix)
 
-Types are float32, bfloat16 and int8, as far as a contestant has them. LiteRT is given our
-export: PyTorch's graph has no way to it.
+Types are float32, bfloat16 and int8, as far as a contestant supports them. LiteRT only
+runs our export, because PyTorch's graph cannot be converted to it.
 
-Measured in turns, request by request: one sequence at a time (median and 95th
-percentile), and batches of 32 as they come, each padded by the contestant (transformers
-and keras-hub do not order by length). Besides, ours is given all those batches as one
-file, which Server orders by length itself.
+The contestants take turns, first with single sequences (median and 95th percentile), then
+with batches of 32 in file order, which each contestant pads itself (transformers and
+keras-hub do not sort by length). In addition, ours answers all batches as one file, which
+Server sorts by length.
 
-And --starts times, each in a process of its own, in turns: seconds from the start of
-the process to the first answer, imports included, and the memory resident then.
+With --starts, each kind is started that often in a new process, in turns: seconds from
+the start of the process to the first answer, imports included, and its memory then.
 
-Scores of ours and of plain must agree, however they are batched. The peers need
-benchmarks/requirements.txt; what is not installed is left out, in a line that says so.
+The scores of ours and of plain must agree for every batching. The peers need
+benchmarks/requirements.txt; missing packages are reported and left out.
 """
 
 import functools
@@ -56,29 +57,31 @@ _SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 
 DTYPES = ("float32", "bfloat16", "int8")
 CONTESTANTS = ("limit", *predictors.MAKERS)
-# Task: (kind, sequences asked for one by one, sequences in batches).
+# Task → (kind, number of single requests, number of sequences in batches).
 TASKS = {"sst-2": ("classification", 48, 96), "mrpc": ("classification", 32, 96),
          "squad": ("spans", 12, 32)}
 
 cli_flags.define_model_flags()
 flags.DEFINE_string("data_dir", os.path.join(_SHARED, "data"),
-                    "Folder of the data: glue/SST-2, glue/MRPC, squad/dev-v1.1.json.")
+                    "Data folder with glue/SST-2, glue/MRPC and squad/dev-v1.1.json.")
 flags.DEFINE_string("spm_model_file",
                     os.path.join(_SHARED, "data", "spm_en", "30k-clean.model"),
-                    "SentencePiece model; its size is the model's vocab_size.")
-flags.DEFINE_list("tasks", list(TASKS), "Of which to measure.")
-flags.DEFINE_list("dtypes", list(DTYPES), "Types of products and activations.")
-flags.DEFINE_list("contestants", list(CONTESTANTS), "What to measure.")
-flags.DEFINE_integer("batch_size", 32, "Sequences of a batch.", lower_bound=1)
-flags.DEFINE_integer("num_requests", 0, "Sequences asked for one by one; 0: as many as "
-                     "each task has by default.", lower_bound=0)
-flags.DEFINE_integer("num_batched", 0, "Sequences in batches; 0: likewise.",
+                    "SentencePiece model; its size becomes the model's vocab_size.")
+flags.DEFINE_list("tasks", list(TASKS), "Tasks to measure.")
+flags.DEFINE_list("dtypes", list(DTYPES), "Number types of products and activations.")
+flags.DEFINE_list("contestants", list(CONTESTANTS), "Contestants to measure.")
+flags.DEFINE_integer("batch_size", 32, "Sequences in a batch.", lower_bound=1)
+flags.DEFINE_integer("num_requests", 0, "Number of single requests; 0: the default of "
+                     "each task.", lower_bound=0)
+flags.DEFINE_integer("num_batched", 0, "Number of sequences in batches; 0: the default "
+                     "of each task.",
                      lower_bound=0)
-flags.DEFINE_integer("starts", 3, "First answers of each kind.", lower_bound=0)
+flags.DEFINE_integer("starts", 3, "Number of first answers of each kind.", lower_bound=0)
 flags.DEFINE_string("output", "", "JSON file to write the results to.")
-flags.DEFINE_string("one_dtype", "", "Used by the benchmark itself.")
+flags.DEFINE_string("one_dtype", "", "Internal: used by the benchmark itself.")
 
-# Shares of the largest score: roundings of twelve layers, many times over.
+# Allowed differences as a share of the largest score: many times the rounding of
+# twelve layers.
 LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.05}
 
 
@@ -86,7 +89,7 @@ LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.05}
 
 
 def sequences(task: str, count: int) -> list[dict]:
-    """Features of `count` sequences at equal distances, in the order of the file."""
+    """Returns the features of `count` sequences at equal distances, in file order."""
     from albert_tf.finetuning.classification import glue
     from albert_tf.finetuning.squad import task as squad
     from albert_tf.tokenization.tokenizer import FullTokenizer
@@ -107,17 +110,17 @@ def sequences(task: str, count: int) -> list[dict]:
     return [window for i in chosen for window in function(examples[i])][:count]
 
 
-# ---- one type --------------------------------------------------------------
+# ---- one number type --------------------------------------------------------------
 
 
 class Clock:
-    """Seconds of each contestant, of the clock and of the cores."""
+    """The seconds of each contestant: wall-clock time and core time."""
 
     def __init__(self):
         self.seconds, self.cores, self.answers = {}, {}, {}
 
     def measure(self, name, function, *args):
-        time.sleep(0.1)  # Threads of the one before still spin for a while.
+        time.sleep(0.1)  # The threads of the previous contestant spin for a while.
         start, cores = time.perf_counter(), time.process_time()
         answer = function(*args)
         self.seconds.setdefault(name, []).append(time.perf_counter() - start)
@@ -127,7 +130,7 @@ class Clock:
 
 
 def makers(config, kind, dtype, folder):
-    """The contestants that can be had, and the limit's function."""
+    """Returns the available contestants and the limit's function."""
     found = {}
     for name in FLAGS.contestants:
         if name == "limit":
@@ -137,16 +140,16 @@ def makers(config, kind, dtype, folder):
             if made:
                 found[name] = made
         except NotInstalled as error:
-            logging.warning("%s is left out: %s.", name, error)
+            logging.warning("Leaving out %s: %s.", name, error)
     return found
 
 
 def in_turns(contestants, limit, batches) -> Clock:
-    """Each batch by each contestant, after one that warms up."""
+    """Sends each batch to each contestant, after a warm-up."""
     clock = Clock()
     lengths = [[len(row["input_ids"]) for row in batch] for batch in batches]
     by_length = np.argsort([max(each) for each in lengths])
-    # Shortest, median and longest: what is compiled for a size is compiled then.
+    # Warm up with the shortest, median and longest batch, which compiles for their sizes.
     warm = {int(by_length[i]) for i in (0, len(batches) // 2, -1)}
     for i, (batch, of_batch) in enumerate(zip(batches, lengths)):
         if i in warm:
@@ -154,10 +157,10 @@ def in_turns(contestants, limit, batches) -> Clock:
                 try:
                     contestants[name](batch)
                 except Exception as error:  # pylint: disable=broad-except
-                    # torch.compile fails in many ways, none of which is ours.
+                    # torch.compile fails in many ways that are not errors of this project.
                     if name != "compiled":
                         raise
-                    logging.warning("compiled is left out: %s",
+                    logging.warning("Leaving out compiled: %s",
                                     (str(error).splitlines() or [type(error)])[0])
                     del contestants[name]
             if limit:
@@ -171,14 +174,14 @@ def in_turns(contestants, limit, batches) -> Clock:
 
 
 def requests_row(clock: Clock) -> dict:
-    """Latencies of requests one by one."""
+    """Returns the latencies of single requests."""
     return _rows(clock, lambda values: {
         "median": float(np.median(values)),
         "percentile_95": float(np.percentile(values, 95))})
 
 
 def batches_row(clock: Clock) -> dict:
-    """Seconds of all batches, and the least and most of one."""
+    """Returns the seconds of all batches, and the minimum and maximum of one."""
     return _rows(clock, lambda values: {
         "sum": float(np.sum(values)), "least": min(values), "most": max(values)})
 
@@ -189,7 +192,7 @@ def _rows(clock, statistics):
         row = found[name] = {**statistics(values), "cores": float(
             np.sum(clock.cores[name])), "seconds": values}
         for other in ("limit", "ours", "ours-onnx"):
-            # Of each request by itself, so that a disturbed one counts as one.
+            # Per request, so that a disturbed one counts once.
             if other in clock.seconds:
                 row[f"times_{other}"] = float(np.median(
                     np.array(values) / np.array(clock.seconds[other])))
@@ -199,13 +202,13 @@ def _rows(clock, statistics):
 
 
 def _different(left, right) -> float:
-    """Largest difference of the scores of the same sequences, which may be padded, as
-    a share of the largest score."""
+    """Returns the largest difference of the scores of the same sequences, which may be
+    padded, as a share of the largest score."""
     found, largest = 0.0, 0.0
     for one, other in zip(left, right, strict=True):
         size = min(len(one), len(other))
         found = max(found, float(np.max(np.abs(one[:size] - other[:size]))))
-        # Log-probabilities of what cannot be an answer are beyond any score.
+        # Log-probabilities of impossible answers are far below any score.
         sizes = np.abs(one[:size])
         largest = max(largest, float(np.max(sizes, where=sizes < 1e4, initial=0.0)))
     return found / max(largest, 1e-9)
@@ -216,7 +219,7 @@ def _flat(answers):
 
 
 def measure(config, task: str, dtype: str, folder: str) -> dict:
-    """All of a task in one type."""
+    """Measures all of a task in one number type."""
     kind, num_requests, num_batched = TASKS[task]
     num_requests = FLAGS.num_requests or num_requests
     rows = sequences(task, FLAGS.num_batched or num_batched)
@@ -263,8 +266,8 @@ def check_equal(found: dict) -> None:
     for name, difference in found["differences"].items():
         if not difference <= LARGEST_DIFFERENCE[found["dtype"]]:
             raise InputError(
-                f"{found['task']} {found['dtype']}: scores of one file and of {name} "
-                f"differ by {difference:.2g} of the largest; that is a bug, please "
+                f"{found['task']} {found['dtype']}: the scores of one file and of {name} "
+                f"differ by {difference:.2g} of the largest. This is a bug; please "
                 "report it.")
 
 
@@ -286,7 +289,7 @@ def _log(found):
 
 
 def write_models(config, folder) -> dict[str, str]:
-    """Kind of start → the folder that it loads."""
+    """Writes the models of all kinds of start: kind → folder."""
     writers = {
         "saved_model": lambda path: os.rename(predictors.export(
             config, "classification", "float32", os.path.dirname(path)), path),
@@ -294,7 +297,7 @@ def write_models(config, folder) -> dict[str, str]:
             config, "classification", os.path.dirname(path)), path),
         "hf": lambda path: predictors.hf_model(
             config, "classification").save_pretrained(path),
-        # A classifier without tokenizer cannot be saved whole.
+        # A classifier without a tokenizer cannot be saved as a whole.
         "keras_hub": lambda path: predictors.keras_hub_model(
             config, "classification", "float32").backbone.save_to_preset(path)}
     found = {}
@@ -304,14 +307,14 @@ def write_models(config, folder) -> dict[str, str]:
             write(path)
             found[name] = path
         except NotInstalled as error:
-            logging.warning("%s is left out: %s.", name, error)
+            logging.warning("Leaving out %s: %s.", name, error)
     return found
 
 
 def first_answers(folders) -> dict:
-    """Seconds to the first answer and megabytes then, of each kind."""
+    """Returns the seconds to the first answer, and the memory then, of each kind."""
     found = {name: {"seconds": [], "cores": [], "megabytes": []} for name in folders}
-    # Once more than is measured: the first start reads the packages from the disk.
+    # One start more than is measured: the first reads the packages from disk.
     for number in range(FLAGS.starts + 1):
         for name, folder in folders.items():
             start = time.time()
@@ -349,12 +352,13 @@ def _check_flags():
                         ("dtypes", DTYPES)):
         unknown = set(FLAGS[flag].value) - set(known)
         if unknown:
-            raise InputError(f"--{flag}: there is no {unknown.pop()}; choose of "
+            raise InputError(f"--{flag}: {unknown.pop()} is unknown; choose from "
                              f"{', '.join(known)}.")
 
 
 def _in_own_process(dtype: str) -> list:
-    """Results of a type; "" writes the models and times first answers."""
+    """Runs one number type in its own process; "" writes the models and times first
+    answers."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.inference", *sys.argv[1:],
          f"--one_dtype={dtype}"], stdout=subprocess.PIPE, text=True, check=True)

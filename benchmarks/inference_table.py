@@ -1,4 +1,4 @@
-"""The tables of README.md from what inference.py wrote.
+"""Prints the results of inference.py as Markdown tables.
 
     python -m benchmarks.inference_table benchmarks/results/inference.json
 """
@@ -24,7 +24,7 @@ def _names(results, what):
 
 
 def requests(results):
-    """Milliseconds of one sequence after another, and times ours."""
+    """Prints the latency of single requests in ms, and relative to ours."""
     def cell(row, name):
         if name not in row["requests"]:
             return "–"
@@ -40,7 +40,7 @@ def requests(results):
 
 
 def batches(results):
-    """Sequences per second of batches as they come, and of a whole file."""
+    """Prints the sequences per second of batches in file order, and of a whole file."""
     def cell(row, name):
         if name == "ours, whole file":
             if "file" not in row:
@@ -53,13 +53,13 @@ def batches(results):
                  f": {found['sum'] / row['batches']['ours']['sum']:.2f}×")
         return f"{row['sequences'] / found['sum']:.1f}{times}"
 
-    _table(["sequences a second", *_columns(results)],
+    _table(["sequences per second", *_columns(results)],
            [[name, *(cell(row, name) for row in results)]
             for name in (*_names(results, "batches"), "ours, whole file")])
 
 
 def best(results):
-    """The fastest of ours and the fastest of the others."""
+    """Prints the fastest of ours and the fastest of the others."""
     def cell(row, what, ours):
         key, times, unit = (("median", 1e3, "ms") if what == "requests"
                             else ("sum", 1, "s"))
@@ -75,7 +75,7 @@ def best(results):
 
 
 def first_answers(starts):
-    """Seconds to the first answer."""
+    """Prints the seconds to the first answer."""
     _table(["first answer", "seconds", "seconds of the cores", "MB"],
            [[name, f"{np.median(row['seconds']):.2f} ({min(row['seconds']):.2f} to "
              f"{max(row['seconds']):.2f})", f"{np.median(row['cores']):.2f}",

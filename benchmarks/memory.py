@@ -1,19 +1,19 @@
-r"""Peak memory of a whole pretraining step, with and without recomputing: ours, peers'.
+r"""Measures the peak memory of a whole pretraining step, with and without recomputation.
 
     python -m benchmarks.memory --output=benchmarks/results/memory.json
 
 A step is forward pass, backward pass, clipping and the optimizer, as in
-benchmarks/training.py, on a batch of random pieces, dropout 0.1. Every setting has a
-process of its own, of which is measured
+benchmarks/training.py, on a batch of random tokens with dropout 0.1. Each setting runs in
+its own process, which reports
 
   before  resident memory with model, optimizer and libraries, before the first step
-  peak    the most that ever was resident (VmHWM), nothing subtracted
-  cores   seconds that the process had a core in the last step, divided by the cores
+  peak    the maximum resident memory (VmHWM), nothing subtracted
+  cores   core-seconds of the last step, divided by the number of cores
 
-`hf` has no gradient checkpointing of its own for ALBERT in transformers 5.23; what
-stands here is torch.utils.checkpoint around each of its layers. A process that comes
-to --limit is ended, and its row says so. It needs Linux. The picture lies beside the
-results. Results of settings that the output file holds already are kept.
+transformers 5.23 has no gradient checkpointing for ALBERT; `hf` uses
+torch.utils.checkpoint around each layer instead. A process that reaches --limit is ended,
+and its row says so. This needs Linux. A picture is drawn beside the results. Settings that
+the output file already has are skipped.
 """
 
 import json
@@ -33,7 +33,7 @@ from benchmarks.peers import NotInstalled
 
 FLAGS = flags.FLAGS
 
-# contestant:model:shape:type, then "recompute" and others of the training flags.
+# contestant:model:shape:type, then "recompute" and other training options.
 SETTINGS = [
     f"{name}:{model}:{shape}:{dtype}{recompute}"
     for model, shape, dtypes in (
@@ -46,15 +46,16 @@ SETTINGS = [
 
 flags.DEFINE_list(
     "settings", SETTINGS,
-    "What to measure, contestant:model:shape:type[:recompute][:parts=2][:jit].")
-flags.DEFINE_integer("steps", 2, "Steps of each.", lower_bound=1)
-flags.DEFINE_float("limit", 21.0, "GB at which a process is ended.", lower_bound=0.1)
+    "Settings to measure: contestant:model:shape:type[:recompute][:parts=2][:jit].")
+flags.DEFINE_integer("steps", 2, "Steps of each setting.", lower_bound=1)
+flags.DEFINE_float("limit", 21.0, "Memory in GB at which a process is ended.",
+                   lower_bound=0.1)
 flags.DEFINE_string("output", "", "JSON file to write the results to.")
-flags.DEFINE_string("one_setting", "", "Used by the benchmark itself.")
+flags.DEFINE_string("one_setting", "", "Internal: used by the benchmark itself.")
 
 
 def parsed(setting: str) -> dict:
-    """The parts of a setting; raises InputError if it is none."""
+    """Parses a setting into its parts."""
     name, model, shape, dtype, *more = (*setting.split(":"), "", "", "")
     options = {}
     for option in filter(None, more):
@@ -66,16 +67,16 @@ def parsed(setting: str) -> dict:
         elif key == "jit" and name == "ours":
             options["jit_compile"] = True
         else:
-            raise InputError(f"--settings: '{setting}': there is no {option}.")
+            raise InputError(f"--settings: '{setting}': option {option} is unknown.")
     if name not in MAKERS:
-        raise InputError(f"--settings: '{setting}': there is no {name}.")
+        raise InputError(f"--settings: '{setting}': contestant {name} is unknown.")
     parsed_shape(shape)
     return {"contestant": name, "model": model, "shape": shape, "dtype": dtype,
             "options": options}
 
 
 def resident(process: int = 0) -> tuple[float, float]:
-    """GB that a process holds, and the most that it held."""
+    """Returns the GB that a process holds, and its maximum."""
     found = {}
     with open(f"/proc/{process or 'self'}/status", encoding="utf-8") as stream:
         for line in stream:
@@ -86,7 +87,7 @@ def resident(process: int = 0) -> tuple[float, float]:
 
 
 def measure(setting: str) -> dict:
-    """Memory and seconds of one setting, in this process."""
+    """Measures memory and seconds of one setting in this process."""
     row = parsed(setting)
     config = AlbertConfig.named(row["model"]).replace(
         hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
@@ -106,7 +107,7 @@ def measure(setting: str) -> dict:
 
 
 def watched(setting: str) -> dict:
-    """Measures in a process of its own, which is ended at the limit."""
+    """Measures a setting in its own process, which is ended at the limit."""
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.memory", f"--one_setting={setting}",
          f"--steps={FLAGS.steps}"], stdout=subprocess.PIPE, text=True)
@@ -137,7 +138,7 @@ def label(row: dict) -> str:
 
 
 def print_results(rows: list[dict]) -> None:
-    print("| model | batch | type | | before | peak | cores, s a step |\n"
+    print("| model | batch | type | | before | peak | cores, s per step |\n"
           "| --- | --- | --- | --- | --- | --- | --- |")
     for row in rows:
         if "more_than" in row:
@@ -150,7 +151,7 @@ def print_results(rows: list[dict]) -> None:
 
 
 def draw(rows: list[dict], path: str) -> None:
-    """A bar for each setting, in groups of one model, batch and type."""
+    """Draws a bar for each setting, grouped by model, batch and type."""
     colors = {"ours": "#9bb7d4", "ours, recomputing": "#4472a8", "hf": "#e8b98d",
               "hf, recomputing": "#d1803a"}
     figure = pictures.figure(9, 1 + 0.3 * len(rows))
@@ -204,7 +205,7 @@ def main(_):
             continue
         row = watched(setting)
         if "left_out" in row:
-            logging.warning("%s is left out: %s.", setting, row["left_out"])
+            logging.warning("Leaving out %s: %s.", setting, row["left_out"])
             continue
         results[setting] = row
         logging.info("%s: %s", setting, row)

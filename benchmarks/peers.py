@@ -1,4 +1,4 @@
-"""Packages of the peers, which are measured where they are installed."""
+"""Imports the packages of the peers, which are measured if they are installed."""
 
 import importlib
 import os
@@ -9,7 +9,7 @@ class NotInstalled(Exception):
 
 
 def imported(module: str, package: str):
-    """A peer's module; `package` is what the reader knows it by."""
+    """Imports a module of a peer; `package` is its name for messages."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -21,7 +21,7 @@ def _policy(dtype: str) -> str:
 
 
 def tf_models_encoder(config, dtype: str):
-    """tf-models-official's AlbertEncoder, with the dropout of the config."""
+    """Returns tf-models-official's AlbertEncoder with the dropout of the config."""
     import tf_keras
 
     encoders = imported("official.nlp.modeling.networks.albert_encoder",
@@ -38,8 +38,8 @@ def tf_models_encoder(config, dtype: str):
 
 
 def keras_hub_backbone(config, dtype: str):
-    """keras-hub's modules `models` and Keras 3 on TensorFlow, and its AlbertBackbone
-    with the dropout of the config."""
+    """Returns keras-hub's `models`, Keras 3 on TensorFlow, and an AlbertBackbone with the
+    dropout of the config."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     models = imported("keras_hub.models", "keras-hub")
     keras = imported("keras", "Keras 3")

@@ -1,9 +1,10 @@
-"""Models that answer: ours, its plain version and the peers', for inference.py.
+"""Models that answer: ours, ours without fused parts and the peers', for inference.py.
 
-Each maker takes a config, "classification" or "spans", a type and a folder to write
-to, and returns a function: features of one or more sequences, without padding → an
-array of scores; None where there is nothing of that type. All have ALBERT's shape, random weights and no dropout, and pad to the
-longest of what they are given. benchmarks/requirements.txt has the peers' packages.
+Each function takes a config, "classification" or "spans", a number type and a folder to
+write to. It returns a function from features of one or more sequences (without padding) to
+an array of scores, or None if the type is not supported. All have ALBERT's shape, random
+weights and no dropout, and pad to the longest sequence. benchmarks/requirements.txt has
+the peers' packages.
 """
 
 import functools
@@ -23,7 +24,7 @@ INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 def padded(features, dtype=np.int32) -> dict[str, np.ndarray]:
-    """A batch [B, S] of sequences, S the longest of them."""
+    """Pads sequences to a batch [B, S], S being the longest of them."""
     length = max(len(row["input_ids"]) for row in features)
     batch = {name: np.zeros([len(features), length], dtype) for name in INPUTS}
     for name, values in batch.items():
@@ -39,7 +40,7 @@ _our_models = {}
 
 
 def our_model(config, task):
-    """Shared by the ways of serving, so that their scores can be compared."""
+    """Returns one model for all ways of serving, so that their scores can be compared."""
     key = config.to_json(), task
     if key not in _our_models:
         _our_models[key] = _make_our_model(config, task)
@@ -54,14 +55,14 @@ def _make_our_model(config, task):
     from albert_tf.modeling.models import AlbertForTask
 
     model = AlbertForTask(config, Spans() if task == "spans" else Classification(2))
-    # As a trained head's: scores that spread by 1, not by hundredths.
+    # Scale as in a trained head: scores spread by 1, not by hundredths.
     weights = model.head_layers[model.head.name]["output_layer"].output_weights
     weights.assign(tf.random.stateless_normal(weights.shape, [1, 2]))
     return model
 
 
 def export(config, task, dtype, folder) -> str:
-    """Writes our SavedModel, unless it is there; its folder."""
+    """Writes our SavedModel unless it exists; returns its folder."""
     from albert_tf.serving import export as model_export
 
     path = os.path.join(folder, f"ours-{task}-{dtype}")
@@ -79,7 +80,7 @@ def server(config, task, dtype, folder):
 
 
 def scores(task, outputs) -> np.ndarray:
-    """Those of a model's outputs that are compared and counted, of each sequence."""
+    """Returns the outputs of a model that are compared, for each sequence."""
     return outputs["start_log_probs" if task == "spans" else "logits"]
 
 
@@ -91,7 +92,7 @@ def ours(config, task, dtype, folder):
 
 
 def our_export(form, config, task, dtype, folder):
-    """What export_model.py --format writes, asked by its engine."""
+    """Returns an export of export_model.py --format in its engine."""
     from albert_tf.serving import portable
 
     if dtype not in portable.FORMS[form].precisions:
@@ -110,7 +111,7 @@ def our_export(form, config, task, dtype, folder):
 
 
 def save_checkpoint(config, task, folder) -> str:
-    """Our model's folder, written unless it is there."""
+    """Writes our model's folder unless it exists."""
     from albert_tf.checkpoints import restore
 
     path = os.path.join(folder, f"ours-{task}")
@@ -123,7 +124,7 @@ def save_checkpoint(config, task, folder) -> str:
 
 
 def plain(config, task, dtype, folder):
-    """The model as it stands, in a tf.function for any shape."""
+    """Returns the model without fused parts, in a tf.function for any shape."""
     del folder
     if dtype == "int8":
         return None
@@ -165,7 +166,7 @@ def tf_models(config, task, dtype, folder):
 
 
 def hf_model(config, task):
-    """transformers' model, of the release's gelu."""
+    """Returns transformers' model with the gelu of the released models."""
     torch = peers.imported("torch", "PyTorch")
     transformers = peers.imported("transformers", "transformers")
     torch.set_num_threads(os.cpu_count())
@@ -198,7 +199,7 @@ def _hf(config, task, dtype, compiled):
 
 
 def keras_hub_model(config, task, dtype):
-    """keras-hub's, on Keras 3 with TensorFlow."""
+    """Returns keras-hub's model on Keras 3 with TensorFlow."""
     models, keras, backbone = peers.keras_hub_backbone(config, dtype)
     if task == "spans":
         outputs = keras.layers.Dense(2)(backbone.output["sequence_output"])
@@ -214,7 +215,7 @@ def keras_hub(config, task, dtype, folder):
 
     model = keras_hub_model(config, task, dtype)
 
-    # predict() of Keras has a data pipeline for each call, which costs a request more.
+    # predict() of Keras creates a data pipeline per call, which makes requests slower.
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 3)
     def call(ids, mask, segments):
         return model({"token_ids": ids, "padding_mask": mask, "segment_ids": segments},
@@ -224,7 +225,7 @@ def keras_hub(config, task, dtype, folder):
 
 
 def _peer_graph(config, task, folder) -> str:
-    """transformers' model as ONNX, as its users export it: by PyTorch."""
+    """Exports transformers' model to ONNX with PyTorch, as its users do."""
     path = os.path.join(folder, f"hf-{task}.onnx")
     if not os.path.exists(path):
         model = hf_model(config, task)
@@ -245,9 +246,11 @@ def _peer_batch(features):
 
 
 def onnxruntime(config, task, dtype, folder, optimized=False):
-    """The peer's graph in ONNX Runtime: as it optimizes any graph, or first with its
-    own optimizer of transformers; in int8 with its dynamic quantization, one scale for
-    each matrix."""
+    """Returns the peer's graph in ONNX Runtime.
+
+    ONNX Runtime uses its general optimizer or first its optimizer for transformers; in int8
+    dynamic quantization with one scale for each matrix.
+    """
     engine = peers.imported("onnxruntime", "ONNX Runtime")
     if dtype == "bfloat16" or (dtype == "int8" and not optimized):
         return None
@@ -267,7 +270,7 @@ def onnxruntime(config, task, dtype, folder, optimized=False):
 
         whole = path.replace(".onnx", "-int8.onnx")
         if not os.path.exists(whole):
-            # Its own operations' types are unknown to the quantizer.
+            # The quantizer does not know the types of its own fused operations.
             quantization.quantize_dynamic(path, whole, extra_options={
                 "DefaultTensorType": onnx.TensorProto.FLOAT})
         path = whole
@@ -279,7 +282,7 @@ def onnxruntime(config, task, dtype, folder, optimized=False):
 
 
 def openvino(config, task, dtype, folder):
-    """The peer's graph in OpenVINO."""
+    """Returns the peer's graph in OpenVINO."""
     if dtype == "int8":
         return None
     engine = peers.imported("openvino", "OpenVINO")
@@ -307,10 +310,10 @@ MAKERS = {
 
 
 def limit(config, task, dtype):
-    """The matrix products of the pieces that are there, without padding.
+    """Returns the matrix products of the tokens alone, without padding.
 
-    Those of all pieces of a batch at once; and for each sequence those of attention.
-    Of the last layer before a classifier, what [CLS] needs. Returns a function of the
+    The products of all tokens of a batch run together, those of attention per sequence.
+    In the last layer before a classifier only [CLS] counts. Returns a function of the
     sequences' lengths, and one that counts their operations.
     """
     import tensorflow as tf
@@ -321,7 +324,7 @@ def limit(config, task, dtype):
     whole = layers if task == "spans" else layers - 1
 
     def shapes(lengths):
-        """(count, batch, rows, inner, columns)."""
+        """Yields (count, batch, rows, inner, columns)."""
         pieces, first = sum(lengths), len(lengths)
         found = [(1, 0, pieces, config.embedding_size, size),
                  (whole, 0, pieces, size, 3 * size), (whole, 0, pieces, size, size),

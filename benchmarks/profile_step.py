@@ -1,15 +1,13 @@
-r"""Where the time of a pretraining step goes, by groups of operations.
+r"""Profiles a pretraining step by groups of operations.
 
     python -m benchmarks.profile_step --shapes=8x128,4x512 --dtypes=float32,bfloat16
 
-Prints a table for each shape and type: milliseconds of a core in a step, and the share.
-TensorFlow's profiler traces --rounds steps of what benchmarks/training.py calls "ours",
-on a single thread, so that no operation runs beside another and the time of each is
-its own. The share is that of the traced time, nested events taken out of those around
-them; the milliseconds are the share of the seconds that the process had a core. Each
-shape and type is traced in a process of its own. The groups are found by the names of
-the operations: those of XLA's loops have the name of the function that was compiled
-(fast.island).
+Prints a table for each shape and type: core-milliseconds per step and the share of the
+time. TensorFlow's profiler traces --rounds steps of "ours" of benchmarks/training.py, on a
+single thread so that operations do not overlap. Shares are of the traced time, excluding
+nested events; milliseconds are the share times the CPU seconds of the process. Each shape
+and type runs in its own process. Groups are recognised by the names of operations; XLA
+loops have the name of the function that was compiled (fast.island).
 """
 
 import collections
@@ -27,9 +25,9 @@ from benchmarks import contestants, training
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_bool("details", False, "Also the 40 longest kinds of operations.")
+flags.DEFINE_bool("details", False, "Also list the 40 slowest kinds of operations.")
 
-# The first pattern that is found in an operation's name tells its group.
+# The first pattern that matches an operation's name determines its group.
 GROUPS = (
     ("matrix products of the attention", r"BatchMatMul"),
     ("matrix products with kernels", r"MatMul$"),
@@ -51,12 +49,12 @@ OTHER = "other"
 
 
 def group_of(name: str) -> str:
-    """The group of an operation, of which the name ends in its type."""
+    """Returns the group of an operation, whose name ends in its type."""
     return next((group for group, pattern in GROUPS if re.search(pattern, name)), OTHER)
 
 
 def _events(folder):
-    """(line, start, end, name) of what the executor's threads did, in picoseconds."""
+    """Yields (line, start, end, name) of the executor threads' events, in picoseconds."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     [path] = glob.glob(f"{folder}/plugins/profile/*/*.xplane.pb")
@@ -78,7 +76,7 @@ def _events(folder):
 
 
 def own_times(events) -> collections.Counter:
-    """Name → time, without that of the events within."""
+    """Returns name → time without nested events."""
     times, around = collections.Counter(), []
     for line, start, end, name in sorted(events, key=lambda e: (e[0], e[1], -e[2])):
         while around and (around[-1][0] != line or around[-1][1] <= start):
@@ -91,7 +89,7 @@ def own_times(events) -> collections.Counter:
 
 
 def trace(config, shape: str, dtype: str):
-    """Name → share of the time, and seconds of a core in a step."""
+    """Returns name → share of the time, and the core-seconds of a step."""
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(1)

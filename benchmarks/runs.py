@@ -1,5 +1,6 @@
-"""Runs of the project's scripts, in processes of their own: text to records to a model
-to scores, each step once."""
+"""Runs the project's scripts in processes of their own, each step once: from text to
+records, a model and scores.
+"""
 
 import json
 import os
@@ -21,7 +22,7 @@ _COST = "cost.json"
 
 def chosen_runs(words: Sequence[str], what: str, names: Collection[str]
                 ) -> list[tuple[str, int]]:
-    """What --runs names, as (name, seed); `what` the names are, for the error."""
+    """Parses --runs into (name, seed); `what` describes the names in the error."""
     chosen = []
     for word in words:
         name, _, seed = word.partition(":")
@@ -33,21 +34,20 @@ def chosen_runs(words: Sequence[str], what: str, names: Collection[str]
 
 
 def run_script(script: str, **flag_values: Any) -> None:
-    """Runs one of the project's scripts, or a module (benchmarks.training); flags of
-    None are left out."""
+    """Runs one of the project's scripts, or a module such as benchmarks.training. Flags
+    with value None are left out."""
     command = [sys.executable, *(
         [os.path.join(ROOT, script)] if script.endswith(".py") else ["-m", script])]
     command += [f"--{name}={value}" for name, value in flag_values.items()
                 if value is not None]
     print(" ".join(command), flush=True)
     if subprocess.run(command, check=False).returncode:
-        raise InputError(f"{script} failed; its last lines say why.")
+        raise InputError(f"{script} failed; its last lines above say why.")
 
 
 def run_counted(script: str, output_dir: str, **flag_values: Any) -> None:
-    """run_script with an --output_dir, which keeps what it cost: seconds of all cores
-    and of the clock. A run that was broken off has no such numbers afterwards, as what
-    it took before is not known."""
+    """Runs a script with an --output_dir and stores its cost there, in core-seconds and
+    seconds. A run that was interrupted has no cost, since its earlier time is unknown."""
     begun = os.path.exists(output_dir) and bool(os.listdir(output_dir))
     clock, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     run_script(script, output_dir=output_dir, **flag_values)
@@ -60,7 +60,7 @@ def run_counted(script: str, output_dir: str, **flag_values: Any) -> None:
 
 
 def cost(output_dir: str) -> dict[str, float]:
-    """What run_counted kept; empty for a run that was broken off."""
+    """Returns the cost stored by run_counted; empty for an interrupted run."""
     path = os.path.join(output_dir, _COST)
     if not os.path.exists(path):
         return {}
@@ -68,11 +68,11 @@ def cost(output_dir: str) -> dict[str, float]:
         return json.load(stream)
 
 
-# ---- what is there is not made again ---------------------------------------
+# ---- steps that are skipped if done ---------------------------------------
 
 
 def vocabulary(folder: str, text: str, vocab_size: int) -> str:
-    """A SentencePiece model of a text."""
+    """Trains a SentencePiece model on a text unless it exists; returns its path."""
     prefix = os.path.join(folder, "spm")
     if not os.path.exists(f"{prefix}.model"):
         run_script("train_sentencepiece.py", input_file=text, output_prefix=prefix,
@@ -81,7 +81,7 @@ def vocabulary(folder: str, text: str, vocab_size: int) -> str:
 
 
 def records(path: str, **flag_values: Any) -> str:
-    """Records by create_pretraining_data.py."""
+    """Creates records unless they exist; returns their path."""
     if not os.path.exists(path):
         run_script("create_pretraining_data.py", output_file=path, **flag_values)
     return path
@@ -89,7 +89,7 @@ def records(path: str, **flag_values: Any) -> str:
 
 def pretrain(output_dir: str, config: AlbertConfig, num_train_steps: int,
              **flag_values: Any) -> None:
-    """Trains by run_pretraining.py, once, or what is left of it."""
+    """Runs or resumes run_pretraining.py."""
     done = checkpoint_of(output_dir, best=False)
     if done and int(done.rpartition("-")[2]) >= num_train_steps:
         return
@@ -99,14 +99,14 @@ def pretrain(output_dir: str, config: AlbertConfig, num_train_steps: int,
 
 
 def rows_of(output_dir: str, split: str = "eval") -> list[dict[str, Any]]:
-    """The log of a run's evaluations, or of its training."""
+    """Returns the log of a run's evaluations, or of its training."""
     path = os.path.join(output_dir, log.METRICS_FILE)
     return [row for row in (log.read_metrics(path) if os.path.exists(path) else ())
             if row["split"] == split]
 
 
 def scores(script: str, output_dir: str, **flag_values: Any) -> dict[str, float]:
-    """Those of a model that a script fine-tunes, or only evaluates."""
+    """Returns the scores of a model that a script fine-tunes or evaluates."""
     found = os.path.join(output_dir, "eval_results.json")
     if not os.path.exists(found):
         run_counted(script, output_dir, **flag_values)

@@ -1,11 +1,11 @@
-r"""serve.py under load: requests a second and their times, from 1, 8 and 64 clients.
+r"""Measures serve.py under load: requests per second and latency for 1, 8 and 64 clients.
 
     python -m benchmarks.serving --model=runs/sst-2 --input_file=sentences.txt \
         --output=serving.json
 
-Each client sends one text after the other, of the file's, for --seconds. "apart" is the
-server with --batch_size=1, which computes one request at a time. Every answer is compared
-with that of `albert_tf.load(model).predict`.
+Each client sends one text of the file after the other for --seconds. "apart" is the server
+with --batch_size=1, which computes one request at a time. Every answer is compared with
+that of `albert_tf.load(model).predict`.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from absl import app, flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("model", None, "Folder of the model.", required=True)
-flags.DEFINE_string("input_file", None, "A text a line.", required=True)
-flags.DEFINE_string("output", None, "JSON file of the results.")
-flags.DEFINE_list("clients", ["1", "8", "64"], "Numbers of clients.")
-flags.DEFINE_float("seconds", 20.0, "Of each measurement.")
-flags.DEFINE_integer("texts", 1000, "Texts that are sent.")
+flags.DEFINE_string("model", None, "Model folder.", required=True)
+flags.DEFINE_string("input_file", None, "Text file, one text per line.", required=True)
+flags.DEFINE_string("output", None, "JSON file to write the results to.")
+flags.DEFINE_list("clients", ["1", "8", "64"], "Numbers of concurrent clients.")
+flags.DEFINE_float("seconds", 20.0, "Seconds per measurement.")
+flags.DEFINE_integer("texts", 1000, "Number of different texts to send.")
 
 
 def start(batch_size: int) -> tuple[subprocess.Popen, str, str]:
-    """A server, its address and the path to ask."""
+    """Starts a server; yields its address and the path of its requests."""
     server = subprocess.Popen(
         [sys.executable, "serve.py", f"--model={FLAGS.model}", "--port=0",
          f"--batch_size={batch_size}"], text=True, stderr=subprocess.PIPE)

@@ -2,13 +2,13 @@ r"""Starts a Dask cluster on this machine, to try Beam's pipeline on a real engi
 
     python -m benchmarks.start_beam_engine --num_workers=2 --memory_limit=1GiB
 
-A scheduler and workers, each a process of its own with one thread and so much memory,
-on 127.0.0.1. When they are ready, the flags are printed that give this engine to
-create_pretraining_data.py:
+The cluster has a scheduler and workers on 127.0.0.1. Each worker is a process with one
+thread and the given memory. When they are ready, the command prints the flags that make
+create_pretraining_data.py use the cluster:
 
     --runner=DaskRunner --dask_scheduler_file=.../scheduler.json
 
-They end with Ctrl-C. The packages of requirements-beam.txt must be installed.
+Stop it with Ctrl-C. The packages of requirements-beam.txt must be installed.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from albert_tf.errors import InputError
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("num_workers", 2, "Worker processes.", lower_bound=1)
+flags.DEFINE_integer("num_workers", 2, "Number of worker processes.", lower_bound=1)
 flags.DEFINE_string(
-    "memory_limit", "1GiB", "Memory of a worker: it writes to disk what takes more, "
-    "and is started again if that does not help.")
-flags.DEFINE_integer("seconds_to_start", 60, "Time that the start may take.")
+    "memory_limit", "1GiB", "Memory of a worker. It writes data beyond that to "
+    "disk, and is restarted if that does not help.")
+flags.DEFINE_integer("seconds_to_start", 60, "Maximum time of the start.")
 
 _ROOT = pathlib.Path(__file__).parent.parent
 _SECONDS_TO_END = 10
@@ -40,25 +40,22 @@ _SECONDS_TO_END = 10
 
 @contextlib.contextmanager
 def engine(num_workers: int, memory_limit: str, seconds: float) -> Iterator[list[str]]:
-    """A running cluster.
+    """Runs a cluster.
 
     Args:
-      num_workers: processes besides the scheduler's.
-      memory_limit: of a worker, as Dask takes it.
-      seconds: how long the start may take.
+      num_workers: number of processes besides the scheduler.
+      memory_limit: memory of a worker, in Dask's format.
+      seconds: maximum time of the start.
 
     Yields:
-      The flags that name it to create_pretraining_data.py.
-
-    Raises:
-      InputError: if Dask is missing or does not start.
+      The flags that make create_pretraining_data.py use it.
     """
     try:
         import distributed
     except ImportError as error:
         raise InputError(
-            "The engine needs Dask: pip install -r requirements-beam.txt, in an "
-            "environment of its own.") from error
+            "The engine needs Dask: run `pip install -r requirements-beam.txt` in a "
+            "separate environment.") from error
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="beam-engine-"))
         file = os.path.join(folder, "scheduler.json")
@@ -102,7 +99,7 @@ def _check(processes: list[subprocess.Popen], deadline: float, folder: str) -> N
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Asks a process to end, waits a while, and kills it."""
+    """Asks a process to end, waits for it, and kills it if needed."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         try:
@@ -113,7 +110,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def main(_):
-    # Ends as with Ctrl-C, so that no process is left.
+    # End as with Ctrl-C, so that no process is left.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), engine(

@@ -1,9 +1,9 @@
-"""Whether a step on an accelerator is the step on a CPU, however it is computed.
+"""Compares a step on an accelerator with the same step on the CPU, in several ways.
 
 A small model makes one step of plain gradient descent without clipping (which replicas
-do each by itself), so the difference of two updates is that of the gradients; it is
-given relative to the update's norm, and each type has a bound. (LAMB's first update is
-nearly the sign of the gradient, which says little of its accuracy.)
+would do individually), so the difference of two updates is that of the gradients. It is
+reported relative to the update's norm, and each number type has a bound. (LAMB's first
+update is nearly the sign of the gradient and says little about its accuracy.)
 """
 
 import numpy as np
@@ -12,22 +12,22 @@ from absl import logging
 from albert_tf.config import AlbertConfig
 from benchmarks import contestants
 
-# The largest difference of two updates, relative to the update. A float32 product may
-# be taken in TensorFloat-32 or, on TPUs, in bfloat16: both keep 8 to 11 bits.
+# The largest allowed difference of two updates, relative to the update. Devices may
+# compute float32 products in TensorFloat-32 or, on TPUs, in bfloat16 (8 to 11 bits).
 BOUNDS = {"float32": 2e-2, "bfloat16": 0.1, "float16": 2e-2}
 SMALL = AlbertConfig(
     vocab_size=1000, embedding_size=32, hidden_size=128, num_hidden_layers=4,
     num_attention_heads=4, intermediate_size=512, max_position_embeddings=64,
-    # Of that size, weights let attention matter: two more heads change a quarter of the
-    # update. Dropout draws other random numbers on other devices.
+    # With weights of this size attention matters: two more heads change a quarter of the
+    # update. There is no dropout, whose random numbers differ between devices.
     initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 _BATCH, _LENGTH = 8, 64
 
 
 def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
               jit_compile: bool = False) -> dict[str, np.ndarray]:
-    """What one step of gradient descent at rate 1 takes off the weights, by name;
-    "loss" beside them."""
+    """Returns what one step of gradient descent at learning rate 1 subtracts from the
+    weights, by name, and the "loss"."""
     import tensorflow as tf
     import tf_keras
 
@@ -64,7 +64,7 @@ def update_of(strategy, config: AlbertConfig = SMALL, dtype: str = "float32",
 
 
 def difference(found, expected) -> float:
-    """Norm of the difference of two updates over the norm of `expected`."""
+    """Returns the norm of the difference of two updates over the norm of `expected`."""
     def norm(values):
         return float(np.sqrt(sum(np.sum(np.square(v, dtype=np.float64))
                                  for v in values)))
@@ -75,18 +75,18 @@ def difference(found, expected) -> float:
 
 
 def ways(devices: list[str], tpu: bool) -> list[tuple[str, list[str], str, bool]]:
-    """(name, devices, type, XLA) of each step that is compared."""
+    """Returns (name, devices, type, XLA) of each step to compare."""
     one = devices[:1]
     found = [("plain", one, "float32", False), ("bfloat16", one, "bfloat16", False),
              ("float16", one, "float16", False), ("XLA", one, "float32", True),
              ("two replicas", devices[:2], "float32", False)]
-    # TPUs compile every step, have no float16, and are used all together.
+    # TPUs compile every step, have no float16, and are used as a whole.
     return [(name, devices, dtype, False) for name, _, dtype, _ in found[:2]
             ] if tpu else found
 
 
 def compare(devices: list[str], make_strategy, tpu: bool) -> list[dict]:
-    """A row for each way that a step is computed."""
+    """Returns a row for each way to compute the step."""
     import tensorflow as tf
 
     expected = update_of(tf.distribute.OneDeviceStrategy("CPU:0"))
@@ -96,7 +96,7 @@ def compare(devices: list[str], make_strategy, tpu: bool) -> list[dict]:
         row = {"step": name, "devices": len(used), "dtype": dtype,
                "loss": float(found["loss"]), "loss_on_cpu": float(expected["loss"]),
                "difference": difference(found, expected), "bound": BOUNDS[dtype]}
-        # NaN is no number below the bound.
+        # NaN counts as out of bounds.
         row["right"] = bool(row["difference"] <= row["bound"])
         rows.append(row)
         logging.info(

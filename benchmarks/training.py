@@ -1,25 +1,24 @@
-r"""How long a whole pretraining step takes: ours, the plain version, and the peers'.
+r"""Measures the time of a whole pretraining step: ours, without fused parts, and peers'.
 
     python -m benchmarks.training --output=benchmarks/results/training.json
 
-A step is forward pass, backward pass, clipping by the global norm and the
-optimizer, on a batch of random pieces. Measured in turns, one step of each a round:
+A step is forward pass, backward pass, clipping by the global norm and the optimizer, on a
+batch of random tokens. The contestants take turns, one step of each per round:
 
-  limit      the matrix products that a step needs alone, through the kernels that ours
-             use; of the last layer only what the heads read
-  ours       what run_pretraining.py runs, metrics of training included
-  plain      the same with the plain element-wise parts (kernels.plain.PLAIN)
+  limit      the step's matrix products alone, with the kernels that ours uses; in the
+             last layer only what the heads read
+  ours       the step of run_pretraining.py, with its training metrics
+  plain      the same with plain element-wise parts (kernels.plain.PLAIN)
   tf-models  tf-models-official's AlbertEncoder and our heads, loss and optimizer
   hf         transformers' AlbertForPreTraining in PyTorch, with its fused AdamW,
              which does less than LAMB
   compiled   the same through torch.compile
-  keras-hub  its AlbertMaskedLM on Keras 3 with TensorFlow, AdamW, masked-LM loss alone
+  keras-hub  its AlbertMaskedLM on Keras 3 with TensorFlow, AdamW, masked-LM loss only
 
-The last four need benchmarks/requirements.txt; what is not installed is left out, in
-a line that says so. Each shape and type is measured in a process of its own. Times are
-medians over rounds, with ranges; the share of the limit is the median of each round's.
-Beside them stand the seconds that the process had a core, divided by the cores: on a
-machine with other work they tell more than those of the clock.
+The last four need benchmarks/requirements.txt; missing packages are reported and left out.
+Each shape and type runs in its own process. Times are medians over rounds, with ranges;
+the share of the limit is the median over rounds. The results also give the core-seconds
+divided by the number of cores, which are more reliable on a machine with other work.
 """
 
 import collections
@@ -48,16 +47,18 @@ CONTESTANTS = ("limit", "ours", "plain", "tf-models", "hf")
 DTYPES = ("float32", "bfloat16")
 
 cli_flags.define_model_flags()
-flags.DEFINE_list("shapes", ["8x128", "4x512"], "Batches: sequences x length.")
-flags.DEFINE_list("dtypes", list(DTYPES), "Types of products and activations.")
+flags.DEFINE_list("shapes", ["8x128", "4x512"], "Batches, as sequences x length.")
+flags.DEFINE_list("dtypes", list(DTYPES), "Number types of products and activations.")
 flags.DEFINE_list("contestants", list(CONTESTANTS),
-                  "What to measure; also: compiled, keras-hub.")
-flags.DEFINE_float("dropout", None, "Dropout of all. Default: the config's.",
+                  "Contestants to measure; compiled and keras-hub are "
+                  "also available.")
+flags.DEFINE_float("dropout", None, "Dropout of all contestants. Default: the config's.",
                    lower_bound=0.0, upper_bound=1.0)
-flags.DEFINE_integer("rounds", 7, "Steps of each that are measured.", lower_bound=1)
-flags.DEFINE_bool("recompute", False, "Gradient checkpointing in ours and in hf.")
+flags.DEFINE_integer("rounds", 7, "Number of measured steps of each contestant.",
+                     lower_bound=1)
+flags.DEFINE_bool("recompute", False, "Gradient checkpointing, in ours and hf.")
 flags.DEFINE_string("output", "", "JSON file to write the results to.")
-flags.DEFINE_string("one_setting", "", "Used by the benchmark itself.")
+flags.DEFINE_string("one_setting", "", "Internal: used by the benchmark itself.")
 WARM_UP = 2
 
 
@@ -65,7 +66,7 @@ WARM_UP = 2
 
 
 def limit(config, size, length, dtype):
-    """A function that computes all products of a step, one after the other."""
+    """Returns a function that computes all products of a step, one after the other."""
     import tensorflow as tf
 
     products = step_products(config, size, length)
@@ -89,7 +90,7 @@ def limit(config, size, length, dtype):
                     (left, right, {}), (out, right, {"transpose_b": True}),
                     (left, out, {"transpose_a": True})):
                 with tf.control_dependencies(sums[-1:]):
-                    # Reading one number keeps the product.
+                    # Reading one number keeps the product from being optimized away.
                     sums.append(tf.matmul(a, b, **options)[..., 0, 0])
         return [tf.cast(s, tf.float32) for s in sums]
 
@@ -116,13 +117,13 @@ def _step(name, *setting):
 
 
 def measure(config, shape: str, dtype: str):
-    """Seconds of each step, by contestant: of the clock, and of all cores."""
+    """Returns the seconds of each step by contestant: wall-clock and core time."""
     steps = {}
     for name in FLAGS.contestants:
         try:
             steps[name] = _step(name, config, *parsed_shape(shape), dtype)
         except NotInstalled as error:
-            logging.warning("%s is left out: %s.", name, error)
+            logging.warning("Leaving out %s: %s.", name, error)
     for step in steps.values():
         for _ in range(WARM_UP):
             step()
@@ -137,7 +138,7 @@ def measure(config, shape: str, dtype: str):
 
 
 def summary(config, shape: str, dtype: str, times, cores) -> dict:
-    """Medians, ranges and shares of the limit of one setting."""
+    """Returns medians, ranges and shares of the limit of one setting."""
     found = {"shape": shape, "dtype": dtype, "seconds": {}, "times": times,
              "core_times": cores,
              "gigaflop": step_flops(config, *parsed_shape(shape)) / 1e9,
@@ -170,7 +171,7 @@ def _config():
 
 
 def write(path: str, found: dict) -> None:
-    """The results as JSON, and a picture of the same name beside them."""
+    """Writes the results as JSON, and a picture of the same name beside them."""
     with open(path, "w", encoding="utf-8") as stream:
         json.dump(found, stream, indent=1)
         stream.write("\n")
@@ -178,7 +179,7 @@ def write(path: str, found: dict) -> None:
 
 
 def draw(results: list[dict], path: str) -> None:
-    """Medians of all contestants, setting by setting."""
+    """Draws the medians of all contestants for each setting."""
     figure = pictures.figure(3 * len(results) + 1, 4)
     for axes, row in zip(figure.subplots(1, len(results), squeeze=False)[0], results):
         names = list(row["seconds"])
@@ -203,7 +204,7 @@ def main(argv):
     config = _config()
     unknown = set(FLAGS.contestants) - {"limit", *MAKERS}
     if unknown:
-        raise InputError(f"--contestants: there is no {unknown.pop()}.")
+        raise InputError(f"--contestants: {unknown.pop()} is unknown.")
     if FLAGS.one_setting:
         shape, dtype = FLAGS.one_setting.split(":")
         print(json.dumps(summary(
@@ -218,11 +219,11 @@ def main(argv):
                 stdout=subprocess.PIPE, text=True)
             if done.returncode == -signal.SIGKILL:
                 raise InputError(
-                    f"{shape} {dtype}: the process was killed, as happens when memory "
-                    "is short; give fewer --contestants at once, or smaller --shapes.")
+                    f"{shape} {dtype}: the process was killed, probably because memory "
+                    "ran out. Give fewer --contestants at once, or smaller --shapes.")
             done.check_returncode()
             results.append(json.loads(done.stdout.splitlines()[-1]))
-            if FLAGS.output:  # After each setting: the next may take long.
+            if FLAGS.output:  # Write after each setting, since the next may take long.
                 write(FLAGS.output, {
                     **benchmark_flags.machine(),
                     "config": config.to_dict(), "rounds": FLAGS.rounds,

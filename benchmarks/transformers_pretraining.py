@@ -1,18 +1,18 @@
-r"""transformers' ALBERT, pretrained on text as its own script does it.
+r"""Pretrains transformers' ALBERT on text, as that library's own script does.
 
     python -m benchmarks.transformers_pretraining --albert_config_file=config.json \
         --spm_model_file=spm.model --input_file=train.txt \
         --eval_input_file=heldout.tfrecord --output_dir=transformers_run
 
-For experiments/time_to_quality.py: what people do who have transformers, and what its
-examples/pytorch/language-modeling/run_mlm.py does with a new model. Its tokenizer makes
-pieces of each line, special ones included; the lines are put end to end and cut into
-sequences; its collator draws 15 % to be masked anew each time; its Trainer trains with
-AdamW, clipping at 1 and a rate that falls in a straight line. There is no sentence loss.
+Used by experiments/time_to_quality.py. It does what transformers'
+examples/pytorch/language-modeling/run_mlm.py does with a new model. The tokenizer splits
+each line into tokens, special ones included. Lines are concatenated and cut into sequences.
+The collator masks 15 % of the tokens, newly drawn each time. The Trainer uses AdamW,
+clipping at 1 and a learning rate with linear decay. There is no sentence loss.
 
-Held-out records are ours, with the masks that they hold. Evaluations stand in
-metrics.jsonl as run_pretraining.py writes them, the model in the layout of transformers
-in --output_dir. The same command goes on from the last checkpoint.
+Held-out records are ours and keep their stored masks. Evaluations are written to
+metrics.jsonl in the format of run_pretraining.py, the model in transformers' layout to
+--output_dir. If interrupted, the same command resumes from the last checkpoint.
 """
 
 import glob
@@ -39,17 +39,18 @@ for _name, _help in (
         ("output_dir", "Folder of the model.")):
     flags.DEFINE_string(_name, None, _help, required=True)
 for _name, _value, _help in (
-        ("max_seq_length", 64, "Pieces of a sequence."),
-        ("train_batch_size", 32, "Sequences of a step."),
-        ("num_train_steps", 4000, "Steps."),
-        ("num_warmup_steps", 200, "Those in which the rate rises."),
+        ("max_seq_length", 64, "Tokens in a sequence."),
+        ("train_batch_size", 32, "Sequences per step."),
+        ("num_train_steps", 4000, "Training steps."),
+        ("num_warmup_steps", 200, "Warm-up steps."),
         ("save_checkpoints_steps", 250, "Steps between evaluations."),
-        ("max_eval_examples", 2048, "Records that are evaluated."),
-        ("random_seed", 1, "Seed of weights, masks and order.")):
+        ("max_eval_examples", 2048, "Number of records to evaluate."),
+        ("random_seed", 1, "Seed of the weights, masks and order.")):
     flags.DEFINE_integer(_name, _value, _help, lower_bound=1)
-flags.DEFINE_float("learning_rate", 5e-5, "The script's own default.", lower_bound=0.0)
+flags.DEFINE_float("learning_rate", 5e-5,
+                   "Learning rate; the default is that script's.", lower_bound=0.0)
 flags.DEFINE_enum("dtype", "float32", [d for d in DTYPES if d != "float16"],
-                  "bfloat16 is the Trainer's own, by autocast.")
+                  "Number type; bfloat16 uses the Trainer's autocast.")
 
 _EVAL_BATCH = 64
 _FEATURES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions",
@@ -57,7 +58,7 @@ _FEATURES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions",
 
 
 def heldout(path: str, most: int) -> dict[str, np.ndarray]:
-    """The first records of a file, by feature."""
+    """Returns the first records of a file, by feature."""
     rows = {name: [] for name in _FEATURES}
     for _, data in zip(range(most), read_records(path)):
         found = Example.FromString(data).features.feature
@@ -68,7 +69,7 @@ def heldout(path: str, most: int) -> dict[str, np.ndarray]:
 
 
 def sequences(tokenizer, path: str, length: int) -> list[dict[str, list[int]]]:
-    """Lines as pieces, end to end, cut into sequences; what is left over is dropped."""
+    """Concatenates the tokens of all lines and cuts sequences; drops the remainder."""
     lines = [line for _, line in text_files.read_lines(path) if line.strip()]
     pieces = np.concatenate([np.array(row) for row in tokenizer(lines)["input_ids"]])
     count = len(pieces) // length
@@ -77,7 +78,7 @@ def sequences(tokenizer, path: str, length: int) -> list[dict[str, list[int]]]:
 
 
 def evaluate(torch, model, rows: dict[str, np.ndarray]) -> dict[str, float]:
-    """Loss and accuracy on the masked pieces of records."""
+    """Returns loss and accuracy on the masked tokens of records."""
     model.eval()
     loss = right = total = 0.0
     with torch.no_grad():
@@ -129,7 +130,7 @@ def main(_):
     log = MetricsLog(FLAGS.output_dir, resume_step=saved[0] if saved else 0)
 
     class Evaluation(transformers.TrainerCallback):
-        """Held-out records, before each checkpoint."""
+        """Evaluates held-out records before each checkpoint."""
 
         def on_step_end(self, args, state, control, **kwargs):
             if state.global_step % FLAGS.save_checkpoints_steps == 0:
