@@ -139,7 +139,7 @@ def test_runs_of_other_text_are_refused(workplace, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("One sentence.\n")
     with flagsaver.flagsaver(text=str(other)), pytest.raises(
-            InputError, match="--work_dir=.* another --scale, --text"):
+            InputError, match="--work_dir=.* a different --scale, --text"):
         ran(workplace, "more_data")
 
 
