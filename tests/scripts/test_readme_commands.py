@@ -1,0 +1,220 @@
+"""The README's commands, as they are written, but for sizes and places.
+
+A command runs in a folder that holds what it names: text, labelled data, a tiny model for
+each name of a released one. What makes it small is appended to its flags. `make`, pip and
+what needs a browser are left out, and so is nothing else.
+"""
+
+import csv
+import json
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import albert_tf
+from albert_tf.checkpoints import convert
+from tests.helpers import ROOT
+
+pytestmark = pytest.mark.long
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LEFT_OUT = ("cd ", "make ", "source ", "pip ", "tensorboard ", "curl ")
+MODEL = "hf://albert/albert-base-v2"
+TINY = dict(vocab_size=60, embedding_size=4, hidden_size=8, num_hidden_layers=2,
+            num_attention_heads=2, intermediate_size=8, max_position_embeddings=64)
+OVERRIDES = "--config_overrides=" + ",".join(
+    f"{name}={value}" for name, value in TINY.items())
+# What makes a script's commands small; the last of two equal flags counts.
+SMALL = {
+    "run_classifier": "--train_step=2 --warmup_step=1 --max_seq_length=32 "
+                      "--train_batch_size=4 --save_checkpoints_steps=2",
+    "run_squad": "--num_train_steps=2 --num_warmup_steps=1 --max_seq_length=64 "
+                 "--doc_stride=16 --max_query_length=16 --train_batch_size=4 "
+                 "--save_checkpoints_steps=2",
+    "run_tagger": "--train_step=2 --warmup_step=1 --max_seq_length=32 "
+                  "--train_batch_size=4 --save_checkpoints_steps=2",
+    "run_race": "--train_step=2 --warmup_step=1 --max_seq_length=48 "
+                "--max_qa_length=16 --train_batch_size=8 --save_checkpoints_steps=2",
+    "train_sentencepiece": "--vocab_size=60",
+    "create_pretraining_data": "--max_seq_length=32 --max_predictions_per_seq=5 "
+                               "--dupe_factor=2 --num_workers=1",
+    "run_pretraining": "--max_seq_length=32 --max_predictions_per_seq=5 "
+                       "--train_batch_size=8 --gradient_accumulation_steps=2 "
+                       "--eval_batch_size=4 --num_train_steps=2 --num_warmup_steps=1 "
+                       f"--save_checkpoints_steps=2 {OVERRIDES}",
+    "prepare_corpus": "--heldout_share=0.4"}
+
+
+def blocks(kind):
+    return re.findall(rf"```{kind}\n(.*?)```", README, re.S)
+
+
+def commands():
+    """The lines of all shell blocks, continued lines joined."""
+    for block in blocks("sh"):
+        for line in re.sub(r"\\\n *", " ", block).splitlines():
+            line = line.partition("  #")[0].strip()
+            if line and not line.startswith("#"):
+                yield line
+
+
+def sentences(count):
+    words = ("all some many few most these those other layers weights share learn grow "
+             "jump quickly brown foxes vex bold zebras").split()
+    return [f"The {words[i % 20]} {words[i * 7 % 19]} of step {i} {words[i * 3 % 17]} "
+            f"{words[i * 5 % 18]}." for i in range(count)]
+
+
+def write_csv(path, rows):
+    with open(path, "w", newline="") as stream:
+        csv.writer(stream).writerows([["review", "sentiment"], *rows])
+
+
+def write_squad(path):
+    passage = " ".join(sentences(6))
+    answer = {"text": "step", "answer_start": passage.index("step")}
+    path.write_text(json.dumps({"version": "v2.0", "data": [{
+        "title": "Layers", "paragraphs": [{"context": passage, "qas": [
+            {"id": f"{path.stem}{i}", "question": f"What do steps share, case {i}?",
+             "is_impossible": i % 2 == 1, "answers": [] if i % 2 else [answer]}
+            for i in range(4)]}]}]}))
+
+
+@pytest.fixture(scope="module", name="place")
+def _place(tmp_path_factory):
+    """A folder with the files that the README's commands name."""
+    place = tmp_path_factory.mktemp("readme")
+    (place / "text").mkdir()
+    for number in range(12):
+        (place / "text" / f"{number}.txt").write_text(
+            "\n".join(f"{line} Document {number} is over."
+                      for line in sentences(8 + number)))
+    write_csv(place / "train.csv", [
+        [line, ("positive", "negative")[i % 2]] for i, line in enumerate(sentences(12))])
+    write_csv(place / "dev.csv", [
+        [line, ("positive", "negative")[i % 2]] for i, line in enumerate(sentences(6))])
+    mnli = place / "glue" / "MNLI"
+    mnli.mkdir(parents=True)
+    for split in ("train", "dev_matched", "dev_mismatched", "test_matched",
+                  "test_mismatched"):
+        columns = ["index", *"abcdefg", "sentence1", "sentence2", "x", "gold_label"]
+        rows = [[str(i), *"abcdefg", line, line, "x",
+                 ("entailment", "neutral", "contradiction")[i % 3]]
+                for i, line in enumerate(sentences(6))]
+        (mnli / f"{split}.tsv").write_text(
+            "\n".join("\t".join(row) for row in [columns, *rows]) + "\n")
+    for split in ("train", "dev"):
+        write_squad(place / f"{split}-v2.0.json")
+        (place / f"{split}.conll").write_text(
+            "\n\n".join("The O\nlayers B-PART\nof O\nALBERT B-MODEL"
+                        for _ in range(4)) + "\n")
+        for level in ("middle", "high"):
+            folder = place / "RACE" / split / level
+            folder.mkdir(parents=True)
+            for number in range(2):
+                name = f"{level}{split}{number}.txt"
+                (folder / name).write_text(json.dumps({
+                    "article": " ".join(sentences(3)), "id": name,
+                    "questions": ["What is shared?"], "answers": ["A"],
+                    "options": [["weights", "text", "steps", "words"]]}))
+    _write_model(place)
+    return place
+
+
+def _write_model(place):
+    """A tiny model in Hugging Face's format, with a vocabulary of the text."""
+    import sentencepiece
+
+    release = place / "release"
+    release.mkdir()
+    (release / "text.txt").write_text("\n".join(sentences(64)))
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(release / "text.txt"), model_prefix=str(release / "30k-clean"),
+        vocab_size=60, pad_id=0, unk_id=1, eos_id=-1, bos_id=-1, minloglevel=2,
+        hard_vocab_limit=False, control_symbols="[CLS],[SEP],[MASK]")
+    config = albert_tf.AlbertConfig(**TINY)
+    (release / "albert_config.json").write_text(config.to_json())
+    albert_tf.checkpoints.export_tf1(
+        albert_tf.AlbertForPreTraining(config), str(release / "model.ckpt-best"))
+    convert(str(release), str(place / "albert_hf"), "hf")
+
+
+def run(words, place, **options):
+    """A command in `place`, with a script of this project and what makes it small."""
+    script = re.fullmatch(r"(\w+)\.py", words[1])
+    if words[0] == "python" and script:
+        words = [sys.executable, str(ROOT / words[1]), *words[2:],
+                 *shlex.split(SMALL.get(script[1], ""))]
+    elif words[0] == "python":
+        words = [sys.executable, *words[1:]]
+    return subprocess.run(
+        [word.replace(MODEL, str(place / "albert_hf")) for word in words], cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
+        check=False, timeout=300, **options)
+
+
+def test_every_command_runs(place):
+    served = ""
+    for command in commands():
+        words = shlex.split(command)
+        if words[1:2] == ["serve.py"]:
+            served = command
+        elif not command.startswith(LEFT_OUT):
+            assert words[0] == "python", f"{command}: add it to LEFT_OUT, or run it"
+            done = run(words, place)
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    _check_served(served, place)
+    assert (place / "runs" / "base" / "model.ckpt-2.index").exists()
+    assert (place / "reviews_hf" / "config.json").exists()
+
+
+def _check_served(command, place):
+    """serve.py answers the README's curl command as predict.py does."""
+    [curl] = [line for line in commands() if line.startswith("curl ")]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = shlex.split(command)
+    server = subprocess.Popen(
+        [sys.executable, str(ROOT / words[1]), *words[2:], f"--port={port}"], cwd=place,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True)
+    try:
+        _, _, body, url = shlex.split(curl)
+        request = urllib.request.Request(
+            url.replace("8501", str(port)), data=body.encode())
+        for _ in range(100):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    [prediction] = json.load(answer)["predictions"]
+                break
+            except urllib.error.URLError:
+                assert server.poll() is None, server.stdout.read()
+                time.sleep(1)
+        assert prediction["label"] in ("positive", "negative")
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_python_example_runs_after_them(place):
+    if not (place / "runs" / "reviews").exists():
+        test_every_command_runs(place)
+    [code] = blocks("python")
+    names = {}
+    exec(code.replace("albert_base", str(place / "albert_hf")).replace(
+        '"runs/', f'"{place}/runs/'), names)
+    length = names["batch"]["input_ids"].shape[1]
+    assert names["out"]["pooled_output"].shape == [1, 8]
+    assert names["out"]["sequence_output"].shape == [1, length, 8]
+    assert not names["report"].missing
+    [answer] = names["classifier"].predict(["A fine film."])
+    assert answer["label"] in ("positive", "negative")
