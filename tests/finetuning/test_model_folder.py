@@ -49,7 +49,7 @@ def test_folder_with_a_model_takes_no_other_task(folder, vocabulary):
     keep(folder, vocabulary, flags={"max_seq_length": 9})  # No other task.
     for changes, message in (
             (dict(task="rte"), "different task .task: 'cola' there, 'rte' in this"),
-            (dict(labels=["1", "0"]), r"labels \['0', '1'\] there, \['1', '0'\] here")):
+            (dict(labels=["1", "0"]), r"labels: \['0', '1'\] there, \['1', '0'\] in")):
         with pytest.raises(InputError, match=message):
             keep(folder, vocabulary, **changes)
     vocabulary.write_text("[PAD]\nb\n")

@@ -162,7 +162,7 @@ EARLY = {
         dict(USE, vocab_file="{data}/other.txt", do_predict="true"),
         "other.txt is not the vocabulary of the model in {data}/used"),
     "no vocabulary": (
-        dict(COLA, vocab_file=None), "There is no vocabulary: give --spm"),
+        dict(COLA, vocab_file=None), "There is no vocabulary; give --spm"),
     "no model to train": (
         dict(COLA, init_checkpoint=None, albert_config_file="{data}/config.json"),
         "no model to start from: {data}/new has no checkpoint, and "

@@ -201,7 +201,7 @@ def share(given, right, level=""):
 
 
 def test_every_checkpoint_is_evaluated_and_the_best_reported(worked, data):
-    assert "train: 40 questions on 20 passages" in worked["whole"]["log"]
+    assert "train: 40 questions about 20 passages" in worked["whole"]["log"]
     rows = evaluations(data / "whole")
     assert [row["step"] for row in rows] == [2, 4]
     assert {"loss", "accuracy", "middle_accuracy", "high_accuracy"} <= rows[0].keys()
@@ -256,7 +256,7 @@ def test_evaluation_alone_gives_the_numbers_of_the_best_checkpoint(worked, data)
 
 def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
     folder = data / "no answers"
-    assert "has no answers, so it is not scored" in worked["no answers"]["log"]
+    assert "has no answers; it is not scored" in worked["no answers"]["log"]
     assert answers(folder) == answers(data / "whole")
     assert not (folder / "predictions.tsv").exists()
     rows = [*map(json.loads, (data / "mine.jsonl").read_text().splitlines())]
@@ -273,7 +273,7 @@ def test_test_set_without_answers_is_predicted_and_not_scored(worked, data):
 
 def test_one_level_alone_is_trained_and_kept_with_the_model(worked, data):
     folder = data / "middle"
-    assert "train: 20 questions on 10 passages" in worked["middle"]["log"]
+    assert "train: 20 questions about 10 passages" in worked["middle"]["log"]
     assert {row["level"] for row in table(folder)} == {"middle"}
     assert answers(folder, "predict_results.json")["questions"] == 6
     # The other level all the same, where it is asked for.

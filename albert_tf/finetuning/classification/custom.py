@@ -1,8 +1,8 @@
-"""A user's own data: TSV, CSV or JSON lines, to classify or to give a number.
+"""Classification and regression with a user's own data in TSV, CSV or JSON lines.
 
     task = build_task({"train": DataFile("train.csv", text_a="text", label="topic")})
 
-Input that cannot be read as it was asked for is refused with file and line; only blank
+Input that does not fit its description is an InputError with file and line. Only blank
 lines are left out, and counted.
 """
 
@@ -26,15 +26,14 @@ class DataFile:
     """A file and its columns.
 
     Attributes:
-      path: may end in .gz.
-      text_a: the column of the text: its name in the header, its number from 0 where
-        there is no header; for JSON lines the field.
-      text_b, label: of a pair's second text, and of the label.
+      path: the path of the file, which may end in .gz.
+      text_a: the column of the text: its name in the header, its number from 0 without
+        a header, or the field of JSON lines.
+      text_b, label: the columns of a pair's second text and of the label.
       header: whether the first line names the columns (not for JSON lines).
-      file_format: one of tables.FORMATS; None goes by the name.
-      guid: the column of the example's own name, for files of predictions; None numbers
-        the examples.
-      delimiter: one character, other than the tab of TSV or the comma of CSV.
+      file_format: one of tables.FORMATS; None: given by the file extension.
+      guid: the column of the examples' ids, for predictions; None: they are numbered.
+      delimiter: a character that replaces the tab of TSV or the comma of CSV.
     """
 
     path: str
@@ -49,17 +48,21 @@ class DataFile:
 
 def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = None,
                regression: bool = False, data_dir: str = "") -> ClassificationTask:
-    """A task of a user's own files, "custom".
+    """Builds the task "custom" for a user's own files.
 
-    Metrics are accuracy and macro F1, for two labels also the F1 of the second and
-    Matthews' correlation; Pearson, Spearman and squared error for regression.
+    Its metrics are accuracy and macro F1, and for two labels also the F1 of the second
+    label and Matthews' correlation. For regression, they are Pearson's and Spearman's
+    correlation and the squared error.
 
     Args:
-      data: split (of classification.SPLITS) → its file.
-      labels: in the order of their class ids; None collects those of the training file,
-        sorted: by value if all are whole numbers, otherwise by code point.
+      data: split (one of classification.SPLITS) → its file.
+      labels: the labels in the order of their class ids. None: the labels of the
+        training file, sorted by value if all are whole numbers, else by code point.
       regression: whether labels are numbers to predict.
-      data_dir: the folder that relative paths start from.
+      data_dir: the folder of relative paths.
+
+    Raises:
+      InputError: if the labels are unknown or do not fit.
     """
     data = {split: file if files.is_remote(file.path) else dataclasses.replace(
         file, path=os.path.join(data_dir, file.path)) for split, file in data.items()}
@@ -68,10 +71,11 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
             raise ValueError(f"{split!r} is none of {SPLITS}")
         if split != "test" and file.label is None:
             raise InputError(
-                f"{file.path}: name the column of the label (--label_column); only "
-                "a set that is predicted can do without.")
+                f"{file.path}: give the column of the label (--label_column); only "
+                "the test set does not need labels.")
     if regression and labels:
-        raise InputError("--labels are for classes: leave them out with regression.")
+        raise InputError("--labels are the names of classes, which --regression does "
+                         "not have; leave one of the two out.")
     if regression:
         labels, names = (), ("pearson", "spearman", "mse")
     else:
@@ -88,7 +92,7 @@ def build_task(data: Mapping[str, DataFile], *, labels: Sequence[str] | None = N
 
 
 def _guid_name(data: Iterable[DataFile]) -> str:
-    """What heads the examples' names beside the columns of predictions."""
+    """Returns the title of the column of ids in the predictions."""
     names = {file.guid for file in data} - {
         None, "text_a", "text_b", "prediction", "probability", "label"}
     return next((name for name in names if not name.isdecimal()), "guid")
@@ -96,14 +100,14 @@ def _guid_name(data: Iterable[DataFile]) -> str:
 
 def _read_split(data_dir: str, *, file: DataFile, labels: tuple[str, ...],
                 split: str) -> ExampleSet:
-    del data_dir  # The paths are whole.
+    del data_dir  # `build_task` has joined it to the path.
     return read(file, labels=labels, label_needed=split != "test", split=split)
 
 
 def _collected(file: DataFile | None) -> tuple[str, ...]:
     if file is None:
         raise InputError(
-            "the labels are unknown without a training file: give --labels, in the "
+            "the labels are unknown without a training file; give --labels in the "
             "order in which the model was trained.")
     labels = {str(example.label) for example in read(file).examples}
     numbers = all(label.removeprefix("-").isdecimal() for label in labels)
@@ -114,11 +118,13 @@ def _collected(file: DataFile | None) -> tuple[str, ...]:
 def _checked_labels(labels: tuple[str, ...]) -> tuple[str, ...]:
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated:
-        raise InputError(f"--labels has '{repeated[0]}' more than once.")
+        raise InputError(f"--labels has '{repeated[0]}' more than once; give each "
+                         "label once.")
     if len(labels) < 2:
         raise InputError(
             f"there are {len(labels)} labels ({', '.join(labels) or 'none'}), but "
-            "classes need two at least; for numbers to predict give --regression.")
+            "classification needs at least two; to predict numbers, give "
+            "--regression.")
     return labels
 
 
@@ -127,9 +133,13 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
     """Reads a file.
 
     Args:
-      labels: those allowed; () for numbers, None takes any text.
-      label_needed: False: the label's column, or a label, may be missing.
-      split: begins the examples' guids: "train-1" is the first.
+      file: the file and its columns.
+      labels: the allowed labels; () for numbers; None allows any text.
+      label_needed: whether the label's column and all labels must be present.
+      split: the prefix of the examples' guids: the first is "train-1".
+
+    Raises:
+      InputError: with file and line, if the file does not fit its description.
     """
     kind = file.file_format or tables.format_of(file.path)
     if file.delimiter is not None and len(file.delimiter) != 1:
@@ -149,11 +159,12 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
         for text, column in ((text_a, file.text_a), (text_b, file.text_b)):
             if column is not None and not text.strip():
                 raise InputError(f"{row.where}: the text of column '{column}' is "
-                                 "empty; leave the line out or fill it in.")
+                                 "empty; fill it in, or remove the line.")
         if label is None or not label.strip():
             if label_needed and file.label is not None:
                 raise InputError(
-                    f"{row.where}: there is no label in column '{file.label}'.")
+                    f"{row.where}: there is no label in column '{file.label}'; fill it "
+                    "in, or remove the line.")
             label = None
         else:
             label = (label.strip() if labels is None
@@ -162,18 +173,19 @@ def read(file: DataFile, *, labels: Sequence[str] | None = None,
             f"{split}-{len(examples) + 1}" if guid is None else guid, text_a, text_b,
             label, row.where))
     if not examples:
-        raise InputError(f"{file.path}: there is no example in this file.")
+        raise InputError(f"{file.path}: there is no example in this file; check the "
+                         "path and the format.")
     return ExampleSet(examples, (file.path,), tables.line_note(
         file.path, blank, "blank and left out"))
 
 
-# A row with its text, second text, label and name.
+# A row with its text, second text, label and id.
 _Values = tuple[tables.Row, str, str | None, str | None, str | None]
 
 
 def _cells(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
            ) -> Iterator[_Values]:
-    """What stands in the columns of a TSV or CSV file."""
+    """Yields the values of the columns of a TSV or CSV file."""
     places, width = None, 0
     for row in rows:
         if places is None:
@@ -185,9 +197,9 @@ def _cells(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
                 continue
         if len(row.cells) != width:
             raise InputError(
-                f"{row.where}: has {len(row.cells)} columns where the first line has "
-                f"{width}; a delimiter inside a text must go, or the file be CSV with "
-                "that text in quotes.")
+                f"{row.where}: the row has {len(row.cells)} columns, but the first "
+                f"line has {width}. If a text contains the delimiter, remove it, or "
+                "use CSV with the text in quotes.")
         yield row, *(None if place is None else row.cells[place] for place in places)
 
 
@@ -201,11 +213,11 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
             other = tables.other_delimiter(first.cells)
             raise InputError(f"{str(error).removesuffix('.')}; " + (
                 tables.delimiter_advice(other) if other else
-                "where the first line is no header, add --noheader") + ".") from error
+                "if the first line is not a header, add --noheader") + ".") from error
     if not name.isdecimal():
         raise InputError(
-            f"{file.path}: without a header a column is a number from 0, not '{name}'; "
-            "if the first line names the columns, say so.")
+            f"{file.path}: without a header, a column is a number from 0, not "
+            f"'{name}'; if the first line names the columns, leave --noheader out.")
     if int(name) < len(first.cells):
         return int(name)
     if optional:
@@ -218,7 +230,7 @@ def _place(file: DataFile, name: str, first: tables.Row, optional: bool) -> int 
 
 def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
             ) -> Iterator[_Values]:
-    """What stands in the fields of a JSON lines file."""
+    """Yields the values of the fields of a JSON lines file."""
     for row in rows:
         yield row, *(None if name is None else _field(row, name, what, needed)
                      for name, what, needed in (
@@ -228,9 +240,10 @@ def _fields(rows: Iterable[tables.Row], file: DataFile, label_needed: bool
 
 
 def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:
-    """A field that holds a text, or a label: also a number or truth value, or none."""
+    """Returns the value of a field as text. A label may also be a number or boolean, or
+    null, which is None."""
     if needed and name not in row.cells:
-        raise InputError(f"{row.where}: there is no field '{name}', only "
+        raise InputError(f"{row.where}: there is no field '{name}'; the fields are "
                          f"{', '.join(map(repr, row.cells)) or 'none'}.")
     value = row.cells.get(name)
     if isinstance(value, (list, dict)) or what == "text" and not isinstance(value, str):
@@ -240,13 +253,13 @@ def _field(row: tables.Row, name: str, what: str, needed: bool) -> str | None:
         return value
     if not isinstance(value, str):
         if isinstance(value, float) and not math.isfinite(value):
-            raise InputError(f"{row.where}: the field '{name}' holds {value}, which is "
-                             "no label; fill it in, or leave the line out.")
+            raise InputError(f"{row.where}: the field '{name}' holds {value}, which "
+                             "is not a label; fill it in, or remove the line.")
         return json.dumps(value)  # 1, 0.5, true
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
             f"{row.where}: character {error.start + 1} of the field '{name}' is half "
-            "a surrogate pair, not a character.") from error
+            "of a surrogate pair; remove it.") from error
     return value

@@ -2,12 +2,12 @@
 
     TASKS["sst-2"].read("glue", "dev").examples
 
-Files are read as the release reads them (classifier_utils), by the names of their
-columns. Where it passes something over or would crash there is a sentence instead: a
-missing file or column, a label outside the set, QQP's broken lines.
+Files are read as in the original implementation (classifier_utils), by the names of
+their columns. Where it ignores something or would crash, there is a message instead: a
+missing file or column, an unknown label, QQP's broken lines.
 
-A new task of this kind is an entry in TASKS, and one in recipes.RECIPES if there are
-settings for it.
+To add a task of this kind, add an entry to TASKS, and one to recipes.RECIPES if there
+are settings for it.
 """
 
 import functools
@@ -24,9 +24,9 @@ from albert_tf.finetuning.common import ExampleSet
 
 
 class _Columns(NamedTuple):
-    """Columns of a file by name, or by number without a `header`. `label` is None where
-    the file has none; without `guid` an example is named by split and line, as in
-    "dev-7"."""
+    """The columns of a file: names, or numbers without a `header`. `label` is None if
+    the file has no labels. Without `guid`, an example's id consists of split and line,
+    as in "dev-7"."""
 
     text_a: str
     text_b: str | None = None
@@ -36,7 +36,7 @@ class _Columns(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A split's file by its name in the task's folder. With `drop_short`, lines with
+    """A split's file, with its name in the task's folder. With `drop_short`, lines with
     too few columns are left out, with a note."""
 
     name: str
@@ -45,8 +45,8 @@ class _File(NamedTuple):
 
 
 def _find(data_dir: str, folders: tuple[str, ...], name: str) -> str | None:
-    """The path of <data_dir>/<folder>/<name> or <data_dir>/<name>, if there is one; in
-    local folders "sst2" and "SST_2" are as good as "SST-2"."""
+    """Returns the path of <data_dir>/<folder>/<name> or <data_dir>/<name>, or None. If
+    local, folders may also be named "sst2" or "SST_2" instead of "SST-2"."""
     def plain(folder: str) -> str:
         return re.sub(r"[\W_]", "", folder).lower()
 
@@ -64,7 +64,7 @@ def _find(data_dir: str, folders: tuple[str, ...], name: str) -> str | None:
 
 def _read(data_dir: str, *, task: str, split: str, folders: tuple[str, ...],
           alternatives: tuple[_File, ...], labels: tuple[str, ...]) -> ExampleSet:
-    """Reads the first of the alternatives that is there."""
+    """Reads the first of the alternatives that exists."""
     for file in alternatives:
         path = _find(data_dir, folders, file.name)
         if path:
@@ -90,8 +90,9 @@ def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
             places, width = _places(path, file.columns, row.cells), len(row.cells)
         elif len(row.cells) <= max(places.values()):
             if not file.drop_short:
-                raise InputError(f"{row.where}: has {len(row.cells)} columns, but "
-                                 f"{max(places.values()) + 1} are needed.")
+                raise InputError(f"{row.where}: the line has {len(row.cells)} columns, "
+                                 f"but {max(places.values()) + 1} are needed; check "
+                                 "the download.")
             short.append(row.number)
         else:
             if width and len(row.cells) > width:
@@ -99,9 +100,9 @@ def _read_file(path: str, file: _File, split: str, labels: tuple[str, ...]
             examples.append(_example(row, places, split, labels))
     return ExampleSet(examples, (path,), (
         *tables.line_note(path, blank, "blank and left out"),
-        *tables.line_note(path, short, "left out, as they have too few columns"),
+        *tables.line_note(path, short, "left out because they have too few columns"),
         *tables.line_note(path, long,
-                          "longer than the header; what is beyond it is not read")))
+                          "longer than the header; the extra columns are ignored")))
 
 
 def _places(path: str, columns: _Columns, header: list[str] | None
@@ -120,7 +121,7 @@ def _example(row: tables.Row, places: dict[str, int], split: str,
 
     label, guid = cell("label"), cell("guid")
     return Example(
-        # The release counts lines from 0.
+        # The original implementation counts lines from 0.
         guid=f"{split}-{row.number - 1}" if guid is None else guid.strip(),
         text_a=cell("text_a"), text_b=cell("text_b"),
         label=None if label is None else parse_label(label, labels, row.where),
@@ -165,7 +166,8 @@ def _mnli(name: str, kind: str, submission: str) -> ClassificationTask:
 
 
 def _ax() -> ClassificationTask:
-    """The diagnostic set: no training set, and one file, most often unlabelled."""
+    """Returns the task of the diagnostic set. It has no training set, and only one
+    file, which usually has no labels."""
     full = _File("diagnostic-full.tsv", _Columns(
         "Premise", "Hypothesis", "Label", guid=None))
     labelled = _File("diagnostic.tsv", _LABELLED_SENTENCES)
@@ -200,7 +202,7 @@ TASKS: dict[str, ClassificationTask] = {task.name: task for task in (
           _Columns("sentence1", "sentence2", "score"), _SENTENCES,
           metrics=("pearson", "spearman", "pearson_spearman_mean", "mse"),
           submission_range=(0.0, 5.0)),
-    # Some questions hold a line end, which breaks their lines in the download.
+    # Some questions contain line ends, which break their lines in the download.
     _task("qqp", "QQP", _BINARY, "QQP.tsv",
           _Columns("question1", "question2", "is_duplicate", guid="id"),
           _Columns("question1", "question2", guid="id"), metrics=_F1, positive="1",

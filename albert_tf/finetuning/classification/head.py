@@ -1,6 +1,6 @@
-"""The head of classification and regression, its exits, and the answers it gives.
+"""The head of classification and regression, its exits, and its answers.
 
-Shapes: B batch, L passes, H hidden, K labels.
+Shapes: B batch, L layers, H hidden, K labels.
 """
 
 import dataclasses
@@ -11,20 +11,19 @@ import numpy as np
 from albert_tf.finetuning.answer import Answering, chosen
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, output_shapes
 
-# An input of models with exits: the probability above which a label is sure.
+# An input of models with exits: a sequence exits if a label's probability is above it.
 EXIT_INPUT = "exit_threshold"
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification(Head):
-    """One linear layer on the pooled output (`classifier_utils.create_model`).
-
-    For regression `width` is 1.
+    """A linear layer on the pooled output (`classifier_utils.create_model` in the
+    original implementation). For regression, `width` is 1.
 
     Attributes:
-      dropout_prob: of the pooled output, in training.
-      exit_weight: what the loss of exits before the last pass counts in what the encoder
-        learns; None has no exits (modeling.early_exit).
+      dropout_prob: the dropout rate of the pooled output in training.
+      exit_weight: the weight of the exits' loss in the encoder's gradient, relative to
+        the last layer's; None for a model without exits (modeling.early_exit).
     """
 
     dropout_prob: float = 0.1
@@ -44,7 +43,7 @@ class Classification(Head):
         return {**layers, **EarlyExit(self.width, self.exit_weight).layers(config)}
 
     def outputs(self, layers, encoded, features, dropout, training=False):
-        """`logits` [B, K], with exits also `exit_logits` [B, L - 1, K]."""
+        """Computes `logits` [B, K] and, with exits, `exit_logits` [B, L - 1, K]."""
         pooled = dropout.dropout(encoded["pooled_output"], self.dropout_prob)
         outputs = {"logits": layers["output_layer"](pooled)}
         if self.exit_weight is not None:
@@ -59,7 +58,7 @@ class Classification(Head):
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     def served(self, outputs):
-        # A number has no probability.
+        # A regression has no probabilities.
         return self.predictions(outputs) if self.width > 1 else {
             "logits": outputs["logits"]}
 
@@ -67,7 +66,8 @@ class Classification(Head):
         return labels or [str(i) for i in range(self.width)] * (self.width > 1)
 
     def objective(self):
-        """Features `label_ids` [B, 1]: int of classes, float of numbers."""
+        """Returns the objective, which needs the feature `label_ids` [B, 1]: int for
+        classes, float for regression."""
         from albert_tf.finetuning import objectives
 
         objective = (self._regression() if self.width == 1
@@ -96,7 +96,7 @@ class Classification(Head):
         targets = distillation.targets_of(
             features, {"logits": (1.0, distance)}, "pooled_output")
         if self.exit_weight is not None:
-            # Every exit learns what the teacher says after its last pass.
+            # The target of every exit is the output of the teacher's last layer.
             target = targets["logits"]
             targets["exit_logits"] = target._replace(
                 of="logits", distance=lambda exits, teacher, temperature: over_passes(
@@ -114,8 +114,8 @@ class Classification(Head):
 
 @dataclasses.dataclass(frozen=True)
 class EarlyExit(Head):
-    """The exits of a classifier as a checkpoint holds them, beside its head: "exit/..."
-    (modeling.early_exit)."""
+    """The exits of a classifier, which a checkpoint has besides the head, under
+    "exit/..." (modeling.early_exit)."""
 
     exit_weight: float = 1.0
 
@@ -136,10 +136,11 @@ class EarlyExit(Head):
 
 
 def over_passes(loss, exits):
-    """The weighted sum of a loss, logits [B, K] → [B], over the exits [B, L - 1, K].
+    """Returns the weighted sum of a loss, logits [B, K] → [B], over the exits
+    [B, L - 1, K].
 
-    An exit is weighted by the number of its pass, Σ = 1: early passes get smaller
-    weights, because weighting all equally hurts the later ones (PABEE, ELBERT).
+    The weights are proportional to the number of the pass and sum to 1. Early passes
+    get smaller weights, because equal weights hurt the later ones (PABEE, ELBERT).
     """
     passes = exits.shape[1]
     return sum(2.0 * (i + 1) / (passes * (passes + 1)) * loss(exits[:, i])
@@ -147,8 +148,8 @@ def over_passes(loss, exits):
 
 
 def with_exits(own):
-    """An objective of `logits` that `exit_logits` [B, L - 1, K] learn, too; the last
-    pass' own loss is what it is without exits."""
+    """Returns an objective that applies an objective of `logits` to `exit_logits`
+    [B, L - 1, K], too. The loss of the last pass is the same as without exits."""
     import tensorflow as tf
 
     from albert_tf.training.losses import Objective, example_weights
@@ -175,7 +176,7 @@ def with_exits(own):
 
 
 class Classes(Answering):
-    """One label of several for a text or a pair, or a number."""
+    """Answers with one of several labels, or with a number, for a text or a pair."""
 
     def answer(self, outputs):
         if len(outputs["logits"]) == 1:
@@ -184,7 +185,8 @@ class Classes(Answering):
 
 
 class ExitClasses(Classes):
-    """As Classes, of a sequence each after as many passes as it needs to be sure."""
+    """Answers as Classes does, but stops at the first exit whose label is probable
+    enough."""
 
     inputs = (*INPUTS, EXIT_INPUT)
     types = {EXIT_INPUT: np.float32}

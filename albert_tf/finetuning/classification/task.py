@@ -1,4 +1,4 @@
-"""Classification and regression of one text or two: what GLUE and own data share."""
+"""Classification and regression of one text or two, for GLUE and custom data."""
 
 import dataclasses
 import functools
@@ -23,10 +23,12 @@ SPLITS = ("train", "dev", "test")
 
 
 class Example(NamedTuple):
-    """One text or pair of texts, as they stand in the file.
+    """One text or pair of texts, unchanged from the file.
 
     Attributes:
-      guid: the example's name; in GLUE's test sets the index the board expects.
+      guid: the example's id; in GLUE's test sets, the index that the leaderboard
+        expects.
+      text_a, text_b: the text, and the second text of a pair.
       label: one of the task's labels, a number for regression, None if unknown.
       where: "file, line 12".
     """
@@ -40,7 +42,7 @@ class Example(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ClassificationTask(FineTuningTask):
-    """A task: its files, features, scores and files of predictions.
+    """A task with its files, features, metrics and files of predictions.
 
         task = glue.TASKS["sst-2"]
         examples = task.read("glue", "dev").examples
@@ -48,24 +50,24 @@ class ClassificationTask(FineTuningTask):
             examples[0], tokenizer=tokenizer, max_seq_length=128)
 
     Attributes:
-      name: as --task_name has it.
+      name: the task's name, as in --task_name.
       labels: the label of each class id; () for regression.
-      metric_names: keys of `score`'s result, names of finetuning.metrics.
-      main_metric: the one by which the best checkpoint is chosen; higher is better.
-      readers: split (of SPLITS) → function that takes the data folder and returns the
-        split's ExampleSet.
+      metric_names: the metrics of `score`, named as in finetuning.metrics.
+      main_metric: the metric that chooses the best checkpoint; higher is better.
+      readers: split (one of SPLITS) → a function that takes the data folder and returns
+        the split's ExampleSet.
       positive_label: the label whose F1 is reported.
-      submission_file: name of the file for GLUE's board; "" for none.
-      submission_range: smallest and largest number that the board takes.
-      trained_as: the task whose models predict this one, which has no training set of
-        its own; "" if it has.
-      of_glue: whether files for GLUE's board are written.
-      guid_name: heads the examples' names in files of predictions.
+      submission_file: the name of the file for GLUE's leaderboard; "" for none.
+      submission_range: the smallest and largest number that the leaderboard accepts.
+      trained_as: the task whose models predict this one, if it has no training set;
+        "" if it has one.
+      of_glue: whether submit_results.tsv is written.
+      guid_name: the title of the column of ids in files of predictions.
       pairs: whether an example is two texts.
-      unlabeled_file: texts without labels to train on besides; paths or globs.
-      reading: what else the features depend on: how files are read.
+      unlabeled_file: additional training texts without labels; paths or globs.
+      reading: the settings of reading the files, on which the features depend.
       early_exit: whether a second head answers before the last layer.
-      exit_weight: of the loss of its answers.
+      exit_weight: the weight of the loss of its answers.
     """
 
     name: str
@@ -91,25 +93,26 @@ class ClassificationTask(FineTuningTask):
 
     @property
     def num_outputs(self) -> int:
-        """Number of units of the head: of labels, or 1 for regression."""
+        """The number of units of the head: one per label, or 1 for regression."""
         return len(self.labels) or 1
 
     # --- data and features
 
     def read(self, where: str, split: str) -> ExampleSet:
-        """The examples of one of SPLITS; `where` is the folder of the data. Those to
-        train on may come with texts without labels."""
+        """Reads the examples of one of SPLITS; `where` is the folder of the data. The
+        training set includes the texts of `unlabeled_file`."""
         labelled = self._read(where, split)
         if split != "train" or not self.unlabeled_file:
             return labelled
         paths = files.expand_patterns(self.unlabeled_file, "--unlabeled_file")
         texts = [text for path in paths for text in self._unlabeled(path)]
         if not texts:
-            raise InputError("--unlabeled_file: there is no text in it.")
+            raise InputError("--unlabeled_file: there is no text in the files; give "
+                             "files with text, or leave the flag out.")
         return labelled._replace(
             examples=[*labelled.examples, *texts], paths=(*labelled.paths, *paths),
-            notes=(*labelled.notes, f"{len(texts):,} texts without labels are learned "
-                   "from --teacher alone."))
+            notes=(*labelled.notes, f"{len(texts):,} training texts have no labels; "
+                   "only --teacher gives targets for them."))
 
     def _unlabeled(self, path: str) -> Iterator[Example]:
         from albert_tf.text import inputs
@@ -130,21 +133,22 @@ class ClassificationTask(FineTuningTask):
             raise InputError(
                 f"--task_name={self.name} has no {split} set, only "
                 f"{' and '.join(self.readers) or 'none'}{advice}.")
-        found = self.readers[split](data_dir)
-        if not found.examples:
-            raise InputError(f"{', '.join(found.paths)}: there is no example in the "
-                             f"{split} set of {self.name}.")
-        labels = {example.label for example in found.examples}
+        examples = self.readers[split](data_dir)
+        if not examples.examples:
+            raise InputError(f"{', '.join(examples.paths)}: there is no example in the "
+                             f"{split} set of {self.name}; check the file.")
+        labels = {example.label for example in examples.examples}
         undefined = [name for name in self.metric_names if name in metrics.CORRELATIONS]
         if split == "dev" and undefined and len(labels) == 1 and None not in labels:
-            what = (f"{', '.join(found.paths)}: the label of all "
-                    f"{len(found.examples)} examples is {labels.pop()}, so "
+            what = (f"{', '.join(examples.paths)}: the label of all "
+                    f"{len(examples.examples)} examples is {labels.pop()}, so that "
                     f"{' and '.join(undefined)} cannot be computed")
             if self.is_regression:
-                raise InputError(f"{what}; give a set with different labels, or do "
-                                 "without --do_eval.")
-            return found._replace(notes=(*found.notes, f"{what} and will be 0."))
-        return found
+                raise InputError(f"{what}; give a set with different labels, or leave "
+                                 "--do_eval out.")
+            return examples._replace(
+                notes=(*examples.notes, f"{what} and will be 0."))
+        return examples
 
     def spec(self, config):
         return classification_spec(
@@ -166,12 +170,13 @@ class ClassificationTask(FineTuningTask):
 
     def featurize(self, example: Example, *, tokenizer: FullTokenizer,
                   max_seq_length: int, marked: bool = False) -> list[dict[str, list]]:
-        """The example as the model's input (the release's convert_single_example).
+        """Computes the model's input (convert_single_example in the original
+        implementation). A pair that is too long is cut from its longer text.
 
-        One dict, a list because other tasks make several of an example: input_ids,
-        input_mask, segment_ids, not padded, and label_ids, the class id or the number;
-        0 where the label is unknown, and if they are to be `marked`, `labelled`, 1 or
-        0. A pair is cut from its longer text.
+        Returns:
+          A list of one dict (other tasks have several): input_ids, input_mask and
+          segment_ids, not padded, and label_ids, the class id or number, 0 if unknown.
+          With `marked`, also `labelled`, 0 if the label is unknown, else 1.
         """
         features = tokenizer.features(example.text_a, example.text_b, max_seq_length)
         if self.is_regression:
@@ -189,7 +194,8 @@ class ClassificationTask(FineTuningTask):
                        exit_weight=self.exit_weight if self.early_exit else None)
 
     def label_ids(self, examples: Sequence[Example]) -> np.ndarray:
-        """Labels [N], which none may lack: class ids, int64, or numbers, float32."""
+        """Returns the labels [N]: class ids, int64, or numbers, float32. Raises
+        InputError if an example has no label."""
         check_labelled(examples)
         if self.is_regression:
             return np.array([example.label for example in examples], np.float32)
@@ -197,19 +203,21 @@ class ClassificationTask(FineTuningTask):
         return np.array([ids[example.label] for example in examples], np.int64)
 
     def decisions(self, outputs: Outputs) -> np.ndarray:
-        """Class ids [N] of the highest output, or the values [N] of a regression."""
+        """Returns the class ids [N] of the highest outputs, or the values [N] of a
+        regression."""
         rows = self._rows(outputs)
         return rows[:, 0] if self.is_regression else rows.argmax(axis=-1)
 
     def _rows(self, outputs: Outputs) -> np.ndarray:
-        """Probabilities [N, labels], or values [N, 1] of a regression; checked."""
+        """Returns the probabilities [N, labels], or the values [N, 1] of a regression.
+        Raises DivergenceError if one is not finite."""
         rows = np.stack(outputs["logits" if self.is_regression else "probabilities"])
         rows = rows.reshape(len(rows), self.num_outputs)
         metrics.check_finite(rows, "the model's output for example {}".format)
         return rows
 
     def score(self, data, outputs, table):
-        """The metrics of a whole set, by metric_names and in their order."""
+        """Computes the metrics of a set, in the order of metric_names."""
         scores = self.metrics_of(
             self.decisions(outputs), self.label_ids(data.examples))
         if self.early_exit:
@@ -230,13 +238,13 @@ class ClassificationTask(FineTuningTask):
         rows, labels = self._rows(outputs), self.label_ids(data.examples)
         if not self.is_regression:
             return metrics.at_chance(rows, labels, self.labels)
-        # A model that always gives the mean is as good as this one.
+        # Such a model is no better than one that always predicts the mean.
         if np.std(rows) < 0.01 * np.std(labels):
             return f"all {len(rows)} predictions are about {np.mean(rows):.3g}"
         return ""
 
     def chance_loss(self, data, table):
-        """The loss of a model that knows only how frequent each label is."""
+        """Returns the loss of a model that knows only how frequent each label is."""
         labels = self.label_ids(
             [example for example in data.examples if example.label is not None])
         return (float(np.var(labels)) if self.is_regression
@@ -244,15 +252,16 @@ class ClassificationTask(FineTuningTask):
 
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray
                    ) -> dict[str, float]:
-        """The metrics of class ids [N], or numbers [N], by metric_names and in their
-        order."""
+        """Computes the metrics of class ids [N], or numbers [N], in the order of
+        metric_names."""
         positive = (1 if self.positive_label is None
                     else self.labels.index(self.positive_label))
         return {name: metrics.compute(name, predictions, labels, positive)
                 for name in self.metric_names}
 
     def report(self, examples: Sequence[Example], outputs: Outputs) -> str:
-        """The metrics and, for classes, precision, recall and F1 of each, as text."""
+        """Returns the metrics and, for classes, the precision, recall and F1 of each,
+        as text."""
         from sklearn.metrics import classification_report
 
         predictions, labels = self.decisions(outputs), self.label_ids(examples)
@@ -269,7 +278,7 @@ class ClassificationTask(FineTuningTask):
     # --- files of predictions
 
     def write(self, split, data, outputs, table, step, settings):
-        """Writes predictions and, of the evaluation, a report."""
+        """Writes predictions and, for the evaluation set, a report."""
         folder, examples = settings.run.output_dir, data.examples
         if split != "dev":
             paths = self.write_predictions(
@@ -297,23 +306,23 @@ class ClassificationTask(FineTuningTask):
     def write_predictions(
             self, folder: str, examples: Sequence[Example], outputs: Outputs,
             prediction_file: str = "", all_probabilities: bool = False) -> list[str]:
-        """Writes what the model said about a set, and returns the paths.
+        """Writes the predictions of a set, and returns the paths.
 
-          test_results.tsv    per example the probability of each label, or the value
-                              (as the release)
-          submit_results.tsv  index, prediction (as the release); of GLUE's tasks
-          predictions.tsv     for people: guid, the texts, the prediction, its
-                              probability, the true label where it is known; tabs and
-                              line ends within a text are written as blanks
-          CoLA.tsv and so on  for GLUE's board, under the name it expects
+          test_results.tsv    the probability of each label, or the value, of each
+                              example (as in the original implementation)
+          submit_results.tsv  index, prediction (as in the original); GLUE's tasks only
+          predictions.tsv     a readable table: guid, texts, prediction, its
+                              probability, the true label if known; tabs and line ends
+                              within a text are written as blanks
+          CoLA.tsv and so on  for GLUE's leaderboard, under the names that it expects
 
-        `prediction_file` takes the place of predictions.tsv (tables.write_predictions).
-        `all_probabilities` adds that of each label.
+        `prediction_file` replaces predictions.tsv (tables.write_predictions).
+        `all_probabilities` adds the probability of each label.
         """
         rows = self._rows(outputs)
         if len(rows) != len(examples):
             raise ValueError(f"{len(rows)} outputs for {len(examples)} examples")
-        # str of a float32 is the shortest text that reads back as the same number.
+        # str of a float32 is the shortest text that is read back as the same number.
         values = [[str(np.float32(value)) for value in row] for row in rows]
         names = ([row[0] for row in values] if self.is_regression
                  else [self.labels[i] for i in rows.argmax(axis=-1)])
@@ -351,29 +360,33 @@ class ClassificationTask(FineTuningTask):
 
 
 def parse_label(text: str, labels: Sequence[str], where: str) -> str | float:
-    """A label as a file has it at `where`, "file, line 12": one of `labels`, or a
-    number where there are none."""
+    """Parses a label in a file: one of `labels`, or a number if there are none.
+    `where` is "file, line 12"."""
     text = text.strip()
     if labels:
         if text not in labels:
             raise InputError(f"{where}: the label '{text}' is not one of "
-                             f"{', '.join(map(repr, labels))}.")
+                             f"{', '.join(map(repr, labels))}; fix the file, or the "
+                             "task's labels.")
         return text
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"{where}: the label '{text}' is not a number.")
+        raise InputError(f"{where}: the label '{text}' is not a number; fix the file.")
     return value
 
 
 def classification_spec(
         num_labels: int, vocab_size: int, type_vocab_size: int = 2,
         marked: bool = False) -> FeatureSpec:
-    """One sequence [None], one label [1], 0 where unknown (the release's classifier).
-    With one label it is a regression, whose label is a float. `marked` examples have
-    `labelled` [1], 0 or 1, too."""
+    """Returns the specification of one sequence [None] and one label [1], 0 if unknown
+    (as in the original implementation).
+
+    A task with one label is a regression, whose label is a float. With `marked`,
+    examples also have `labelled` [1], 0 or 1.
+    """
     label = (Feature("label_ids", "float32", (1,)) if num_labels == 1 else
              Feature("label_ids", "int64", (1,), limit=num_labels,
                      limited_by="num_labels"))

@@ -1,4 +1,4 @@
-"""The head of multiple choice, and the answers it gives.
+"""The head of multiple choice, and its answers.
 
 Shapes: B batch, C choices, H hidden.
 """
@@ -14,18 +14,23 @@ from albert_tf.modeling.heads import Head
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(Head):
-    """One score for each choice of an example (`race_utils.create_model`).
+    """One score for each choice of an example (`race_utils.create_model` in the
+    original implementation).
 
-    Each choice is a sequence of its own, with passage, question and option.
+    Each choice is a separate sequence with passage, question and option.
+
+    Attributes:
+      dropout_prob: the dropout rate of the pooled output in training.
     """
 
-    dropout_prob: float = 0.1  # of the pooled output, in training
+    dropout_prob: float = 0.1
 
     name, title = "multiple_choice", "head of multiple choice"
     task, rank, fixed_width = "choose", 3, True
 
     def outputs(self, layers, encoded, features, dropout, training=False):
-        """`logits` of every sequence, [B·C]; the model gives them as [B, C]."""
+        """Computes the `logits` of all sequences, [B·C]; the model's output is
+        [B, C]."""
         pooled = dropout.dropout(encoded["pooled_output"], self.dropout_prob)
         return {"logits": layers["output_layer"](pooled)[:, 0]}
 
@@ -34,14 +39,15 @@ class MultipleChoice(Head):
 
         logits = tf.cast(outputs["logits"], tf.float32)
         if logits.shape.rank == 1:
-            return {"logits": logits}  # Options of one question may lie anywhere in it.
+            return {"logits": logits}  # The options of a question may be anywhere.
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     def output_names(self, labels):
         return labels or race.LETTERS
 
     def objective(self):
-        """Features `label_ids` int [B, 1], the number of the right choice."""
+        """Returns the objective, which needs the feature `label_ids`, int [B, 1], the
+        number of the right choice."""
         from albert_tf.finetuning import objectives
 
         return objectives.one_label(self.predictions)
@@ -61,8 +67,7 @@ class MultipleChoice(Head):
 
 
 class Choices(Answering):
-    """One of several options that answer a question about a passage, as RACE has
-    them."""
+    """Answers a question about a passage with one of several options, as in RACE."""
 
     names, optional = ("passage", "question", "options"), ()
 

@@ -1,4 +1,5 @@
-"""Questions with options in TensorFlow's graph, as finetuning.race.task makes them.
+"""The features of questions with options, computed in TensorFlow's graph. They equal
+those of finetuning.race.task.
 
 Shapes: N questions, C choices, S positions.
 """
@@ -14,10 +15,10 @@ from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
 @dataclasses.dataclass(frozen=True)
 class Choices(TextTask):
-    """A passage, a question and options that answer it, as RACE has them.
+    """The text task of a passage, a question and its options, as in RACE.
 
-    Of question and option the last `max_qa_length` pieces are kept; what remains is the
-    passage's.
+    Question and option together keep their last `max_qa_length` tokens; the passage
+    gets the rest.
     """
 
     labels: Sequence[str] = tuple("ABCD")
@@ -33,7 +34,7 @@ class Choices(TextTask):
         choices = tf.shape(texts["options"])[1]
         question = tf.repeat(self.ops.prepare(texts["question"]), choices)
         option = self.ops.prepare(tf.reshape(texts["options"], [-1]))
-        # Where the question has gaps the option fills them, else it follows.
+        # The option fills the question's gaps; without gaps, it follows the question.
         parts = tf.strings.split(question, "_")
         rows = parts.value_rowids()
         has_gaps = tf.gather(parts.row_lengths() > 1, rows)

@@ -154,7 +154,7 @@ def test_broken_lines_of_qqp_are_counted(glue_dir):
     found = read("qqp", glue_dir, "train")
     assert len(found.examples) == 10
     [note] = found.notes
-    assert "train.tsv: 2 line(s) left out, as they have too few columns" in note
+    assert "train.tsv: 2 line(s) left out because they have too few columns" in note
     assert "(line 5, 9)" in note
 
 
@@ -193,9 +193,9 @@ def test_a_missing_file_is_told_with_the_places_looked_at(tmp_path):
     (["text\tlabel", "good\t1"],
      r"dev.tsv: there is no column 'sentence'; the header has 'text', 'label'\."),
     (["sentence\tlabel", "good\t1", "bad\tnegative"],
-     r"dev.tsv, line 3: the label 'negative' is not one of '0', '1'\."),
+     r"dev.tsv, line 3: the label 'negative' is not one of '0', '1';"),
     (["sentence\tlabel", "good\t1", "bad"],
-     r"dev.tsv, line 3: has 1 columns, but 2 are needed\."),
+     r"dev.tsv, line 3: the line has 1 columns, but 2 are needed;"),
     (["sentence\tsentence\tlabel", "good\tbad\t1"],
      "2 columns are named 'sentence'"),
     (["sentence\tlabel"], "there is no example in the dev set of sst-2"),

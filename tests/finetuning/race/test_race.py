@@ -188,11 +188,11 @@ def test_examples_go_to_other_processes():
     ({"answers": ["A", 1]}, "question 2: the answer 1 is not one of A, B, C, D"),
     ({"questions": ["a", None]}, "question 2: the question is not text"),
     ({"options": [["a", "b", "c", "d"], ["a", "b", "c"]]},
-     "question 2: there are 3 options; it needs 4 texts"),
+     "question 2: there are 3 options; give 4 texts"),
     ({"options": [["a", "b", "c", "d"], "abcd"]},
-     "question 2: there are no list of options; it needs 4 texts"),
+     "question 2: there are no list of options; give 4 texts"),
     ({"options": [["a", "b", "c", "d"], ["1", 2, "3", "4"]]},
-     "question 2: option B is 2 and not text; write it in quotes"),
+     "question 2: option B is 2, which is not text; write it in quotes"),
 ])
 def test_a_wrong_passage_is_named(tmp_path, changes, message):
     folder = write(tmp_path, passage(id="a"), passage(**changes))
@@ -207,11 +207,11 @@ def test_a_wrong_passage_is_named(tmp_path, changes, message):
      r"1\.txt, line 3: not JSON \(Expecting"),
     ("all.txt", f"{json.dumps(PASSAGE)}\n\n{{'article': 1}}\n",
      r"all\.txt, line 3: not JSON .*on one"),
-    ("1.txt", "[1]", r"1\.txt: is not a JSON object"),
+    ("1.txt", "[1]", r"1\.txt: the passage is not a JSON object"),
     ("all.txt", f"{json.dumps(PASSAGE)}\n{json.dumps(passage(options=None))}\n",
      r"all\.txt, line 2: 'options' is missing"),
-    ("all.txt", "\n", "all.txt: is empty"),
-    ("1.md", "{}", "dev/high: holds no .txt file"),
+    ("all.txt", "\n", "all.txt: the file is empty"),
+    ("1.md", "{}", "dev/high: there is no .txt file"),
 ])
 def test_a_wrong_file_is_named_with_its_line(tmp_path, name, text, message):
     with pytest.raises(InputError, match=message):
@@ -231,11 +231,11 @@ def test_missing_folders_are_named(tmp_path):
 
 def test_passages_that_may_be_there_twice_are_refused(tmp_path):
     folder = write(tmp_path, PASSAGE, PASSAGE)
-    with pytest.raises(InputError, match=r"2\.txt: the id 'high7.txt' is also that of "
+    with pytest.raises(InputError, match=r"2\.txt: the id 'high7.txt' is also the id of "
                        r"the passage in .*1\.txt"):
         read_high(folder)
     write(tmp_path, json.dumps(PASSAGE), names=["all.txt"])
-    with pytest.raises(InputError, match="holds all.txt and 2 other .txt files"):
+    with pytest.raises(InputError, match="there are all.txt and 2 other .txt files"):
         read_high(folder)
 
 
