@@ -93,8 +93,8 @@ def main(argv):
     tasks = [task for task in loaded.tasks() if task not in _ONLY_PORTABLE]
     task = FLAGS.task or next(task for task in tasks if task != "order")
     if task not in tasks:
-        raise InputError(f"--task={task}: {FLAGS.model} has no head for it; it can do "
-                         f"{', '.join(tasks)}.")
+        raise InputError(f"--task={task}: {FLAGS.model} has no head for it; its tasks "
+                         f"are {', '.join(tasks)}.")
     _export(loaded, task, loaded.tokenizer if FLAGS.export_text else None)
 
 

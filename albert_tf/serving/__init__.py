@@ -1,4 +1,4 @@
-"""Answers of a trained model: in Python, over HTTP, as a SavedModel, as one file for
+"""Using a trained model: in Python, over HTTP, as a SavedModel, and as one file for
 other engines."""
 
 from albert_tf import lazily

@@ -1,12 +1,12 @@
-"""Fine-tuned models as SavedModels, for `Server`, TensorFlow Serving and others.
+"""Exports models as SavedModels, for `Server`, TensorFlow Serving and others.
 
-What of the weights is the same for every request (kernels in the type of the
-products, query, key and value side by side) is computed here, once.
+Constants that are the same for every request (kernels in the type of the products,
+with query, key and value side by side) are computed once, here.
 
-Where the text's way to ids is given (finetuning.text), the signature `serving_default`
-takes strings, `tokenize` gives what becomes of them, and `ids` takes that; without it
-`serving_default` takes ids. Of a classifier with exits `early_exit` and `early_exit_ids`
-take a threshold besides.
+If the export takes text (finetuning.text), its signature `serving_default` takes
+strings, `tokenize` returns the ids that they become, and `ids` takes ids. Otherwise
+`serving_default` takes ids. For a classifier with exits, `early_exit` and
+`early_exit_ids` also take a threshold.
 """
 
 import dataclasses
@@ -41,26 +41,29 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
            labels: Sequence[str] = (), dtype: str = "float32",
            text: Optional[TextTask] = None, threshold: Optional[float] = None,
            sentence: Optional[Sentence] = None) -> None:
-    """Writes what a model does with one of its heads.
+    """Writes a SavedModel that computes the outputs of one of a model's heads.
 
-    Inputs of the signature that takes ids are the head's, int32 [B, S] for any B and S
-    (for multiple choice [B, C, S]); outputs are `Head.served`. Without a head they are
-    hidden states: `mean` [B, H], over the tokens of each sequence, and `pooled` [B, H]
-    if there is a pooler, or the `embedding` that `sentence` defines.
+    The inputs of the signature that takes ids are the head's, int32 [B, S] for any B
+    and S (for multiple choice [B, C, S]). The outputs are `Head.served`; without a head
+    they are hidden states: `mean` [B, H] over the tokens of each sequence, and `pooled`
+    [B, H] if there is a pooler, or the `embedding` that `sentence` defines.
 
         export(model, model.heads["classification"], "exported/sst-2", ["0", "1"])
 
     Args:
-      model: an AlbertWithHeads; without a head also an AlbertModel.
-      head: one of the model's.
-      export_dir: the SavedModel's folder; must not exist.
-      labels: of the outputs, in their order; they stand in the asset `labels.txt`, a
-        line each.
-      dtype: of the layers' products and activations (Computation).
-      text: how strings become ids, if the export is to take strings.
-      threshold: null odds from which on a question is left unanswered; it stands in the
-        asset `null_score_diff_threshold.txt`.
-      sentence: of a folder of sentence-transformers.
+      model: an AlbertWithHeads, or an AlbertModel if there is no head.
+      head: one of the model's heads.
+      export_dir: path of the SavedModel's folder; it must not exist.
+      labels: labels in the order of the outputs; they are written to the asset
+        `labels.txt`, one per line.
+      dtype: type of the layers' products and activations (Computation).
+      text: how strings become ids, if the export takes strings.
+      threshold: null odds above which a question is left unanswered; it is written to
+        the asset `null_score_diff_threshold.txt`.
+      sentence: how token vectors are pooled, for sentence-transformers.
+
+    Raises:
+      InputError: the folder exists or cannot be written.
     """
     if head is None:
         def outputs(features, computation):
@@ -83,8 +86,8 @@ def export(model: tf_keras.Model, head: Optional[Head], export_dir: str,
 
 def text_of(head: Optional[Head], tokenizer: Any, max_seq_length: int, **options: Any
             ) -> Optional[TextTask]:
-    """Returns how an export with a head takes text (Head.text_task), None without a
-    tokenizer. Only those `options` are used that are fields of it and not None."""
+    """Returns how an export with a head takes text (Head.text_task), or None without a
+    tokenizer. Only `options` that are fields of the result and not None are used."""
     if head is None:
         kind = Vectors
     elif head.name == "sentence_order":
@@ -120,19 +123,19 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
     functions, read = {}, set()
 
     def add(outputs, signature, of_ids, **more):
-        """Signatures of a function that takes `more` besides; the names of the specs
-        become those of the signature's inputs."""
-        def of(features, given):
+        """Adds the signatures of a function that also takes `more`. The names of the
+        specs become the names of the signature's inputs."""
+        def compute(features, given):
             return outputs(
                 features, computation, **{name: given[name] for name in more})
 
         @tf.function(autograph=False, input_signature=[{**specs, **more}])
         def serve(given):
-            return of({name: given[name] for name in specs}, given)
+            return compute({name: given[name] for name in specs}, given)
 
         functions[signature if text is None else of_ids] = serve
         if text is not None:
-            functions[signature] = _answer_function(text, of, more)
+            functions[signature] = _answer_function(text, compute, more)
         read.update(map(id, serve.get_concrete_function().graph.variables))
 
     add(outputs, SIGNATURE, IDS_SIGNATURE)
@@ -143,13 +146,13 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
         module.ops = text.ops
         functions[TOKENIZE_SIGNATURE] = _tokenize_function(text)
     module.functions = functions
-    # Variables and not the model: Keras would store a function for each layer, which
-    # takes many times as long to write and to load. Only those that the function
-    # reads: a kernel that has a copy to serve with does not go into the file.
+    # Stores variables instead of the model: Keras would store a function for each
+    # layer, which takes many times as long to write and to load. Only variables that
+    # the functions read are stored; a kernel with a copy for serving is not.
     copies = [copy for weights in constants.values() for copy in weights]
     module.weights = [variable for variable in (*model.weights, *copies)
                       if id(variable) in read]
-    # Tells the reader of the weights to which head `output_weights` belong.
+    # The config names the head of `output_weights`, for readers of the weights.
     named = {"head": head.name} if head and not head.scope and head.name in (
         ROOT_HEADS[1:]) else {}
     contents = {CONFIG_FILE: json.dumps(
@@ -162,16 +165,17 @@ def _export(model: tf_keras.Model, outputs: Callable[..., Outputs],
                 files.write(os.path.join(at, name), content)
             module.files = [tf.saved_model.Asset(os.path.join(at, name))
                             for name in contents]
-            # A served model is not trained; gradients by hand would be traced, stored
-            # and loaded.
+            # A served model is not trained; custom gradients would be traced, stored
+            # and loaded for nothing.
             tf.saved_model.save(
                 module, staged, signatures=functions,
                 options=tf.saved_model.SaveOptions(experimental_custom_gradients=False))
     except tf.errors.OpError as error:
-        raise InputError(f"--export_dir={export_dir}: cannot be written: "
-                         f"{error.message.splitlines()[0]}.") from error
-    logging.info("Exported to %s: its signature %s takes %s.", export_dir, SIGNATURE,
-                 " and ".join(text.inputs) + ", strings" if text else
+        raise InputError(f"--export_dir={export_dir} cannot be written "
+                         f"({error.message.splitlines()[0]}); choose a different "
+                         "folder.") from error
+    logging.info("Exported to %s. The signature %s takes %s.", export_dir, SIGNATURE,
+                 "strings: " + " and ".join(text.inputs) if text else
                  "ids, as there is no vocabulary")
 
 
@@ -181,7 +185,7 @@ def _strings(text: TextTask) -> dict[str, tf.TensorSpec]:
 
 
 def _tokenize_function(text: TextTask) -> tf.types.experimental.GenericFunction:
-    """strings → the model's inputs."""
+    """Returns a function that converts strings to the model's inputs."""
     @tf.function(autograph=False, input_signature=[_strings(text)])
     def tokenize(inputs):
         with tf.device("CPU:0"):
@@ -193,27 +197,28 @@ def _tokenize_function(text: TextTask) -> tf.types.experimental.GenericFunction:
 def _answer_function(text: TextTask, outputs: Callable[[Outputs, Outputs], Outputs],
                      more: Mapping[str, tf.TensorSpec]
                      ) -> tf.types.experimental.GenericFunction:
-    """strings and `more` → answers; `outputs` takes features and inputs."""
+    """Returns a function from strings and `more` to answers; `outputs` takes features
+    and inputs."""
     @tf.function(autograph=False, input_signature=[{**_strings(text), **more}])
     def answer(inputs):
         texts = {name: inputs[name] for name in text.inputs}
         with tf.device("CPU:0"):
             features, context = text.prepared(texts)
-        found = outputs(features, inputs)
+        results = outputs(features, inputs)
         with tf.device("CPU:0"):
-            return {**text.answers(texts, context, found),
-                    **{name: found[name] for name in ("passes",) if name in found}}
+            return {**text.answers(texts, context, results),
+                    **{name: results[name] for name in ("passes",) if name in results}}
 
     return answer
 
 
 def _constants(model: tf_keras.Model, dtype: str) -> dict[str, tuple]:
-    """Computation.constants of a model with an AlbertModel `bert`."""
-    found = {}
+    """Returns Computation.constants for a model that is or has an AlbertModel."""
+    constants = {}
     for block in getattr(model, "bert", model).encoder.blocks:
         weights, = block.layer_weights(tf.as_dtype(dtype), 1)
-        found[block.scope] = type(weights)(
+        constants[block.scope] = type(weights)(
             *(tf.Variable(weight, trainable=False,
                           name=f"{block.scope}/constants/{name}")
               for name, weight in weights._asdict().items()))
-    return found
+    return constants

@@ -1,10 +1,10 @@
-"""A model over HTTP, in TensorFlow Serving's REST form.
+"""Serves a model over HTTP, with TensorFlow Serving's REST interface.
 
     request ─► checked, tokenized ─► queue ─► batch by length ─► model ─► reply
 
-While the model computes a batch, requests wait in a bounded queue; the next batch is
-the oldest of them and those nearest to it in length, so that little of it is padding.
-No request waits for others to come.
+While the model computes a batch, requests wait in a bounded queue. The next batch is
+the oldest request and those nearest to it in length, which keeps padding small.
+Requests are never delayed to fill a batch.
 """
 
 import asyncio
@@ -22,20 +22,20 @@ from albert_tf.serving.predict import Answer, Model, Request, answers
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _VERSION = "1"
-_GOODBYE = 0.3  # seconds
+_GOODBYE = 0.3  # seconds in which a stopping server still replies, with status 503
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a server takes.
+    """The limits of a server.
 
     Attributes:
-      batch_size: sequences that the model computes together.
-      queue_size: sequences that wait; further requests get status 503.
-      instances: of one request.
-      body_bytes: of one request.
-      text_length: characters of one text.
-      stop_seconds: that requests have to be answered when the server is stopped.
+      batch_size: maximum number of sequences that are computed together.
+      queue_size: maximum number of queued sequences; further requests get status 503.
+      instances: maximum number of inputs per request.
+      body_bytes: maximum size of a request's body, in bytes.
+      text_length: maximum length of a text, in characters.
+      stop_seconds: maximum time to finish accepted requests when the server is stopped.
     """
 
     batch_size: int = 32
@@ -47,7 +47,7 @@ class Limits:
 
 
 class Refused(Exception):
-    """A reply with an HTTP status and a sentence."""
+    """An error that becomes a reply with an HTTP status and a sentence."""
 
     def __init__(self, status: int, sentence: str):
         super().__init__(sentence)
@@ -55,8 +55,8 @@ class Refused(Exception):
 
 
 class Batcher:
-    """Puts requests that wait into batches, one at a time, for `compute`, which runs in
-    a thread of its own."""
+    """A queue of requests, which are put into batches. `compute` computes one batch at
+    a time, in a separate thread."""
 
     def __init__(self, compute: Callable[[Sequence[Request], int], list[Answer]],
                  batch_size: int, queue_size: int):
@@ -72,24 +72,25 @@ class Batcher:
         return sum(len(request.sequences) for request, _ in self._waiting)
 
     async def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answers in the order of the requests; Refused where the queue is full."""
+        """Returns the answers in the order of the requests. Raises Refused if the queue
+        is full."""
         more = sum(len(request.sequences) for request in requests)
         if self._waiting and self.waiting + more > self._queue_size:
-            raise Refused(503, f"{self.waiting} sequences wait already; try again "
-                          "later.")
+            raise Refused(503, f"the queue is full ({self.waiting} sequences); try "
+                          "again later.")
         loop = asyncio.get_running_loop()
-        own = [(request, loop.create_future()) for request in requests]
-        self._waiting += own
+        pairs = [(request, loop.create_future()) for request in requests]
+        self._waiting += pairs
         self._came.set()
         try:
-            return [await future for _, future in own]
+            return [await future for _, future in pairs]
         finally:
-            # Of a client that went away nothing more is computed.
-            for _, future in own:
+            # If the client has disconnected, its other requests are not computed.
+            for _, future in pairs:
                 future.cancel()
 
     async def run(self) -> None:
-        """Answers until it is cancelled."""
+        """Answers requests until it is cancelled."""
         while True:
             await self._came.wait()
             batch = self._next()
@@ -99,6 +100,7 @@ class Batcher:
                 self._came.clear()
 
     def _next(self) -> list[tuple[Request, asyncio.Future]]:
+        """Takes the next batch out of the queue; [] if no request waits."""
         self._waiting = [each for each in self._waiting if not each[1].done()]
         if not self._waiting:
             return []
@@ -117,20 +119,21 @@ class Batcher:
         return batch
 
     async def _do(self, batch) -> None:
+        """Computes a batch and sets the results or errors of its requests."""
         loop = asyncio.get_running_loop()
         self.batches += 1
         self.sequences += sum(len(request.sequences) for request, _ in batch)
         try:
-            found: Sequence = await loop.run_in_executor(
+            results: Sequence = await loop.run_in_executor(
                 self._thread, self._compute, [request for request, _ in batch],
                 self._batch_size)
         except Exception as error:
-            if len(batch) > 1:  # The fault of one is none of the others'.
+            if len(batch) > 1:  # One request's error must not fail the others.
                 for each in batch:
                     await self._do([each])
                 return
-            found = [error]
-        for (_, future), answer in zip(batch, found):
+            results = [error]
+        for (_, future), answer in zip(batch, results):
             if future.done():
                 continue
             if isinstance(answer, Exception):
@@ -140,7 +143,7 @@ class Batcher:
 
 
 class Service:
-    """The handlers of one model; `app` is theirs, of aiohttp."""
+    """The HTTP handlers of one model; `app` is the aiohttp application with them."""
 
     def __init__(self, model: Model, name: str, limits: Limits = Limits(),
                  task: str = "", exit_threshold: Optional[float] = None):
@@ -153,7 +156,7 @@ class Service:
         self.exit_threshold = exit_threshold
         self.batcher = Batcher(answers, limits.batch_size, limits.queue_size)
         self.stopping, self.open = False, 0
-        prometheus.disable_created_metrics()  # Of each counter when it was made.
+        prometheus.disable_created_metrics()  # They would give each counter's age.
         self._registry = prometheus.CollectorRegistry()
         self._replies = prometheus.Counter(
             "albert_requests", "Requests answered, by status.", ["status"],
@@ -161,7 +164,7 @@ class Service:
         self._seconds = prometheus.Histogram(
             "albert_request_seconds", "Seconds from a request to its reply.",
             buckets=_BUCKETS, registry=self._registry)
-        self._registry.register(self)  # Its other numbers: `collect`.
+        self._registry.register(self)  # `collect` yields the other metrics.
         self._worker: Optional[asyncio.Task] = None
         self.app = web.Application(
             middlewares=[self._guarded()], client_max_size=limits.body_bytes)
@@ -175,13 +178,14 @@ class Service:
         self.app.cleanup_ctx.append(self._working)
 
     async def _working(self, app):
+        """Runs the batcher as long as the application runs."""
         del app
         self._worker = asyncio.create_task(self.batcher.run())
         yield
         self._worker.cancel()
 
     def _guarded(self):
-        """Counts, and makes JSON of what goes wrong."""
+        """Returns the middleware that counts requests and turns errors into JSON."""
         from aiohttp import web
 
         @web.middleware
@@ -192,14 +196,15 @@ class Service:
             try:
                 try:
                     if asks and self.stopping:
-                        raise Refused(503, "the server is being stopped; ask another.")
+                        raise Refused(503, "the server is stopping; use a different "
+                                      "one.")
                     reply = await handler(request)
                 except InputError as error:
                     raise Refused(400, str(error)) from error
                 except web.HTTPRequestEntityTooLarge as error:
                     raise Refused(413, f"the body has more than "
                                   f"{self.limits.body_bytes} bytes; send fewer texts "
-                                  "at once.") from error
+                                  "per request.") from error
                 except web.HTTPException as error:
                     raise Refused(error.status, {
                         404: f"there is nothing at {request.path}; the model is at "
@@ -218,7 +223,7 @@ class Service:
                 return reply
             except Exception:
                 logging.exception("A request failed.")
-                return _json({"error": "the server failed; its log says more."}, 500)
+                return _json({"error": "the server failed; see its log."}, 500)
             finally:
                 self.open -= asks
                 if asks:
@@ -237,7 +242,7 @@ class Service:
     async def _health(self, request):
         del request
         if self.stopping:
-            raise Refused(503, "the server is being stopped.")
+            raise Refused(503, "the server is stopping.")
         return _json({"status": "ok"})
 
     async def _status(self, request):
@@ -257,7 +262,7 @@ class Service:
                          "limits": dataclasses.asdict(self.limits)}})
 
     async def _metrics(self, request):
-        """In Prometheus's text format."""
+        """Replies with the metrics in Prometheus's text format."""
         from aiohttp import web
         import prometheus_client as prometheus
 
@@ -285,32 +290,32 @@ class Service:
         self._known(request)
         verb = request.match_info["verb"]
         if verb not in ("predict", "classify", "regress"):
-            raise Refused(404, f"there is no :{verb}; ask :predict, :classify or "
+            raise Refused(404, f"there is no :{verb}; use :predict, :classify or "
                           ":regress.")
         body = _parsed(await request.read())
-        given = self._inputs(body, "examples" if verb != "predict" else "")
-        if len(given) > self.limits.instances:
-            raise Refused(413, f"there are {len(given)} inputs; this server takes "
-                          f"{self.limits.instances} at once.")
+        items = self._inputs(body, "examples" if verb != "predict" else "")
+        if len(items) > self.limits.instances:
+            raise Refused(413, f"there are {len(items)} inputs; this server accepts at "
+                          f"most {self.limits.instances} per request.")
         options = self._options(body, request)
         loop = asyncio.get_running_loop()
-        requests = await loop.run_in_executor(None, self._requests, given, *options)
-        # What was taken before is answered, also when the server is stopped meanwhile.
-        found = await self.batcher.answer(requests)
+        requests = await loop.run_in_executor(None, self._requests, items, *options)
+        # An accepted request is answered even if the server is stopped meanwhile.
+        results = await self.batcher.answer(requests)
         if verb == "predict":
-            return _json({"outputs": _columns(found)} if "inputs" in body
-                         else {"predictions": found})
+            return _json({"outputs": _columns(results)} if "inputs" in body
+                         else {"predictions": results})
         wanted = {"classify": "label", "regress": "score"}[verb]
-        if any(wanted not in answer for answer in found):
-            raise Refused(400, f"this model gives no {wanted}; ask :predict.")
+        if any(wanted not in answer for answer in results):
+            raise Refused(400, f"this model gives no {wanted}; use :predict.")
         names = self.model.labels
         return _json({"results": [answer["score"] if verb == "regress" else [
             [names[i] if names else str(i), value]
-            for i, value in enumerate(answer["probabilities"])] for answer in found]})
+            for i, value in enumerate(answer["probabilities"])] for answer in results]})
 
     def _options(self, body: dict[str, Any], request
                  ) -> tuple[str, int, Optional[float]]:
-        """Task, top_k and exit_threshold."""
+        """Returns task, top_k and exit_threshold of a request."""
         task = body.get("signature_name", "")
         if task in ("", "serving_default"):
             task = self.task
@@ -324,11 +329,11 @@ class Service:
         try:
             return task, int(top_k), float(threshold)
         except ValueError:
-            raise Refused(400, f"exit_threshold is {threshold!r}; give a probability, "
-                          "0 to 1.") from None
+            raise Refused(400, f"exit_threshold is {threshold!r}; give a probability "
+                          "from 0 to 1.") from None
 
     def _inputs(self, body: dict[str, Any], key: str) -> list[Any]:
-        """The inputs of a body, a row each."""
+        """Returns the inputs of a body, one by one."""
         keys = [key] if key else ["instances", "inputs"]
         present = [name for name in keys if name in body]
         if len(present) != 1:
@@ -338,40 +343,41 @@ class Service:
         if unknown:
             raise Refused(400, f"the body holds '{sorted(unknown)[0]}', which is not "
                           "known.")
-        given = body[present[0]]
-        if present == ["inputs"] and isinstance(given, dict):
+        items = body[present[0]]
+        if present == ["inputs"] and isinstance(items, dict):
             columns = [value if isinstance(value, list) else [value]
-                       for value in given.values()]
+                       for value in items.values()]
             if len({len(column) for column in columns}) != 1:
                 raise Refused(400, "the lists of inputs have "
                               f"{', '.join(str(len(column)) for column in columns)} "
-                              "texts; they must have as many each.")
-            given = [dict(zip(given, row)) for row in zip(*columns)]
-        if not isinstance(given, list) or not given:
-            raise Refused(400, f"{present[0]} must be a list of one text or more.")
-        return given
+                              "texts; they must have equally many.")
+            items = [dict(zip(items, row)) for row in zip(*columns)]
+        if not isinstance(items, list) or not items:
+            raise Refused(400, f"{present[0]} must be a list of one or more texts.")
+        return items
 
     def _requests(self, given: Sequence[Any], task: str, top_k: int,
                   exit_threshold: Optional[float]) -> list[Request]:
         if exit_threshold is not None:
             self.model.check_exits(exit_threshold, task)
-        found = []
-        for i, each in enumerate(given):
+        requests = []
+        for i, item in enumerate(given):
             texts = [text for value in (
-                each.values() if isinstance(each, dict) else [each]) for text in (
+                item.values() if isinstance(item, dict) else [item]) for text in (
                     value if isinstance(value, list) else [value])]
             longest = max((len(text) for text in texts if isinstance(text, str)),
                           default=0)
             if longest > self.limits.text_length:
                 raise Refused(413, f"input {i + 1} has a text of {longest} characters; "
-                              f"this server takes {self.limits.text_length}.")
+                              "this server accepts at most "
+                              f"{self.limits.text_length}.")
             try:
-                if isinstance(each, list):
-                    raise InputError("it is a list, not a text or an object.")
-                found.append(self.model.request(each, task, top_k, exit_threshold))
+                if isinstance(item, list):
+                    raise InputError("it is a list; give a text or an object.")
+                requests.append(self.model.request(item, task, top_k, exit_threshold))
             except InputError as error:
                 raise InputError(f"input {i + 1}: {error}") from error
-        return found
+        return requests
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -383,7 +389,8 @@ def _parsed(content: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON ({str(error)[:80]}).") from error
     if not isinstance(body, dict):
-        raise Refused(400, "the body must be a JSON object, as {\"instances\": [...]}.")
+        raise Refused(400, "the body must be a JSON object, such as {\"instances\": "
+                      "[...]}.")
     return body
 
 
@@ -402,8 +409,8 @@ def _json(value: Any, status: int = 200):
 
 async def serve(service: Service, host: str, port: int,
                 ready: Callable[[str], None] = lambda address: None) -> None:
-    """Serves until SIGTERM or Ctrl-C: then what was taken is answered, what comes is
-    refused with status 503. `ready` is called with the address."""
+    """Serves until SIGTERM or Ctrl-C. Then accepted requests are finished, and new ones
+    get status 503. `ready` is called with the address once the server listens."""
     from aiohttp import web
 
     runner = web.AppRunner(service.app, handler_cancellation=True, access_log=None)
@@ -417,15 +424,16 @@ async def serve(service: Service, host: str, port: int,
         try:
             await site.start()
         except OSError as error:
-            raise InputError(f"--host={host} --port={port}: cannot be listened at "
-                             f"({error.strerror or error}); choose another.") from error
+            raise InputError(f"--host={host} --port={port}: cannot listen on this "
+                             f"address ({error.strerror or error}); choose a different "
+                             "one.") from error
         at = runner.addresses[0]
         ready(f"http://{at[0]}:{at[1]}")
         await stop.wait()
         service.stopping = True
-        logging.info("Stopping: %d requests are still answered.", service.open)
+        logging.info("Stopping: finishing %d open requests.", service.open)
         begin = loop.time()
-        # Clients with open connections are told so for a moment, at least.
+        # Clients with open connections get status 503 at least for a moment.
         while loop.time() < begin + _GOODBYE or service.open and (
                 loop.time() < begin + service.limits.stop_seconds):
             await asyncio.sleep(0.02)

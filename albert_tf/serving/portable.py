@@ -1,13 +1,13 @@
-"""A task of a model as one small file that other engines compute.
+"""Exports one task of a model as a small file for other engines, and runs it.
 
     Head.predictions ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
                         weight once └► TensorFlow's converter ─► tables once ► model.tflite
 
-ONNX Runtime and OpenVINO read the one, TFLite (LiteRT) the other.
+ONNX Runtime and OpenVINO read model.onnx, TFLite (LiteRT) reads model.tflite.
 
-Beside it lie config, labels, vocabulary and `portable.json`, which is all that
-`albert_tf.load` needs to answer with it: texts become ids in Python, ids become scores
-in the engine.
+The folder also holds config, labels, vocabulary and `portable.json`, which is all that
+`albert_tf.load` needs to answer: texts become ids in Python, and the engine computes
+scores from ids.
 """
 
 import abc
@@ -37,10 +37,10 @@ class Form(NamedTuple):
     """A format of exports.
 
     Attributes:
-      file: that holds the graph.
-      precisions: of its weights. bfloat16 is stored in 16 bits of float16, which are
-        more exact, and computed in bfloat16.
-      writers, readers: the packages that write it and that answer with it.
+      file: name of the file that holds the graph.
+      precisions: supported types of the weights. bfloat16 is computed in bfloat16 but
+        stored as float16, which has more digits.
+      writers, readers: packages that are needed to write the file and to run it.
     """
 
     file: str
@@ -66,14 +66,17 @@ _Arrays = Mapping[str, np.ndarray]
 
 
 def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -> None:
-    """Writes what a serving.predict.Model does for one of its tasks.
+    """Exports one task of a serving.predict.Model.
 
         export(albert_tf.load("runs/sst-2"), "classify", "sst-2_int8", "onnx", "int8")
 
     Args:
       form: one of FORMS.
-      precision: one of the form's; float16 is computed in float32 on most processors,
-        int8 in integers, with activations quantized as they come.
+      precision: one of the form's precisions. float16 is computed in float32 on most
+        processors, int8 in integers, with activations quantized batch by batch.
+
+    Raises:
+      InputError: the folder exists, a package is missing, or the model is an export.
     """
     if files.exists(export_dir):
         raise InputError(f"--export_dir={export_dir} exists already; choose a new "
@@ -83,7 +86,8 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
                          "that was exported.")
     check(form, precision)
     shared = loaded.head(task)
-    answering = type(shared)(loaded, shared.head)  # A new one, which computes otherwise.
+    # A new object, because it computes differently from the model's own.
+    answering = type(shared)(loaded, shared.head)
     answering.computation = Computation(constants=_constants(answering.bert))
     content = {"model.onnx": _onnx, "model.tflite": _tflite}[FORMS[form].file](
         answering, precision)
@@ -109,9 +113,11 @@ def export(loaded: Any, task: str, export_dir: str, form: str, precision: str) -
 
 
 def check(form: str, precision: str) -> None:
-    """Raises InputError where a format has no such precision, or cannot be written."""
+    """Raises InputError if a format does not support a precision, or a package that
+    writes it is missing."""
     if precision not in FORMS[form].precisions:
-        others = [name for name, other in FORMS.items() if precision in other.precisions]
+        others = [name for name, other in FORMS.items()
+                  if precision in other.precisions]
         raise InputError(f"--precision={precision} is for --format="
                          f"{' and '.join(others)}; for {form} give one of "
                          f"{', '.join(FORMS[form].precisions)}.")
@@ -119,16 +125,16 @@ def check(form: str, precision: str) -> None:
 
 
 def _constants(bert) -> dict[str, Any]:
-    """Computation.constants in which every layer uses the same tensors, also the last,
-    which asks for the query alone of the first position."""
-    found = {}
+    """Returns Computation.constants in which every layer uses the same tensors, even
+    the last layer, which computes only the first position's query."""
+    constants = {}
     for block in bert.encoder.blocks:
         weights, = block.layer_weights(tf.float32, 1)
         if hasattr(weights, "query_apart"):
             weights = weights.query_apart()
-        found[block.scope] = tf.nest.map_structure(
+        constants[block.scope] = tf.nest.map_structure(
             lambda weight: tf.Variable(weight, trainable=False), weights)
-    return found
+    return constants
 
 
 def _onnx(answering, precision: str) -> bytes:
@@ -155,13 +161,13 @@ def _tflite(answering, precision: str) -> bytes:
 
 
 def tables_once(content: bytes) -> bytes:
-    """A graph whose masked-LM head reads the table that the embeddings are looked up in.
+    """Returns the graph with the word embeddings stored once, for lookup and masked LM.
 
-    The converter stores it twice: with one scale to look up in, which is all that a
-    lookup can read, and with a scale for each row as the weights of a product. Those
-    may have one scale, too.
+    The converter stores them twice: with one scale for the lookup, which supports
+    nothing else, and with a scale for each row as weights of the masked-LM head. The
+    head may use one scale, too.
     """
-    # Of TensorFlow's package; a graph's parts have the names of its schema.
+    # Part of TensorFlow's package; the names are those of TFLite's schema.
     from tensorflow.lite.python.schema_py_generated import BuiltinOperator
     from tensorflow.lite.tools import flatbuffer_utils
 
@@ -171,18 +177,20 @@ def tables_once(content: bytes) -> bytes:
                   _readers(model, graph, BuiltinOperator.GATHER, 0)}
         for product, weights in _readers(
                 model, graph, BuiltinOperator.FULLY_CONNECTED, 1):
-            place, table = tables.get(tuple(weights.shape), (None, weights))
-            # The same but for the rounding.
+            index, table = tables.get(tuple(weights.shape), (None, weights))
+            # The two tables are equal up to rounding.
             if table is not weights and np.allclose(
                     _numbers(model, table), _numbers(model, weights), rtol=0,
                     atol=table.quantization.scale[0]):
-                product.inputs[1] = place
+                product.inputs[1] = index
                 model.buffers[weights.buffer].data = None
     return bytes(flatbuffer_utils.convert_object_to_bytearray(model))
 
 
-def _readers(model: Any, graph: Any, kind: int, number: int) -> Iterator[tuple[Any, Any]]:
-    """The operators of a kind whose input of a number is stored in 8 bits, and that."""
+def _readers(model: Any, graph: Any, kind: int, number: int
+             ) -> Iterator[tuple[Any, Any]]:
+    """Yields the operators of a kind whose input `number` is stored in 8 bits, with
+    that input's tensor."""
     for operator in graph.operators:
         code = model.operatorCodes[operator.opcodeIndex]
         if max(code.builtinCode, code.deprecatedBuiltinCode) == kind:
@@ -193,7 +201,7 @@ def _readers(model: Any, graph: Any, kind: int, number: int) -> Iterator[tuple[A
 
 
 def _numbers(model: Any, tensor: Any) -> np.ndarray:
-    """[rows, columns], of one scale or of one for each row."""
+    """Returns a tensor's numbers [rows, columns], with one scale or one per row."""
     stored = np.asarray(model.buffers[tensor.buffer].data, np.uint8).view(np.int8)
     return stored.reshape(tensor.shape) * np.asarray(
         tensor.quantization.scale, np.float32)[:, np.newaxis]
@@ -201,7 +209,7 @@ def _numbers(model: Any, tensor: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def _quiet():
-    """Without what converters tell of their own work."""
+    """Silences the converters' messages about their own work."""
     import logging
 
     level = logging.root.manager.disable
@@ -218,7 +226,7 @@ def _quiet():
 
 
 def recognise(path: str) -> bool:
-    """Whether a folder, or the graph in it, is an export of `export`."""
+    """Returns whether a path is a folder that `export` wrote, or the graph in it."""
     return files.exists(os.path.join(_folder(path), _SETTINGS))
 
 
@@ -228,18 +236,19 @@ def _folder(path: str) -> str:
 
 
 def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
-    """The values of a serving.predict.Model that answers by the engine."""
+    """Returns the values of a serving.predict.Model that uses the engine. Raises
+    InputError if the export is damaged, or a package is missing."""
     folder = _folder(path)
     where = os.path.join(folder, _SETTINGS)
-    kept = text_files.read_object(where)
-    form = kept.get("format")
+    settings = text_files.read_object(where)
+    form = settings.get("format")
     types = {"task": str, "precision": str, "heads": dict, "settings": dict,
              "threshold": (int, float)}
     if form not in FORMS or not all(
-            isinstance(kept.get(name), kind) for name, kind in types.items()):
-        raise InputError(f"{where}: does not say what export_model.py writes there; "
-                         "export the model again.")
-    check_settings(kept["settings"], where)
+            isinstance(settings.get(name), kind) for name, kind in types.items()):
+        raise InputError(f"{where} is not as export_model.py writes it; export the "
+                         "model again.")
+    check_settings(settings["settings"], where)
     config = AlbertConfig.from_json_file(os.path.join(folder, CONFIG_FILE))
     vocabulary = vocabulary or tokenizer_files.find(folder)
     labels = os.path.join(folder, LABELS_FILE)
@@ -250,38 +259,38 @@ def read(path: str, vocabulary: Optional[Vocabulary] = None) -> dict[str, Any]:
             vocabulary, config.vocab_size),
         "labels": tuple(line for _, line in text_files.read_lines(labels)) if (
             files.exists(labels)) else (),
-        "report": Report(folder), "heads": kept["heads"], "settings": kept["settings"],
-        "threshold": float(kept["threshold"]),
-        "engine": _ENGINES[form](os.path.join(folder, FORMS[form].file), kept["task"],
-                                 kept["precision"])}
+        "report": Report(folder), "heads": settings["heads"],
+        "settings": settings["settings"], "threshold": float(settings["threshold"]),
+        "engine": _ENGINES[form](os.path.join(folder, FORMS[form].file),
+                                 settings["task"], settings["precision"])}
 
 
 class Engine(abc.ABC):
-    """A graph that is loaded once and asked often; threads may share one.
+    """A graph, loaded once and used for many requests. Threads may share one.
 
     Attributes:
-      task: what the graph does.
+      task: the task of the graph.
     """
 
     def __init__(self, path: str, task: str, precision: str):
         self.task, self._path, self._precision = task, path, precision
         if not files.exists(path):
-            raise InputError(f"{path}: is not there; export the model again.")
+            raise InputError(f"{path} does not exist; export the model again.")
         try:
             with _quiet():
                 self._load(path)
-        except Exception as error:  # Each engine has its own.
-            raise InputError(f"{path}: cannot be loaded: {_first_line(error)}"
-                             ) from error
+        except Exception as error:  # Each engine has its own errors.
+            raise InputError(f"{path} cannot be loaded ({_first_line(error)}); export "
+                             "the model again.") from error
 
     def __call__(self, batch: _Arrays) -> dict[str, np.ndarray]:
-        """The outputs for a batch, padded."""
+        """Returns the outputs for a padded batch."""
         try:
             return self._run(batch)
         except Exception as error:
             raise InputError(
-                f"{self._path}: cannot take these inputs, such as an id that is not in "
-                f"the vocabulary: {_first_line(error)}") from error
+                f"{self._path} does not accept these inputs; check for an id that is "
+                f"not in the vocabulary ({_first_line(error)}).") from error
 
     @abc.abstractmethod
     def _load(self, path: str) -> None:
@@ -313,13 +322,13 @@ class _OpenVino(Engine):
     def _load(self, path):
         import openvino
 
-        # By default it computes in bfloat16 wherever the processor can.
+        # By default OpenVINO computes in bfloat16 if the processor supports it.
         self._model = openvino.Core().compile_model(path, "CPU", {
             "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT":
                 "bf16" if self._precision == "bfloat16" else "f32"})
         self._inputs = [each.any_name for each in self._model.inputs]
         self._outputs = [each.any_name for each in self._model.outputs]
-        self._local = threading.local()  # A request holds one batch.
+        self._local = threading.local()  # A request object holds only one batch.
 
     def _run(self, batch):
         if not hasattr(self._local, "request"):
@@ -333,7 +342,7 @@ class _TfLite(Engine):
         self._interpreter = tf.lite.Interpreter(path, num_threads=os.cpu_count())
         self._signature = self._interpreter.get_signature_runner()
         self._inputs = list(self._signature.get_input_details())
-        self._lock = threading.Lock()  # An interpreter holds one batch.
+        self._lock = threading.Lock()  # An interpreter holds only one batch.
 
     def _run(self, batch):
         with self._lock:
@@ -345,13 +354,14 @@ _ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}
 
 
 def needed(form: str, packages: Sequence[str]) -> None:
-    """Raises InputError where a package is missing that a format needs."""
+    """Raises InputError if a package that a format needs is missing."""
     for name in packages:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise InputError(f"{name} is not installed, which {form} needs: pip install "
-                             f"'albert_tf[{form}]'.") from error
+            raise InputError(f"the package {name}, which {form} needs, is not "
+                             f"installed; run pip install 'albert_tf[{form}]'."
+                             ) from error
 
 
 def _first_line(error: Exception) -> str:

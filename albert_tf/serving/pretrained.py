@@ -1,4 +1,4 @@
-"""Answers of the heads of pretraining: masked tokens, the order of two passages."""
+"""Answers of the pretraining heads: masked tokens, and the order of two passages."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ MASK = "[MASK]"
 
 
 class Order(Answering):
-    """Whether two passages stand in their order."""
+    """Says whether two passages are in their original order."""
 
     optional = ()
 
@@ -20,7 +20,7 @@ class Order(Answering):
 
 
 class Masks(Answering):
-    """The likeliest tokens for each [MASK] of a text."""
+    """Gives the most likely tokens for each [MASK] of a text."""
 
     def request(self, given, top_k):
         first, second = (None if given.get(name) is None else self._ids(given[name])
@@ -28,26 +28,27 @@ class Masks(Answering):
         masks = sum((part or []).count(self.tokenizer.mask_id)
                     for part in (first, second))
         if not masks:
-            raise InputError(f"the text has no {MASK} to fill.")
+            raise InputError(f"the text has no {MASK} to fill; add one.")
         special = (sequences.NUM_SPECIAL_PAIR if second
                    else sequences.NUM_SPECIAL_SINGLE)
         first, second = sequences.truncate_longer_first(
             first, second or [], self.max_length - special)
         ids, segments = sequences.assemble(
             first, second or None, self.tokenizer.cls_id, self.tokenizer.sep_id)
-        places = [i for i, piece in enumerate(ids) if piece == self.tokenizer.mask_id]
-        if len(places) < masks:
-            raise InputError(f"a {MASK} stands behind the {self.max_length} pieces "
-                             "that the model reads; give a shorter text.")
+        positions = [i for i, token in enumerate(ids)
+                     if token == self.tokenizer.mask_id]
+        if len(positions) < masks:
+            raise InputError(f"a {MASK} is after the {self.max_length} tokens that the "
+                             "model reads; give a shorter text.")
         row = {"input_ids": ids, "input_mask": [1] * len(ids), "segment_ids": segments,
-               "masked_lm_positions": places}
+               "masked_lm_positions": positions}
         return Request([row], lambda outputs: {"masks": [
             self._likeliest(scores, top_k) for scores in
-            outputs[0]["probabilities"][:len(places)]]}, self)
+            outputs[0]["probabilities"][:len(positions)]]}, self)
 
     def _ids(self, text: str) -> list[int]:
-        """Ids of a text with masks; what follows one without a blank is the rest of
-        its word."""
+        """Returns the ids of a text with masks. Text that follows a mask without a
+        space continues its word."""
         tokenizer, ids = self.tokenizer, []
         for number, part in enumerate(text.split(MASK)):
             pieces = tokenizer.tokenize(tokenizer.prepare(part))

@@ -1,7 +1,7 @@
-"""Answers with an exported model: one request, or a whole file in batches by length.
+"""Runs an exported model on sequences, in batches of similar length.
 
-It needs TensorFlow and the folder that `export` wrote, nothing else: neither the
-model's code, nor its checkpoint, nor Keras.
+It only needs TensorFlow and the folder that `export` wrote: neither the model's code,
+nor its checkpoint, nor Keras.
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from albert_tf.finetuning.classification.head import EXIT_INPUT
 
 LABELS_FILE = "labels.txt"
 SIGNATURE = "serving_default"
-# Of an export that takes text: its ids alone, and what becomes of text.
+# Signatures of an export that takes text: one takes ids, one converts text to ids.
 IDS_SIGNATURE, TOKENIZE_SIGNATURE = "ids", "tokenize"
-# Of a model with exits, text or ids with the threshold, as the others with and without
-# text.
+# Signatures of a model with exits, which also take a threshold: EXIT_SIGNATURE takes
+# text, or ids if the export does not take text; EXIT_IDS_SIGNATURE takes ids.
 EXIT_SIGNATURE, EXIT_IDS_SIGNATURE = "early_exit", "early_exit_ids"
 
-# What stands at positions of padding; 0 in all other inputs.
+# Values at positions of padding; all other inputs have 0.
 _PADDING = {"p_mask": 1}
 
 
 class Server:
-    """A SavedModel, loaded once and asked often. Threads may share one.
+    """A SavedModel, loaded once and used for many requests. Threads may share one.
 
     >>> server = Server(export_dir)  # The folder that `export` wrote.
     >>> server.labels
@@ -40,21 +40,22 @@ class Server:
     (3,)
 
     Attributes:
-      labels: of the classes, in the order of the logits; () if there are none.
+      labels: labels in the order of the logits; () if there are none.
     """
 
     def __init__(self, export_dir: str):
         if not files.exists(os.path.join(export_dir, "saved_model.pb")):
-            raise InputError(f"{export_dir}: holds no saved_model.pb; give a folder "
-                             "that --export_dir wrote.")
+            raise InputError(f"{export_dir} holds no saved_model.pb; give a folder "
+                             "that export_model.py wrote.")
         try:
             self._loaded = _load(export_dir)
         except (tf.errors.OpError, OSError) as error:
-            raise InputError(f"{export_dir}: cannot be loaded: "
-                             f"{str(error).splitlines()[0]}.") from error
+            raise InputError(f"{export_dir} cannot be loaded "
+                             f"({str(error).splitlines()[0]}); export the model again."
+                             ) from error
         if SIGNATURE not in self._loaded.signatures:
-            raise InputError(f"{export_dir}: has no signature {SIGNATURE}; give a "
-                             "folder that --export_dir wrote.")
+            raise InputError(f"{export_dir} has no signature {SIGNATURE}; give a "
+                             "folder that export_model.py wrote.")
         signatures = self._loaded.signatures
         takes_text = IDS_SIGNATURE in signatures
         self._serve = signatures[IDS_SIGNATURE if takes_text else SIGNATURE]
@@ -69,23 +70,27 @@ class Server:
     def predict(self, features: Sequence[Mapping[str, Sequence[int]]],
                 batch_size: int = 32, exit_threshold: Optional[float] = None
                 ) -> dict[str, list[np.ndarray]]:
-        """The model's outputs for sequences, in their order: name → the array of each.
+        """Returns the model's outputs for sequences, in their order: name → arrays.
 
-        Sequences of like length share a batch of up to `batch_size`, padded to the
+        Sequences of similar length share a batch of up to `batch_size`, padded to the
         longest of them. The result does not depend on the batches except for float
         rounding. Log-probabilities of positions are [S], without padding.
 
-        `features` are those of each sequence, without padding, as the tasks'
-        `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for models
-        of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
+        Args:
+          features: the features of each sequence, without padding, as the tasks'
+            `featurize` makes them: `input_ids`, `input_mask`, `segment_ids` and, for
+            models of SQuAD 2.0, `p_mask`, all [S]. Further keys are ignored.
+          batch_size: maximum number of sequences that are computed together.
+          exit_threshold: from 0 to 1: stop a sequence after the first pass that gives
+            one label a higher probability; `passes` is the number of passes computed.
 
-        With `exit_threshold`, 0 to 1, a sequence stops after the first pass that gives
-        a label a higher probability; `passes` says after which.
+        Raises:
+          InputError: the model does not accept the inputs.
         """
         serve, threshold = self._serve, {}
         if exit_threshold is not None:
             if self._exits is None:
-                raise InputError(f"{self._export_dir}: has no exits; export a model "
+                raise InputError(f"{self._export_dir} has no exits; export a model "
                                  "that was trained with --early_exit.")
             check_threshold(exit_threshold)
             serve, threshold = self._exits, {
@@ -95,7 +100,7 @@ class Server:
                 f"batch_size is {batch_size!r}; give a whole number of 1 or more.")
         lengths = [self._length(i, row) for i, row in enumerate(features)]
         order = np.argsort(lengths, kind="stable")
-        found: dict[str, list] = {
+        results: dict[str, list] = {
             name: [None] * len(lengths) for name in serve.structured_outputs}
         for start in range(0, len(order), batch_size):
             chosen = order[start:start + batch_size]
@@ -104,26 +109,27 @@ class Server:
                 outputs = serve(**batch, **threshold)
             except tf.errors.InvalidArgumentError as error:
                 raise InputError(
-                    "the model cannot take these inputs, such as an id that is not in "
-                    "its vocabulary, or more positions than it has: "
-                    f"{error.message.splitlines()[0]}.") from error
+                    "the model does not accept these inputs; check for an id that is "
+                    "not in its vocabulary, or more positions than it has "
+                    f"({error.message.splitlines()[0]}).") from error
             for name, values in outputs.items():
-                # One column for each position, or as many as the model has.
+                # An axis of unknown size is that of the positions.
                 per_position = serve.structured_outputs[name].shape[1:] == [None]
                 for i, value in zip(chosen, values.numpy()):
-                    found[name][i] = value[:lengths[i]] if per_position else value
-        return found
+                    results[name][i] = value[:lengths[i]] if per_position else value
+        return results
 
     def _length(self, i: int, row: Mapping[str, Sequence[int]]) -> int:
         missing = [name for name in self._inputs if name not in row]
         if missing:
             raise InputError(
-                f"sequence {i} has no {missing[0]}, which the model takes.")
+                f"sequence {i} has no {missing[0]}, which the model needs; add it.")
         sizes = {name: len(row[name]) for name in self._inputs}
         if len(set(sizes.values())) > 1 or not sizes["input_ids"]:
             raise InputError(
-                f"sequence {i}: its inputs must have one length, of 1 or more, but "
-                f"have {', '.join(f'{name} {size}' for name, size in sizes.items())}.")
+                f"sequence {i}: its inputs must have the same length of 1 or more, but "
+                "have "
+                f"{', '.join(f'{name} {size}' for name, size in sizes.items())}.")
         return sizes["input_ids"]
 
     def _batch(self, features, chosen, lengths) -> dict[str, tf.Tensor]:
@@ -146,15 +152,14 @@ def _whole_numbers(given: Sequence[int], i: int, name: str) -> np.ndarray:
 
 
 def check_threshold(value: Any) -> None:
-    """Raises InputError for an exit_threshold that is no probability."""
+    """Raises InputError if an exit_threshold is not a probability."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not (
             0 <= value <= 1):
-        raise InputError(f"{EXIT_INPUT} is {value!r}; give a probability, 0 to 1: a text "
-                         "is done after the first pass that gives a label a higher one.")
+        raise InputError(f"{EXIT_INPUT} is {value!r}; give a probability from 0 to 1.")
 
 
 def _load(export_dir: str):
-    """The SavedModel, without TensorFlow's warning that it has no gradients by hand."""
+    """Loads the SavedModel, without TensorFlow's warning about custom gradients."""
     from albert_tf.tokenization import in_graph
 
     if files.exists(os.path.join(export_dir, "assets", in_graph.TOKENIZER_FILE)):

@@ -350,7 +350,7 @@ def test_a_preset_s_config_is_named_and_its_activation_noted(tmp_path):
         file.write_text(json.dumps(values))
 
     changed("task.json", activation="softmax")
-    assert "before the task's softmax" in load(str(tmp_path / "kh")).report.summary()
+    assert "the task's activation softmax is not applied" in load(str(tmp_path / "kh")).report.summary()
     changed("config.json", num_layers="4")
     with pytest.raises(InputError, match="kh/config.json: config: num_hidden_layers"):
         load(str(tmp_path / "kh"))
@@ -538,7 +538,7 @@ def test_the_tokenizer_goes_along(target, with_tokenizer, tmp_path):
         assert sentencepiece  # Nothing else is needed to read it.
     card = (pathlib.Path(path) / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: ") and "\n---\n\n# " in card
-    assert ("must be cleaned" in card or "clean text before" in card) == (
+    assert ("must be cleaned" in card or "Clean text first" in card) == (
         target == "keras_hub")
 
 

@@ -55,7 +55,7 @@ def test_a_module_of_tensorflow_hub(tmp_path):
     np.testing.assert_array_equal(
         found.tensors[parameter_count.WORDS].read(), made.tensors[parameter_count.WORDS].read())
     (tmp_path / "module" / "assets" / "albert_config.json").unlink()
-    with pytest.raises(InputError, match="albert_config.json is there"):
+    with pytest.raises(InputError, match="there is no albert_config.json"):
         load(path)
     assert load(path, TINY).config == TINY
 

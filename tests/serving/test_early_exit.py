@@ -127,7 +127,7 @@ def test_predict_gives_the_passes_and_at_one_the_ordinary_answer(loaded):
 def test_what_cannot_exit_is_refused_in_one_sentence(loaded, tmp_path):
     for wrong in (1.5, -0.1, float("nan"), True, "0.9"):
         with pytest.raises(InputError, match=r"^exit_threshold is .*; give a "
-                                             "probability, 0 to 1"):
+                                             "probability from 0 to 1"):
             loaded.predict("it", exit_threshold=wrong)
     with pytest.raises(InputError, match="^exit_threshold is for classify, not for embed"):
         loaded.predict("it", task="embed", exit_threshold=0.9)
@@ -135,11 +135,11 @@ def test_what_cannot_exit_is_refused_in_one_sentence(loaded, tmp_path):
     with pytest.raises(InputError, match="^exit_threshold: the model has no exit head; "
                                          "leave it out, or train with --early_exit"):
         without.predict("it", exit_threshold=0.9)
-    with pytest.raises(InputError, match="^exit_threshold: an export for .* makes all "):
+    with pytest.raises(InputError, match="^exit_threshold: an export for .* always "):
         dataclasses.replace(loaded, engine=lambda batch: batch).predict(
             "it", exit_threshold=0.9)
     number = dataclasses.replace(loaded, heads={"classification": 1, "early_exit": 1})
-    with pytest.raises(InputError, match="^exit_threshold: .* gives a number"):
+    with pytest.raises(InputError, match="^exit_threshold: .* predicts a number"):
         number.predict("it", exit_threshold=0.9)
 
 
@@ -192,7 +192,7 @@ def test_the_graph_refuses_what_is_no_probability(exported):
     with pytest.raises(InputError, match="exit_threshold is 1.5; give a probability"):
         exported.predict([row], exit_threshold=1.5)
     with pytest.raises(tf.errors.InvalidArgumentError, match="exit_threshold must be a "
-                                                             "probability, 0 to 1"):
+                                                             "probability from 0 to 1"):
         exported._exits(**{name: tf.constant([value]) for name, value in row.items()},
                         exit_threshold=tf.constant(float("nan")))
 
@@ -201,7 +201,7 @@ def test_export_without_exits_has_the_signatures_it_had(tmp_path):
     model = models.classifier(tiny_models.TINY, 2)
     export.export(model, model.head, str(tmp_path / "plain"), ["a", "b"])
     assert list(saved_model._load(str(tmp_path / "plain")).signatures) == ["serving_default"]
-    with pytest.raises(InputError, match="plain: has no exits; export a model that was"):
+    with pytest.raises(InputError, match="plain has no exits; export a model that was"):
         saved_model.Server(str(tmp_path / "plain")).predict(
             [{"input_ids": [2]}], exit_threshold=0.9)
 
@@ -231,6 +231,6 @@ def test_server_has_a_threshold_and_a_request_another(loaded):
             assert await passes(signature_name="embed") == (200, [None] * 4)
             for wrong in ("2", "x", "nan"):
                 status, error = await passes(f"?exit_threshold={wrong}")
-                assert status == 400 and "give a probability, 0 to 1" in error
+                assert status == 400 and "give a probability from 0 to 1" in error
 
     asyncio.run(check())

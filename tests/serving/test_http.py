@@ -98,8 +98,8 @@ WRONG = [
     (b"[" * 8000, 400, "not JSON"), (b"[]", 400, "must be a JSON object"),
     ({}, 400, "must hold instances or inputs"),
     ({"instances": ["a"], "inputs": ["a"]}, 400, "not both"),
-    ({"instances": []}, 400, "one text or more"),
-    ({"instances": "a"}, 400, "one text or more"),
+    ({"instances": []}, 400, "one or more texts"),
+    ({"instances": "a"}, 400, "one or more texts"),
     ({"instances": ["a"], "extra": 1}, 400, "'extra', which is not known"),
     ({"instances": [{"txt": "a"}]}, 400, "input 1: there is no input 'txt'"),
     ({"instances": ["a", None]}, 400, "input 2: it is None, not a text"),
@@ -107,8 +107,8 @@ WRONG = [
     ({"inputs": {"text": ["a", "b"], "text_pair": ["c"]}}, 400, "have 2, 1 texts"),
     ({"instances": ["a"], "signature_name": "order"}, 400, "cannot order"),
     ({"instances": ["\ud800"]}, 400, "surrogate"),
-    ({"instances": ["a"] * 9}, 413, "9 inputs; this server takes 8"),
-    ({"instances": ["a" * 501]}, 413, "501 characters; this server takes 500"),
+    ({"instances": ["a"] * 9}, 413, "9 inputs; this server accepts at most 8"),
+    ({"instances": ["a" * 501]}, 413, "501 characters; this server accepts at most 500"),
     ({"instances": ["a" * 9000]}, 413, "more than 8192 bytes"),
 ]
 

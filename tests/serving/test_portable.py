@@ -256,7 +256,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     with pytest.raises(InputError, match="cannot be loaded"):
         albert_tf.load(folder)
     (folder / portable.FORMS[form].file).unlink()
-    with pytest.raises(InputError, match="is not there; export"):
+    with pytest.raises(InputError, match="does not exist; export"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
     with pytest.raises(InputError, match="portable.json: does not say"):
@@ -275,7 +275,7 @@ def test_a_missing_package_is_named(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(portable.importlib, "import_module", missing)
-    with pytest.raises(InputError, match=r"tf2onnx is not installed.*albert_tf\[onnx\]"):
+    with pytest.raises(InputError, match=r"tf2onnx, which onnx needs, is not installed.*albert_tf\[onnx\]"):
         portable.check("onnx", "float32")
     with pytest.raises(InputError, match=r"openvino is not.*albert_tf\[openvino\]"):
         portable.needed("openvino", portable.FORMS["openvino"].readers)
@@ -317,7 +317,7 @@ def test_the_command(commands):
     ("precision of another", "--precision=int8 is for --format=onnx and tflite; for "
      "openvino give one of float32, float16, bfloat16."),
     ("dtype", "--dtype=bfloat16 is for --format=saved_model"),
-    ("task", "this model cannot tag: it has no head"),
+    ("task", "this model has no head for the task .tag."),
     ("task of text", "--task=fill-mask is not supported in a SavedModel"),
     ("length", "--max_seq_length=65 is over the 64 positions"),
     ("pairs", "--pairs is for --format=saved_model"),

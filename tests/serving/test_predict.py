@@ -127,7 +127,7 @@ def test_choices(model):
     ("classes", ("a",), {"top_k": 0}, "top_k is 0"),
     ("classes", ("a",), {"batch_size": 0}, "batch_size is 0"),
     ("pretrained", ("a",), {"task": "fill-mask"}, r"no \[MASK\]"),
-    ("pretrained", ("a " * 90 + "[MASK]",), {}, "behind the 64 pieces"),
+    ("pretrained", ("a " * 90 + "[MASK]",), {}, "is after the 64 tokens"),
     ("pretrained", ("a",), {"task": "order"}, "'text_pair' is missing"),
     ("spans", ("a",), {}, "'passage' is missing"),
     ("spans", ("a", " "), {}, "holds no text"),
