@@ -1,5 +1,5 @@
-"""Batches in, weights out: losses, optimizer, one step on every replica, the loop that
-saves, evaluates and resumes."""
+"""Training: losses, optimizer, the step on every replica, and the loop that saves,
+evaluates and resumes."""
 
 from albert_tf import lazily
 

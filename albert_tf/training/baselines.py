@@ -1,7 +1,7 @@
-"""What guessing without a model scores, on the records that a model is tested on.
+"""Scores of guessing without a model, on the records that a model is tested on.
 
-A masked-LM accuracy says little alone, because text repeats itself: these two guesses
-are what a model has to beat. No TensorFlow.
+A masked-LM accuracy says little alone, because text repeats itself: a model has to beat
+these two guesses. The module does not need TensorFlow.
 """
 
 import collections
@@ -16,15 +16,16 @@ from albert_tf.records.tfrecord import read_records
 
 
 class Baselines(NamedTuple):
-    """Scores of guessing, each in [0, 1], and the number of masked positions
-    (`predictions`) and of records (`examples`) that they were counted on.
+    """Scores of guessing, each in [0, 1].
 
     Attributes:
-      most_frequent_piece: masked-LM accuracy of always the most frequent piece.
-      most_frequent_follower: of the maskable piece that most often follows the left
-        neighbour, as the neighbour stands in the input; where that is [MASK] or was
-        never seen, the most frequent piece.
+      most_frequent_piece: masked-LM accuracy of always guessing the most frequent
+        token. most_frequent_follower: masked-LM accuracy of guessing the maskable token
+        that most often follows the left neighbour in the input; if the neighbour is
+        [MASK] or was never seen, the most frequent token.
       larger_class: share of the larger sentence-order class.
+      predictions: number of masked positions that were counted.
+      examples: number of records that were counted.
     """
 
     most_frequent_piece: float
@@ -35,13 +36,14 @@ class Baselines(NamedTuple):
 
 
 def _parsed(paths: Iterable[str], spec: FeatureSpec):
+    """Yields the features of each record, as NumPy arrays."""
     for path in paths:
         for number, data in enumerate(read_records(path), 1):
             yield spec.parse_numpy(data, f"{path}, record {number}")
 
 
 def _original(record) -> np.ndarray:
-    """The sequence without padding, as it was before masking."""
+    """Returns the sequence without padding, as it was before masking."""
     ids = record["input_ids"].copy()
     masked = record["masked_lm_weights"] > 0
     ids[record["masked_lm_positions"][masked]] = record["masked_lm_ids"][masked]
@@ -50,26 +52,26 @@ def _original(record) -> np.ndarray:
 
 def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
                     spec: FeatureSpec, mask_id: int) -> Baselines:
-    """Learns both guesses from training records and scores them on others.
+    """Learns both guesses from the training records and scores them on test records.
 
         spec = pretraining_spec(max_seq_length=512, max_predictions_per_seq=20)
         count_baselines(["train.tfrecord"], ["test.tfrecord"], spec, mask_id=4)
     """
-    pieces, pairs = collections.Counter(), collections.Counter()
+    token_counts, pair_counts = collections.Counter(), collections.Counter()
     for record in _parsed(train_paths, spec):
         masked = record["masked_lm_weights"] > 0
-        pieces.update(record["masked_lm_ids"][masked].tolist())
+        token_counts.update(record["masked_lm_ids"][masked].tolist())
         ids = _original(record).tolist()
-        pairs.update(zip(ids, ids[1:]))
-    if not pieces:
+        pair_counts.update(zip(ids, ids[1:]))
+    if not token_counts:
         raise InputError(
-            f"{', '.join(train_paths)}: no record has a masked piece; there is nothing "
-            "to guess.")
-    top = pieces.most_common(1)[0][0]
+            f"{', '.join(train_paths)}: no record has a masked token, so that there is "
+            "nothing to guess; give other records.")
+    top = token_counts.most_common(1)[0][0]
     best: dict[int, tuple[int, int]] = {}
-    for (left, right), count in pairs.items():
-        # [SEP] follows many pieces, but no position that holds it is ever masked.
-        if right in pieces:
+    for (left, right), count in pair_counts.items():
+        # [SEP] follows many tokens, but a position that holds it is never masked.
+        if right in token_counts:
             best[left] = max(best.get(left, (0, 0)), (count, right))
     followers = {left: right for left, (_, right) in best.items()}
 
@@ -93,8 +95,10 @@ def count_baselines(train_paths: Sequence[str], test_paths: Sequence[str],
 
 
 def wilson_interval(share: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Confidence interval of a share of so many independent trials (Wilson, 1927); `z`
-    is the quantile of the normal distribution, 1.96 for 95 %."""
+    """Returns the confidence interval of a share of independent trials (Wilson, 1927).
+
+    `z` is the quantile of the normal distribution, 1.96 for 95 %.
+    """
     scale = 1 + z * z / trials
     middle = (share + z * z / (2 * trials)) / scale
     half = z / scale * math.sqrt(

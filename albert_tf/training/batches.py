@@ -1,4 +1,4 @@
-"""The batches of every replica, wherever they come from."""
+"""The batches of every replica, for training and for evaluation."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -9,8 +9,11 @@ from albert_tf.training.schedules import Schedule
 
 
 class Pipeline(NamedTuple):
-    """One of the num_shards input pipelines that share the data; each host has one. It
-    feeds `replicas` replicas, each with batches of its own of `batch_size` rows."""
+    """One of the num_shards input pipelines that share the data; each host has one.
+
+    It feeds `replicas` replicas; each replica gets its own batches of `batch_size`
+    rows.
+    """
 
     batch_size: int
     replicas: int = 1
@@ -24,57 +27,57 @@ class Batches:
         batches = RecordBatches(...)         # or FeatureBatches(...)
         [dataset] = batches.train(start_step=0)
 
-    Where they come from is a subclass: records for pretraining
-    (`input_pipeline.RecordBatches`), features sorted by length for fine-tuning
+    A subclass reads them: from records for pretraining
+    (`input_pipeline.RecordBatches`), from features sorted by length for fine-tuning
     (`length_batching.FeatureBatches`). Batches have one of `num_shapes` static shapes
-    in training and of `num_evaluation_shapes` (0 evaluates nothing) in evaluation; each
-    has datasets of its own, so that accelerators compile a step for each. Both batch
-    sizes are rows of all replicas together.
+    in training and one of `num_evaluation_shapes` in evaluation (0 evaluates nothing).
+    Each shape has its own dataset, so that accelerators compile one step for each. Both
+    batch sizes count the rows of all replicas together.
     """
 
     num_shapes = 1
     num_evaluation_shapes = 0
-    # The length of each step's sequences, where it changes, for estimates of time.
+    # Sequence length by step, if it changes; used to estimate the remaining time.
     lengths: Optional[Schedule] = None
 
     def __init__(self, train_batch_size: int, eval_batch_size: int):
         self.train_batch_size = train_batch_size
         self.eval_batch_size = eval_batch_size
 
-    # ---- what a subclass gives ---------------------------------------------
+    # ---- what a subclass overrides -----------------------------------------
 
     def training_dataset(self, shape: int, start_step: int,
                          pipeline: Pipeline) -> tf.data.Dataset:
-        """What a pipeline yields of one shape from step `start_step` on: for each step
-        of that shape as many batches in a row as it feeds replicas."""
+        """Returns a pipeline's batches of one shape from step `start_step` on: for each
+        step of that shape, one batch for each of its replicas, in a row."""
         raise NotImplementedError
 
     def evaluation_dataset(self, shape: int,
                            pipeline: Pipeline) -> tuple[tf.data.Dataset, int]:
-        """What a pipeline yields of one shape, and how many batches each replica takes
-        of it: the same number in every pipeline."""
+        """Returns a pipeline's batches of one shape, and the number of them that each
+        replica takes, which is the same in every pipeline."""
         raise NotImplementedError
 
     def shape_of_step(self, step: int) -> int:
-        """The shape of a training step's batch, in 0..num_shapes-1."""
+        """Returns the shape of a training step's batch, in 0..num_shapes-1."""
         del step
         return 0
 
     def parts(self, shape: int, parts: int, replicas: int) -> int:
-        """Into how many parts each replica cuts a batch of this shape, if it is to
-        cut the largest into `parts`."""
+        """Returns the number of parts into which each replica splits a batch of this
+        shape, if it splits the largest shape into `parts`."""
         del shape, replicas
         return parts
 
     def explain_error(self, error: Exception) -> Optional[InputError]:
-        """A sentence that names file and record, for an error of reading a batch."""
+        """Returns an error that names file and record if reading a batch failed."""
         del error
         return None
 
-    # ---- what the loop takes -----------------------------------------------
+    # ---- what the loop calls -----------------------------------------------
 
     def train(self, start_step: int) -> list[Any]:
-        """Distributed datasets, one for each shape, that begin with `start_step`."""
+        """Returns distributed datasets, one per shape, that begin at `start_step`."""
         strategy = tf.distribute.get_strategy()
         return [strategy.distribute_datasets_from_function(
             lambda context, shape=shape: self.training_dataset(
@@ -82,15 +85,15 @@ class Batches:
                 for shape in range(self.num_shapes)]
 
     def evaluation(self) -> list[tuple[Any, int]]:
-        """(distributed dataset, batches that each replica takes) for each shape."""
+        """Returns (distributed dataset, batches per replica) for each shape."""
         def distributed(shape):
             steps = []
 
             def dataset(context):
-                made, count = self.evaluation_dataset(
+                batches, count = self.evaluation_dataset(
                     shape, _pipeline(context, self.eval_batch_size))
                 steps.append(count)
-                return made
+                return batches
 
             return tf.distribute.get_strategy().distribute_datasets_from_function(
                 dataset), steps[0]
@@ -106,13 +109,13 @@ def _pipeline(context: tf.distribute.InputContext, batch_size: int) -> Pipeline:
 
 
 def dataset_options() -> tf.data.Options:
-    """What every dataset here has: a fixed order, and no sharding by tf.data."""
+    """Returns the options of all datasets: a fixed order, no sharding by tf.data."""
     options = tf.data.Options()
     options.deterministic = True
-    # The tuning thread sleeps for up to a minute, and dropping an iterator waits for
-    # it; without it AUTOTUNE takes as many threads as there are cores.
+    # The tuning thread sleeps for up to a minute, and deleting an iterator waits for
+    # it. Without it AUTOTUNE uses as many threads as there are cores.
     options.autotune.enabled = False
-    # Sharding is done here; tf.data must not do it once more.
+    # The subclasses shard the data; tf.data must not shard it again.
     options.experimental_distribute.auto_shard_policy = (
         tf.data.experimental.AutoShardPolicy.OFF)
     return options

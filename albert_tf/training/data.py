@@ -1,7 +1,7 @@
-"""The records that a pretraining run learns from and is evaluated on: found, checked
-against the config and each other, and turned into batches.
+"""The records of a pretraining run: finds them, checks them against the config and each
+other, and turns them into batches.
 
-Everything is checked before TensorFlow is loaded, so that mistakes are reported at once.
+Everything is checked before TensorFlow is loaded, so that errors are reported at once.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from albert_tf.training.schedules import Stage, patterns_by_length
 
 
 class DataOptions(NamedTuple):
-    """Flags of run_pretraining.py, whose names these are."""
+    """Flags of run_pretraining.py, by their names."""
 
     input_file: str = ""
     eval_input_file: str = ""
@@ -42,19 +42,19 @@ class DataOptions(NamedTuple):
 
 
 class PretrainingData(NamedTuple):
-    """The records to train and evaluate on.
+    """The records for training and evaluation.
 
         data = PretrainingData.open(config, {512: 20}, DataOptions("data/*.tfrecord"))
         batches = data.batches(options, None, config, stages, streams=48, seed=1)
 
     Attributes:
-      specs: what is read of the records, by their length.
-      evaluation_spec: likewise, of those of evaluation.
-      train: checked files by length; none without training.
-      evaluation: checked files, or None.
-      vocabulary: of the records, where it is known.
+      specs: features read from the training records, by sequence length.
+      evaluation_spec: features read from the evaluation records.
+      train: checked training files by sequence length; empty without training.
+      evaluation: checked evaluation files, or None.
+      vocabulary: vocabulary of the records, if it is known.
       sentence_objective: "order", "next" or "none".
-      special_ids: where masks are made while training.
+      special_ids: ids of [CLS], [SEP] and [MASK], if masks are drawn during training.
     """
 
     specs: Mapping[int, FeatureSpec]
@@ -68,17 +68,20 @@ class PretrainingData(NamedTuple):
     @classmethod
     def open(cls, config: AlbertConfig, predictions: Mapping[int, int],
              options: DataOptions) -> "PretrainingData":
-        """Finds and checks all files; `predictions` are masked positions by length."""
+        """Finds and checks all files.
+
+        `predictions` holds the number of masked positions by sequence length.
+        """
         _check_positions(config, max(predictions), options)
         last, masked_before = options.max_seq_length, not options.dynamic_masking
         specs = {length: _spec(config, length, most, options, masked_before)
                  for length, most in predictions.items()}
-        # 1. All names before any content, which takes longer to check.
+        # 1. Find the files and check the outputs, before any content is read.
         train, evaluation = _paths(options, list(specs))
-        paths = [path for found in train.values() for path in found]
+        paths = [path for group in train.values() for path in group]
         files.prepare_outputs({"--output_dir": files_of_run(options.output_dir)}, {
             "--eval_input_file": evaluation, "--input_file": paths})
-        # 2. What the summaries beside the records say.
+        # 2. Check the summaries beside the records: vocabulary and objective.
         summaries = checks.summaries_of(paths + evaluation)
         vocabulary = checks.check_vocabulary(summaries, config.vocab_size)
         if vocabulary:
@@ -87,48 +90,49 @@ class PretrainingData(NamedTuple):
         evaluation_spec = _spec(
             config, last, predictions[last], options, evaluation_masked)
         with _fitting_recipe(options.recipe):
-            # Where no sentences are learned, what the labels of evaluation say is not
-            # read.
+            # With objective "none" the evaluation records' sentence labels are unused.
             objective = checks.sentence_objective(
                 checks.summaries_of(paths) if options.sentence_objective == "none"
                 else summaries, options.sentence_objective)
-        # 3. Whether records are masked, by the first of them.
-        groups = [(spec, found, masked) for spec, found, masked in (
+        # 3. Check in the first records whether they are masked.
+        groups = [(spec, group, masked) for spec, group, masked in (
             (evaluation_spec, evaluation, evaluation_masked),
-            *((specs[length], found, masked_before)
-              for length, found in train.items())) if found]
+            *((specs[length], group, masked_before)
+              for length, group in train.items())) if group]
         with _fitting_recipe(options.recipe):
-            for spec, found, masked in groups:
-                checks.check_masks(found, spec, not masked)
+            for spec, group, masked in groups:
+                checks.check_masks(group, spec, not masked)
         special_ids = None
-        for spec, found, masked in groups:
+        for spec, group, masked in groups:
             if not masked:
                 special_ids = SpecialIds(**checks.special_ids(
-                    found, spec, config.vocab_size,
+                    group, spec, config.vocab_size,
                     (vocabulary or {}).get("special_ids"), {
                         name: getattr(options, name)
                         for name in ("cls_id", "sep_id", "mask_id")}))
-        # 4. All records.
+        # 4. Check all records.
         evaluated = checks.check_files(evaluation, evaluation_spec) or None
-        trained = {length: checks.check_files(found, specs[length])
-                   for length, found in train.items()}
+        trained = {length: checks.check_files(group, specs[length])
+                   for length, group in train.items()}
         if options.do_eval and evaluated is None:
             logging.warning(
-                "Evaluating on the files of --input_file, as the release did: the "
-                "numbers say nothing of unseen text. Give --eval_input_file.")
+                "Evaluating on the files of --input_file, as the original "
+                "implementation does: the metrics say nothing about unseen text. Give "
+                "--eval_input_file to evaluate on other records.")
             evaluated, evaluation_spec = trained[last], specs[last]
-        for what, found in (
+        for what, group in (
                 *(("Training" + f" at length {length}" * bool(options.length_schedule),
                    infos) for length, infos in trained.items()),
                 ("Evaluation", evaluated)):
-            if found:
+            if group:
                 logging.info("%s: %d records in %d files.", what,
-                             sum(info.num_records for info in found), len(found))
+                             sum(info.num_records for info in group), len(group))
         return cls(specs, evaluation_spec, trained, evaluated, vocabulary, objective,
                    special_ids)
 
     def streams(self, options: RunOptions, num_processes: int) -> Optional[int]:
-        """Into how many streams each set of records is cut, to train on."""
+        """Returns the number of streams into which each set of training records is
+        split (see run_folder.streams)."""
         from albert_tf.training import run_folder
 
         fewest = min(sum(info.num_records for info in infos)
@@ -140,8 +144,8 @@ class PretrainingData(NamedTuple):
                 masking: Optional[Mapping[int, MaskingOptions]], config: AlbertConfig,
                 stages: Sequence[Stage], streams: Optional[int], seed: int,
                 max_eval_steps: int = 0):
-        """An input_pipeline.RecordBatches, masked while training where `masking`, by
-        length, says so."""
+        """Returns an input_pipeline.RecordBatches. `masking` holds the options of masks
+        drawn during training, by sequence length; None keeps the records' masks."""
         from albert_tf.masking import in_training
         from albert_tf.training import input_pipeline
 
@@ -162,17 +166,19 @@ class PretrainingData(NamedTuple):
 
 
 def _check_positions(config: AlbertConfig, longest: int, options: DataOptions) -> None:
+    """Raises InputError if the longest sequence has more positions than the model."""
     if longest > config.max_position_embeddings:
         flag = ("length_schedule" if longest > options.max_seq_length
                 else "max_seq_length")
         raise InputError(
             f"--{flag} {getattr(options, flag)} is over the config's "
-            f"max_position_embeddings {config.max_position_embeddings}.")
+            f"max_position_embeddings {config.max_position_embeddings}; use a shorter "
+            "length.")
 
 
 def _spec(config: AlbertConfig, length: int, predictions: int, options: DataOptions,
           masked: bool) -> FeatureSpec:
-    """Returns the features that are read from records of a length."""
+    """Returns the features that are read from records of one sequence length."""
     spec = pretraining_spec(
         length, predictions, config.vocab_size, config.type_vocab_size)
     if length != options.max_seq_length:
@@ -186,14 +192,14 @@ def _spec(config: AlbertConfig, length: int, predictions: int, options: DataOpti
 
 def _paths(options: DataOptions, lengths: Sequence[int]
            ) -> tuple[dict[int, list[str]], list[str]]:
-    """Files to train on, by length, and to evaluate on."""
+    """Returns the training files by sequence length, and the evaluation files."""
     train, evaluation = {}, []
     if options.do_train or not options.eval_input_file:
         patterns = {options.max_seq_length: options.input_file}
         if options.length_schedule:
             patterns = patterns_by_length(options.input_file, "--input_file", lengths)
-        train = {length: files.expand_patterns(found, "--input_file")
-                 for length, found in patterns.items()}
+        train = {length: files.expand_patterns(pattern, "--input_file")
+                 for length, pattern in patterns.items()}
     if options.eval_input_file:
         evaluation = files.expand_patterns(options.eval_input_file, "--eval_input_file")
     return train, evaluation
@@ -201,20 +207,20 @@ def _paths(options: DataOptions, lengths: Sequence[int]
 
 def _masked_evaluation(paths: Sequence[str], spec: FeatureSpec, options: DataOptions
                        ) -> bool:
-    """Tells whether evaluation uses the masks in its records; else it makes them."""
+    """Returns True if evaluation uses the masks in its records, else False."""
     if not options.dynamic_masking:
         return True
     kinds = checks.are_masked(paths, spec)
     if any(kinds) and not all(kinds):
         raise InputError(
-            f"--eval_input_file: {paths[kinds.index(True)]} is masked, "
+            f"--eval_input_file: {paths[kinds.index(True)]} is masked, but "
             f"{paths[kinds.index(False)]} is not; give records of one kind.")
     return any(kinds)
 
 
 @contextlib.contextmanager
 def _fitting_recipe(recipe: Optional[str]):
-    """Names --recipe where the records do not fit what it sets."""
+    """Adds --recipe to the error if the records do not fit the recipe's settings."""
     try:
         yield
     except InputError as error:
@@ -222,4 +228,4 @@ def _fitting_recipe(recipe: Optional[str]):
             raise
         raise InputError(
             f"--recipe={recipe}: {error} (create_pretraining_data.py "
-            f"--recipe={recipe} makes records for it.)") from error
+            f"--recipe={recipe} creates records for it.)") from error

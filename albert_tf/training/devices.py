@@ -1,9 +1,10 @@
-"""The devices that train one model, on one machine or on several: their strategy, the
-workers that TF_CONFIG names, which process writes, where they start.
+"""The devices that train one model, on one machine or several: their strategy, the
+workers that TF_CONFIG names, which process writes, and at which step they start.
 
-TensorFlow waits in silence for workers that never come, and trains alone where it finds
-no cluster: `Cluster` checks them first, and waits with a line on the log. TensorFlow is
-imported late, so that a wrong TF_CONFIG is told before it is loaded.
+TensorFlow waits silently for workers that never start, and trains alone if it finds no
+cluster. `Cluster` therefore checks the workers first, and logs which ones it waits for.
+TensorFlow is imported late, so that an invalid TF_CONFIG is reported before it is
+loaded.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 _EXAMPLE = ('{"cluster": {"worker": ["host1:2222", "host2:2222"]}, '
             '"task": {"type": "worker", "index": 0}}')
 SECONDS_BETWEEN_LINES = 5.0
-# A cluster's name service may learn of its machines after they have started.
+# Seconds to wait: a cluster's name service may know a machine only after it has
+# started.
 _PATIENCE = 30.0
 
 
@@ -34,12 +36,12 @@ _PATIENCE = 30.0
 
 def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] = None,
                   num_virtual_cpus: int = 0) -> "tf.distribute.Strategy":
-    """A strategy over the devices that there are.
+    """Returns a strategy over the available devices.
 
     Args:
       name: one_device, mirrored, multi_worker_mirrored or tpu.
-      num_gpus: None takes one, if any, for one_device, all for mirrored.
-      num_virtual_cpus: splits the CPU into so many devices, if not 0: tests several
+      num_gpus: None uses one GPU for one_device, if there is one, and all for mirrored.
+      num_virtual_cpus: if not 0, splits the CPU into this many devices, to test several
         replicas without accelerators.
     """
     import tensorflow as tf  # Before workers meet: loading it takes seconds.
@@ -47,50 +49,52 @@ def make_strategy(name: str, tpu: Optional[str] = None, num_gpus: Optional[int] 
     if num_virtual_cpus:
         if name not in ("one_device", "mirrored") or num_gpus:
             raise InputError(
-                "--num_virtual_cpus stands alone: without --tpu, --num_gpus and "
-                "multi_worker_mirrored.")
+                "--num_virtual_cpus cannot be combined with --tpu, --num_gpus or "
+                "--distribution_strategy=multi_worker_mirrored; leave those out.")
         return _virtual_cpus(num_virtual_cpus)
     if name == "multi_worker_mirrored":
         workers = Cluster.from_environment()
         workers.resolve()
         workers.meet()
         return _connect(name, None, num_gpus or 0)
-    # Listing devices starts TensorFlow, which several workers must not do before
-    # their strategy is made.
+    # Listing devices initializes TensorFlow, which several workers must not do before
+    # they create their strategy.
     if name != "tpu":
-        found = len(tf.config.list_physical_devices("GPU"))
+        available = len(tf.config.list_physical_devices("GPU"))
         if num_gpus is None:
-            num_gpus = min(found, 1) if name == "one_device" else found
-        if not 0 <= num_gpus <= found:
+            num_gpus = min(available, 1) if name == "one_device" else available
+        if not 0 <= num_gpus <= available:
             raise InputError(
-                f"--num_gpus is {num_gpus}, but TensorFlow sees {found} GPUs here.")
+                f"--num_gpus is {num_gpus}, but TensorFlow sees {available} GPUs on "
+                "this machine; use at most that number.")
     return _connect(name, tpu, num_gpus or 0)
 
 
 def _connect(name: str, tpu: Optional[str], num_gpus: int) -> "tf.distribute.Strategy":
-    """A strategy of tf-models-official, which may have to reach other machines."""
+    """Returns a strategy of tf-models-official; it may have to reach other machines."""
     import tensorflow as tf
     from official.common import distribute_utils
 
     if tpu and "://" in tpu and not reachable(tpu.partition("://")[2], 10.0):
         raise InputError(
-            f"--tpu={tpu}: nothing answers at that address; give that of a Cloud TPU "
-            "which is running, as grpc://HOST:8470, or its name.")
+            f"--tpu={tpu}: nothing answers at that address; give the address of a "
+            "running Cloud TPU, such as grpc://HOST:8470, or its name.")
     try:
         return distribute_utils.get_distribution_strategy(
             name, num_gpus=num_gpus, tpu_address=tpu)
-    # What asks for a TPU by name raises whatever its libraries do.
+    # The lookup of a TPU by name raises errors of several libraries.
     except Exception if name == "tpu" else (ValueError, tf.errors.OpError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if name == "tpu":
             raise InputError(
                 f"--tpu={tpu}: there is no such TPU, or it cannot be reached from here "
                 f"({reason}); give the name or address of a running Cloud TPU, or "
-                "'local' on its own machine.") from error
+                "'local' on the TPU's own machine.") from error
         raise InputError(f"--distribution_strategy={name}: {reason}") from error
 
 
 def _virtual_cpus(count: int) -> "tf.distribute.Strategy":
+    """Splits the CPU into `count` devices and returns a strategy over them."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -106,7 +110,7 @@ def _virtual_cpus(count: int) -> "tf.distribute.Strategy":
 
 
 def num_processes(strategy: "tf.distribute.Strategy") -> int:
-    """How many read the data, each its part of every batch."""
+    """Returns the number of processes; each reads its part of every batch."""
     import tensorflow as tf
 
     if isinstance(strategy, tf.distribute.TPUStrategy):
@@ -118,7 +122,7 @@ def num_processes(strategy: "tf.distribute.Strategy") -> int:
 
 
 def is_chief(strategy: "tf.distribute.Strategy") -> bool:
-    """Whether this process writes what there is one of."""
+    """Returns True in the one process that writes the run's files."""
     resolver = strategy.cluster_resolver
     if resolver is None or not resolver.task_type:
         return True
@@ -129,10 +133,10 @@ def is_chief(strategy: "tf.distribute.Strategy") -> bool:
 
 
 def check_same_start(strategy: "tf.distribute.Strategy", step: int) -> None:
-    """Checks that the workers of a cluster are about to start at the same step.
+    """Checks that all workers of a cluster are about to start at the same step.
 
-    To be called before anything is restored, which the workers do together; all of them
-    raise the InputError.
+    Call it before anything is restored, because the workers restore together. All of
+    them raise the InputError.
     """
     import tensorflow as tf
 
@@ -149,75 +153,81 @@ def check_same_start(strategy: "tf.distribute.Strategy", step: int) -> None:
     if len(set(steps)) > 1:
         raise InputError(
             f"the workers start at different steps ({steps}): --output_dir must be "
-            "one folder that all of them see.")
+            "one folder that all workers can read.")
 
 
 def explain_error(error: Exception, output_dir: str) -> Optional[InputError]:
-    """A sentence for an exchange that broke off because another worker is gone."""
+    """Returns an error that explains it if an exchange failed because a worker
+    ended."""
     broken = re.search("Collective ops is aborted by: (.*)", str(error))
     if broken is None:
         return None
     return InputError(
         f"another worker has ended or cannot be reached ({broken[1].rstrip(' .:')}); "
-        "see its log; the same command, started on all of them, resumes from the "
-        f"latest checkpoint in {output_dir}.")
+        "see its log. To resume from the latest checkpoint in "
+        f"{output_dir}, run the same command on all workers.")
 
 
 # ---- the cluster -----------------------------------------------------------
 
 
 class Cluster(NamedTuple):
-    """Workers as "host:port"; a chief is one of them."""
+    """The workers of a cluster as "host:port"; a chief counts as one of them.
+
+    Attributes:
+      own: address of this worker.
+      others: addresses of all other workers.
+    """
 
     own: str
     others: tuple[str, ...]
 
     @classmethod
     def from_environment(cls) -> "Cluster":
-        """As the environment variable TF_CONFIG says."""
+        """Reads the cluster from the environment variable TF_CONFIG."""
         text = os.environ.get("TF_CONFIG", "")
         if not text:
             raise InputError(
                 "--distribution_strategy=multi_worker_mirrored needs the environment "
-                "variable TF_CONFIG with the cluster's workers and this one's index, "
-                f"such as {_EXAMPLE}.")
+                "variable TF_CONFIG with the cluster's workers and this worker's "
+                f"index; set it, for example, to {_EXAMPLE}.")
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(
-                f"the environment variable TF_CONFIG is not JSON ({error}); it holds "
-                f"the cluster's workers and this one's index, as {_EXAMPLE}."
-            ) from error
+                f"the environment variable TF_CONFIG is not JSON ({error}); set "
+                "it to the cluster's workers and this worker's index, for example "
+                f"{_EXAMPLE}.") from error
         try:
             return cls._parsed(value)
         except _Wrong as error:
-            raise InputError(f"the environment variable TF_CONFIG: {error}; give "
-                             f"something like {_EXAMPLE}.") from error
+            raise InputError(f"the environment variable TF_CONFIG: {error}; set it, "
+                             f"for example, to {_EXAMPLE}.") from error
 
     @classmethod
     def _parsed(cls, value: Any) -> "Cluster":
         cluster = _object(_object(value, "it", "cluster"), "its cluster")
         task = _object(_object(value, "it", "task"), "its task")
-        addresses = {kind: _addresses(kind, found) for kind, found in cluster.items()}
+        addresses = {kind: _addresses(kind, hosts) for kind, hosts in cluster.items()}
         kind, index = task.get("type"), task.get("index")
         workers = {name: addresses[name] for name in ("chief", "worker")
                    if name in addresses}
         if not isinstance(kind, str) or kind not in workers:
-            raise _Wrong(f"the task's type is {json.dumps(kind)}, which is none of the "
-                         f"cluster's ({', '.join(workers) or 'it has no worker'})")
+            raise _Wrong(f"the task's type is {json.dumps(kind)}, which is not one of "
+                         f"the cluster's ({', '.join(workers) or 'it has no worker'})")
         if isinstance(index, str) and index.isdecimal():
             index = int(index)
         if type(index) is not int or not 0 <= index < len(workers[kind]):
             raise _Wrong(f"the task's index is {json.dumps(index)}, but the cluster's "
-                         f"{kind}s go from 0 to {len(workers[kind]) - 1}")
+                         f"{kind}s are numbered 0 to {len(workers[kind]) - 1}")
         if len(workers.get("chief", ())) > 1:
             raise _Wrong("the cluster has several chiefs")
-        every = [address for found in workers.values() for address in found]
-        for address in every:
-            if every.count(address) > 1:
+        everyone = [address for group in workers.values() for address in group]
+        for address in everyone:
+            if everyone.count(address) > 1:
                 raise _Wrong(f"the cluster has {address} more than once")
         own = workers[kind][index]
-        return cls(own, tuple(address for address in every if address != own))
+        return cls(own, tuple(address for address in everyone if address != own))
 
     @property
     def size(self) -> int:
@@ -225,7 +235,7 @@ class Cluster(NamedTuple):
 
     def resolve(self, patience: float = _PATIENCE,
                 pause: float = SECONDS_BETWEEN_LINES) -> None:
-        """Refuses host names that remain unknown for `patience` seconds."""
+        """Raises InputError if host names remain unknown for `patience` seconds."""
         end = time.monotonic() + patience
         while unknown := [address for address in (self.own, *self.others)
                           if not _is_known(address)]:
@@ -233,18 +243,18 @@ class Cluster(NamedTuple):
             if time.monotonic() > end:
                 raise InputError(
                     f"the environment variable TF_CONFIG: no address is known for the "
-                    f"host of {names}; correct the name, or start that machine.")
-            logging.info("Waiting for %s of TF_CONFIG: no address is known for the "
+                    f"host in {names}; correct the name, or start that machine.")
+            logging.info("Waiting for %s from TF_CONFIG: no address is known for the "
                          "host.", names)
             time.sleep(pause)
 
     def meet(self, pause: float = SECONDS_BETWEEN_LINES) -> None:
-        """Returns once every other worker has started, and says every few seconds who
-        is missing.
+        """Waits until every other worker has started, and logs every few seconds which
+        ones are missing.
 
-        TensorFlow waits for them, too, but deaf to all signals and in silence. So each
-        worker listens at its own port until it has reached the others at theirs, where
-        by then TensorFlow may listen.
+        TensorFlow waits for them, too, but silently and without handling signals.
+        Therefore each worker listens at its own port until it has reached the ports of
+        all others, where TensorFlow may listen by then.
         """
         missing = set(self.others)
         next_line = time.monotonic() + pause
@@ -252,23 +262,25 @@ class Cluster(NamedTuple):
             while missing := {other for other in missing if not reachable(other, 2.0)}:
                 if time.monotonic() >= next_line:
                     logging.info(
-                        "Waiting for %d of the %d workers of TF_CONFIG: %s.",
+                        "Waiting for %d of the %d workers in TF_CONFIG: %s.",
                         len(missing), self.size, ", ".join(sorted(missing)))
                     next_line = time.monotonic() + pause
                 time.sleep(0.2)
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:
+        """Accepts connections at this worker's port, in a thread, within the block."""
         host, port = _host_and_port(self.own)
         try:
-            # AF_INET comes first where a host has both.
+            # Prefers AF_INET, the smaller number, if a host has both families.
             family = min(info[0] for info in socket.getaddrinfo(host, port))
             server = socket.create_server(("", port), family=family)
         except OSError as error:
             raise InputError(
                 f"the environment variable TF_CONFIG: this worker, {self.own}, cannot "
-                f"listen at its port ({error.strerror}); stop the program that does, "
-                "or give another port to all workers.") from error
+                f"listen at its port ({error.strerror}); stop the program that uses "
+                "it, or set a different port in the TF_CONFIG of all workers."
+            ) from error
         server.settimeout(0.1)
         ended = threading.Event()
 
@@ -288,13 +300,13 @@ class Cluster(NamedTuple):
 
 
 class _Wrong(Exception):
-    """What is wrong with TF_CONFIG."""
+    """An error in TF_CONFIG."""
 
 
 def _object(value: Any, what: str, *keys: str) -> Any:
-    """A JSON object, or what it holds under a key."""
+    """Returns a JSON object, or the value under its key; `what` names the object."""
     if not isinstance(value, dict):
-        raise _Wrong(f"{what} is {_shown(value)} and no JSON object")
+        raise _Wrong(f"{what} is {_shown(value)}, which is not a JSON object")
     for key in keys:
         if key not in value:
             raise _Wrong(f"{what} has no '{key}'")
@@ -302,17 +314,18 @@ def _object(value: Any, what: str, *keys: str) -> Any:
     return value
 
 
-def _addresses(kind: str, found: Any) -> Sequence[str]:
-    if not isinstance(found, list) or not found:
-        raise _Wrong(f"the cluster's '{kind}' is {_shown(found)} and no list of "
-                     "addresses")
-    for address in found:
+def _addresses(kind: str, addresses: Any) -> Sequence[str]:
+    """Checks the addresses of the workers of a kind and returns them."""
+    if not isinstance(addresses, list) or not addresses:
+        raise _Wrong(f"the cluster's '{kind}' is {_shown(addresses)}, which is not a "
+                     "list of addresses")
+    for address in addresses:
         host, _, port = address.rpartition(":") if isinstance(address, str) else (
             "", "", "")
         if not host or not (port.isdecimal() and 0 < int(port[:6]) < 65536):
             raise _Wrong(f"the cluster's '{kind}' has {_shown(address)}, which is not "
                          "of the form host:port")
-    return found
+    return addresses
 
 
 def _shown(value: Any) -> str:
@@ -333,7 +346,7 @@ def _is_known(address: str) -> bool:
 
 
 def reachable(address: str, seconds: float) -> bool:
-    """Whether a program listens at "host:port"."""
+    """Returns True if a program listens at "host:port"."""
     try:
         socket.create_connection(_host_and_port(address), seconds).close()
     except (OSError, ValueError):

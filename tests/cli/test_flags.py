@@ -206,7 +206,7 @@ def test_strategies_and_a_tf_config_that_is_wrong():
     not_json, no_worker = found[4:]
     assert not_json.startswith(
         "the environment variable TF_CONFIG is not JSON (Expecting value")
-    assert "index is 3, but the cluster's workers go from 0 to 0" in no_worker
+    assert "index is 3, but the cluster's workers are numbered 0 to 0" in no_worker
 
 
 def test_log_shows_this_project_and_the_warnings_of_others(tmp_path):

@@ -180,7 +180,7 @@ def test_evaluation_alone_gives_the_numbers_of_training(results, data):
 def test_evaluation_says_what_it_leaves_out(results):
     log = results["some of the evaluation"]["log"]
     assert "--max_eval_steps leaves 46 of 50 records out of each evaluation" in log
-    assert "the numbers say nothing of unseen text" in log
+    assert "the metrics say nothing about unseen text" in log
 
 
 def test_options_are_kept(results, data):
@@ -277,7 +277,7 @@ EARLY = {
     "recipe and objective": (
         dict(recipe="roberta", input_file="{data}/records_next/train.tfrecord"),
         "--recipe=roberta: .*train.tfrecord was made with the sentence objective next, "
-        r".*create_pretraining_data.py --recipe=roberta makes records for it"),
+        r".*create_pretraining_data.py --recipe=roberta creates records for it"),
     "recipe and masks": (
         dict(recipe="roberta", input_file="{data}/masked.tfrecord"),
         "--recipe=roberta: .*masked.tfrecord: the records are masked already"),

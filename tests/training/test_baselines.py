@@ -73,7 +73,7 @@ def test_several_files(train, tmp_path):
 
 def test_nothing_masked(tmp_path):
     path = write(tmp_path / "plain", [([CLS, 10, SEP], {}, 0)])
-    with pytest.raises(InputError, match="plain: no record has a masked piece"):
+    with pytest.raises(InputError, match="plain: no record has a masked token"):
         baselines.count_baselines([path], [path], SPEC, MASK)
 
 

@@ -41,19 +41,20 @@ def test_workers(value, own, others, monkeypatch):
 @pytest.mark.parametrize("value, message", [
     ("", "--distribution_strategy=multi_worker_mirrored needs"),
     ("{", "is not JSON"), ("[" * 10**5, "is not JSON"),
-    ("{}", "it has no 'cluster'"), ("[1]", r"it is \[1\] and no JSON object"),
+    ("{}", "it has no 'cluster'"), ("[1]", r"it is \[1\], which is not a JSON object"),
     ("null", "it is null"), ({"cluster": {}}, "it has no 'task'"),
-    ({"cluster": [], "task": {}}, "its cluster is \\[\\] and no JSON object"),
+    ({"cluster": [], "task": {}}, "its cluster is \\[\\], which is not a JSON object"),
     ({"cluster": {}, "task": {"type": "worker", "index": 0}}, "it has no worker"),
-    ({"cluster": {"worker": TWO}, "task": 3}, "its task is 3 and no JSON object"),
-    (config("127.0.0.1:1"), "'worker' is \"127.0.0.1:1\" and no list of addresses"),
-    (config([]), "and no list of addresses"), (config(ps=[5]), "'ps' has 5, which is"),
+    ({"cluster": {"worker": TWO}, "task": 3}, "its task is 3, which is not a"),
+    (config("127.0.0.1:1"), "'worker' is \"127.0.0.1:1\", which is not a list"),
+    (config([]), "which is not a list of addresses"),
+    (config(ps=[5]), "'ps' has 5, which is"),
     *((config([address]), "which is not of the form host:port")
       for address in (5, "a", "a:", ":1", "a:b", "a:0", "a:65536", "a:-1", None)),
-    (config(kind="evaluator", evaluator=["e:1"]), 'type is "evaluator", which is none'),
-    (config(kind=None), "type is null"), (config(kind=["worker"]), "which is none of"),
+    (config(kind="evaluator", evaluator=["e:1"]), 'type is "evaluator", which is not'),
+    (config(kind=None), "type is null"), (config(kind=["worker"]), "is not one of"),
     *((config(index=index), f"index is {json.dumps(index)}, but the cluster's workers "
-       "go from 0 to 1") for index in (2, -1, None, True, 0.5, "x")),
+       "are numbered 0 to 1") for index in (2, -1, None, True, 0.5, "x")),
     (config(chief=["c:1", "d:2"]), "several chiefs"),
     (config(TWO * 2), "127.0.0.1:1 more than once")])
 def test_wrong_tf_config(value, message, monkeypatch):
@@ -65,7 +66,7 @@ def test_unknown_host_is_named_and_refused(monkeypatch, caplog):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_: (
         [host] if host != "nowhere" else exec("raise OSError")))
     found = cluster(monkeypatch, config(["a:1", "nowhere:2"]))
-    with pytest.raises(InputError, match="known for the host of nowhere:2; correct"):
+    with pytest.raises(InputError, match="known for the host in nowhere:2; correct"):
         found.resolve(patience=0.02, pause=0.01)
     assert "Waiting for nowhere:2 of TF_CONFIG" in caplog.text
 
@@ -84,7 +85,7 @@ def test_workers_wait_for_each_other_with_a_line(monkeypatch, caplog):
                      for index in (0, 1))
     thread = threading.Thread(target=first.meet, args=(0.01,))
     thread.start()
-    line = f"Waiting for 1 of the 2 workers of TF_CONFIG: {addresses[1]}."
+    line = f"Waiting for 1 of the 2 workers in TF_CONFIG: {addresses[1]}."
     while line not in caplog.messages:
         assert thread.is_alive()
     # By then TensorFlow may listen there.

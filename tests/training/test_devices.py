@@ -59,8 +59,8 @@ def test_machines_that_are_not_there(name, tpu, message, monkeypatch):
 
 
 @pytest.mark.parametrize("name, options, message", [
-    ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus stands alone"),
-    ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "stands alone"),
+    ("tpu", dict(tpu="x", num_virtual_cpus=2), "--num_virtual_cpus cannot be combined"),
+    ("mirrored", dict(num_gpus=1, num_virtual_cpus=2), "cannot be combined"),
     ("mirrored", dict(num_gpus=99), "--num_gpus is 99, but TensorFlow sees"),
     ("one_device", dict(num_gpus=-1), "--num_gpus is -1")])
 def test_wrong_devices(name, options, message):
