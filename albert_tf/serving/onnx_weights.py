@@ -1,13 +1,13 @@
-"""The matrices of an ONNX graph: each stored once, in 32, 16 or 8 bits.
+"""Stores each matrix of an ONNX graph once, in 32, 16 or 8 bits.
 
-Layers of ALBERT share their matrices, and the embeddings of the pieces are also the
-weights of the masked-LM head. What is stored is shared here; engines unpack it when
-they load.
+ALBERT's layers share their matrices, and the word embeddings are also the weights of
+the masked-LM head. The file stores shared matrices once; engines unpack them when they
+load it.
 """
 
-# Not by onnxruntime.quantization: quantize_dynamic leaves embeddings that the masked-LM
-# head reads, too, in 32 bits (10.7 MB in place of 3.2 for 30,000 tokens, six layers of
-# width 256), and gives all rows of a table one scale.
+# onnxruntime.quantization is not used: its quantize_dynamic leaves embeddings that the
+# masked-LM head also reads in 32 bits (10.7 MB instead of 3.2 for 30,000 tokens, six
+# layers of width 256), and gives all rows of a table one scale.
 
 from typing import Any, Callable
 
@@ -18,11 +18,12 @@ _LEAST = 8
 
 
 def stored_as(model: Any, precision: str) -> Any:
-    """An onnx.ModelProto whose matrices are stored in a precision.
+    """Stores the matrices of an onnx.ModelProto in a precision, and returns the model.
 
     float16, bfloat16: 16 bits, read as float32. int8: a number is a whole number times
-    the scale of its column (of embeddings: of its row); products are of integers, their
-    other factor being quantized by its least and greatest number as it comes.
+    the scale of its column (for embeddings: of its row). Products are computed in
+    integers, and their other factor is quantized at run time by its least and greatest
+    number.
     """
     graph = _Graph(model.graph)
     if precision == "int8":
@@ -37,7 +38,7 @@ def stored_as(model: Any, precision: str) -> Any:
 
 
 class _Graph:
-    """Nodes in their order, to be replaced one by one, and what is stored."""
+    """A graph's nodes in their order, to be replaced one by one, and its constants."""
 
     def __init__(self, proto):
         from onnx import numpy_helper
@@ -45,17 +46,18 @@ class _Graph:
         self.proto = proto
         self.stored = {each.name: numpy_helper.to_array(each)
                        for each in proto.initializer}
-        self.made: dict[Any, Any] = {}  # what nodes share
+        self.made: dict[Any, Any] = {}  # key → name of a tensor that nodes share
 
     def matrix(self, name: str):
-        """A stored matrix of floats that is worth packing, else None."""
-        found = self.stored.get(name)
-        is_one = found is not None and found.dtype == np.float32 and (
-            found.ndim == 2 and min(found.shape) >= _LEAST)
-        return found if is_one else None
+        """Returns a stored matrix of floats that is large enough to pack, else None."""
+        value = self.stored.get(name)
+        is_one = value is not None and value.dtype == np.float32 and (
+            value.ndim == 2 and min(value.shape) >= _LEAST)
+        return value if is_one else None
 
     def each_use(self, ways: dict[str, Callable], otherwise: Callable = None) -> None:
-        """Replaces each node that reads a matrix by what a function of it gives."""
+        """Replaces each node that reads a matrix with the nodes that a function of it
+        returns: the one in `ways` for the node's type, or `otherwise`."""
         nodes = []
         for node in self.proto.node:
             reads = [name for name in node.input if self.matrix(name) is not None]
@@ -65,7 +67,8 @@ class _Graph:
         self.proto.node.extend(nodes)
 
     def once(self, key: Any, nodes: Callable[[str], list]) -> tuple[str, list]:
-        """The name of a tensor, and the nodes that make it where none has yet."""
+        """Returns the name of a shared tensor, and the nodes that compute it if it is
+        new, else []."""
         if key in self.made:
             return self.made[key], []
         self.made[key] = name = f"{'/'.join(map(str, key))}"
@@ -76,26 +79,27 @@ class _Graph:
         return name
 
     def share_transposed(self) -> None:
-        """Of two matrices that are each other's transpose one is stored."""
+        """Stores only one of two matrices that are each other's transpose."""
         self._drop_unread()
-        nodes, kept = [], {}
+        nodes, by_type_and_shape = [], {}
         for name, value in list(self.stored.items()):
             if value.ndim != 2 or min(value.shape) < _LEAST:
                 continue
-            for other in kept.get((value.dtype, *value.shape[::-1]), ()):
+            for other in by_type_and_shape.get((value.dtype, *value.shape[::-1]), ()):
                 if np.array_equal(self.stored[other].T, value):
                     nodes.append(_node("Transpose", [other], [name], perm=[1, 0]))
                     del self.stored[name]
                     break
             else:
-                kept.setdefault((value.dtype, *value.shape), []).append(name)
+                by_type_and_shape.setdefault(
+                    (value.dtype, *value.shape), []).append(name)
         nodes += self.proto.node
         del self.proto.node[:]
         self.proto.node.extend(nodes)
 
     def keep_ranks(self) -> None:
-        """Unsqueeze by no axis, which the converter writes, is nothing to ONNX Runtime,
-        and one axis more to OpenVINO: it becomes Identity."""
+        """Replaces Unsqueeze without an axis, which the converter writes, with
+        Identity: it has no effect in ONNX Runtime, but adds an axis in OpenVINO."""
         for node in self.proto.node:
             if node.op_type == "Unsqueeze":
                 axes = self.stored.get(node.input[1])
@@ -104,18 +108,18 @@ class _Graph:
                     del node.input[1:]
 
     def keep_integers(self) -> None:
-        """The converter takes the larger of two integers, such as lengths, as floats,
-        and OpenVINO these in 8 bits where it computes in bfloat16, so that 301 pieces
-        become 300: they are compared as integers."""
+        """Compares integers as integers. The converter computes the larger or smaller
+        of two integers, such as lengths, in floats. In bfloat16, OpenVINO then has 8
+        bits for them, which turns 301 tokens into 300."""
         from onnx import TensorProto
 
-        made = {node.output[0]: node for node in self.proto.node}
+        producers = {node.output[0]: node for node in self.proto.node}
 
         def is_integer(name):
-            """Whether a float is a whole number that was cast, or stored."""
+            """Returns whether a float is a whole number that was cast, or stored."""
             if name in self.stored:
                 return np.array_equal(self.stored[name], np.round(self.stored[name]))
-            return name in made and made[name].op_type == "Cast"
+            return name in producers and producers[name].op_type == "Cast"
 
         def is_read_as_integer(name):
             return all(reader.op_type == "Cast" and reader.attribute[0].i in (
@@ -127,11 +131,11 @@ class _Graph:
             if node.op_type in ("Max", "Min") and all(
                     map(is_integer, node.input)) and is_read_as_integer(node.output[0]):
                 for i, name in enumerate(node.input):
-                    node.input[i] = own = f"{node.output[0]}/{i}"
+                    node.input[i] = integer = f"{node.output[0]}/{i}"
                     if name in self.stored:
-                        self.store(own, self.stored[name].astype(np.int64))
+                        self.store(integer, self.stored[name].astype(np.int64))
                     else:
-                        nodes.append(_node("Cast", [made[name].input[0]], [own],
+                        nodes.append(_node("Cast", [producers[name].input[0]], [integer],
                                            to=TensorProto.INT64))
             nodes.append(node)
         del self.proto.node[:]
@@ -153,8 +157,8 @@ class _Graph:
             for name, value in self.stored.items())
 
     def _number(self) -> None:
-        """Names by number, but for inputs and outputs: the converter's depend on what
-        it converted before, and a model would not be the same file each time."""
+        """Names everything but inputs and outputs by number. The converter's names
+        depend on its previous work: the same model would give different files."""
         names = {each.name: each.name for each in (
             *self.proto.input, *self.proto.output)}
         for each in (*self.proto.input, *self.proto.output):
@@ -166,11 +170,11 @@ class _Graph:
         for number, node in enumerate(self.proto.node):
             node.name = f"{node.op_type}{number}"
             for side in (node.input, node.output):
-                for place, name in enumerate(side):
-                    side[place] = names.setdefault(name, f"t{len(names)}")
+                for i, name in enumerate(side):
+                    side[i] = names.setdefault(name, f"t{len(names)}")
         self.stored = {names[name]: self.stored[name]
                        for name in names if name in self.stored}
-        del self.proto.value_info[:]  # shapes by their old names
+        del self.proto.value_info[:]  # It holds shapes by the old names.
 
 
 def _node(kind, inputs, outputs, **attributes):
@@ -181,6 +185,7 @@ def _node(kind, inputs, outputs, **attributes):
 
 
 def _as_float16(graph, node):
+    """Returns the node with its matrices stored as float16 and cast when read."""
     from onnx import TensorProto
 
     added = []
@@ -188,23 +193,24 @@ def _as_float16(graph, node):
         value = graph.matrix(name)
         if value is not None:
             half = graph.store(f"{name}/float16", value.astype(np.float16))
-            node.input[i], nodes = graph.once((name, "float32"), lambda made: [
-                _node("Cast", [half], [made], to=TensorProto.FLOAT)])
+            node.input[i], nodes = graph.once((name, "float32"), lambda output: [
+                _node("Cast", [half], [output], to=TensorProto.FLOAT)])
             added += nodes
     return [*added, node]
 
 
 def quantized(value: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers from -127 to 127, and the scales along an axis, over which the
-    largest of each is 127."""
+    """Returns whole numbers from -127 to 127, and the scales; the largest number along
+    the axis becomes 127."""
     scale = np.abs(value).max(axis=axis, keepdims=True) / np.float32(127)
     scale = np.where(scale == 0, 1, scale).astype(np.float32)
     return np.rint(value / scale).astype(np.int8), scale
 
 
 def _integer_product(graph, node):
-    """MatMul(x, w): x in 8 bits, a product of integers, times both scales. Engines know
-    these nodes, in this order, as one operation."""
+    """Returns the nodes for MatMul(x, w): x is quantized to 8 bits, the product is
+    computed in integers, and multiplied by both scales. Engines recognise these nodes,
+    in this order, as one operation."""
     from onnx import TensorProto
 
     inputs, name = node.input
@@ -214,20 +220,21 @@ def _integer_product(graph, node):
     whole, scale = quantized(value, 0)
     graph.store(f"{name}/int8", whole)
     graph.store(f"{name}/scale", scale[0])
-    packed, nodes = graph.once((inputs, "uint8"), lambda made: [_node(
-        "DynamicQuantizeLinear", [inputs], [made, f"{made}/scale", f"{made}/zero"])])
+    packed, nodes = graph.once((inputs, "uint8"), lambda key: [_node(
+        "DynamicQuantizeLinear", [inputs], [key, f"{key}/scale", f"{key}/zero"])])
     output, = node.output
-    own = {part: f"{output}/{part}" for part in ("integers", "floats", "scales")}
+    names = {part: f"{output}/{part}" for part in ("integers", "floats", "scales")}
     return [*nodes,
             _node("MatMulInteger", [packed, f"{name}/int8", f"{packed}/zero"],
-                  [own["integers"]]),
-            _node("Cast", [own["integers"]], [own["floats"]], to=TensorProto.FLOAT),
-            _node("Mul", [f"{packed}/scale", f"{name}/scale"], [own["scales"]]),
-            _node("Mul", [own["floats"], own["scales"]], [output])]
+                  [names["integers"]]),
+            _node("Cast", [names["integers"]], [names["floats"]],
+                  to=TensorProto.FLOAT),
+            _node("Mul", [f"{packed}/scale", f"{name}/scale"], [names["scales"]]),
+            _node("Mul", [names["floats"], names["scales"]], [output])]
 
 
 def _integer_rows(graph, node):
-    """Gather(w, i): rows of w, each times its scale."""
+    """Returns the nodes for Gather(w, i): rows of w, each times its scale."""
     from onnx import TensorProto
 
     name, rows = node.input

@@ -1,7 +1,7 @@
 """Exports one task of a model as a small file for other engines, and runs it.
 
     Head.predictions ─► graph, each ─► tf2onnx ─► weights of 16 or 8 bits ─► model.onnx
-                        weight once └► TensorFlow's converter ─► tables once ► model.tflite
+                        weight once └► TFLite's converter ─► tables once ─► model.tflite
 
 ONNX Runtime and OpenVINO read model.onnx, TFLite (LiteRT) reads model.tflite.
 
@@ -313,9 +313,9 @@ class _Onnx(Engine):
         self._outputs = [each.name for each in self._session.get_outputs()]
 
     def _run(self, batch):
-        found = self._session.run(
+        values = self._session.run(
             self._outputs, {name: batch[name] for name in self._inputs})
-        return dict(zip(self._outputs, found))
+        return dict(zip(self._outputs, values))
 
 
 class _OpenVino(Engine):
@@ -333,8 +333,9 @@ class _OpenVino(Engine):
     def _run(self, batch):
         if not hasattr(self._local, "request"):
             self._local.request = self._model.create_infer_request()
-        found = self._local.request.infer({name: batch[name] for name in self._inputs})
-        return {name: np.array(found[name]) for name in self._outputs}
+        outputs = self._local.request.infer(
+            {name: batch[name] for name in self._inputs})
+        return {name: np.array(outputs[name]) for name in self._outputs}
 
 
 class _TfLite(Engine):
@@ -346,8 +347,8 @@ class _TfLite(Engine):
 
     def _run(self, batch):
         with self._lock:
-            found = self._signature(**{name: batch[name] for name in self._inputs})
-            return {name: np.array(value) for name, value in found.items()}
+            outputs = self._signature(**{name: batch[name] for name in self._inputs})
+            return {name: np.array(value) for name, value in outputs.items()}
 
 
 _ENGINES = {"onnx": _Onnx, "openvino": _OpenVino, "tflite": _TfLite}

@@ -1,9 +1,10 @@
 """Answers texts with any model that `albert_tf.load` accepts.
 
-    texts ─► sequences, as in training ─► batches by length ─► model ─► answers, in order
+    texts ─► sequences, as in training ─► batches by length ─► model ─► answers
 
-An answer is a dict of JSON values. A task's keys are the same here, in the lines of
-predict.py, in the replies of serve.py and in the outputs of exported models.
+Answers are in the order of the texts. An answer is a dict of JSON values. A task's keys
+are the same here, in the lines of predict.py, in the replies of serve.py and in the
+outputs of exported models.
 """
 
 import dataclasses
