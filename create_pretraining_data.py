@@ -1,4 +1,4 @@
-r"""Turns text into TFRecords for pretraining: masked pieces and sentence order.
+r"""Turns text into TFRecords for pretraining: masked tokens and sentence order.
 
     python create_pretraining_data.py \
         --input_file='corpus/train-*.txt' \
@@ -6,13 +6,13 @@ r"""Turns text into TFRecords for pretraining: masked pieces and sentence order.
         --spm_model_file=vocabulary/30k-clean.model \
         --max_seq_length=512 --max_predictions_per_seq=20 --dupe_factor=40
 
-The text is UTF-8 with a sentence a line and a blank line between documents, as
-prepare_corpus.py writes it; it may be compressed (.gz, .bz2, .xz, .zst). Beside the
-first output goes a summary, `summary-<name of the output>` as .json, .txt and .png.
+The text is UTF-8 with one sentence per line and a blank line between documents, as
+prepare_corpus.py writes it. It may be compressed (.gz, .bz2, .xz, .zst). A summary is
+written beside the first output: `summary-<name of the output>` as .json, .txt and .png.
 
-The same flags and text give the same bytes, on any number of cores or on a cluster
-(--runner). A run that was stopped is resumed when the same command is started
-again. Memory stays below 1 GB for each process, whatever the size of the text.
+The same flags and text give the same bytes on any number of cores and on a cluster
+(--runner). If a run was stopped, run the same command again to resume it. Each process
+uses less than 1 GB of memory, whatever the size of the text.
 """
 
 from albert_tf.cli import script  # First: Ctrl-C while the rest loads.
@@ -34,113 +34,129 @@ from albert_tf.training.recipes import PRETRAINING_RECIPES
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string(
-    "input_file", None, "Text files: paths or globs, separated by commas.")
+    "input_file", None, "Input text files: paths or globs, separated by commas.")
 flags.DEFINE_string(
     "output_file", None,
-    "TFRecord files to write, separated by commas; all get the same number of "
-    "instances.")
+    "TFRecord files to write, separated by commas. The instances are divided equally "
+    "among them.")
 flags.DEFINE_integer(
     "num_shards", 1,
-    "Cut the output into so many files, named <output_file>-00000-of-00064 and so on.")
-flags.DEFINE_integer("num_workers", 0, "Processes; 0 takes one for each core.")
+    "Number of files to split the output into, named <output_file>-00000-of-00064 and "
+    "so on.")
+flags.DEFINE_integer(
+    "num_workers", 0, "Number of worker processes; 0 uses one for each core.")
 flags.DEFINE_string(
     "work_dir", None,
-    "Folder for unfinished work, removed at the end; by default <output_file>"
-    ".unfinished. Give one on this machine where the output is remote.")
+    "Folder for unfinished work, which is removed at the end. Default: <output_file>"
+    ".unfinished. If the output is remote, give a folder on this machine.")
 flags.DEFINE_string(
     "runner", None,
-    "Run on a cluster, by Apache Beam (pip install -r requirements-beam.txt): "
-    "DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, "
-    "PortableRunner, or the full name of another runner's class. Options of the "
-    "runner come last, after a --, as in: -- --flink_master=host:8081")
+    "Run on a cluster with this Apache Beam runner (pip install -r "
+    "requirements-beam.txt): DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, "
+    "DaskRunner, PortableRunner, or the full name of a different runner's class. Put "
+    "the runner's options last, after a --, as in: -- --flink_master=host:8081")
 flags.DEFINE_bool(
     "reproduce_release", False,
-    "Make the very records of the 2019 release for its seeds, in its order of random "
-    "draws: one process, with all documents and records in memory. Without it they "
-    "have the same distribution, and other random numbers.")
+    "Write records identical to those of the original TF1 code for the same seed, by "
+    "drawing random numbers in the same order. This uses one process and holds all "
+    "documents and records in memory. By default the records have the same "
+    "distribution but different random numbers.")
 flags.DEFINE_string(
     "vocab_file", None,
-    "WordPiece vocabulary, a piece a line. Not needed with --spm_model_file.")
-flags.DEFINE_string("spm_model_file", None, "SentencePiece model.")
+    "WordPiece vocabulary file, one token per line. Not needed with --spm_model_file.")
+flags.DEFINE_string("spm_model_file", None, "SentencePiece model file.")
 flags.DEFINE_enum(
     "input_file_mode", "r", ["r", "rb"],
-    "Kept for commands of the release; both read UTF-8.")
+    "Has no effect: both values read UTF-8. Accepted because the original "
+    "implementation has this flag.")
 flags.DEFINE_bool(
-    "do_lower_case", True, "Lower-case the text; as the vocabulary was trained.")
+    "do_lower_case", True,
+    "Lower-case the text. Use the value that the vocabulary was trained with.")
 flags.DEFINE_bool(
-    "strip_accents", None, "Strip accents and other combining marks. Default: as the "
-    "SentencePiece model says; of lower-cased text with --vocab_file true.")
+    "strip_accents", None,
+    "Strip accents and other combining marks. Default: taken from the SentencePiece "
+    "model; with --vocab_file the value of --do_lower_case.")
 flags.DEFINE_bool(
     "do_whole_word_mask", True,
-    "Mask words whole; if false, each piece counts as a word.")
+    "Mask whole words. If false, each token counts as a word.")
 flags.DEFINE_bool(
     "do_permutation", False,
-    "Also let further n-grams change places and predict them; this doubles the "
-    "prediction slots of a record: pretrain with twice --max_predictions_per_seq.")
+    "Also permute further n-grams and predict them. This doubles the prediction slots "
+    "of a record: pretrain with twice this --max_predictions_per_seq.")
 flags.DEFINE_bool(
     "favor_shorter_ngram", True,
-    "Draw n-gram sizes in proportion to 1/n; if false, the other way round.")
+    "Draw n-gram sizes with probability proportional to 1/n, so that short n-grams are "
+    "more frequent. If false, long ones are.")
 flags.DEFINE_bool(
     "random_next_sentence", False,
-    "If true, the second segment comes from another document in half of the cases "
-    "(BERT's next-sentence prediction); if false, the segments change places in "
-    "half of the cases (ALBERT's sentence order). The same as "
+    "If true, the second segment comes from a different document in half of the cases "
+    "(BERT's next-sentence prediction). If false, the segments are swapped in half of "
+    "the cases (ALBERT's sentence-order prediction). true is the same as "
     "--sentence_objective=next.")
 flags.DEFINE_enum(
     "sentence_objective", "order", SENTENCE_OBJECTIVES,
-    "What the sentence label says (table 5 of the paper). order: whether the segments "
-    "change places (ALBERT, the default); next: whether the second one comes from "
-    "another document (BERT); none: there are no segments, sequences are filled with "
-    "whole sentences (RoBERTa).")
+    "What the sentence label means (table 5 of the paper). order: whether the segments "
+    "are swapped (ALBERT, the default); next: whether the second one comes from a "
+    "different document (BERT); none: there are no segments, and sequences are filled "
+    "with whole sentences (RoBERTa).")
 flags.DEFINE_enum(
     "recipe", None, list(PRETRAINING_RECIPES),
-    "Records for run_pretraining.py with the same flag. release: the defaults; roberta: "
-    "full sentences without pairs, to be masked while training, each text once; fast: "
-    "40 percent masked. A flag that is given goes before.")
-flags.DEFINE_integer("max_seq_length", 512, "Pieces in a sequence.")
-flags.DEFINE_integer("ngram", 3, "Words in the longest n-gram masked together.")
+    "A named preset; pretrain with the same --recipe in run_pretraining.py. release: "
+    "the defaults; roberta: full sentences without pairs, each text once, to be masked "
+    "during training; fast: 40 percent of the tokens masked. Explicit flags override "
+    "the recipe.")
 flags.DEFINE_integer(
-    "max_predictions_per_seq", 20, "Most pieces masked in a sequence.")
+    "max_seq_length", 512, "Length of a sequence in tokens, with special tokens.")
 flags.DEFINE_integer(
-    "random_seed", 12345, "Fixes everything random, also the n-gram sizes.")
+    "ngram", 3, "Maximum number of words in an n-gram that is masked together.")
 flags.DEFINE_integer(
-    "dupe_factor", 40, "Times to walk over each document, with other masks.")
+    "max_predictions_per_seq", 20,
+    "Maximum number of masked tokens in a sequence.")
+flags.DEFINE_integer(
+    "random_seed", 12345, "Seed for all random choices, including n-gram sizes.")
+flags.DEFINE_integer(
+    "dupe_factor", 40,
+    "Number of times that each document is used, each time with different masks.")
 flags.DEFINE_float(
     "masked_lm_prob", 0.15,
-    "Share of a sequence's pieces to mask; 0 writes unmasked records with "
-    "token_boundary, for masking while training.")
+    "Fraction of a sequence's tokens to mask. 0 writes unmasked records with "
+    "token_boundary, which are masked during training.")
 flags.DEFINE_float(
     "short_seq_prob", 0.1,
-    "Share of the walks over a document that make sequences of a shorter length.")
+    "Probability of aiming at sequences shorter than --max_seq_length in a pass over a "
+    "document.")
 flags.DEFINE_enum(
     "single_segment", "random", SINGLE_SEGMENT_CHOICES,
-    "A chunk of one sentence has no second segment. random: take one from another "
-    "document, label 1, as the release does also for sentence order; split: cut "
-    "the sentence in two before a random word; skip: leave it out, counted.")
+    "What to do with a chunk of one sentence, which has no second segment. random: "
+    "take one from a different document, with label 1, as the original implementation "
+    "does even for sentence order; split: cut the sentence in two before a random "
+    "word; skip: leave the chunk out and count it.")
 flags.DEFINE_enum(
     "word_start", "release", WORD_STARTS,
-    "Which SentencePiece pieces start a word. release: also every piece with a "
-    "character besides Latin letters, so that words of other scripts are never "
-    "masked whole; sentencepiece: those with SentencePiece's mark of a space "
-    "alone, for scripts such as Cyrillic, Greek or Hangul. Not for text without "
-    "spaces.")
+    "Which SentencePiece tokens start a word. sentencepiece: only those with "
+    "SentencePiece's space mark; use it for scripts such as Cyrillic, Greek or Hangul, "
+    "but not for text without spaces. release: also every token with a character that "
+    "is not a Latin letter, so that words in other scripts are never masked whole.")
 flags.DEFINE_bool(
     "strip_digit_comma_prefix", False,
-    "Split '9,' inside a word into '9' and ','; the release puts a mark of a space "
-    "before the digit, which the published models expect.")
+    "Split '9,' inside a word into '9' and ','. By default a space mark is put before "
+    "the digit, as in the original implementation; the released models expect that.")
 
 
-def from_flags(options: type, **given):
-    """Frozen options: those given, and flags of the fields' names."""
-    names = {field.name for field in dataclasses.fields(options)} - given.keys()
-    return options(**given, **{name: FLAGS[name].value for name in names})
+def from_flags(options: type, **values):
+    """Returns options with these values; other fields come from flags of their name."""
+    names = {field.name for field in dataclasses.fields(options)} - values.keys()
+    return options(**values, **{name: FLAGS[name].value for name in names})
 
 
 def options_from_flags() -> DataOptions:
-    """The flags as frozen options, globs expanded."""
+    """Returns the flags as frozen options, with the recipe applied and globs expanded.
+
+    Raises InputError if a path is missing or flags contradict each other.
+    """
     for name in ("input_file", "output_file"):
         if not FLAGS[name].value:
-            raise InputError(f"--{name} is missing: give a path.")
+            raise InputError(f"--{name} is missing; give a path.")
     if FLAGS.recipe:
         recipe = PRETRAINING_RECIPES[FLAGS.recipe]
         script.use_recipe(FLAGS.recipe, {
@@ -153,8 +169,9 @@ def options_from_flags() -> DataOptions:
     outputs = files.output_names(FLAGS.output_file)
     if FLAGS.num_shards != 1 and len(outputs) > 1:
         raise InputError(
-            f"--num_shards={FLAGS.num_shards} names the files itself, but "
-            f"--output_file has {len(outputs)} names; give one of them.")
+            f"--num_shards={FLAGS.num_shards} needs a single --output_file, from which "
+            f"it derives the names of the shards, but --output_file lists "
+            f"{len(outputs)} files. Give one name, or leave --num_shards out.")
     return from_flags(
         DataOptions, instances=instances,
         input_files=tuple(files.expand_patterns(FLAGS.input_file, "--input_file")),
@@ -165,12 +182,12 @@ def options_from_flags() -> DataOptions:
 def main(argv):
     if argv[1:] and not FLAGS.runner:
         raise InputError(
-            f"'{argv[1]}' is not a flag: flags are written --name=value, and a value "
-            "with spaces in quotes. (Words after a -- are options of --runner.)")
+            f"'{argv[1]}' is not a flag. Write flags as --name=value, and put a value "
+            "with spaces in quotes. (Words after a -- are options of the --runner.)")
     if FLAGS.runner and FLAGS.reproduce_release:
         raise InputError(
-            "--reproduce_release works in one process, --runner on a cluster; give one "
-            "of the two.")
+            "--reproduce_release works in one process, but --runner uses a cluster; "
+            "give only one of the two.")
     options = options_from_flags()
     tokenizer = FullTokenizer(FLAGS.vocab_file, FLAGS.do_lower_case,
                               FLAGS.spm_model_file, FLAGS.strip_digit_comma_prefix,
@@ -187,4 +204,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    script.run(main, takes_words=True)
+    script.run(main, takes_words=True, first_flags=(
+        "input_file output_file spm_model_file vocab_file max_seq_length "
+        "max_predictions_per_seq dupe_factor masked_lm_prob sentence_objective "
+        "recipe num_shards num_workers work_dir reproduce_release"))

@@ -1,1 +1,1 @@
-"""Long jobs: processes, progress, work that resumes, locks, clusters."""
+"""Long jobs: worker processes, progress, resumable work, locks, clusters."""

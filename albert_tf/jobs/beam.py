@@ -1,6 +1,7 @@
-"""Apache Beam's runners by name, with their options; how what they report comes back.
+"""Starts Apache Beam's runners by name, and turns their reports into errors.
 
-Beam is an optional dependency, imported when a run begins (requirements-beam.txt).
+Beam is an optional dependency that is imported when a run begins
+(requirements-beam.txt).
 """
 
 import contextlib
@@ -13,36 +14,37 @@ from typing import Iterator, Sequence
 from albert_tf import files
 from albert_tf.errors import InputError
 
-# Beam knows the short names of its other runners.
+# Beam knows the short names of all other runners.
 _RUNNERS = {"DaskRunner": "apache_beam.runners.dask.dask_runner.DaskRunner"}
-# The others pass on options that only the engine's job server knows.
+# Other runners pass on options that only the engine's job server knows.
 _WITHOUT_JOB_SERVER = ("DirectRunner", "DaskRunner")
-# Dask's tasks grow with the square of the partitions; each is in memory as a whole.
+# The number of Dask's tasks grows with the square of the partitions, but a partition is
+# in memory as a whole.
 _DASK_PARTITIONS = 4
-# The message of an error, as it stands in what a worker reports of it.
+# The message of an error in the report of a worker.
 _INPUT_ERROR = re.compile(
     r"\b(?:InputError|Interruption): (.+?)(?: \[while running '.*)?$", re.MULTILINE)
 
 
 def package():
-    """The package apache_beam."""
+    """Returns the package apache_beam; raises InputError if it is not installed."""
     try:
         import apache_beam
     except ImportError as error:
         raise InputError(
-            "--runner needs Apache Beam: pip install -r requirements-beam.txt, in an "
-            "environment of its own.") from error
+            "--runner needs Apache Beam: pip install -r requirements-beam.txt, in a "
+            "separate environment.") from error
     return apache_beam
 
 
 def absolute(path: str) -> str:
-    """Workers have working directories of their own."""
+    """Returns an absolute path, because workers have other working directories."""
     return path if files.is_remote(path) else os.path.abspath(path)
 
 
 @contextlib.contextmanager
 def package_importable() -> Iterator[None]:
-    """Processes that a runner starts here find this package, wherever it lies."""
+    """Lets processes that a runner starts here import this package."""
     root = str(pathlib.Path(__file__).parents[1])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
@@ -56,14 +58,14 @@ def package_importable() -> Iterator[None]:
 
 
 def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
-    """An empty pipeline.
+    """Returns an empty pipeline; raises InputError for an unknown runner or option.
 
     Args:
-      beam: `package`.
+      beam: the result of `package`.
       runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, or the
         full name of another runner's class.
       runner_options: flags of Beam and of the runner.
-      num_parts: into which the input can be divided.
+      num_parts: number of parts into which the input can be divided.
     """
     flags = [f"--runner={_RUNNERS.get(runner, runner)}", *runner_options]
     if runner == "DaskRunner":
@@ -73,14 +75,15 @@ def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
             raise InputError(
                 "--runner=DaskRunner needs Dask: pip install -r "
                 "requirements-beam.txt.") from error
-        importlib.import_module("apache_beam.runners.dask.dask_runner")  # Its flags.
+        # This module defines the runner's flags.
+        importlib.import_module("apache_beam.runners.dask.dask_runner")
         if not any(flag.startswith(("--dask_npartitions", "--dask_partition_size"))
                    for flag in runner_options):
-            # By default 128 elements are one partition, that is no work for others.
+            # By default 128 elements are one partition, which leaves workers idle.
             flags.append(f"--dask_npartitions={min(num_parts, _DASK_PARTITIONS)}")
     try:
         options = beam.options.pipeline_options.PipelineOptions(flags)
-        made = beam.Pipeline(options=options)
+        new_pipeline = beam.Pipeline(options=options)
     except ValueError as error:
         raise InputError(f"--runner={runner}: {error}") from error
     if runner in _WITHOUT_JOB_SERVER:
@@ -90,22 +93,22 @@ def pipeline(beam, runner: str, runner_options: Sequence[str], num_parts: int):
             raise InputError(
                 f"--{min(unknown)} is not an option of {runner} or of Beam; check its "
                 "name.")
-    return made
+    return new_pipeline
 
 
 def finish(beam, made) -> None:
-    """Runs a pipeline to its end; an InputError of a worker comes back as one."""
+    """Runs a pipeline to its end; raises a worker's InputError here."""
     result = None
     try:
         result = made.run()
         state = result.wait_until_finish()
     except Exception as error:
-        found = _INPUT_ERROR.search(f"{type(error).__name__}: {error}")
-        if found:
-            raise InputError(found.group(1)) from error
+        input_error = _INPUT_ERROR.search(f"{type(error).__name__}: {error}")
+        if input_error:
+            raise InputError(input_error.group(1)) from error
         raise
     finally:
-        client = getattr(result, "client", None)  # of Dask
+        client = getattr(result, "client", None)  # Dask's results have one.
         if client is not None:
             client.close()
     if state != beam.runners.runner.PipelineState.DONE:

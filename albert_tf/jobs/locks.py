@@ -1,18 +1,19 @@
-"""One run at a time in a folder: a lock that ends with the process that holds it.
+"""Locks a folder for one run; the lock ends with the process that holds it.
 
     with locks.hold("runs/base", "--output_dir"):
         ...  # no other run writes there
 
 Two runs in one folder would overwrite each other's checkpoints and mix their logs. On a
 local disk the lock is the operating system's (flock) on the file `run.lock`, so a run
-that was killed leaves none. An object store has no locks: there `run.lock` is an object
-that its run writes anew every few seconds, and one that no longer changes is taken
-over. A run that finds its own taken over, as the store was away for long, says so and
-leaves it to the other.
+that was killed leaves no lock. An object store has no locks. There `run.lock` is an
+object that its run rewrites every few seconds, and a lock that no longer changes is
+taken over. If the store was unavailable for long and a different run took over, the
+first run logs an error and stops renewing its lock.
 """
 
-# Not by the package filelock: it does not say who holds a lock (up to version 3 it
-# empties the file that does when a second run tries), and knows no object stores.
+# The package filelock is not used: it does not tell which process holds a lock (up to
+# version 3 it empties that file when a second run tries), and does not support object
+# stores.
 import contextlib
 import json
 import os
@@ -27,16 +28,16 @@ from albert_tf import files
 from albert_tf.errors import InputError
 
 LOCK_FILE = "run.lock"
-# Seconds between two signs of life in an object store, and how long one is waited for.
+# Seconds between two renewals of a lock in an object store, and to wait for one.
 BEAT, PATIENCE = 15.0, 50.0
 
 
 def hold(folder: str, flag: str = "", name: str = LOCK_FILE, beat: float = BEAT,
          patience: float = PATIENCE) -> contextlib.AbstractContextManager[None]:
-    """Holds the lock of a folder, which is there, while a with-block lasts.
+    """Holds the lock of an existing folder during a with-block.
 
-    Refuses where another run holds it; `flag` is the folder's, if it has one.
-    `beat` and `patience` are for object stores.
+    Raises InputError if a different run holds it. `flag` is the flag that names the
+    folder, if there is one. `beat` and `patience`, in seconds, are for object stores.
     """
     path = os.path.join(folder, name)
     if files.is_remote(folder):
@@ -56,9 +57,9 @@ def _named(flag: str, folder: str) -> str:
 def _refusal(folder: str, flag: str, owner: dict) -> InputError:
     known = all(key in owner for key in ("host", "process", "since"))
     return InputError(
-        f"{_named(flag, folder)}: another run is at work in this folder"
+        f"{_named(flag, folder)}: another run is using this folder"
         + (f" (process {owner['process']} on {owner['host']}, since {owner['since']})"
-           if known else "") + "; wait for it, stop it, or give another folder.")
+           if known else "") + "; wait for it, stop it, or give a different folder.")
 
 
 def _parsed(content: bytes) -> dict:
@@ -73,7 +74,7 @@ def _parsed(content: bytes) -> dict:
 def _local(path: str, folder: str, flag: str) -> Iterator[None]:
     try:
         import fcntl
-    except ImportError:  # Windows has another kind.
+    except ImportError:  # Windows has no fcntl.
         yield
         return
     with _opened(path, _named(flag, folder)) as stream:
@@ -83,12 +84,12 @@ def _local(path: str, folder: str, flag: str) -> Iterator[None]:
             stream.seek(0)
             raise _refusal(folder, flag, _parsed(stream.read())) from error
         except OSError as error:
-            # Some network file systems have no locks.
-            logging.warning("%s cannot be locked (%s): see to it that no other run "
+            # Some network file systems do not support locks.
+            logging.warning("%s cannot be locked (%s). Make sure that no other run "
                             "writes to %s.", path, error.strerror, folder)
         if not os.path.exists(path) or not os.path.samestat(
                 os.fstat(stream.fileno()), os.stat(path)):
-            # Opened right before the run that held it ended and removed it.
+            # It was opened just before the run that held it ended and removed it.
             raise _refusal(folder, flag, {})
         stream.truncate(0)
         stream.write(json.dumps(_owner()).encode() + b"\n")
@@ -105,7 +106,8 @@ def _opened(path: str, named: str) -> BinaryIO:
         return open(path, "a+b")
     except OSError as error:
         raise InputError(
-            f"{named}: {path} cannot be written ({error.strerror}).") from error
+            f"{named}: {path} cannot be written ({error.strerror}); change its "
+            "permissions or give a different folder.") from error
 
 
 @contextlib.contextmanager
@@ -125,21 +127,21 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
     def write(count: int) -> None:
         files.write(path, json.dumps({**mine, "beat": count}).encode())
 
-    found = read()
-    if found:
-        logging.info("%s is there; for %.0f s it is watched for another run's signs of "
-                     "life.", path, patience)
+    content = read()
+    if content:
+        logging.info("%s exists. Waiting %.0f s to see whether another run is still "
+                     "using this folder.", path, patience)
         end = time.monotonic() + patience
         while time.monotonic() < end:
             time.sleep(min(beat / 3, 5.0))
             now = read()
             if not now:
                 break  # That run has ended.
-            if now != found:
+            if now != content:
                 raise _refusal(folder, flag, _parsed(now))
     write(0)
     time.sleep(min(beat / 5, 2.0))
-    # Of two that found none, the last to write holds it.
+    # If two runs found no lock, the last one that writes it holds it.
     if not is_mine():
         raise _refusal(folder, flag, _parsed(read()))
     ended = threading.Event()
@@ -151,12 +153,12 @@ def _remote(path: str, folder: str, flag: str, beat: float, patience: float
             try:
                 if not is_mine():
                     logging.error(
-                        "%s: another run has taken this folder over, as it saw no sign "
-                        "of this one for %.0f s; stop one of them.",
+                        "%s: another run has taken this folder over, because the lock "
+                        "of this one was not renewed for %.0f s. Stop one of them.",
                         _named(flag, folder), patience)
                     return
                 write(count)
-            except Exception as error:  # The store may be away for a while.
+            except Exception as error:  # The store may be unavailable for a while.
                 logging.warning("%s cannot be renewed: %s", path, error)
 
     thread = threading.Thread(target=beats, daemon=True)

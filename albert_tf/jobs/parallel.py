@@ -1,7 +1,8 @@
-"""Processes that apply a function to many items; what the machine has to run them.
+"""Worker processes that apply a function to many items; cores and memory to run them.
 
-A worker that is killed, for lack of memory say, does not hang the others: another one
-repeats its item, a few times at most. Workers end with their parent, however that ends.
+If a worker is killed, for example for lack of memory, the others do not hang: a new
+worker repeats its item, up to a few times. Workers end when their parent ends, even if
+that is killed.
 """
 
 import collections
@@ -24,28 +25,33 @@ from absl import logging
 
 from albert_tf.errors import InputError, Interruption
 
-# More kills than that have a cause which starting again does not mend.
+# More kills than this have a cause that a new worker does not fix.
 _MOST_RESTARTS = 3
 MOST_PROCESSES = 1024
-_AHEAD = 4  # items handed out for each worker: a slow reader must not fill memory
+# The number of items submitted ahead per worker; more results of a slow reader would
+# fill the memory.
+_AHEAD = 4
 
 
 def num_cores() -> int:
-    """Cores that this process may use; a container may have given it only some."""
+    """Returns the number of cores that this process may use, for example in a
+    container."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: what the machine has free, and no more
-    than what the control groups of a container or a job leave; sys.maxsize where
-    neither can be asked."""
+    """Returns the bytes of memory that this process may still use.
+
+    This is the smaller of the machine's free memory and what is left in the control
+    groups of a container or job; sys.maxsize if neither is known.
+    """
     return min([sys.maxsize, *_free_memory(), *_left_by_control_groups()])
 
 
 def has_accelerator() -> bool:
-    """Whether the machine seems to have a GPU or TPU; asked without TensorFlow."""
+    """Returns whether the machine seems to have a GPU or TPU, without TensorFlow."""
     return any(glob.glob(device) for device in (
         "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel[0-9]*", "/dev/vfio/[0-9]*"))
 
@@ -62,7 +68,7 @@ def _free_memory() -> Iterator[int]:
 
 def _left_by_control_groups(own: str = "/proc/self/cgroup",
                             root: str = "/sys/fs/cgroup") -> Iterator[int]:
-    """What each group of this process, from its own up to the root, has left."""
+    """Yields the memory left in each control group of this process up to the root."""
     with contextlib.suppress(OSError):
         for line in pathlib.Path(own).read_text().splitlines():
             _, kinds, path = line.split(":", 2)
@@ -73,48 +79,48 @@ def _left_by_control_groups(own: str = "/proc/self/cgroup",
                 ("memory.limit_in_bytes", "memory.usage_in_bytes",
                  "total_inactive_file") if kinds
                 else ("memory.max", "memory.current", "inactive_file"))
-            # In a container the path may be that outside, and its own group the root.
+            # In a container the path may be the one outside, and the root its group.
             for at in (folder / path.strip("/"), *(folder / path.strip("/")).parents):
                 with contextlib.suppress(OSError, ValueError, KeyError):
-                    most = int((at / limit).read_text())  # "max" is no number
+                    limit_bytes = int((at / limit).read_text())  # "max" is no number
                     counts = dict(map(
                         str.split, (at / "memory.stat").read_text().splitlines()))
-                    yield max(0, most - int((at / used).read_text())
+                    yield max(0, limit_bytes - int((at / used).read_text())
                               + int(counts[cache]))
                 if at == folder:
                     break
 
 
 def num_processes(num_workers: int) -> int:
-    """--num_workers as a number of processes: 0 stands for one per core."""
+    """Returns the number of processes for --num_workers; 0 means one per core."""
     if not 0 <= num_workers <= MOST_PROCESSES:
         raise InputError(
-            f"--num_workers={num_workers}: give a number of processes, at most "
-            f"{MOST_PROCESSES}, or 0 for one per core.")
+            f"--num_workers={num_workers} is not between 0 and {MOST_PROCESSES}; give "
+            "a number of processes, or 0 for one per core.")
     return num_workers or num_cores()
 
 
 class WorkerPool(contextlib.AbstractContextManager):
-    """Processes that apply a function to items, in one call or several.
+    """Worker processes that apply a function to items, in one or several calls.
 
         with WorkerPool(function, num_workers) as pool:
             for result in pool.in_order(items, "tokenizing"):
 
-    `function` can be pickled; each process receives it once, with what it holds. With
-    one worker, this process does the work.
+    `function` must be picklable; each process receives it once. With one worker, this
+    process does the work.
 
-    A thread for each worker hands it one item and waits for the result, through a pipe
-    that no other process holds: a worker that is killed, even while it sends a result,
-    is at once known by the end of its pipe. (concurrent.futures' processes share one
-    pipe: half a result in it is waited for without end.)
+    For each worker a thread sends one item and waits for the result, through a pipe
+    that no other process holds. If a worker is killed, even while it sends a result,
+    its pipe ends at once. (Processes from concurrent.futures share one pipe, and wait
+    forever for the rest of a result.)
     """
 
     def __init__(self, function: Callable[[Any], Any], num_workers: int):
         self._function = function
         self._num_workers = num_workers
         self._threads: Optional[ThreadPoolExecutor] = None
-        self._workers: dict[int, _Worker] = {}  # by their threads
-        self._lock = threading.Lock()  # of what follows
+        self._workers: dict[int, _Worker] = {}  # by thread id
+        self._lock = threading.Lock()  # for the attributes below
         self._ended = False
         self._kills = 0
 
@@ -122,10 +128,10 @@ class WorkerPool(contextlib.AbstractContextManager):
         self._stop(kill=exception_info[0] is not None)
 
     def in_order(self, items: Iterable, what: str) -> Iterator[Any]:
-        """function(item) of each item, in the order of the items, which can be pickled.
+        """Yields function(item) for each item in order; items must be picklable.
 
-        An error is that of the first item with one; processes killed again and again
-        raise an Interruption. `what` names the work in messages ("tokenizing").
+        Raises the error of the first item that has one, and Interruption if processes
+        are killed repeatedly. `what` names the work in messages ("tokenizing").
         """
         if self._num_workers == 1:
             yield from map(self._function, items)
@@ -144,13 +150,13 @@ class WorkerPool(contextlib.AbstractContextManager):
                 pending.popleft()
                 yield result
         finally:
-            # Where an error, or a reader that stops early, leaves work behind.
+            # An error, or a reader that stops early, leaves work behind.
             if pending:
                 self._stop(kill=True)
 
     def _apply(self, item: Any, what: str) -> Any:
-        """The result for an item, in a thread of this process; a worker that is killed
-        is replaced, and does it again."""
+        """Returns the result for an item, in a thread of this process. If the worker is
+        killed, a new one repeats the item."""
         while True:
             try:
                 return self._worker().ask(item)
@@ -163,41 +169,41 @@ class WorkerPool(contextlib.AbstractContextManager):
                     self._kills += 1
                     if self._kills > _MOST_RESTARTS:
                         raise Interruption(
-                            f"{what}: worker processes were killed {self._kills} times, "
-                            "perhaps for want of memory; start again with a smaller "
-                            f"--num_workers than {self._num_workers}.") from None
+                            f"{what}: worker processes were killed {self._kills} "
+                            "times, perhaps for lack of memory; start again with "
+                            f"--num_workers below {self._num_workers}.") from None
                 logging.warning(
-                    "%s: a worker process was killed, perhaps for want of memory; what "
-                    "it was doing is done again.", what)
+                    "%s: a worker process was killed, perhaps for lack of memory. Its "
+                    "work is repeated.", what)
 
     def _worker(self) -> "_Worker":
-        """This thread's."""
-        # A process must be known before another thread ends them all.
+        """Returns this thread's worker."""
+        # A new process must be registered before a different thread ends them all.
         with self._lock:
             if self._ended:
                 raise _Killed
-            own = threading.get_ident()
-            if own not in self._workers:
-                self._workers[own] = _Worker(self._context, self._pickled)
-            return self._workers[own]
+            thread_id = threading.get_ident()
+            if thread_id not in self._workers:
+                self._workers[thread_id] = _Worker(self._context, self._pickled)
+            return self._workers[thread_id]
 
     def _start(self) -> None:
         if self._threads is not None:
             return
         self._pickled = pickle.dumps(self._function)
-        # Not fork: a copy of a process with TensorFlow's threads may hang for ever.
+        # fork is not used: a copy of a process with TensorFlow's threads may hang.
         methods = multiprocessing.get_all_start_methods()
         self._context = multiprocessing.get_context(
             "forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
-            # Imported once, for all workers.
+            # The module is imported once for all workers.
             self._context.set_forkserver_preload([type(self._function).__module__])
             _start_helpers()
         self._ended, self._kills = False, 0
         self._threads = ThreadPoolExecutor(self._num_workers)
 
     def _stop(self, kill: bool = False) -> None:
-        """Ends the processes; with `kill` at once, in the middle of what they do."""
+        """Ends the processes; with `kill` at once, without finishing their items."""
         if self._threads is None:
             return
         threads, self._threads = self._threads, None
@@ -213,7 +219,7 @@ class WorkerPool(contextlib.AbstractContextManager):
 
 
 class _Killed(Exception):
-    """A worker ended before it gave its result."""
+    """A worker ended before it sent its result."""
 
 
 class _Worker:
@@ -227,7 +233,8 @@ class _Worker:
             self.process.start()
 
     def ask(self, item: Any) -> Any:
-        """The function's result, or its error; _Killed if the process has ended."""
+        """Returns the function's result or raises its error; raises _Killed if the
+        process has ended."""
         pickled = pickle.dumps(item)
         try:
             self._pipe.send_bytes(pickled)
@@ -241,16 +248,18 @@ class _Worker:
         raise error from RuntimeError(f"in a worker process:\n{where}")
 
     def end(self) -> None:
-        """Waits for its end, which comes with that of its pipe."""
+        """Closes its pipe, which ends the process, and waits for that."""
         self._pipe.close()
         self.process.join()
         self.process.close()
 
 
 def _start_helpers() -> None:
-    """Starts the processes that start and tidy up after workers. Ctrl-C is blocked in
-    them and in all workers, from their first moment; they say nothing of semaphores
-    that a killed process left, which they remove."""
+    """Starts the processes that start workers and clean up after them.
+
+    Ctrl-C is blocked in them and in all workers from the beginning. Semaphores that a
+    killed process left are removed without a warning.
+    """
     from multiprocessing import forkserver  # not on Windows
 
     quiet = "ignore::UserWarning:multiprocessing.resource_tracker"
@@ -264,7 +273,7 @@ def _start_helpers() -> None:
 
 @contextlib.contextmanager
 def _signals_wait(*numbers: int) -> Iterator[None]:
-    """Within the block a signal, by default SIGINT or SIGTERM, waits for its end."""
+    """Delays signals, by default SIGINT and SIGTERM, until the end of the block."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -276,11 +285,11 @@ def _signals_wait(*numbers: int) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# --- in a worker
+# ---- in a worker -------------------------------------------------------------
 
 def _work(pipe: multiprocessing.connection.Connection, pickled: bytes) -> None:
-    """Answers each item with (True, result) or (False, (error, where it was raised))."""
-    # Ctrl-C is the parent's to handle.
+    """Answers an item with (True, result) or (False, (error, where it was raised))."""
+    # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     function = None
@@ -289,10 +298,10 @@ def _work(pipe: multiprocessing.connection.Connection, pickled: bytes) -> None:
             item = pipe.recv_bytes()
             try:
                 if function is None:
-                    # Here and not at the start, so that an error reaches the parent.
+                    # This is not done at the start, so that errors reach the parent.
                     function = pickle.loads(pickled)
                 answer = pickle.dumps((True, function(pickle.loads(item))))
-            except BaseException as error:  # the parent's, whatever it is
+            except BaseException as error:  # Every error is raised in the parent.
                 where = traceback.format_exc()
                 try:
                     answer = pickle.dumps((False, (error, where)))
@@ -302,6 +311,6 @@ def _work(pipe: multiprocessing.connection.Connection, pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """Without this, a worker whose parent was killed would finish its item first."""
+    """Ends this worker when its parent is killed, instead of after its item."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)

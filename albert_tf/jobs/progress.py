@@ -1,4 +1,4 @@
-"""Progress of long work on the log: how far it is, how fast, and the time left."""
+"""Logs the progress of long work: how much is done, how fast, and the time left."""
 
 import datetime
 import time
@@ -7,12 +7,12 @@ from typing import Callable, Mapping, Optional
 from absl import logging
 
 SECONDS_BETWEEN_LINES = 10.0
-# The rate is that of the last lines: steady, yet not that of an hour ago.
+# The speed is an average over the last lines: steady, but not that of an hour ago.
 _LINES_OF_RATE = 10
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
+    """Formats a duration in its two largest units: '2 d 3 h', '4 min 10 s'."""
     seconds = int(round(seconds))
     units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
     for (name, size), (next_name, next_size) in zip(units, units[1:]):
@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(num_bytes: float) -> str:
-    """Bytes for people: '3.1 GB'."""
+    """Formats a number of bytes for people: '3.1 GB'."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if num_bytes < 1000 or unit == "TB":
             break
@@ -32,7 +32,7 @@ def amount(num_bytes: float) -> str:
 
 
 class Progress:
-    """A line on the log every few seconds.
+    """A counter of finished work that logs a line every few seconds.
 
         progress = Progress("reading", "documents", len(documents))
         for document in documents:
@@ -42,47 +42,47 @@ class Progress:
 
     Args:
       doing: the line's first word.
-      unit: what is counted.
-      total: None if not known.
-      done: how many are done at the start.
-      contents: what a unit consists of, for more rates: name → how many.
+      unit: the unit that is counted, in the plural.
+      total: total number of units; None if it is not known.
+      done: number of units that are done at the start.
+      contents: number of other things in a unit, by name; their speed is logged too.
     """
 
     def __init__(self, doing: str, unit: str, total: Optional[float], done: float = 0,
                  contents: Optional[Mapping[str, float]] = None):
         self._doing, self._unit, self._total, self._done = doing, unit, total, done
         self._rates = {unit: 1.0, **(contents or {})}
-        # Seconds of work to come beside the units, such as evaluations, by those that
-        # a unit takes.
+        # A function from the seconds that a unit takes to the seconds that other work,
+        # such as evaluations, will take.
         self.seconds_beside: Callable[[float], float] = lambda of_unit: 0.0
         self._marks = [(time.monotonic(), done)]
 
     @classmethod
     def of_bytes(cls, doing: str, total: Optional[int]) -> Callable[[int], None]:
-        """A function to call with numbers of bytes as they come; lines count in MB."""
+        """Returns a function to call with numbers of bytes; lines count in MB."""
         progress = cls(doing, "MB", total and total / 1e6)
         return lambda count: progress.add(count / 1e6)
 
     def restart(self, done: float) -> None:
-        """Leaves the time since the last line out of the rate: tracing, evaluation."""
+        """Excludes the time since the last line from the speed, for example tracing."""
         self._marks = [(time.monotonic(), done)]
 
     def due(self) -> bool:
-        """Whether the time for the next line has come."""
+        """Returns whether it is time for the next line."""
         return time.monotonic() - self._marks[-1][0] >= SECONDS_BETWEEN_LINES
 
     def add(self, count: float) -> None:
-        """Counts units, with a line if one is due."""
+        """Adds `count` units, and logs a line if one is due."""
         self.update(self._done + count)
 
     def update(self, done: float, more: str = "") -> None:
-        """Notes that `done` units are done, with a line that ends in `more` if due."""
+        """Sets the number of units done; logs a line, which ends in `more`, if due."""
         self._done = done
         if self.due():
             self.report(done, more)
 
     def report(self, done: float, more: str = "") -> None:
-        """Logs the line now."""
+        """Logs a line now, which ends in `more`."""
         now = time.monotonic()
         self._marks = [*self._marks, (now, done)][-_LINES_OF_RATE:]
         begin, first = self._marks[0]

@@ -1,12 +1,12 @@
-"""Data creation's masker: many sequences at a time, in NumPy.
+"""Masks many sequences at a time with NumPy, for data creation.
 
-The same choice of n-grams as the release's (`reference`), by other random numbers,
-those of `keyed_random`: the masks of a sequence are a function of its key, its pieces
-and the options alone, whatever else is in the batch and however far it is padded.
+n-grams are chosen as in the original implementation (`reference`), but with random
+numbers from `keyed_random`. The masks of a sequence therefore depend only on its key,
+its tokens and the options, and not on the rest of the batch or on padding.
 
-n-grams are chosen word by word in the order of the visits, because each choice depends
-on those before it, but for all sequences of the batch side by side: step v handles the
-v-th visit of each.
+In each sequence n-grams are chosen one visit after the other, because each choice
+depends on earlier ones. All sequences in the batch are processed together: step v
+handles the v-th visit of each.
 """
 
 from typing import NamedTuple
@@ -17,36 +17,37 @@ from albert_tf import keyed_random
 from albert_tf.masking.options import (
     MaskingOptions, SHOWN_THRESHOLDS, SpecialIds, size_thresholds)
 
-# Which numbers of a row's key are what. The first round chooses the pieces to mask,
-# the second, with do_permutation, those to permute. "+ v", "+ p", ...: one each for
-# the v-th visit, the p-th masked piece from the left, ...
+# The use of each number from a row's key. The first round chooses the tokens to mask,
+# the second, with do_permutation, those to permute. "+ v", "+ w", "+ p" stand for one
+# number for each visit, word and masked token from the left.
 _ROUNDS = (0, 1 << 40)  # where the numbers of each round begin; within a round:
 _VISITS = 0  # + v: the word visited and the size of its n-gram
-_ORDER = 1 << 32  # + w: the place of the row's w-th word among the words left then
-_SIZES = 2 << 32  # + w: the size of the n-gram of that word
-_REPLACEMENTS = 2 << 40  # + p: what the p-th masked piece is shown as
-_PERMUTATION = 3 << 40  # + p: the order of the permuted pieces
+_ORDER = 1 << 32  # + w: the position of the row's w-th word among remaining words
+_SIZES = 2 << 32  # + w: the size of the n-gram at that word
+_REPLACEMENTS = 2 << 40  # + p: the replacement of the p-th masked token
+_PERMUTATION = 3 << 40  # + p: the order of the permuted tokens
 
-# Visits prepared at once. Another number would give other masks from the same keys: it
-# decides when a row continues with the words left.
+# The number of visits that are prepared at once. A different number would give
+# different masks from the same keys, because it decides when a row continues with its
+# remaining words.
 _BLOCK = 8
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(2**32 - 1)
-# The low bits of a number to sort by, which hold what is sorted: so no two are equal,
-# and every way of sorting comes to the same order.
+# The low bits of a number to sort by hold the index that is sorted. No two numbers are
+# therefore equal, and every sorting algorithm gives the same order.
 _ORDINAL = np.uint64(2**20 - 1)
 _LAST = np.uint64(2**64 - 1)
 
 
 class MaskedBatch(NamedTuple):
-    """N sequences of up to S pieces after masking, with P prediction slots."""
+    """N sequences of up to S tokens after masking, with P prediction slots."""
 
-    input_ids: np.ndarray  # the pieces as shown, int32 [N, S]
+    input_ids: np.ndarray  # the tokens after replacement, int32 [N, S]
     token_boundary: np.ndarray  # 1: [CLS], [SEP], the start of a word; uint8 [N, S]
     masked_lm_positions: np.ndarray  # ascending, then zeros; int32 [N, P]
-    masked_lm_ids: np.ndarray  # the pieces that stood there, then zeros; int32 [N, P]
-    num_masked: np.ndarray  # slots filled, int64 [N]
-    shown: np.ndarray  # as [MASK], as themselves, as another piece; int64 [3]
+    masked_lm_ids: np.ndarray  # the original tokens, then zeros; int32 [N, P]
+    num_masked: np.ndarray  # number of slots used, int64 [N]
+    shown: np.ndarray  # counts of [MASK], unchanged and random tokens; int64 [3]
     ngram_words: np.ndarray  # masked n-grams of 0, 1, ... words; int64 [ngram + 1]
 
 
@@ -54,7 +55,7 @@ def mask_batch(
         input_ids: np.ndarray, starts_word: np.ndarray, lengths: np.ndarray,
         keys: np.ndarray, options: MaskingOptions, special_ids: SpecialIds,
         vocab_size: int) -> MaskedBatch:
-    """Masks n-grams of each sequence, with the odds of reference.mask_sequence.
+    """Masks n-grams in each sequence, with the odds of reference.mask_sequence.
 
         masked = mask_batch(
             sequences.input_ids, sequences.starts_word, sequences.lengths,
@@ -63,14 +64,18 @@ def mask_batch(
 
     Args:
       input_ids: integers [N, S], S below 2^20; [CLS] and [SEP] are never masked. Values
-        behind a row's length are copied as they are.
-      starts_word: whether each piece starts a word, bool [N, S]; ignored for special
-        pieces and padding.
-      lengths: pieces of each sequence, special ones counted, [N].
-      keys: of `keyed_random`, uint64 [N]; equal sequences with one key get equal masks.
+        beyond a row's length are copied unchanged.
+      starts_word: whether each token starts a word, bool [N, S]; ignored for special
+        tokens and padding.
+      lengths: number of tokens in each sequence, with special tokens, [N].
+      keys: keys for `keyed_random`, uint64 [N]; equal sequences with equal keys get
+        equal masks.
       options: what to mask; P is its num_prediction_slots.
-      special_ids: of the vocabulary.
-      vocab_size: random pieces are drawn from 0 ... vocab_size - 1.
+      special_ids: ids of [CLS], [SEP] and [MASK] in the vocabulary.
+      vocab_size: random tokens are drawn from 0 ... vocab_size - 1.
+
+    Returns:
+      The masked sequences, and counts of what was masked.
     """
     shape = input_ids.shape
     lengths, keys = np.asarray(lengths), np.asarray(keys, np.uint64)
@@ -108,16 +113,16 @@ def mask_batch(
 
 
 class _Words(NamedTuple):
-    """The words of a batch, one row's after the other's."""
+    """The words in a batch, row after row."""
 
-    pieces: np.ndarray  # where ordinary pieces lie in the flattened batch, int64 [T]
-    first_piece: np.ndarray  # piece (of T) at which each word begins, and T [W + 1]
+    pieces: np.ndarray  # positions of ordinary tokens in the flattened batch, int64 [T]
+    first_piece: np.ndarray  # token (of T) at which each word begins, and T [W + 1]
     of_row: np.ndarray  # word at which each row begins, and W [N + 1]
 
     @classmethod
     def of(cls, ordinary: np.ndarray, starts_word: np.ndarray,
            whole_words: bool) -> "_Words":
-        """As reference.group_words: no piece of a row stays without a word."""
+        """Groups tokens into words as reference.group_words does, leaving none out."""
         count, width = ordinary.shape
         pieces = np.flatnonzero(ordinary)
         row_ends = np.searchsorted(pieces, np.arange(count + 1) * width)
@@ -130,18 +135,18 @@ class _Words(NamedTuple):
 
 
 class _NgramChoice:
-    """Chooses n-grams in every row (reference.choose_ngrams) in an order of its own.
+    """A choice of n-grams in every row, as in reference.choose_ngrams but in batches.
 
-    A row's words are visited in a random order. Most rows have spent their budget
-    after visiting a small part of them, so words are first drawn with replacement, one
-    number each, and a word that was visited before is passed over: that gives a random
-    order too. After about as many visits as its budget, a row with room left continues
-    with the words not visited, in the order of random numbers of their own.
+    A row's words are visited in a random order. Most rows have used up their budget
+    after visiting a small part of their words. Words are therefore first drawn with
+    replacement, with one number each, and words that were visited before are skipped,
+    which is a random order too. After about as many visits as its budget, a row that
+    still has room continues with the words not visited, sorted by other random numbers.
 
     `_free` holds for each word the longest n-gram that may begin there, in words: 0
-    once it was visited or taken, and less than `ngram` where a taken word follows. In
-    it `ngram` unused entries lie before, between and after the rows, so that what is
-    written around an n-gram never reaches another row's words.
+    once the word was visited or taken, and less than `ngram` if a taken word follows.
+    It has `ngram` unused entries before, between and after the rows, so that a write
+    around an n-gram never reaches a different row.
     """
 
     def __init__(self, words: _Words, budget: np.ndarray, keys: np.ndarray,
@@ -156,7 +161,8 @@ class _NgramChoice:
         self._gap = np.arange(1, count + 1) * ngram
         self._free = np.full(
             words.of_row[-1] + (count + 1) * ngram, ngram, np.min_scalar_type(ngram))
-        # _left[n, i]: what an n-gram of n words leaves to the word _around[i] words on.
+        # _left[n, i]: the longest n-gram that may begin at the word _around[i] words
+        # after the start of a taken n-gram of n words.
         self._around = np.arange(1 - ngram, ngram)
         size = np.arange(ngram + 1)[:, None]
         self._left = np.where(
@@ -165,12 +171,13 @@ class _NgramChoice:
         self._taken = []  # (first words, places in _free, sizes) of each step
 
     def exclude(self, other: "_NgramChoice") -> None:
-        """Leaves alone what another choice in the same batch took, before `run`."""
+        """Excludes words that a different choice in the same batch took; call before
+        `run`."""
         for _, places, sizes in other._taken:
             self._take(places, sizes)
 
     def run(self) -> None:
-        """Chooses until each row has spent its budget or visited all its words."""
+        """Chooses until each row has used up its budget or visited all its words."""
         for visit in range(0, self._budget.max(initial=0), _BLOCK):
             rows = np.flatnonzero((self._room > 0) & (self._budget > visit))
             if not len(rows):
@@ -197,22 +204,22 @@ class _NgramChoice:
             self._numbers(rows, _ORDER, len(ordinals)), eligible)
         sizes = np.take_along_axis(
             self._sizes_of(self._numbers(rows, _SIZES, len(ordinals))), order, axis=1)
-        # Where a row has fewer such words than others, its first word is visited, if
-        # anything, with an n-gram of no words: nothing is chosen.
+        # A row that has fewer such words than others visits its first word instead,
+        # with an n-gram of no words, so that nothing is chosen.
         sizes[np.arange(order.shape[1]) >= counts[:, None]] = 0
         for visit in range(0, order.shape[1], _BLOCK):
-            left = np.flatnonzero((self._room[rows] > 0) & (counts > visit))
-            if not len(left):
+            unfinished = np.flatnonzero((self._room[rows] > 0) & (counts > visit))
+            if not len(unfinished):
                 break
-            block = np.s_[left, visit:visit + _BLOCK]
-            self._visit(rows[left], order[block], sizes[block])
+            block = np.s_[unfinished, visit:visit + _BLOCK]
+            self._visit(rows[unfinished], order[block], sizes[block])
 
     def _numbers(self, rows: np.ndarray, first: int, count: int) -> np.ndarray:
         return keyed_random.words(
             self._keys[rows], self._first_number + first, count)
 
     def _sizes_of(self, numbers: np.ndarray) -> np.ndarray:
-        """n-gram sizes from the low halves of numbers."""
+        """Returns n-gram sizes from the low halves of random numbers."""
         low = numbers & _LOW_HALF
         sizes = np.ones(numbers.shape, np.int64)
         for threshold in self._thresholds:
@@ -220,8 +227,8 @@ class _NgramChoice:
         return sizes
 
     def _visit(self, rows: np.ndarray, ordinals: np.ndarray, sizes: np.ndarray) -> None:
-        """Visits words of the rows [A]: their ordinals in the order of the visits, and
-        the sizes drawn for their n-grams, both [A, V]."""
+        """Visits words in the rows [A]. `ordinals` are the words in the order of the
+        visits, `sizes` the sizes drawn for their n-grams, both [A, V]."""
         first_piece, of_row = self._words.first_piece, self._words.of_row
         first = ordinals.T + of_row[rows]
         # At the end of the sequence an n-gram is shorter than its drawn size.
@@ -234,7 +241,7 @@ class _NgramChoice:
         self._room[rows] = room
 
     def _step(self, room, first, places, sizes, lengths) -> None:
-        """One visit of each of A rows: all arguments [A]; `room` is updated."""
+        """Makes one visit in each of A rows; all arguments are [A]; updates `room`."""
         long = (lengths > room).nonzero()[0]
         while len(long):
             sizes[long] -= 1
@@ -254,11 +261,12 @@ class _NgramChoice:
         self._free[around] = np.minimum(self._free[around], self._left[sizes])
 
     def sizes(self) -> np.ndarray:
-        """Words of each n-gram chosen, int64."""
+        """Returns the number of words in each chosen n-gram, int64."""
         return np.concatenate([np.zeros(0, np.int64), *(s for _, _, s in self._taken)])
 
     def pieces(self) -> np.ndarray:
-        """Where the pieces chosen lie in the flattened batch, int64, in no order."""
+        """Returns the positions of the chosen tokens in the flattened batch, int64, in
+        no particular order."""
         first = np.concatenate(
             [np.zeros(0, np.int64), *(first for first, _, _ in self._taken)])
         begin = self._words.first_piece[first]
@@ -267,23 +275,23 @@ class _NgramChoice:
 
 
 def _ranges(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """begin[i], ..., begin[i] + lengths[i] - 1 for each i, one after the other."""
+    """Returns begin[i], ..., begin[i] + lengths[i] - 1 for each i, concatenated."""
     before = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) + np.repeat(begin - before, lengths)
 
 
 class _Positions(NamedTuple):
-    """Some positions of a batch, by rows and from the left."""
+    """Some positions in a batch, sorted by row and from the left."""
 
-    flat: np.ndarray  # in the flattened batch, ascending, int64 [M]
+    flat: np.ndarray  # positions in the flattened batch, ascending, int64 [M]
     row: np.ndarray  # [M]
     column: np.ndarray  # [M]
-    slot: np.ndarray  # number of the position within its row [M]
-    counts: np.ndarray  # positions in each row [N]
+    slot: np.ndarray  # index of the position within its row [M]
+    counts: np.ndarray  # number of positions in each row [N]
 
     @classmethod
     def of(cls, flat: np.ndarray, shape: tuple[int, int]) -> "_Positions":
-        """From positions in any order, each once, and the shape of the batch."""
+        """Sorts distinct positions in a batch of this shape."""
         chosen = np.zeros(shape[0] * shape[1], bool)
         chosen[flat] = True
         flat = np.flatnonzero(chosen)
@@ -293,12 +301,12 @@ class _Positions(NamedTuple):
         return cls(flat, row, column, slot, counts)
 
     def numbers(self, keys: np.ndarray, first: int) -> np.ndarray:
-        """Number `first + slot` of the row's key, uint64 [M]."""
+        """Returns number `first + slot` from each position's row key: uint64 [M]."""
         most = self.counts.max(initial=0)
         return keyed_random.words(keys, first, most)[self.row, self.slot]
 
     def in_slots(self, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-        """Values [M] by row and slot, then zeros: int32 of the shape."""
+        """Returns values [M] by row and slot, then zeros: int32 of this shape."""
         table = np.zeros(shape, np.int32)
         table[self.row, self.slot] = values
         return table
@@ -306,7 +314,7 @@ class _Positions(NamedTuple):
 
 def _replacements(ids: np.ndarray, masked: _Positions, keys: np.ndarray, mask_id: int,
                   vocab_size: int) -> np.ndarray:
-    """What masked pieces are shown as, int32 [M]."""
+    """Returns the tokens that replace masked tokens, int32 [M]."""
     numbers = masked.numbers(keys, _REPLACEMENTS)
     kind = numbers >> _HALF
     to_mask, to_same = map(np.uint64, SHOWN_THRESHOLDS)
@@ -317,7 +325,7 @@ def _replacements(ids: np.ndarray, masked: _Positions, keys: np.ndarray, mask_id
 
 
 def _shuffled(positions: _Positions, keys: np.ndarray) -> np.ndarray:
-    """The flat positions of each row in a random order, row after row: int64 [M]."""
+    """Shuffles the flat positions within each row; returns them by row: int64 [M]."""
     slots = np.arange(positions.counts.max(initial=0))
     real = slots < positions.counts[:, None]
     order, _ = _shuffled_columns(
@@ -328,12 +336,15 @@ def _shuffled(positions: _Positions, keys: np.ndarray) -> np.ndarray:
 
 def _shuffled_columns(
         numbers: np.ndarray, eligible: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The eligible columns of each row in the random order of numbers [R, C], then
-    zeros, int64 [R, most eligible columns of a row]; and how many are eligible, int64
-    [R]."""
+    """Sorts the eligible columns of each row by random numbers [R, C].
+
+    Returns them, filled up with zeros, int64 [R, maximum number of eligible columns],
+    and the number of eligible columns, int64 [R].
+    """
     counts = eligible.sum(axis=1)
     columns = np.arange(numbers.shape[1], dtype=np.uint64)
-    # Larger than any number of an eligible column, whose low bits are not all ones.
+    # _LAST is larger than the number of any eligible column, because the low bits of
+    # those are never all ones.
     ranked = np.where(eligible, numbers & ~_ORDINAL | columns, _LAST)
     ranked = np.sort(ranked, axis=1)[:, :counts.max(initial=0)]
     real = np.arange(ranked.shape[1]) < counts[:, None]

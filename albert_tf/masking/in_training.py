@@ -1,13 +1,13 @@
-"""The masker of run_pretraining.py --dynamic_masking: batches, in TensorFlow.
+"""Masks batches with TensorFlow, for run_pretraining.py --dynamic_masking.
 
-The same choice of n-grams as the release's (`reference`), by other random numbers.
-Records are written once and unmasked; each time one is read it is masked anew, as
-RoBERTa does, so that no epoch repeats another's masks. All runs in the input pipeline,
-on any host and under XLA: static shapes, no Python while it runs, and a loop over
-visits to words that goes through all sequences of a batch at once.
+n-grams are chosen as in the original implementation (`reference`), but with different
+random numbers. Records are written once and unmasked. As in RoBERTa, a record gets new
+masks each time it is read, so that no epoch repeats masks. Everything runs in the input
+pipeline, on any host and under XLA: shapes are static, no Python runs, and a loop over
+visits to words handles all sequences in a batch at once.
 
-Shapes: B batch, S pieces of a sequence, P predictions, N words of the longest n-gram. A
-sequence has at most S words, so words too are arrays of S.
+Shapes: B batch, S tokens in a sequence, P predictions, N words in the longest n-gram. A
+sequence has at most S words, so arrays over words have the size S too.
 """
 
 from typing import Mapping, Sequence
@@ -23,28 +23,28 @@ _NEVER = np.iinfo(np.int32).max
 
 
 def _signed(thresholds: Sequence[int]) -> list[int]:
-    """The same for draws that are uniform over int32."""
+    """Returns thresholds for draws that are uniform over int32 instead of uint32."""
     return [threshold - 2**31 for threshold in thresholds]
 
 
 class DynamicMasking:
-    """Hides n-grams of words behind [MASK]; an input_pipeline.RandomMap.
+    """An input_pipeline.RandomMap that masks n-grams of words.
 
         random_map = DynamicMasking(MaskingOptions(), SpecialIds(2, 3, 4), 128, 30000)
         training_dataset(infos, unmasked_spec(spec), 32, seed, random_map=random_map)
 
-    `options` are without do_permutation. Random pieces are drawn from 0..vocab_size-1,
-    control symbols included, as in the release.
+    `options` must not have do_permutation, which raises ValueError. Random tokens are
+    drawn from 0..vocab_size-1, including control symbols, as in the original.
     """
 
     def __init__(self, options: MaskingOptions, special_ids: SpecialIds,
                  max_seq_length: int, vocab_size: int):
         if options.do_permutation:
-            raise ValueError("n-grams are not permuted while training.")
+            raise ValueError("do_permutation is not supported during training.")
         self.num_draws = _DRAWS_PER_PIECE * max_seq_length
         self._options, self._special_ids = options, special_ids
         self._length, self._vocab_size = max_seq_length, vocab_size
-        # By the length of the sequence.
+        # The number of tokens to mask, by the length of the sequence.
         self._budgets = options.num_to_predict(
             np.arange(max_seq_length + 1)).astype(np.int32)
 
@@ -54,14 +54,14 @@ class DynamicMasking:
 
         Args:
           features: `input_ids`, `input_mask`, `token_boundary` int32 [B, S], and
-            others, which stay as they are.
+            others, which stay unchanged.
           draws: int32 [B, num_draws], each uniform over all int32: for each of S words
             its rank in the order of the visits and the size of the n-gram that begins
-            there, then for each of S pieces how it is shown if it is masked, and which
-            random piece.
+            there, then for each of S tokens the kind of its replacement if it is
+            masked, and the random token.
 
         Returns:
-          `features` without `token_boundary` and with pieces of `input_ids` replaced,
+          `features` without `token_boundary` and with tokens in `input_ids` replaced,
           `masked_lm_positions` (ascending, then zeros) and `masked_lm_ids` int32 [B,
           P], `masked_lm_weights` float32 [B, P].
         """
@@ -80,23 +80,23 @@ class DynamicMasking:
             "masked_lm_weights": tf.cast(weights, tf.float32)}
 
     def _choose(self, features, places, sizes):
-        """Which pieces are masked, bool [B, S]; see reference.choose_ngrams."""
+        """Returns which tokens are masked, bool [B, S]; see reference.choose_ngrams."""
         ids = features["input_ids"]
         filled = features["input_mask"] > 0
         special = self._special_ids
         inside = filled & (ids != special.cls) & (ids != special.sep)
-        rank = tf.cumsum(tf.cast(inside, tf.int32), axis=1)  # 1 is the first
+        rank = tf.cumsum(tf.cast(inside, tf.int32), axis=1)  # from 1
         starts = inside
         if self._options.do_whole_word_mask:
-            # A piece that starts no word belongs to the word before it, also where
-            # a [SEP] lies between them; the very first has none before it.
+            # A token that does not start a word belongs to the word before it, even if
+            # a [SEP] is between them. The very first token always starts a word.
             starts &= (features["token_boundary"] > 0) | (rank == 1)
         word = tf.cumsum(tf.cast(starts, tf.int32), axis=1)  # [B, S], from 1
         num_words = word[:, -1:]
         word = tf.maximum(word - 1, 0)
         word_lengths = _count(inside, word)
         numbers = tf.range(self._length)
-        # Ties, if ever, go to the word before; entries beyond the words come last.
+        # The sort is stable, so ties go to the earlier word; unused entries come last.
         order = tf.argsort(
             tf.where(numbers < num_words, places, _NEVER), axis=1, stable=True)
         sizes = 1 + sum(tf.cast(sizes >= threshold, tf.int32)
@@ -108,10 +108,10 @@ class DynamicMasking:
         return inside & tf.gather(taken, word, batch_dims=1)
 
     def _slots(self, masked):
-        """Positions and weights int32 [B, P] of masked pieces, bool [B, S]."""
+        """Returns positions and weights int32 [B, P] of masked tokens, bool [B, S]."""
         wanted = self._options.max_predictions_per_seq
-        # Masked pieces count down from S to 1, the rest is 0; so the largest
-        # values are the first positions.
+        # Masked tokens get values that count down from S to 1, the others get 0. The
+        # largest values are therefore the first positions.
         values = tf.where(masked, self._length - tf.range(self._length), 0)
         values = tf.math.top_k(values, k=min(wanted, self._length)).values
         values = tf.pad(values, [[0, 0], [0, max(wanted - self._length, 0)]])
@@ -119,9 +119,9 @@ class DynamicMasking:
         return weights * (self._length - values), weights
 
     def _replacements(self, ids, fates, pieces):
-        """What each piece is shown as if it is masked, int32 [B, S]."""
+        """Returns the replacement of each token if it is masked, int32 [B, S]."""
         to_mask, to_same = _signed(SHOWN_THRESHOLDS)
-        # A draw of 32 bits as a fraction of the vocabulary.
+        # Scale a draw of 32 bits to the size of the vocabulary.
         any_piece = (tf.cast(pieces, tf.int64) + 2**31) * self._vocab_size // 2**32
         return tf.where(
             fates < to_mask, self._special_ids.mask,
@@ -129,7 +129,7 @@ class DynamicMasking:
 
 
 def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
-    """Pieces of each word, int32 [B, S], from each piece's word."""
+    """Counts the tokens in each word, int32 [B, S], from each token's word."""
     batch, length = tf.unstack(tf.shape(word))
     rows = word + length * tf.range(batch)[:, tf.newaxis]
     counts = tf.math.unsorted_segment_sum(
@@ -138,10 +138,10 @@ def _count(inside: tf.Tensor, word: tf.Tensor) -> tf.Tensor:
 
 
 def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
-    """Pieces in the first 1, ..., N words of the n-gram at each word: int32 [B, S, N].
+    """Returns the tokens in the first 1, ..., N words of each n-gram: int32 [B, S, N].
 
-    They ascend, and are too large for any budget beyond the n-gram's size and the
-    sequence's end. `word_lengths` and `sizes` are [B, S], `num_words` [B, 1].
+    These numbers ascend. Beyond the n-gram's size and the sequence's end they are too
+    large for any budget. `word_lengths` and `sizes` are [B, S], `num_words` [B, 1].
     """
     length = word_lengths.shape[1]
     numbers = tf.range(length)
@@ -155,19 +155,20 @@ def _ngram_lengths(word_lengths, num_words, sizes, ngram: int) -> tf.Tensor:
 
 
 def _take_ngrams(lengths, order, budgets) -> tf.Tensor:
-    """Visits words until each sequence's budget is spent: which are taken, bool [B, S].
+    """Visits words until each sequence's budget is used up; returns the words taken.
 
-    An n-gram that exceeds the budget loses words at its end; one that still does, or
-    touches a taken word, is passed over. `lengths` are those of _ngram_lengths,
-    `order` the words in the order of their visits, [B, S], `budgets` [B].
+    An n-gram that exceeds the budget loses words at its end. It is skipped if it still
+    does, or if it touches a taken word. `lengths` is the result of _ngram_lengths,
+    `order` the words in the order of their visits, [B, S], `budgets` [B]. The result
+    is bool [B, S].
     """
     length, ngram = lengths.shape[1:]
-    # The visit first, so that a turn of the loop reads one row.
+    # Visits become the first dimension, so that each iteration reads one row.
     lengths = tf.transpose(tf.gather(lengths, order, batch_dims=1), [1, 0, 2])
     order = tf.transpose(order)
     num_visits = tf.reduce_max(tf.reduce_sum(
         tf.cast(lengths[:, :, 0] < _NEVER, tf.int32), axis=0))
-    # N-grams at the end reach beyond it.
+    # n-grams at the end of a sequence extend beyond it.
     numbers = tf.range(length + ngram - 1)
     taken = tf.zeros([tf.shape(budgets)[0], length + ngram - 1], tf.bool)
 

@@ -1,2 +1,2 @@
-"""Text to TFRecords: documents, segment pairs, masks, a shuffle over all, shards; on
-one machine, on a cluster, or as the release."""
+"""Creates pretraining TFRecords from text: on one machine, on a cluster, or exactly as
+the original implementation does."""

@@ -1,4 +1,4 @@
-"""Pretraining records on a cluster: those of `local`, through Apache Beam.
+"""Creates the same pretraining records as `local`, on a cluster with Apache Beam.
 
     spans -> Tokenize -> slices of documents -> Plan -> finished instances
                counts -> Number ----------------^  |         (packs)
@@ -7,8 +7,8 @@
     packs -> Write -> files of records -> Join -> shards -> renamed at the end
        counts -> Rank -^
 
-What the steps do is in `beam_stages`. Elements are brought together by their keys
-alone, not as side inputs, which Beam's Dask runner computes again in every task.
+The steps are functions in `beam_stages`. Elements are joined by their keys. Side inputs
+are not used, because Beam's Dask runner computes them again in every task.
 """
 
 import dataclasses
@@ -34,21 +34,24 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRunner",
         runner_options: Sequence[str] = (), *, picture: bool = True,
         sizes: Sizes = Sizes()) -> dict[str, Any]:
-    """Makes a pretraining data set on one of Beam's runners.
+    """Creates a pretraining data set with one of Beam's runners.
 
-    Workers need this package, and reach input and output files by the same names.
-    How much memory they take depends on the runner: the DirectRunner holds everything
-    in this process, Dask a partition at a time, others a few elements. An element is
-    a span of text at most, or the instances of a bucket (beam_stages).
+    Workers need this package, and must reach input and output files by the same names.
+    Their memory depends on the runner: the DirectRunner holds everything in this
+    process, Dask holds one partition at a time, and others hold a few elements. An
+    element is at most a span of text or the instances of a bucket (beam_stages).
 
         run(options, tokenizer, "FlinkRunner", ["--flink_master=host:8081"])
 
     Args:
-      options, tokenizer, picture, sizes: as for local.create, and so are records and
-        the summary that is returned. The tokenizer goes to the workers.
+      options, tokenizer, picture, sizes: as for local.create. The tokenizer is sent to
+        the workers.
       runner: DirectRunner, FlinkRunner, SparkRunner, DataflowRunner, DaskRunner, or the
         full name of another runner's class.
       runner_options: flags of Beam and of the runner.
+
+    Returns:
+      The summary, which equals that of local.create, as do the records.
     """
     beam = beam_runner.package()
     check(options, tokenizer)
@@ -67,7 +70,7 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
         encoder.dtype.str, sizes)
     files.make_directory(folder, "--output_file")
     try:
-        # Once for all workers, as it is large.
+        # The encoder is large, so workers read it from a file instead of every task.
         files.write(job.file("encoder"), pickle.dumps(encoder))
         with beam_runner.package_importable():
             _run_pipeline(beam, beam_runner.pipeline(
@@ -81,7 +84,9 @@ def run(options: DataOptions, tokenizer: FullTokenizer, runner: str = "DirectRun
 
 def build(beam, pipeline, spans: Sequence[Span], job: Job):
     """Joins the steps of beam_stages to a pipeline; `beam` is the package apache_beam.
-    The last collection has one element, the name of the file that holds the result."""
+
+    The last collection has one element, the name of the file with the result.
+    """
     packs, results = _instances(beam, pipeline, spans, job)
     ranks = (packs
              | "CountInstances" >> beam.Map(stages.count_pack)
@@ -103,7 +108,7 @@ def build(beam, pipeline, spans: Sequence[Span], job: Job):
 
 
 def _instances(beam, pipeline, spans: Sequence[Span], job: Job):
-    """From text to packs of instances, and collections of results."""
+    """Returns packs of instances made from the text, and collections of results."""
     read = (pipeline
             | "Spans" >> beam.Create([tuple(span) for span in spans])
             | "Spread" >> beam.Reshuffle()
@@ -143,14 +148,14 @@ def _run_pipeline(beam, pipeline, spans: Sequence[Span], job: Job) -> None:
 
 def _publish(job: Job, options: DataOptions, tokenizer: FullTokenizer,
              picture: bool) -> dict[str, Any]:
-    """Checks the result, and gives everything its final name once all is whole."""
+    """Checks the result, and gives files their final names once all are complete."""
     with files.open_binary(job.file("result.json")) as stream:
         result = json.load(stream)
-    corpus, made = CorpusCounts(**result["text"]), job.new_counts()
+    corpus, instance_counts = CorpusCounts(**result["text"]), job.new_counts()
     check_text(corpus, options)
-    made.merge(result["made"])
-    check_number(made.as_dict(), options)
-    summary = summary_of(options, tokenizer, corpus, made)
+    instance_counts.merge(result["made"])
+    check_number(instance_counts.as_dict(), options)
+    summary = summary_of(options, tokenizer, corpus, instance_counts)
     moves = {result["shards"][str(shard)]: path
              for shard, path in enumerate(options.output_files)}
     for number, (path, content) in enumerate(

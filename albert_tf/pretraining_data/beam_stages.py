@@ -1,21 +1,22 @@
-"""What the steps of the Beam pipeline do to one element; they know nothing of Beam.
+"""The steps of the Beam pipeline as functions of one element, without Beam.
 
 `beam` joins them to a pipeline. An element is a tuple of a number, by which elements
-are brought together, and of numbers and bytes. A step that gives several kinds of
-elements names the kind before:
+are joined, and of numbers and bytes. A step that yields several kinds of elements puts
+the kind first:
 
     kind      number    value
     slice     span      (number in the span of the first document, Documents)
     counts    span      (number of documents, CorpusCounts)
     text      block     (number in the corpus of the first document, Documents)
-    request   block     instances that want a second segment from the block
-    pack      bucket    finished instances with their pieces, unmasked
+    request   block     instances that need a second segment from the block
+    pack      bucket    finished instances with their tokens, unmasked
     fragment  shard     (rank of the first record, file of records)
-    result    0         what goes into the summary, and the finished shards
+    result    0         counts for the summary, and the finished shards
 
-A span is as `spans` plans it; a block, so many documents in the order of the corpus; a
-bucket, the instances whose `order` begins with the same bits: as many buckets as keep
-each within memory. Ranks, shards and records are those of `local`.
+A span is as `spans` plans it. A block is a fixed number of consecutive documents of
+the corpus. A bucket holds the instances whose `order` begins with the same bits; there
+are enough buckets for each to fit into memory. Ranks, shards and records are those of
+`local`.
 """
 
 import dataclasses
@@ -40,14 +41,14 @@ from albert_tf.pretraining_data.summary import CorpusCounts, InstanceCounts
 from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.jobs.work_folder import WorkFolder
 
-# Bytes of pieces in a bucket: few, so that there are buckets for many workers, but
-# no more of them than large data needs.
+# The maximum size of a bucket in bytes of token codes, and the number of buckets to aim
+# at: enough for many workers, but no more than large data needs.
 _MOST_BUCKET_BYTES, _BUCKETS = 64 << 20, 256
 _TEXT_BYTES_PER_PIECE_BYTE = 2
 
 # An instance without its second segment: its plan, key and room, and what to look up
-# (Drafts). skipped, carried: of the pieces of its first segment, those that surely are
-# cut from the front, and those that come with it.
+# (Drafts). skipped is the number of tokens of its first segment that are certainly cut
+# from the front, carried the number of those that are sent with the request.
 REQUEST = np.dtype([
     ("plan", PLAN), ("key", "<u8"), ("room", "<i8"), ("lookup", LOOKUP),
     ("skipped", "<i8"), ("carried", "<i8")])
@@ -55,10 +56,10 @@ REQUEST = np.dtype([
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What all workers know."""
+    """The settings that all workers share."""
 
     options: DataOptions
-    folder: str  # of unfinished work; all workers reach it under this name
+    folder: str  # for unfinished work; all workers reach it under this name
     num_buckets: int  # a power of two
     code_dtype: str  # "<u2" or "<u4"
     sizes: Sizes = Sizes()  # of slices and blocks
@@ -67,7 +68,7 @@ class Job:
         return f"{self.folder}/{name}"
 
     def unique_file(self, name: str) -> str:
-        """Another path each time: an engine may do a step twice at once."""
+        """Returns a new path each time: an engine may run a step twice at once."""
         return self.file(f"{name}-{uuid.uuid4().hex}")
 
     def new_counts(self) -> InstanceCounts:
@@ -85,14 +86,14 @@ def _load(path: str) -> PieceEncoder:
 
 def num_buckets(text_bytes: int, dupe_factor: int,
                 fewest_bytes: int = Sizes.bucket_bytes) -> int:
-    """Buckets for a text of about so many bytes: a power of two."""
+    """Returns the number of buckets for this many bytes of text: a power of two."""
     num_bytes = text_bytes * dupe_factor // _TEXT_BYTES_PER_PIECE_BYTE
     size = min(max(num_bytes // _BUCKETS, fewest_bytes), _MOST_BUCKET_BYTES)
     return 1 << max(0, -(-num_bytes // size) - 1).bit_length()
 
 
 def buckets_of(order: np.ndarray, num_buckets: int) -> np.ndarray:
-    """The bucket of each `order`, its highest bits: int64 [N]."""
+    """Returns the bucket of each `order`, which is its highest bits: int64 [N]."""
     bits = num_buckets.bit_length() - 1
     if not bits:
         return np.zeros(len(order), np.int64)
@@ -101,14 +102,14 @@ def buckets_of(order: np.ndarray, num_buckets: int) -> np.ndarray:
 
 def codes_at(codes: np.ndarray, starts: np.ndarray,
              lengths: np.ndarray) -> np.ndarray:
-    """codes[start : start + length] for each start and length, all in a row."""
+    """Returns codes[start : start + length] for each start and length, concatenated."""
     starts, lengths = starts.astype(np.int64), lengths.astype(np.int64)
     shifts = starts - sums_before(lengths)[:-1]
     return codes[np.repeat(shifts, lengths) + np.arange(lengths.sum())]
 
 
 def slice_of(documents: Documents, first: int, end: int) -> Documents:
-    """Documents first ... end - 1 as if there were no others."""
+    """Returns the documents first ... end - 1, with positions that start from 0."""
     first_sentence = np.asarray(documents.first_sentence[first:end + 1], np.int64)
     first_code = np.asarray(documents.first_code[first:end + 1], np.int64)
     return Documents(
@@ -119,18 +120,21 @@ def slice_of(documents: Documents, first: int, end: int) -> Documents:
 
 
 def of_kind(element: Any, kind: str) -> Iterator[tuple[int, Any]]:
-    """(number, value) of an element of this kind; nothing of another."""
+    """Yields (number, value) if the element is of this kind."""
     if element[0] == kind:
         yield element[1], element[2]
 
 
 def with_others(element: Any) -> tuple[int, Any]:
-    """An element, to be brought together with all others."""
+    """Returns the element under the key 0, so that it is joined with all others."""
     return 0, element
 
 
 def number_through(element: Any) -> Iterator[tuple[int, Any]]:
-    """(0, (key, count) of all keys) → key, (counts of the keys before, of all)."""
+    """Yields (key, (count of all smaller keys, total count)) for each key.
+
+    `element` is (0, [(key, count), ...]) with all keys.
+    """
     counts = sorted(element[1])
     before = sums_before(np.array([count for _, count in counts])).tolist()
     for (key, _), first in zip(counts, before):
@@ -141,15 +145,16 @@ def number_through(element: Any) -> Iterator[tuple[int, Any]]:
 
 
 def tokenize_span(span: Any, job: Job) -> Iterator[Any]:
-    """The fields of a span → its slices and counts."""
+    """Yields the slices and counts of a span, which is given by its fields."""
     span = spans.Span(*span)
-    # By way of the disk, as a compressed file of any size is one span.
+    # This goes through the disk, because a compressed file of any size is one span.
     with tempfile.TemporaryDirectory(prefix="albert_tf-span-") as path:
         folder = WorkFolder(path)
         counts, _ = token_store.write_part(
             folder, job.options.input_files, span._replace(number=0), job.encoder())
         store = token_store.TokenStore(folder)
-        # Without a sentence objective a walk goes over a slice: as large as in `local`.
+        # Without a sentence objective instances depend on the size of slices, which
+        # must therefore be that of `local`.
         size = (token_store.SENTENCES_PER_SLICE
                 if job.options.instances.sentence_objective == "none"
                 else job.sizes.slice_sentences)
@@ -160,13 +165,13 @@ def tokenize_span(span: Any, job: Job) -> Iterator[Any]:
 
 
 def count_documents(element: Any) -> tuple[int, int]:
-    """(span, counts) → span, its documents."""
+    """Returns (span, number of documents) from (span, counts)."""
     span, (count, _) = element
     return span, count
 
 
 def text_result(element: Any) -> tuple[int, Any]:
-    """(span, counts) → 0, result."""
+    """Returns (0, result) from (span, counts)."""
     return 0, {"text": element[1][1]}
 
 
@@ -174,10 +179,10 @@ def text_result(element: Any) -> tuple[int, Any]:
 
 
 def plan_span(element: Any, job: Job) -> Iterator[Any]:
-    """(span, its slices and numbers) → packs, requests, texts and counts."""
-    _, given = element
-    (first, total), = given["numbers"]
-    slices = ((number, pickle.loads(data)) for number, data in given["slices"])
+    """Yields packs, requests, texts and counts from (span, its slices and numbers)."""
+    _, groups = element
+    (first, total), = groups["numbers"]
+    slices = ((number, pickle.loads(data)) for number, data in groups["slices"])
     options, counts = job.options, job.new_counts()
     for number, documents in slices:
         for drafts in planning.plan_chunks(
@@ -191,7 +196,7 @@ def plan_span(element: Any, job: Job) -> Iterator[Any]:
 
 
 def _texts(documents: Documents, number: int, block_size: int) -> Iterator[Any]:
-    """Documents in their blocks; `number` is that of the first in the corpus."""
+    """Yields documents by blocks; `number` is the corpus number of the first one."""
     at = 0
     while at < len(documents.ids):
         block = (number + at) // block_size
@@ -203,15 +208,15 @@ def _texts(documents: Documents, number: int, block_size: int) -> Iterator[Any]:
 
 def _packs_and_requests(drafts: Drafts, codes: np.ndarray, job: Job,
                         counts: InstanceCounts) -> Iterator[Any]:
-    """Packs of instances that are finished, requests of the others."""
+    """Yields packs of finished instances and requests for the others."""
     rows = drafts.lookups["row"]
     nothing = np.zeros(0, np.int64)
     plans = planning.finish(
         Drafts(*(np.delete(each, rows, axis=0) for each in drafts[:3]),
                drafts.lookups[:0]), nothing, nothing, nothing, counts)
     yield from _packs(plans, codes, plans["start_a"], codes, plans["start_b"], job)
-    # All of the first segments that may stay: the longer the second segment is, the
-    # more is cut off either end of the first.
+    # The longer the second segment is, the more is cut off either end of the first. A
+    # second segment of one token therefore shows the most that can remain of the first.
     one = np.ones(len(rows), np.int64)
     wanting = Drafts(*(each[rows] for each in drafts[:3]), drafts.lookups.copy())
     wanting.lookups["row"] = np.arange(len(rows))
@@ -222,61 +227,63 @@ def _packs_and_requests(drafts: Drafts, codes: np.ndarray, job: Job,
     requests["skipped"] = widest["start_a"] - wanting.plans["start_a"]
     requests["carried"] = widest["length_a"]
     block = wanting.lookups["document"] // job.sizes.block_documents
-    for number, own in _groups(block):
-        yield "request", number, (requests[own].tobytes(), codes_at(
-            codes, widest["start_a"][own], widest["length_a"][own]).tobytes())
+    for number, members in _groups(block):
+        yield "request", number, (requests[members].tobytes(), codes_at(
+            codes, widest["start_a"][members], widest["length_a"][members]).tobytes())
 
 
 def _groups(numbers: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Each number that occurs, and the rows in which it does."""
+    """Yields each number that occurs, and the rows in which it does."""
     rows = np.argsort(numbers, kind="stable")
     borders = np.flatnonzero(np.diff(numbers[rows])) + 1
-    for own in np.split(rows, borders):
-        if len(own):
-            yield int(numbers[own[0]]), own
+    for members in np.split(rows, borders):
+        if len(members):
+            yield int(numbers[members[0]]), members
 
 
 def _packs(plans: np.ndarray, codes_a: np.ndarray, starts_a: np.ndarray,
            codes_b: np.ndarray, starts_b: np.ndarray, job: Job) -> Iterator[Any]:
-    """Plans with the pieces of both segments, by buckets."""
-    for bucket, own in _groups(buckets_of(plans["order"], job.num_buckets)):
-        rows = plans[own]
+    """Yields packs, by buckets: plans with the tokens of both segments."""
+    for bucket, members in _groups(buckets_of(plans["order"], job.num_buckets)):
+        rows = plans[members]
         yield "pack", bucket, (
             rows.tobytes(),
-            codes_at(codes_a, starts_a[own], rows["length_a"]).tobytes(),
-            codes_at(codes_b, starts_b[own], rows["length_b"]).tobytes())
+            codes_at(codes_a, starts_a[members], rows["length_a"]).tobytes(),
+            codes_at(codes_b, starts_b[members], rows["length_b"]).tobytes())
 
 
 def answer_requests(element: Any, job: Job) -> Iterator[Any]:
-    """(block, its texts and requests for them) → packs and counts."""
-    _, given = element
-    requests = list(given["requests"])
+    """Yields packs and counts from (block, its texts and requests for them)."""
+    _, groups = element
+    requests = list(groups["requests"])
     if not requests:
         return
     rows = np.frombuffer(b"".join(data for data, _ in requests), REQUEST)
     codes = np.frombuffer(b"".join(data for _, data in requests), job.code_dtype)
     starts = sums_before(rows["carried"])[:-1] - rows["skipped"]
     counts, num_answered = job.new_counts(), 0
-    for first, data in given["texts"]:
+    for first, data in groups["texts"]:
         documents = pickle.loads(data)
         number = rows["lookup"]["document"] - first
-        own = np.flatnonzero((number >= 0) & (number < len(documents.ids)))
-        if not len(own):
+        members = np.flatnonzero((number >= 0) & (number < len(documents.ids)))
+        if not len(members):
             continue
-        num_answered += len(own)
-        drafts = Drafts(*(rows[own][name] for name in ("plan", "key", "room")),
-                        rows[own]["lookup"].copy())
-        drafts.lookups["row"] = np.arange(len(own))
+        num_answered += len(members)
+        drafts = Drafts(*(rows[members][name] for name in ("plan", "key", "room")),
+                        rows[members]["lookup"].copy())
+        drafts.lookups["row"] = np.arange(len(members))
         first_a = drafts.plans["start_a"]
         start_b, length_b = token_store.random_starts(
-            documents, number[own], drafts.lookups["drawn"], drafts.lookups["wanted"])
+            documents, number[members], drafts.lookups["drawn"],
+            drafts.lookups["wanted"])
         plans = planning.finish(
-            drafts, np.zeros(len(own), np.int64), start_b, length_b, counts)
+            drafts, np.zeros(len(members), np.int64), start_b, length_b, counts)
         yield from _packs(
-            plans, codes, starts[own] + (plans["start_a"] - first_a).astype(np.int64),
+            plans, codes,
+            starts[members] + (plans["start_a"] - first_a).astype(np.int64),
             documents.codes, plans["start_b"], job)
     if num_answered != len(rows):
-        raise ValueError(f"{len(rows) - num_answered} documents are not there.")
+        raise ValueError(f"{len(rows) - num_answered} requested documents are missing.")
     yield "result", 0, {"made": vars(counts)}
 
 
@@ -284,18 +291,21 @@ def answer_requests(element: Any, job: Job) -> Iterator[Any]:
 
 
 def count_pack(element: Any) -> tuple[int, int]:
-    """(bucket, pack) → bucket, number of instances."""
+    """Returns (bucket, number of instances) from (bucket, pack)."""
     bucket, (rows, _, _) = element
     return bucket, len(rows) // PLAN.itemsize
 
 
 def write_bucket(element: Any, job: Job) -> Iterator[Any]:
-    """(bucket, its packs and ranks) → files of its records, and counts."""
-    number, given = element
-    (first_rank, total), = given["ranks"]
+    """Writes the records of a bucket from (bucket, its packs and ranks).
+
+    Yields fragments, each with its file, and counts.
+    """
+    number, groups = element
+    (first_rank, total), = groups["ranks"]
     rows, codes_a, codes_b = (
         np.frombuffer(b"".join(data), dtype) for data, dtype in zip(
-            zip(*given["packs"]), (PLAN, job.code_dtype, job.code_dtype)))
+            zip(*groups["packs"]), (PLAN, job.code_dtype, job.code_dtype)))
     order = np.lexsort((rows["mask"], rows["order"]))
     starts_a = sums_before(rows["length_a"])[order]
     starts_b = sums_before(rows["length_b"])[order]
@@ -307,18 +317,18 @@ def write_bucket(element: Any, job: Job) -> Iterator[Any]:
         path = job.unique_file(f"fragment-{shard:05d}-{number:06d}")
         with files.atomic_write(path) as stream:
             for at in range(first - first_rank, end - first_rank, ROWS_PER_BATCH):
-                own = slice(at, min(at + ROWS_PER_BATCH, end - first_rank))
+                members = slice(at, min(at + ROWS_PER_BATCH, end - first_rank))
                 stream.write(record_frames(
-                    plans[own],
-                    codes_at(codes_a, starts_a[own], plans["length_a"][own]),
-                    codes_at(codes_b, starts_b[own], plans["length_b"][own]),
+                    plans[members],
+                    codes_at(codes_a, starts_a[members], plans["length_a"][members]),
+                    codes_at(codes_b, starts_b[members], plans["length_b"][members]),
                     options, tokenizer, counts))
         yield "fragment", shard, (first, path)
     yield "result", 0, {"made": vars(counts)}
 
 
 def join_shard(element: Any, job: Job) -> tuple[int, Any]:
-    """(shard, its fragments) → 0, result: the shard as one file."""
+    """Joins (shard, its fragments) into one file; returns (0, result)."""
     shard, fragments = element
     path = job.unique_file(f"shard-{shard:05d}")
     with files.atomic_write(path) as stream:
@@ -329,7 +339,7 @@ def join_shard(element: Any, job: Job) -> tuple[int, Any]:
 
 
 def merge_results(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Several results as one: "text", "made" and "shards", those that occur."""
+    """Merges results; the keys are those of "text", "made" and "shards" that occur."""
     merged: dict[str, Any] = {}
     for result in results:
         if "shards" in result:
@@ -347,7 +357,7 @@ def merge_results(results: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_result(element: Any, job: Job) -> str:
-    """(0, the merged result) → file for the process that started the pipeline."""
+    """Writes (0, merged result) to a file for the process that started the pipeline."""
     path = job.file("result.json")
     files.write(path, json.dumps(element[1]).encode())
     return path

@@ -1,5 +1,5 @@
-"""Checks before data is made and between steps: what cannot be made, what is poor, what
-a disk or a memory has no room for.
+"""Checks before and during data creation: impossible settings, text that gives poor
+data, and too little disk space or memory.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ from albert_tf.pretraining_data.summary import CorpusCounts, summary_paths
 from albert_tf.records.spec import pretraining_spec
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-# Above this share of unknown pieces the vocabulary does not suit the text.
+# If more tokens than this share are unknown, the vocabulary does not fit the text.
 _MANY_UNKNOWN = 0.02
 
 
 def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
-    """Checks, before any work, what flags and names of files can show."""
+    """Checks flags and file names before any work, and makes the output folders."""
     for path in options.input_files:
         files.open_binary(path).close()
     files.prepare_outputs(
@@ -40,20 +40,20 @@ def check(options: DataOptions, tokenizer: FullTokenizer) -> None:
     _check_no_other_shards(options.output_files)
     if options.word_start == "sentencepiece" and not tokenizer.uses_sentencepiece:
         raise InputError(
-            "--word_start=sentencepiece needs --spm_model_file: a WordPiece "
-            "vocabulary marks words in its own way.")
+            "--word_start=sentencepiece needs --spm_model_file, because WordPiece "
+            "marks words differently; give --spm_model_file or leave --word_start out.")
     instances, masking = options.instances, options.instances.masking
     wanted = round(instances.max_seq_length * masking.masked_lm_prob)
     if wanted > masking.max_predictions_per_seq:
         logging.warning(
-            "max_predictions_per_seq=%d masks %.1f %% of a sequence of %d pieces; "
-            "masked_lm_prob=%g would take %d.", masking.max_predictions_per_seq,
+            "--max_predictions_per_seq=%d masks only %.1f %% of a sequence of %d "
+            "tokens; --masked_lm_prob=%g needs %d.", masking.max_predictions_per_seq,
             100 * masking.max_predictions_per_seq / instances.max_seq_length,
             instances.max_seq_length, masking.masked_lm_prob, wanted)
 
 
 def _check_no_other_shards(paths: tuple[str, ...]) -> None:
-    """Refuses to mix shards with those of a data set cut otherwise."""
+    """Raises InputError if shards of a data set with other shard numbers are there."""
     names = {os.path.abspath(path) for path in paths if not files.is_remote(path)}
     for name in sorted({SHARD.sub("", name) for name in names}):
         folder = os.path.dirname(name)
@@ -63,79 +63,83 @@ def _check_no_other_shards(paths: tuple[str, ...]) -> None:
             if pattern.fullmatch(other) and os.path.join(folder, other) not in names)
         if others:
             raise InputError(
-                f"--output_file: {os.path.join(folder, others[0])} is a shard of "
-                "another run, which a pattern for the new files would match too; "
-                "remove the files of that run, or choose another name.")
+                f"--output_file: {os.path.join(folder, others[0])} is a shard from a "
+                "different run, and a pattern for the new files would match it too; "
+                "remove the files of that run, or choose a different name.")
 
 
 def check_text(corpus: CorpusCounts, options: DataOptions) -> None:
-    """Warns of text that gives poor data; refuses what cannot be made."""
+    """Warns about text that gives poor data; raises InputError if it cannot be used."""
     if not corpus.documents:
         raise InputError(
             f"{', '.join(options.input_files)}: there is no sentence in the input; "
-            "give text with a sentence a line and a blank line between documents.")
+            "give text with one sentence per line and a blank line between documents.")
     if corpus.documents == 1:
         if options.instances.random_next_sentence:
             raise InputError(
                 "The input is one document, but --random_next_sentence takes second "
                 "segments from other documents; put a blank line between documents.")
         logging.warning(
-            "The input is one document: there is no blank line between sentences. "
-            "Second segments that should come from another document (where a chunk "
-            "is one sentence, with --single_segment=random) come from elsewhere in "
-            "this one. Put a blank line between documents.")
+            "The input is one document, because there is no blank line between "
+            "sentences. With --single_segment=random, second segments that should come "
+            "from a different document are taken from elsewhere in this one. Put a "
+            "blank line between documents.")
     unknown_share = corpus.unknown_pieces / corpus.pieces
     if unknown_share > _MANY_UNKNOWN:
         logging.warning(
-            "%.1f %% of the pieces are unknown: the vocabulary does not suit the "
-            "text (its language, or --do_lower_case).", 100 * unknown_share)
+            "%.1f %% of the tokens are unknown, so the vocabulary does not fit the "
+            "text. Check its language and --do_lower_case.", 100 * unknown_share)
     if (options.instances.single_segment == "random" and
             corpus.single_sentence_documents > corpus.documents / 2):
         logging.warning(
-            "%d of %d documents are one sentence: their instances all get the label "
-            "1, which says nothing of sentence order; see --single_segment.",
+            "%d of %d documents are a single sentence. All their instances get label "
+            "1, from which the model learns nothing about sentence order; see "
+            "--single_segment.",
             corpus.single_sentence_documents, corpus.documents)
 
 
 def check_number(made: dict[str, Any], options: DataOptions) -> None:
-    """Refuses to write an output without a record; `made` is InstanceCounts.as_dict."""
+    """Raises InputError if an output would be empty.
+
+    `made` is the result of InstanceCounts.as_dict.
+    """
     if not made["instances"]:
         raise InputError(
-            "The input gives no instance: all "
+            "The input gives no instance, because all "
             f"{made['single_sentences_skipped']} chunks are single sentences, which "
             f"--single_segment={options.instances.single_segment} leaves out; give "
-            "documents of more sentences or --single_segment=random.")
+            "documents with more sentences or --single_segment=random.")
     if made["instances"] < len(options.output_files):
         raise InputError(
             f"The input gives {made['instances']} instances, too few for "
-            f"{len(options.output_files)} output files; give more text or fewer "
-            "names in --output_file.")
+            f"{len(options.output_files)} output files; give more text or fewer output "
+            "files.")
 
 
 # ---- room on the disk and in memory ----------------------------------------
 
-# A small part of the text is tokenized. Instances are about its tokens by the length
-# that sequences aim at, and one more for each document, whose last one is not full.
-_FILES, _BLOCK_BYTES = 4, 1 << 16  # that are looked at, and of each
-_FRAME_BYTES = 16  # length and checksums of a record
-_PLAN_BYTES = 50  # of an instance in unfinished work
-_MEMORY_OF_PIECE = 9  # where all documents are held, as lists of pieces
+# The estimate tokenizes a small sample of the text. The number of instances of a
+# document is about its tokens divided by the length that sequences aim at, at least 1.
+_FILES, _BLOCK_BYTES = 4, 1 << 16  # the files in the sample, and the bytes of each
+_FRAME_BYTES = 16  # the length and the checksums of a record
+_PLAN_BYTES = 50  # the size of an instance in unfinished work
+_MEMORY_OF_PIECE = 9  # bytes for a token if all documents are held as lists
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What a data set will hold, within a fifth."""
+    """The expected size of a data set, accurate to about 20 %."""
 
     text_bytes: int
     pieces: float
     instances: float
-    record_bytes: float  # of all instances
-    work_bytes: float  # of unfinished work besides the records
+    record_bytes: float  # of all instances together
+    work_bytes: float  # of unfinished work, without the records
 
 
 def estimate(options: DataOptions, encoder: PieceEncoder,
              text_bytes: int) -> Estimate:
-    """Of a text of so many bytes, decompressed."""
+    """Returns the expected size of the data set; `text_bytes` are decompressed."""
     goal = options.instances.max_pieces * (1 - options.instances.short_seq_prob / 2)
     codes, num_bytes, instances = [np.zeros(1, encoder.dtype)], 1, 0.0
     step = max(1, len(options.input_files) // _FILES)
@@ -153,7 +157,7 @@ def estimate(options: DataOptions, encoder: PieceEncoder,
 
 
 def _first_documents(path: str, encoder: PieceEncoder) -> list[list[str]]:
-    """Prepared documents at a file's start, the last one perhaps cut short."""
+    """Returns prepared documents from a file's start; the last may be cut short."""
     for block in read_span(
             [path], plan_spans([path])[0], encoder.prepare, _BLOCK_BYTES):
         bounds = sorted({0, *block.first, len(block.lines)})
@@ -162,7 +166,7 @@ def _first_documents(path: str, encoder: PieceEncoder) -> list[list[str]]:
 
 
 def _record_bytes(options: DataOptions, ids: np.ndarray) -> int:
-    """Bytes of a record full of these ids."""
+    """Returns the size in bytes of a record that is filled with these ids."""
     masking = options.instances.masking
     length, slots = options.instances.max_seq_length, masking.num_prediction_slots
     masked = int(masking.num_to_predict(length)) if masking.masked_lm_prob else 0
@@ -177,38 +181,40 @@ def _record_bytes(options: DataOptions, ids: np.ndarray) -> int:
 
 def check_room(options: DataOptions, encoder: PieceEncoder, text_bytes: int,
                work_dir: str = "", in_memory: bool = False) -> None:
-    """Logs what will be written; refuses what the disk, or the memory, has not got."""
-    found = estimate(options, encoder, text_bytes)
-    size = (f"about {found.instances:,.0f} instances, {amount(found.record_bytes)} "
-            f"(text of {amount(text_bytes)}, --dupe_factor={options.dupe_factor}, "
+    """Logs what will be written; raises InputError if disk or memory is too small."""
+    expected = estimate(options, encoder, text_bytes)
+    size = (f"about {expected.instances:,.0f} instances, "
+            f"{amount(expected.record_bytes)} (text of {amount(text_bytes)}, "
+            f"--dupe_factor={options.dupe_factor}, "
             f"--max_seq_length={options.instances.max_seq_length})")
     logging.info("The records will be %s.", size)
-    advice = ("a smaller --dupe_factor, or write each record once, to be masked in "
+    advice = ("a smaller --dupe_factor, or write each record once and mask it during "
               "training (--masked_lm_prob=0 --dupe_factor=1, and --dynamic_masking in "
               "run_pretraining.py)")
     outputs = os.path.dirname(options.output_files[0])
-    # What unfinished work holds is not written again.
+    # Files of an unfinished run that is resumed need no more space.
     done = sum(files.size(os.path.join(work_dir, name))
                for name in (files.names_in(work_dir) if work_dir else []))
     for folder, needed in (
-            (work_dir or outputs, found.record_bytes + found.work_bytes - done),
-            (outputs, found.record_bytes - done)):
+            (work_dir or outputs, expected.record_bytes + expected.work_bytes - done),
+            (outputs, expected.record_bytes - done)):
         free = _free(folder)
         if needed > free:
             raise InputError(
-                f"the records will be {size}, and need {amount(needed)} of disk with "
-                f"unfinished work, but {folder or '.'} has {amount(free)} free; make "
-                f"room, write elsewhere (--output_file, --work_dir), give {advice}.")
-    needed = found.record_bytes + _MEMORY_OF_PIECE * found.pieces
+                f"The records will be {size}. With unfinished work they need "
+                f"{amount(needed)} of disk space, but {folder or '.'} has "
+                f"{amount(free)} free; make room, write to a different disk "
+                f"(--output_file, --work_dir), give {advice}.")
+    needed = expected.record_bytes + _MEMORY_OF_PIECE * expected.pieces
     if in_memory and needed > (free := parallel.available_memory()):
         raise InputError(
-            f"--reproduce_release holds all in memory: {size}, which takes "
-            f"{amount(needed)}, but {amount(free)} are free; leave it out, or give "
-            f"{advice}.")
+            f"--reproduce_release holds everything in memory: {size}. This needs "
+            f"{amount(needed)}, but {amount(free)} are free; leave the flag out, or "
+            f"give {advice}.")
 
 
 def _free(folder: str) -> float:
-    """Bytes of disk free for a folder, which may not be there yet."""
+    """Returns the free disk space in bytes for a folder, which may not exist yet."""
     if files.is_remote(folder):
         return float("inf")
     folder = os.path.abspath(folder)

@@ -1,7 +1,7 @@
-"""Lines of text → coded pieces: ids with a bit that says whether a piece starts a word.
+"""Encodes lines of text as codes: token ids with a bit for tokens that start a word.
 
-The code of a piece is id * 2 + starts_word. Masking needs no more of a piece, so that
-pieces as strings occur nowhere after this module.
+The code of a token is id * 2 + starts_word. Masking needs no more than that, so tokens
+occur as strings only in this module.
 """
 
 import itertools
@@ -16,34 +16,35 @@ _LARGEST_SMALL_VOCABULARY = 1 << 15
 
 
 def code_dtype(vocab_size: int) -> np.dtype:
-    """The type that holds the codes of a vocabulary: "<u2" or "<u4"."""
+    """Returns the type that holds the codes of a vocabulary: "<u2" or "<u4"."""
     return np.dtype("<u2" if vocab_size <= _LARGEST_SMALL_VOCABULARY else "<u4")
 
 
 def sums_before(numbers: np.ndarray) -> np.ndarray:
-    """Sums of the first 0, 1, ..., N numbers: int64 [N + 1]."""
+    """Returns the sums of the first 0, 1, ..., N numbers: int64 [N + 1]."""
     sums = np.zeros(len(numbers) + 1, np.int64)
     np.cumsum(numbers, dtype=np.int64, out=sums[1:])
     return sums
 
 
 class EncodedLines(NamedTuple):
-    """Coded pieces of L lines."""
+    """The codes of L lines."""
 
-    codes: np.ndarray  # [C] of code_dtype; one line's after the other's
-    lengths: np.ndarray  # uint32 [L]; pieces of each line
-    unknown_pieces: int  # how many are the unknown piece
+    codes: np.ndarray  # [C] of code_dtype; one line's codes after the other's
+    lengths: np.ndarray  # uint32 [L]; number of tokens in each line
+    unknown_pieces: int  # number of unknown tokens
 
 
 class PieceEncoder:
-    """Encodes lines as `tokenize` and the masking rules do, many at a time.
+    """Encodes many lines at a time, as `tokenize` and the masking rules do.
 
         encoder = PieceEncoder(FullTokenizer(spm_model_file="30k-clean.model"))
         encoder.encode(encoder.prepare(["The cat sat on the mat."])).codes
 
-    `word_start` says which SentencePiece pieces start a word, "release" or
-    "sentencepiece"; WordPiece has one rule. An encoder can be pickled. `dtype` is that
-    of codes, `separator` the code of [SEP], which ends each document in a token store.
+    `word_start` is the rule by which SentencePiece tokens start a word, "release" or
+    "sentencepiece"; WordPiece has one rule. An encoder can be pickled. `dtype` is the
+    type of the codes, `separator` the code of [SEP], which ends each document in a
+    token store.
     """
 
     def __init__(self, tokenizer: FullTokenizer, word_start: str = "release"):
@@ -56,7 +57,7 @@ class PieceEncoder:
         self._table = np.zeros(tokenizer.vocab_size, self.dtype)
         for piece, i in tokenizer.vocab.items():
             self._code_of[piece] = self._table[i] = i * 2 + starts_word[piece]
-        # What a row of the model's ids is replaced with where it is not final.
+        # The codes that replace an id of the model that is not final.
         self._splits = {} if not tokenizer.uses_sentencepiece else {
             i: [self._code_of[piece] for piece in pieces]
             for i, pieces in tokenizer.split_pieces().items()}
@@ -64,15 +65,18 @@ class PieceEncoder:
         self._is_final[[tokenizer.unk_id, *self._splits]] = False
 
     def prepare(self, lines: Sequence[str]) -> list[str]:
-        """Lines as `encode` takes them, tokenizer.prepare(line).strip(); "" is a blank
-        one: with SentencePiece also a line of nothing but combining characters."""
+        """Returns tokenizer.prepare(line).strip() for each line, which `encode` takes.
+
+        "" is a blank line. With SentencePiece a line of combining characters alone
+        becomes blank too.
+        """
         return list(map(str.strip, self.tokenizer.prepare_batch(lines)))
 
     def encode(self, lines: list[str]) -> EncodedLines:
-        """Coded pieces of prepared lines.
+        """Returns the codes of prepared lines.
 
-        An unknown piece starts a word by the rule for its text, as in
-        masking.reference.mask_sequence, although its id is that of all unknown pieces.
+        Whether an unknown token starts a word depends on its text, as in
+        masking.reference.mask_sequence, although all unknown tokens have one id.
         """
         if self.tokenizer.uses_sentencepiece:
             codes, lengths = self._encode_sentencepiece(lines)
@@ -95,7 +99,8 @@ class PieceEncoder:
         rows = np.searchsorted(bounds, open_at, side="right") - 1
         again = self._encode_as_strings(
             lines, np.unique(rows[ids[open_at] == self.tokenizer.unk_id]).tolist())
-        # How many codes come in place of each, and those that come for `open_at`.
+        # `counts` is the number of codes that replace each id; `others` are the codes
+        # for the ids at `open_at`.
         counts = np.ones(len(ids), np.int64)
         others: list[int] = []
         last = -1
@@ -118,7 +123,7 @@ class PieceEncoder:
 
     def _encode_as_strings(
             self, lines: list[str], rows: list[int]) -> dict[int, list[int]]:
-        """Codes of lines by their numbers, where the text of pieces matters."""
+        """Returns line number → codes for lines in which the text of tokens matters."""
         code_of = self._code_of
         return {row: [code_of[piece] for piece in pieces]
                 for row, pieces in zip(rows, self.tokenizer.tokenize_batch(
@@ -126,7 +131,7 @@ class PieceEncoder:
 
 
 class _Codes(dict):
-    """piece → code; unknown pieces, of which there is no end, are not remembered."""
+    """A map of tokens to codes; it does not cache the unlimited unknown tokens."""
 
     def __init__(self, tokenizer: FullTokenizer, rule: str):
         super().__init__()
@@ -137,12 +142,13 @@ class _Codes(dict):
         return self._tokenizer.convert_tokens_to_ids([piece])[0] * 2 + starts_word
 
     def __reduce__(self):
-        # As arguments and items: a dictionary's items are pickled by themselves.
+        # The constructor's arguments come first, because dictionary items are pickled
+        # separately.
         return _Codes, (self._tokenizer, self._rule), None, None, iter(self.items())
 
 
 def _flat(rows: list[list[int]], dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of all rows, and how many each has (uint32)."""
+    """Returns the numbers of all rows, concatenated, and the rows' lengths (uint32)."""
     lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
     return np.fromiter(itertools.chain.from_iterable(rows), dtype,
                        int(lengths.sum(dtype=np.int64))), lengths

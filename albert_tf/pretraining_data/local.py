@@ -1,18 +1,18 @@
-"""Pretraining records on the cores of one machine, in constant memory.
+"""Creates pretraining records on the cores of one machine, in constant memory.
 
-    text --spans--> tokenize --> token store: coded pieces of every document, once
+    text --spans--> tokenize --> token store: the codes of every document, once
          --parts--> plan     --> rows of PLAN.itemsize = 50 bytes: where an instance's
-                                 pieces lie; sorted by their rank in the shuffle
-         --units--> write    --> pieces fetched, masked, serialized; appended to the
-                                 output files, which get their names when all are whole
+                                 tokens are; sorted by their rank in the shuffle
+         --units--> write    --> tokens are read, masked, serialized, appended to the
+                                 output files, which are renamed when all are complete
 
-Units of work do not know of each other, so that they go to any number of processes,
-and interrupted work is resumed from the units that are finished. The shuffle is
+Units of work are independent of each other. They can therefore run in any number of
+processes, and interrupted work is resumed from the finished units. The shuffle is
 uniform over all instances of the data set (shuffle).
 
-The distribution is that of `release`; random numbers are functions of the seed and the
-document (keyed_random), so that records depend neither on the number of workers nor on
-how the text is cut into units.
+Records have the same distribution as those of `release`. Random numbers are functions
+of the seed and the document (keyed_random), so records depend neither on the number of
+workers nor on how the text is cut into units.
 """
 
 import dataclasses
@@ -48,20 +48,20 @@ from albert_tf.tokenization.sequences import assemble_batch
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 from albert_tf.jobs.work_folder import WorkFolder, state_of
 
-# Part of what an unfinished run is compared by: goes up when records change.
+# Increase this when records change, so that older unfinished runs are not resumed.
 _VERSION = 1
-plans_name = "plans-{:05d}".format  # of a part's unit of planning
-ROWS_PER_BATCH = 512  # whose arrays stay in the processor's cache
+plans_name = "plans-{:05d}".format  # the unit that plans a part
+ROWS_PER_BATCH = 512  # Arrays of this size stay in the processor's cache.
 
 
 def record_frames(
         plans: np.ndarray, codes_a: np.ndarray, codes_b: np.ndarray,
         options: InstanceOptions, tokenizer: FullTokenizer,
         counts: InstanceCounts) -> bytes:
-    """Masked records as they lie in a TFRecord file, from PLAN [N].
+    """Returns masked records in the bytes of a TFRecord file, from PLAN [N].
 
-    `codes_a` and `codes_b` are the coded pieces of all first and of all second
-    segments, one after the other. Masks are added to `counts`.
+    `codes_a` and `codes_b` are the codes of all first and all second segments,
+    concatenated. The masks are added to `counts`.
     """
     sequences = assemble_batch(
         plans, codes_a, codes_b, options.max_seq_length,
@@ -91,10 +91,11 @@ def record_frames(
 
 @dataclasses.dataclass
 class Worker:
-    """Does one unit: worker((step, name, unit)), unless it is finished already.
+    """A function for worker processes: worker((step, name, unit)) does one unit.
 
-    A step takes the worker, the unit's name and the unit, and returns what
-    WorkFolder.finish keeps: JSON values and the sums of its files.
+    A unit that is finished already is not done again. A step takes the worker, the
+    unit's name and the unit, and returns what WorkFolder.finish stores: JSON values and
+    the sums of its files.
     """
 
     options: DataOptions
@@ -108,20 +109,20 @@ class Worker:
 
     @functools.cached_property
     def store(self) -> TokenStore:
-        """All parts; they must have been written."""
+        """The token store of all parts, which must have been written."""
         return TokenStore(self.folder)
 
 
 def tokenize(worker: Worker, name: str, span: Span):
-    """A span's documents, each tokenized once."""
-    del name  # That of its part.
+    """Tokenizes the documents of a span, each once."""
+    del name  # The files have the name of the part.
     counts, sums = write_part(
         worker.folder, worker.options.input_files, span, worker.encoder)
     return {"counts": counts}, sums
 
 
 def plan(worker: Worker, name: str, part: int):
-    """Which pieces make the instances of a part's documents, and their ranks."""
+    """Plans the instances of a part's documents: their tokens and their ranks."""
     options, store = worker.options, worker.store
     counts = InstanceCounts(options.instances.max_seq_length)
     writer = shuffle.SortedWriter(worker.folder, name)
@@ -134,13 +135,13 @@ def plan(worker: Worker, name: str, part: int):
             writer.add(finish(drafts, *store.second_segments(
                 lookups["document"], lookups["drawn"], lookups["wanted"]), counts))
     writer.flush()
-    # "runs": the key that unfinished work has.
+    # The key "runs" is that of existing unfinished work.
     return {"counts": vars(counts), "runs": writer.names}, writer.sums
 
 
 def write(worker: Worker, name: str, task: tuple[Unit, int]):
-    """A unit's records, in one file for each output file they belong to."""
-    del name  # Each file has its own.
+    """Writes a unit's records, in one file for each output file they belong to."""
+    del name  # Each file has its own name.
     (unit, num_instances), store = task, worker.store
     counts = InstanceCounts(worker.options.instances.max_seq_length)
     names = (name for part in range(store.num_parts)
@@ -151,10 +152,10 @@ def write(worker: Worker, name: str, task: tuple[Unit, int]):
             unit.first_rank, unit.end_rank, num_instances,
             len(worker.options.output_files)):
         fragment = fragment_name(shard, unit.number)
-        own = rows[first - unit.first_rank:end - unit.first_rank]
+        unit_rows = rows[first - unit.first_rank:end - unit.first_rank]
         with worker.folder.write(fragment) as stream:
-            for at in range(0, len(own), ROWS_PER_BATCH):
-                plans = own[at:at + ROWS_PER_BATCH]
+            for at in range(0, len(unit_rows), ROWS_PER_BATCH):
+                plans = unit_rows[at:at + ROWS_PER_BATCH]
                 stream.write(record_frames(
                     plans,
                     store.read(plans["part_a"], plans["start_a"], plans["length_a"]),
@@ -170,17 +171,24 @@ def write(worker: Worker, name: str, task: tuple[Unit, int]):
 def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int = 0,
            work_dir: str | None = None, picture: bool = True,
            sizes: Sizes = Sizes()) -> dict[str, Any]:
-    """Makes a pretraining data set, or resumes one that was interrupted.
+    """Creates a pretraining data set, or resumes one that was interrupted.
 
     Args:
-      num_workers: processes, 0 for one on each core; records do not depend on it.
+      options: what to create, and from which files.
+      tokenizer: splits the text into tokens.
+      num_workers: number of processes, 0 for one on each core; records do not depend
+        on it.
       work_dir: folder for unfinished work, removed at the end; by default the first
         output's name and ".unfinished". It takes about half the size of the text, 50
-        bytes for each instance, and the records until they are whole.
-      picture: whether the summary has one; it is returned as in its JSON file.
+        bytes for each instance, and the records until they are complete.
+      picture: whether to draw the summary as a picture, too.
+      sizes: sizes of the units of work.
+
+    Returns:
+      The summary, as in its JSON file.
     """
     check(options, tokenizer)
-    begin = time.monotonic()
+    started = time.monotonic()
     workers = parallel.num_processes(num_workers)
     spans = plan_spans(options.input_files, sizes.span_bytes)
     text_bytes = sum(span.num_bytes for span in spans)
@@ -191,19 +199,20 @@ def create(options: DataOptions, tokenizer: FullTokenizer, *, num_workers: int =
     check_room(options, encoder, text_bytes, folder.path)
     worker = Worker(options, encoder, folder)
     with folder.used(_settings(options, tokenizer), state_of(options.input_files),
-                     # With the text or flags mended nothing in the folder would fit.
+                     # After an InputError the text or flags will change, and then
+                     # nothing in the folder can be used.
                      keeps=lambda error: not isinstance(error, InputError)
                      or isinstance(error, Interruption)):
         with parallel.WorkerPool(worker, workers) as pool:
             summary = _make(worker, pool, spans, sizes)
         _publish(options, folder, summary_files(summary, options, picture))
-    report(options, summary, time.monotonic() - begin)
+    report(options, summary, time.monotonic() - started)
     return summary
 
 
 def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span],
           sizes: Sizes) -> dict[str, Any]:
-    """Makes what is still to be made; returns the summary."""
+    """Does all units that are not finished yet; returns the summary."""
     options, folder = worker.options, worker.folder
     progress = Progress("tokenizing", "MB", sum(s.num_bytes for s in spans) / 1e6)
     corpus, done = CorpusCounts(), 0
@@ -233,11 +242,11 @@ def _make(worker: Worker, pool: parallel.WorkerPool, spans: Sequence[Span],
 def _write(units: Sequence[Unit], num_instances: int, outputs: Sequence[str],
            folder: WorkFolder, pool: parallel.WorkerPool,
            counts: InstanceCounts) -> None:
-    """Makes the shards; `counts` receives what was masked."""
+    """Writes the shards; adds the masks to `counts`."""
     shards = Shards(folder, outputs, units, num_instances)
     todo = []
     for unit in units:
-        # The note of a unit, which may be damaged, says what was masked in it.
+        # The unit's JSON file holds the counts of its masks, but may be damaged.
         info = shards.hold(unit) and folder.known(unit_name(unit.number))
         if info:
             counts.merge(info["counts"])
@@ -256,26 +265,26 @@ def _write(units: Sequence[Unit], num_instances: int, outputs: Sequence[str],
 
 def _publish(options: DataOptions, folder: WorkFolder,
              summary: dict[str, bytes]) -> None:
-    """Gives everything its final name once all is whole."""
+    """Gives files their final names once all are complete."""
     moves = {folder.file(shard_name(shard)): path
              for shard, path in enumerate(options.output_files)}
     for number, (path, content) in enumerate(summary.items()):
         moves[folder.file(f"summary-{number}")] = path
         files.write(folder.file(f"summary-{number}"), content)
-    for whole, path in moves.items():
-        if os.path.exists(whole):  # else it was moved before the run was stopped
-            files.move(whole, path)
+    for finished, path in moves.items():
+        if os.path.exists(finished):  # Else it was moved before the run was stopped.
+            files.move(finished, path)
 
 
 def _work_folder(options: DataOptions, work_dir: str | None) -> WorkFolder:
-    """Where unfinished work lies."""
+    """Returns the folder for unfinished work."""
     first, *others = options.output_files
     return WorkFolder.beside(first, work_dir, (
         *options.input_files, *others, *summary_paths(options)))
 
 
 def _settings(options: DataOptions, tokenizer: FullTokenizer) -> dict[str, Any]:
-    """All that the records depend on except the text; flags by their names."""
+    """Returns all settings that the records depend on; flags by their names."""
     settings = dataclasses.asdict(options)
     del settings["input_files"]
     for name in ("instances", "masking"):

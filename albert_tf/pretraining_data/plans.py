@@ -1,20 +1,20 @@
-"""Which pieces make which instance: walks over documents, thousands at a time.
+"""Chooses the tokens of each instance: walks over documents, thousands at a time.
 
     walk   one document and one copy (0 ... dupe_factor - 1); without a sentence
            objective, one slice of documents and one copy
     chunk  the sentences from the walk's position until a target length is reached;
            one instance
-    plan   where an instance's pieces lie in the token store: a row of numbers
+    plan   where an instance's tokens are in the token store: a row of numbers
 
-The same instances, in distribution, as instances.create_instances. The t-th
-chunks of all walks that are not at their end are found together. Every random number
-is a function of the walk's key and t (keyed_random), so that instances depend neither
-on which walks go in step nor on where slices begin.
+Instances have the same distribution as those of instances.create_instances. The t-th
+chunks of all walks that have not ended are found together. Every random number is a
+function of the walk's key and t (keyed_random), so instances depend neither on which
+walks are processed together nor on where slices begin.
 
-Each decision has a number of its own of the walk's or the chunk's key, so that it does
-not depend on how many were drawn before. Second segments from other documents lie in
-other parts of the store, so planning has two halves: plan_chunks, which says what to
-look up, and finish.
+Each decision uses its own number from the walk's or the chunk's key, so it does not
+depend on how many numbers were drawn before. Second segments from other documents are
+in other parts of the store. Planning therefore has two halves: plan_chunks, which
+returns what to look up, and finish.
 """
 
 from typing import Iterator, NamedTuple
@@ -28,41 +28,41 @@ from albert_tf.pretraining_data.summary import InstanceCounts
 from albert_tf.pretraining_data.token_store import Documents
 from albert_tf.tokenization import sequences
 
-# Codes of the second segment's origin are indices of ORIGINS.
+# The codes for the second segment's origin are indices into ORIGINS.
 _FOLLOWING, _SWAPPED, _RANDOM_DOCUMENT, _ONE_SEGMENT = range(len(ORIGINS))
 
 # One instance, 50 bytes. order: a random number that gives its rank in the shuffle;
-# mask: the key of its masks. The first segment is length_a pieces from code start_a of
-# part part_a of the token store, the second likewise, swapped and cut already; length_b
-# is 0 if there is none.
+# mask: the key for its masks. The first segment is length_a tokens from code start_a on
+# in part part_a of the token store, and likewise the second. Both are already swapped
+# and cut. length_b is 0 if there is no second segment.
 PLAN = np.dtype([
     ("order", "<u8"), ("mask", "<u8"), ("start_a", "<u8"), ("start_b", "<u8"),
     ("part_a", "<u4"), ("part_b", "<u4"), ("length_a", "<u4"), ("length_b", "<u4"),
     ("label", "u1"), ("origin", "u1")])
 
-# A second segment to look up. row: of the instance; document: its number in the corpus;
-# drawn: the random number that says where in it the text starts; wanted: pieces. One
-# sentence is taken in any case, also where `wanted` is not positive, and more until it
-# is reached or the document ends.
+# A second segment to look up. row: the row of the instance; document: the number of the
+# document in the corpus; drawn: the random number that decides where the text starts;
+# wanted: the number of tokens. At least one sentence is taken, even if `wanted` is not
+# positive, and more until `wanted` is reached or the document ends.
 LOOKUP = np.dtype([
     ("row", "<i8"), ("document", "<i8"), ("drawn", "<u8"), ("wanted", "<i8")])
 
-# What a key is for: a walk; a chunk's rank in the shuffle, its plan, its masks; a
+# The purpose of a key: a walk; a chunk's rank in the shuffle, its plan, its masks; a
 # walk's target length.
 WALK_KEY, ORDER_KEY, PLAN_KEY, MASK_KEY, TARGET_KEY = 1, 2, 3, 4, 5
 
-# Which number of a PLAN_KEY decides what. (Without a sentence objective the first two
-# decide the target length.)
+# The number from a PLAN_KEY that makes each decision. (Without a sentence objective the
+# first two decide the target length.)
 SPLIT, LABEL, START, DOCUMENT, CUT = 0, 1, 2, 3, 16
 
-AT_ONCE = 1 << 14  # walks; arrays of so many numbers stay in the processor's cache
+AT_ONCE = 1 << 14  # walks; arrays of this size stay in the processor's cache
 _STEPS_AHEAD = 256
-_TRIES = 10  # to find another document
-_PIECES_AT_ONCE = 1 << 20  # looked through for the starts of words
+_TRIES = 10  # attempts to find a different document
+_PIECES_AT_ONCE = 1 << 20  # tokens that are searched for starts of words together
 
 
 class SlicePosition(NamedTuple):
-    """Where a slice of documents lies."""
+    """The position of a slice of documents."""
 
     part: int  # of the token store
     first_code: int  # position in the part's codes of the slice's first code
@@ -71,18 +71,18 @@ class SlicePosition(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """N instances before the cut, and what is to be looked up for them."""
+    """N instances before they are cut, and what to look up for them."""
 
-    # PLAN [N]; segments swapped where that is due, but not cut. The second one of the
-    # rows of `lookups` is not known.
+    # PLAN [N]; segments are already swapped, but not cut. The second segments of the
+    # rows in `lookups` are unknown.
     plans: np.ndarray
-    key: np.ndarray  # uint64 [N]; of the instance's random numbers
-    room: np.ndarray  # int64 [N]; pieces that both segments may have together
+    key: np.ndarray  # uint64 [N]; key for the instance's random numbers
+    room: np.ndarray  # int64 [N]; maximum number of tokens in both segments together
     lookups: np.ndarray  # LOOKUP [R]; rows ascending
 
 
 class _Text(NamedTuple):
-    """A slice of documents; the codes of the part that its sentences lie between."""
+    """A slice of documents, and the codes at which its sentences start and end."""
 
     documents: Documents
     position: SlicePosition
@@ -97,7 +97,7 @@ class _Walks(NamedTuple):
     document: np.ndarray  # int64 [W]; number in the slice of the first document
     begin: np.ndarray  # int64 [W]
     end: np.ndarray  # int64 [W]
-    # int64 [W]; pieces of a chunk. (Full sentences draw a target for every chunk.)
+    # int64 [W]; tokens in a chunk. (Full sentences draw a target for every chunk.)
     target: np.ndarray
 
 
@@ -105,7 +105,7 @@ class _Chunks(NamedTuple):
     """N chunks: the sentences begin, ..., end - 1; all int64 [N]."""
 
     walk: np.ndarray
-    ordinal: np.ndarray  # how many chunks of the walk came before
+    ordinal: np.ndarray  # number of chunks before this one in the walk
     begin: np.ndarray
     end: np.ndarray
 
@@ -113,15 +113,15 @@ class _Chunks(NamedTuple):
 def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
                 options: InstanceOptions, seed: int, counts: InstanceCounts,
                 at_once: int = AT_ONCE) -> Iterator[Drafts]:
-    """Cuts a slice of documents into chunks and draws what becomes of them.
+    """Cuts a slice of documents into chunks and draws the instances made from them.
 
     The instances are a function of the documents, position.num_documents, copies,
-    options and seed alone, not of where slices begin; but without a sentence
-    objective a slice is the text that a walk goes over.
+    options and seed alone, and not of where slices begin. Without a sentence objective
+    they do depend on that, because a walk goes over a slice.
 
-    `copies` are the numbers of the copies to make; `at_once` walks advance together at
-    most; chunks that are left out are added to `counts`. Yields some ten thousands of
-    instances each time, few enough to bound the memory.
+    `copies` are the numbers of the copies to make. At most `at_once` walks advance
+    together. Chunks that are left out are added to `counts`. Yields some ten thousand
+    instances at a time, which bounds the memory.
     """
     num_documents = len(documents.ids)
     if not num_documents:
@@ -158,15 +158,16 @@ def plan_chunks(documents: Documents, position: SlicePosition, copies: range,
 
 def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             at_once: int) -> Iterator[_Chunks]:
-    """The first chunks of all walks, then the second ones, ..., `at_once` or more.
+    """Yields the first chunks of all walks, then the second ones, and so on.
 
-    Where the end of a chunk depends on random numbers, they are computed for many steps
-    ahead where walks are few, since a step costs as much for one walk as for hundreds.
+    Yields `at_once` chunks or more at a time. If the end of a chunk depends on random
+    numbers and there are few walks, numbers are computed for many steps ahead, because
+    a step takes as long for one walk as for hundreds.
     """
     full_sentences = options.sentence_objective == "none"
     draws = full_sentences or options.random_next_sentence
     active, position = np.arange(len(walks.key)), walks.begin
-    found, num_found, ordinal = [], 0, 0
+    parts, num_chunks, ordinal = [], 0, 0
     numbers, column = np.zeros((len(active), 0, 2), np.uint64), 0
     while active.size:
         if draws:
@@ -180,20 +181,21 @@ def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             target = target_lengths(drawn, options)
             reached = np.searchsorted(
                 text.end, text.start[position] + target, side="right")
-            ends = np.maximum(reached, position + 1)  # a sentence too long is cut
+            # A sentence that is too long is taken, and is cut later.
+            ends = np.maximum(reached, position + 1)
         else:
             reached = np.searchsorted(
                 text.start, text.start[position] + walks.target[active])
             ends = np.minimum(reached, walks.end[active])
         following = ends
         if options.random_next_sentence:
-            # Sentences that give way to another document's come again; a single one,
-            # which is all of the first segment, does not.
+            # Sentences that are replaced by those of a different document are used
+            # again. A single sentence is the whole first segment and is not.
             middle = position + num_first(drawn[:, SPLIT], ends - position)
             negative = keyed_random.as_uniform(drawn[:, LABEL]) < 0.5
             following = np.where(negative, middle, ends)
-        found.append((active, np.full(active.size, ordinal), position, ends))
-        num_found += active.size
+        parts.append((active, np.full(active.size, ordinal), position, ends))
+        num_chunks += active.size
         ordinal += 1
         go_on = following < walks.end[active]
         if not go_on.all():
@@ -201,16 +203,16 @@ def _chunks(text: _Text, walks: _Walks, options: InstanceOptions,
             if draws:
                 numbers = numbers[go_on]
         position = following
-        if num_found >= at_once:
-            yield _Chunks(*map(np.concatenate, zip(*found)))
-            found, num_found = [], 0
-    if found:
-        yield _Chunks(*map(np.concatenate, zip(*found)))
+        if num_chunks >= at_once:
+            yield _Chunks(*map(np.concatenate, zip(*parts)))
+            parts, num_chunks = [], 0
+    if parts:
+        yield _Chunks(*map(np.concatenate, zip(*parts)))
 
 
 def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
                      counts: InstanceCounts) -> _Chunks:
-    """Leaves out and counts single sentences of which no pair is to be made."""
+    """Leaves out and counts single sentences from which no pair is to be made."""
     if options.single_segment == "random":
         return chunks
     length = text.end[chunks.end - 1] - text.start[chunks.begin]
@@ -224,15 +226,15 @@ def _without_skipped(text: _Text, chunks: _Chunks, options: InstanceOptions,
 
 def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
                    options: InstanceOptions) -> Drafts:
-    """Makes two segments of each chunk, as instances._pair_of_chunk."""
+    """Divides each chunk into two segments, as instances._pair_of_chunk does."""
     key, plans = _plans_of(text, walks, chunks)
     split = keyed_random.word(key, SPLIT)
     num_sentences = chunks.end - chunks.begin
     start = text.start[chunks.begin]
     length = text.end[chunks.end - 1] - start
     first = text.end[chunks.begin + num_first(split, num_sentences) - 1] - start
-    # Half of the pairs are negative. For sentence order their segments change places:
-    # both kinds have the same topic and words, and differ in coherence alone.
+    # Half of the pairs are negative. For sentence order their segments are swapped, so
+    # that both kinds have the same topic and words and differ only in coherence.
     swap = keyed_random.as_uniform(keyed_random.word(key, LABEL)) < 0.5
     other = swap & options.random_next_sentence
     single = num_sentences == 1
@@ -264,7 +266,7 @@ def _segment_pairs(text: _Text, walks: _Walks, chunks: _Chunks,
 
 def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
                     options: InstanceOptions) -> Drafts:
-    """One segment of each chunk, as instances.create_full_sentences."""
+    """Turns each chunk into one segment, as instances.create_full_sentences does."""
     key, plans = _plans_of(text, walks, chunks)
     plans["start_a"] = text.start[chunks.begin]
     plans["length_a"] = text.end[chunks.end - 1] - text.start[chunks.begin]
@@ -274,7 +276,7 @@ def _full_sentences(text: _Text, walks: _Walks, chunks: _Chunks,
 
 
 def _plans_of(text: _Text, walks: _Walks, chunks: _Chunks):
-    """Keys of the chunks' numbers, and PLAN rows without segments."""
+    """Returns the keys for the chunks' numbers, and PLAN rows without segments."""
     walk_key = walks.key[chunks.walk]
     plans = np.zeros(len(walk_key), PLAN)
     plans["order"] = keyed_random.keys_of(walk_key, ORDER_KEY, chunks.ordinal)
@@ -287,8 +289,8 @@ def finish(drafts: Drafts, part_b: np.ndarray, start_b: np.ndarray,
            length_b: np.ndarray, counts: InstanceCounts) -> np.ndarray:
     """Adds second segments from other documents and cuts pairs to size: PLAN [N].
 
-    `part_b`, `start_b`, `length_b`, integers [R], say where the segment of each of the
-    R lookups lies. All but the masks of the instances is added to `counts`.
+    `part_b`, `start_b`, `length_b`, integers [R], give the position of the segment for
+    each of the R lookups. Everything except masks is added to `counts`.
     """
     plans, rows = drafts.plans.copy(), drafts.lookups["row"]
     plans["part_b"][rows], plans["start_b"][rows] = part_b, start_b
@@ -305,15 +307,15 @@ def finish(drafts: Drafts, part_b: np.ndarray, start_b: np.ndarray,
     return plans
 
 
-# ---- what the random numbers decide ------------------------------------------
+# ---- random decisions ---------------------------------------------------------
 
 
 def target_lengths(numbers: np.ndarray, options: InstanceOptions) -> np.ndarray:
-    """Pieces to aim at, from two random numbers each: uint64 [..., 2] → int64 [...].
+    """Returns the target length in tokens: int64 [...] from random uint64 [..., 2].
 
-    Mostly as many as fit, since padding is wasted computation; some fewer, so that
-    pretraining differs less from fine-tuning, whose texts are shorter (release:
-    create_instances_from_document).
+    Most targets are as long as fits, because padding wastes computation. Some are
+    shorter, so that pretraining differs less from fine-tuning, in which texts are
+    shorter (create_instances_from_document in the original implementation).
     """
     short = keyed_random.as_uniform(numbers[..., 0]) < options.short_seq_prob
     shorter = 2 + keyed_random.below(numbers[..., 1], options.max_pieces - 1)
@@ -321,22 +323,25 @@ def target_lengths(numbers: np.ndarray, options: InstanceOptions) -> np.ndarray:
 
 
 def num_first(numbers: np.ndarray, num_sentences: np.ndarray) -> np.ndarray:
-    """Sentences in a chunk's first segment, 1 to all but one or the only one: int64 [N]
-    from random numbers and the sentences of the chunk, [N]."""
+    """Returns the number of sentences in each chunk's first segment: int64 [N].
+
+    It is at least 1, and leaves one sentence for the second segment if there are two or
+    more. `numbers` are random, `num_sentences` counts the chunk's sentences, both [N].
+    """
     return 1 + keyed_random.below(numbers, num_sentences - 1)
 
 
 def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
                       numbers: np.ndarray) -> np.ndarray:
-    """Pieces before the cut of sentences that are split in two: int64 [N].
+    """Returns the number of tokens before the cut for sentences to split: int64 [N].
 
-    Before the start of a word, where one starts after the first piece (each is as
-    likely), else before any piece but the first: half a word at the cut would give the
-    order away. `start` and `length` int64 [N] say where in the slice's codes the
-    sentences lie, of two pieces or more, some perhaps several times; `numbers` uint64
-    [N] are random.
+    The cut is before the start of a word, with equal probability for each, because half
+    a word at the cut would reveal the order. If no word starts after the first token,
+    it is before any token but the first. `start` and `length`, int64 [N], give the
+    positions of the sentences in the slice's codes; each has two tokens or more, and
+    may occur several times. `numbers`, uint64 [N], are random.
     """
-    codes = np.asarray(codes)  # slices of a memmap are slow
+    codes = np.asarray(codes)  # Slices of a memmap are slow.
     cuts_at = np.zeros(len(start), np.int64)
     order = np.argsort(start, kind="stable")
     group = np.cumsum(length[order]) // _PIECES_AT_ONCE
@@ -363,8 +368,10 @@ def cuts_of_sentences(codes: np.ndarray, start: np.ndarray, length: np.ndarray,
 
 def other_documents(keys: np.ndarray, own: np.ndarray,
                     num_documents: int) -> np.ndarray:
-    """Random documents, other than one's own unless ten draws all give that: int64 [N],
-    of PLAN_KEYs and the documents that are not wanted, [N]."""
+    """Returns random documents that differ from `own`: int64 [N].
+
+    If ten draws all give `own`, it is returned. `keys` are PLAN_KEYs [N].
+    """
     other = keyed_random.below(keyed_random.word(keys, DOCUMENT), num_documents)
     for attempt in range(1, _TRIES):
         same = np.flatnonzero(other == own)
@@ -377,16 +384,17 @@ def other_documents(keys: np.ndarray, own: np.ndarray,
 
 def cuts(keys: np.ndarray, length_a: np.ndarray, length_b: np.ndarray,
          room: np.ndarray) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """What pairs of segments lose to fit (sequences.truncate_at_random_ends).
+    """Cuts pairs of segments to size (sequences.truncate_at_random_ends).
 
-    The longer segment always loses the next piece, the second where both have one
-    length, so that an odd piece of `room` stays with the first. A random bit for each
-    piece says whether it goes from the front or from the back: Binomial(n, 1/2) of n
-    pieces. The bits of the second segment come after those of the first. If the first
-    loses more, it loses as many or more at either end.
+    The next token is always removed from the longer segment, or from the second if both
+    are equally long, so that an odd token of `room` stays with the first. A random bit
+    for each token decides whether it is removed from the front or from the back:
+    Binomial(n, 1/2) for n tokens. The bits for the second segment follow those for the
+    first. If more is cut from the first, no fewer tokens are cut at either end.
 
-    `keys`, uint64 [N], are PLAN_KEYs; both segments may have `room` pieces together.
-    Returns the pieces to lose and how many of them from the front, of both: int64 [N].
+    `keys`, uint64 [N], are PLAN_KEYs; `room`, [N], is the maximum length of both
+    segments together. Returns the number of tokens to remove, and how many of them from
+    the front, each for both segments: int64 [N].
     """
     half = room // 2
     cut_a = np.maximum(length_a - np.maximum(room - half, room - length_b), 0)

@@ -1,9 +1,9 @@
-"""Pretraining records as the release makes them: bit for bit, in memory.
+"""Creates records identical to those of the original implementation, in memory.
 
-Documents are held as strings and drawn from one generator in the release's order of
-draws, so that with its seeds its very records come out. One process does it all, and
-memory grows with the text and with dupe_factor; `local` makes records of the same
-distribution faster and in constant memory.
+Documents are held as strings, and all random numbers are drawn from one generator in
+the order of the original. Equal seeds therefore give identical records. Everything runs
+in one process, and memory grows with the text and with dupe_factor. `local` creates
+records of the same distribution faster and in constant memory.
 """
 
 import contextlib
@@ -33,27 +33,27 @@ from albert_tf.tokenization.tokenizer import FullTokenizer
 
 def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
                    lines_at_once: int = 4096) -> tuple[list[Document], CorpusCounts]:
-    """The documents that have a sentence, in order, each tokenized once.
+    """Reads and tokenizes all documents with at least one sentence, in order.
 
-    A document ends at a blank line; where a file does not end in one, its last document
-    continues in the next file, as in the release. Equal pieces are one object.
+    A document ends at a blank line. If a file does not end in one, its last document
+    continues in the next file, as in the original. Equal tokens share one string.
     """
     progress = Progress("tokenizing", "bytes", files.total_size(paths))
     documents, counts, known = [[]], CorpusCounts(), {}
     num_bytes = 0
     all_lines = (line for path in paths for _, line in text_files.read_lines(path))
     while lines := list(itertools.islice(all_lines, lines_at_once)):
-        # WordPiece cleans while it tokenizes; white space alone is blank to it too.
+        # WordPiece cleans text while it tokenizes, and treats white space as blank too.
         prepared = [tokenizer.prepare(line).strip() for line in lines]
-        for line, text, found in zip(
+        for line, text, tokens in zip(
                 lines, prepared, tokenizer.tokenize_batch(prepared)):
             num_bytes += len(line.encode()) + 1
             if not text:
                 documents.append([])
-            if not found:
+            if not tokens:
                 counts.lines_without_pieces += bool(text)
                 continue
-            segment = [known.setdefault(piece, piece) for piece in found]
+            segment = [known.setdefault(piece, piece) for piece in tokens]
             documents[-1].append(segment)
             counts.pieces += len(segment)
         progress.update(num_bytes)
@@ -70,7 +70,7 @@ def read_documents(paths: Sequence[str], tokenizer: FullTokenizer, *,
 
 def features_of(instance: Instance, tokenizer: FullTokenizer,
                 options: InstanceOptions) -> dict[str, list]:
-    """An instance as the values of a record, padded; names as on disk."""
+    """Returns an instance as the padded values of a record, by their names on disk."""
     slots = options.masking.num_prediction_slots
     labels = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
     return {
@@ -89,8 +89,10 @@ def features_of(instance: Instance, tokenizer: FullTokenizer,
 def make_records(
         documents: list[Document], tokenizer: FullTokenizer, options: DataOptions,
         random: RandomSource) -> tuple[list[bytes], InstanceCounts]:
-    """Serialized instances of all documents, shuffled; `documents` are shuffled in
-    place, as in the release. All draws are from `random`."""
+    """Returns the shuffled, serialized instances of all documents, and their counts.
+
+    `documents` are shuffled in place, as in the original. All draws are from `random`.
+    """
     rule = options.word_start if tokenizer.uses_sentencepiece else "wordpiece"
     pieces = Pieces.of(tokenizer.vocab, rule)
     spec: FeatureSpec = pretraining_spec(
@@ -104,7 +106,7 @@ def make_records(
     for _ in range(options.dupe_factor):
         for walk in create_walks(documents, pieces, options.instances, random):
             counts.add(walk)
-            # Serialized at once: that takes a fraction of an instance's memory.
+            # A serialized record takes a fraction of an instance's memory.
             records += [
                 spec.serialize(features_of(instance, tokenizer, options.instances))
                 for instance in walk.instances]
@@ -117,26 +119,27 @@ def make_records(
 def create(options: DataOptions, tokenizer: FullTokenizer,
            random: Optional[RandomSource] = None, *,
            picture: bool = True) -> dict[str, Any]:
-    """Makes a pretraining data set, as local.create does, in one process.
+    """Creates a pretraining data set, as local.create does, in one process.
 
-    By default both generators of `random` start from options.random_seed.
+    By default both generators in `random` start from options.random_seed. Returns the
+    summary.
     """
     check(options, tokenizer)
     check_room(options, PieceEncoder(tokenizer, options.word_start), sum(
         span.num_bytes for span in plan_spans(options.input_files)), in_memory=True)
-    begin = time.monotonic()
+    started = time.monotonic()
     documents, corpus = read_documents(options.input_files, tokenizer)
     logging.info("Read %d documents in %s.", len(documents),
-                 duration(time.monotonic() - begin))
+                 duration(time.monotonic() - started))
     check_text(corpus, options)
-    begin = time.monotonic()
+    started = time.monotonic()
     records, counts = make_records(
         documents, tokenizer, options,
         random or RandomSource.from_seed(options.random_seed))
     check_number(counts.as_dict(), options)
     summary = summary_of(options, tokenizer, corpus, counts)
     contents, outputs = summary_files(summary, options, picture), options.output_files
-    # All or none, so that earlier files stay as they were if one cannot be written.
+    # Either all files are replaced or none, even if one cannot be written.
     with files.staged(*outputs, *contents) as staged:
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(RecordWriter(path))
@@ -145,5 +148,5 @@ def create(options: DataOptions, tokenizer: FullTokenizer,
                 writers[number % len(outputs)].write(record)
         for path, content in zip(staged[len(outputs):], contents.values()):
             files.write(path, content)
-    report(options, summary, time.monotonic() - begin)
+    report(options, summary, time.monotonic() - started)
     return summary

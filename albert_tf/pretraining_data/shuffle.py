@@ -1,24 +1,24 @@
 """A uniform shuffle of more instances than fit into memory, and the shards it fills.
 
-Every instance has a random number of 64 bits, `order`; its rank is how many of these
-numbers are smaller. Sorting by it on disk shuffles uniformly:
+Every instance has a random number of 64 bits, `order`. Its rank is the count of smaller
+numbers. Sorting by rank on disk shuffles uniformly:
 
-    sorted files  rows as they are made, about a million at a time, sorted and written
-    cells         the 2^14 ranges of equal size that divide the numbers; beside a sorted
-                  file lies where in it each cell begins
+    sorted files  rows as they are planned, sorted and written about a million at a time
+    cells         2^14 ranges of equal size that divide the numbers; a file beside each
+                  sorted file says where in it each cell begins
     units         consecutive cells; a unit's rows, read from all sorted files and
                   sorted, are the instances of consecutive ranks
 
-No number of rows, files or units changes an instance's rank.
+An instance's rank does not depend on the number of rows, files or units.
 
     ranks      0 ......................................... N - 1
     units      |    0    |    1    |    2    |    3    |    4    |   made in any order
     shards     |            0           |            1           |
     fragments  |   0-0   |   0-1   |0-2 |1-2 |   1-3   |   1-4   |   shard-unit
 
-A unit's worker writes a fragment for each shard that its ranks reach. Fragments are
-appended to the shards and removed, so that the disk holds the records once. A shard has
-the fragments of consecutive units, and what it holds after an interruption are the
+A unit's worker writes a fragment for each shard that its ranks overlap. Fragments are
+appended to the shards and removed, so that the disk holds the records only once. A
+shard consists of the fragments of consecutive units. After an interruption it holds the
 first of them.
 """
 
@@ -42,9 +42,9 @@ _ROWS_PER_FILE = 1 << 20  # of 50 bytes each
 
 
 class Unit(NamedTuple):
-    """Instances of consecutive ranks: those of some cells."""
+    """Instances of consecutive ranks, which are those in some consecutive cells."""
 
-    number: int  # counts the units
+    number: int  # counts units from 0
     first_cell: int
     end_cell: int
     first_rank: int  # in the whole data set
@@ -53,9 +53,10 @@ class Unit(NamedTuple):
 
 def shards_of_ranks(first: int, end: int, num_instances: int,
                     num_shards: int) -> Iterator[tuple[int, int, int]]:
-    """(shard, first rank, end rank) of the ranks first ... end - 1.
+    """Divides the ranks first ... end - 1 by shard; yields (shard, first, end).
 
-    Shard k holds the ranks k · N // S up to (k + 1) · N // S: sizes differ by one.
+    Shard k holds the ranks from k · N // S up to (k + 1) · N // S, without the last, so
+    that the sizes of shards differ by at most one.
     """
     borders = [shard * num_instances // num_shards for shard in range(num_shards + 1)]
     shard = bisect.bisect_right(borders, first) - 1
@@ -67,10 +68,10 @@ def shards_of_ranks(first: int, end: int, num_instances: int,
 
 
 def units_of_cells(cells: np.ndarray, fewest_rows: int) -> list[Unit]:
-    """Units of about equal size, of at least `fewest_rows` instances where there are as
-    many; `cells` is the number of instances in each cell."""
+    """Returns units of about equal size, with at least `fewest_rows` instances if there
+    are that many; `cells` is the number of instances in each cell."""
     total = int(cells.sum())
-    # Enough units for many workers and for an even progress, none too large.
+    # Enough units for many workers and for steady progress, but none that is too large.
     size = min(_MOST_ROWS_PER_UNIT, max(fewest_rows, total // 256))
     ends = np.cumsum(cells)
     units, cell, rank = [], 0, 0
@@ -84,7 +85,7 @@ def units_of_cells(cells: np.ndarray, fewest_rows: int) -> list[Unit]:
 
 @dataclasses.dataclass
 class SortedWriter:
-    """Sorts rows in memory, so many at a time, and writes them as sorted files."""
+    """A writer of sorted files that sorts about a million rows at a time in memory."""
 
     folder: WorkFolder
     prefix: str  # of the files' names
@@ -94,7 +95,7 @@ class SortedWriter:
     _held: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def add(self, rows: np.ndarray) -> None:
-        """Takes PLAN rows in any order."""
+        """Adds PLAN rows in any order."""
         self._held.append(rows)
         if sum(map(len, self._held)) >= _ROWS_PER_FILE:
             self.flush()
@@ -115,18 +116,18 @@ class SortedWriter:
 
 
 def sort_by_rank(rows: np.ndarray) -> np.ndarray:
-    """PLAN rows in the order of their ranks; masks decide between equal numbers."""
+    """Sorts PLAN rows by rank; mask keys decide between equal numbers."""
     return rows[np.lexsort((rows["mask"], rows["order"]))]
 
 
 def cells_of(folder: WorkFolder, name: str) -> np.ndarray:
-    """Rows of a sorted file in each cell: int64 [NUM_CELLS]."""
+    """Returns the number of rows in each cell of a sorted file: int64 [NUM_CELLS]."""
     return np.diff(np.fromfile(folder.file(f"{name}.cells"), "<u4").astype(np.int64))
 
 
 def rows_of_unit(folder: WorkFolder, names: Iterable[str], unit: Unit) -> np.ndarray:
-    """The PLAN rows of a unit from all sorted files, in the order of their ranks."""
-    found = [np.zeros(0, PLAN)]
+    """Returns the PLAN rows of a unit from all sorted files, sorted by rank."""
+    parts = [np.zeros(0, PLAN)]
     for name in names:
         with files.open_binary(folder.file(f"{name}.cells")) as stream:
             stream.seek(4 * unit.first_cell)
@@ -136,16 +137,16 @@ def rows_of_unit(folder: WorkFolder, names: Iterable[str], unit: Unit) -> np.nda
         if end > first:
             with files.open_binary(folder.file(f"{name}.rows")) as stream:
                 stream.seek(first * PLAN.itemsize)
-                found.append(np.frombuffer(
+                parts.append(np.frombuffer(
                     stream.read((end - first) * PLAN.itemsize), PLAN))
-    return sort_by_rank(np.concatenate(found))
+    return sort_by_rank(np.concatenate(parts))
 
 
 # ---- the shards while they grow ----------------------------------------------
 
 
-# Files in the work folder, under the names that unfinished runs have: a unit's records
-# that belong to a shard; the note that a unit is finished; a whole shard.
+# The names of files in the work folder: a unit's records that belong to a shard; the
+# note that a unit is finished; a complete shard. Existing unfinished runs use them.
 fragment_name = "piece-{:05d}-{:06d}".format  # shard, unit
 unit_name = "unit-{:06d}".format
 shard_name = "shard-{:05d}".format
@@ -154,9 +155,9 @@ shard_name = "shard-{:05d}".format
 class GrowingFile:
     """A local file to which fragments are appended, also after an interruption.
 
-    Where the file is there, `sums` are [size, CRC-32C] of the fragments that it may
-    hold, in order: as many as are found whole and unchanged are kept, the rest is cut
-    off. It holds `num_fragments`; `sum` is its own [size, CRC-32C].
+    If the file exists, `sums` are [size, CRC-32C] of the fragments that it may hold, in
+    order. Fragments that are complete and unchanged are kept, and the rest is cut off.
+    `num_fragments` is the number of fragments it holds, `sum` its own [size, CRC-32C].
     """
 
     def __init__(self, path: str, sums: Iterable[list[int]] = ()):
@@ -166,10 +167,10 @@ class GrowingFile:
         try:
             with open(path, "r+b" if os.path.exists(path) else "w+b") as stream:
                 for expected in sums:
-                    found, whole = [0, 0], self.sum
-                    while data := stream.read(min(READ_BYTES, expected[0] - found[0])):
-                        found, whole = extended(found, data), extended(whole, data)
-                    if found != expected:
+                    ranges, whole = [0, 0], self.sum
+                    while data := stream.read(min(READ_BYTES, expected[0] - ranges[0])):
+                        ranges, whole = extended(ranges, data), extended(whole, data)
+                    if ranges != expected:
                         break
                     self.num_fragments, self.sum = self.num_fragments + 1, whole
                 stream.truncate(self.sum[0])
@@ -177,30 +178,34 @@ class GrowingFile:
             raise _cannot_write(path, error) from error
 
     def append(self, fragment: str) -> None:
-        """Appends a file, and removes it. An Interruption, if there is no room, leaves
-        what the file held."""
-        whole = self.sum
+        """Appends a file and then removes it.
+
+        Raises Interruption if there is no space; earlier content is then kept.
+        """
+        total = self.sum
         try:
             with (open(self.path, "r+b") as stream,
                   files.open_binary(fragment) as source):
-                stream.seek(whole[0])
+                stream.seek(total[0])
                 while data := source.read(READ_BYTES):
                     stream.write(data)
-                    whole = extended(whole, data)
+                    total = extended(total, data)
         except OSError as error:
             raise _cannot_write(self.path, error) from error
-        self.num_fragments, self.sum = self.num_fragments + 1, whole
+        self.num_fragments, self.sum = self.num_fragments + 1, total
         files.remove(fragment)
 
 
 def _cannot_write(path: str, error: OSError) -> Interruption:
-    return Interruption(f"{path}: cannot be written: {error.strerror or error}.")
+    return Interruption(
+        f"{path}: cannot be written: {error.strerror or error}; free some disk space, "
+        "then run the same command again to resume.")
 
 
 class Shards:
-    """All output files, as far as they have grown.
+    """The output files as far as they are written.
 
-    `outputs` are their final names; `units` are all of the data set, by their numbers.
+    `outputs` are their final names, `units` all units of the data set, by number.
     """
 
     def __init__(self, folder: WorkFolder, outputs: Sequence[str],
@@ -209,18 +214,18 @@ class Shards:
         units_of = [[] for _ in outputs]
         self._shards_of: dict[int, list[int]] = {}
         for unit in units:
-            found = shards_of_ranks(
+            ranges = shards_of_ranks(
                 unit.first_rank, unit.end_rank, num_instances, len(outputs))
-            self._shards_of[unit.number] = [shard for shard, _, _ in found]
+            self._shards_of[unit.number] = [shard for shard, _, _ in ranges]
             for shard in self._shards_of[unit.number]:
                 units_of[shard].append(unit.number)
-        # Whole shards; of the others, the number of the first unit and the file.
+        # Complete shards; for the others the number of the first unit, and the file.
         self._whole: set[int] = set()
         self._growing: dict[int, tuple[int, GrowingFile]] = {}
         for shard, (path, numbers) in enumerate(zip(outputs, units_of)):
             name = shard_name(shard)
             finished = folder.known(name)
-            # It may have its final name already.
+            # A complete shard may have its final name already.
             if finished and any(has_sum(each, finished["files"][name])
                                 for each in (folder.file(name), path)):
                 self._whole.add(shard)
@@ -229,7 +234,7 @@ class Shards:
                     folder.file(f"{name}.growing"), self._sums(shard, numbers))
 
     def _sums(self, shard: int, units: Iterable[int]) -> Iterator[list[int]]:
-        """[size, CRC-32C] of a shard's fragments, up to the first unfinished unit."""
+        """Yields [size, CRC-32C] of a shard's fragments, up to an unfinished unit."""
         for unit in units:
             info = self._folder.known(unit_name(unit)) or {"files": {}}
             if fragment_name(shard, unit) not in info["files"]:
@@ -243,20 +248,20 @@ class Shards:
         return unit.number - first < growing.num_fragments
 
     def hold(self, unit: Unit) -> bool:
-        """Whether the shards hold all fragments of a unit."""
+        """Returns whether the shards hold all fragments of a unit."""
         return all(self._holds(shard, unit) for shard in self._shards_of[unit.number])
 
     def append(self, unit: Unit) -> None:
-        """Takes over a unit's fragments; those of the units before it are there."""
+        """Appends a unit's fragments; those of all earlier units must be there."""
         for shard in self._shards_of[unit.number]:
             fragment = self._folder.file(fragment_name(shard, unit.number))
-            if self._holds(shard, unit):  # It was made again for another shard's sake.
+            if self._holds(shard, unit):  # It was written again for a different shard.
                 files.remove(fragment)
             else:
                 self._growing[shard][1].append(fragment)
 
     def finish(self) -> None:
-        """Marks all as whole."""
+        """Marks all shards as complete."""
         for shard, (_, growing) in self._growing.items():
             name = shard_name(shard)
             os.replace(growing.path, self._folder.file(name))

@@ -1,14 +1,14 @@
-"""Documents of text files, read in parallel: the files are cut into spans.
+"""Reads documents from text files in parallel, by cutting the files into spans.
 
-Text has a sentence a line and a blank line between documents; a document continues in
-the next file where a file does not end in a blank line. The input, all files one after
-the other, is cut anywhere. A document belongs to the span in which the blank line
-before it begins (think of one before the input). To read a span is to skip what comes
-before its first blank line, and to read its last document to the end, whatever spans
-and files that reaches into. So any cutting gives the same documents.
+Text has one sentence per line and a blank line between documents. If a file does not
+end in a blank line, its last document continues in the next file. The input, which is
+all files in a row, is cut anywhere. A document belongs to the span in which the blank
+line before it begins (imagine one before the input). A reader of a span skips what is
+before its first blank line, and reads its last document to the end, even if that is in
+a later span or file. Every way to cut therefore gives the same documents.
 
-Files are read in blocks of lines: a block is decoded, prepared and searched for
-blank lines as one, and a document is never held as a whole.
+Files are read in blocks of lines. A block is decoded, prepared and searched for blank
+lines as a whole, and a whole document is never held in memory.
 """
 
 import re
@@ -19,70 +19,72 @@ import numpy as np
 from albert_tf import files, text_files
 from albert_tf.errors import InputError
 
-# A line is tokenized as a whole, which takes some 100 bytes of memory for each of
-# its own with SentencePiece, and 300 with WordPiece where it has no white space.
+# A line is tokenized as a whole. Each of its bytes takes about 100 bytes of memory with
+# SentencePiece, and 300 with WordPiece if the line has no white space.
 MAX_LINE_BYTES = 2 << 20
 MAX_FILES = 1 << 20
-_OFFSET_BITS = 44  # of a document id; the number of the file is above them.
+_OFFSET_BITS = 44  # the low bits of a document id; the file's number is above them.
 BLOCK_BYTES = 128 << 10
 _SPANS = 256
 _SMALLEST_SPAN, _LARGEST_SPAN = 1 << 20, 16 << 20
-# Text is about so many times as large as it is compressed.
+# Text is about this many times as large as when it is compressed.
 _COMPRESSION = 4
-# Near a byte that is not UTF-8 these are the sign of a binary file; without them the
-# text has another encoding.
+# Near a byte that is not UTF-8 these bytes indicate a binary file. Without them the
+# text has a different encoding.
 _CONTROL = re.compile(rb"[\0-\x08\x0e-\x1a]")
 
 
 class Span(NamedTuple):
-    """The lines that begin from (first_file, start) up to, not at, (end_file, end)."""
+    """The lines that begin from (first_file, start) on, before (end_file, end)."""
 
     number: int  # counts spans from 0
     first_file: int
     start: int  # byte; above 0 only in a local file that is not compressed
-    end_file: int  # the number of files at the end
+    end_file: int  # the number of files if the span is the last
     end: int  # byte; 0 at the beginning of a file
-    num_bytes: int  # about how long it is; a compressed file counts four times
+    num_bytes: int  # approximate length; a compressed file counts four times
 
 
 class Lines(NamedTuple):
-    """Consecutive prepared lines of a span's documents, blank ones left out.
+    """Consecutive prepared lines from a span's documents, without blank lines.
 
-    Those before the first of `first` continue the document of the lines before.
+    Lines before the first document in `first` continue the document of the last block.
     """
 
     lines: list[str]
-    first: list[int]  # where in `lines` documents begin
-    # Of these documents: number of the file << 44 | the byte of its (uncompressed)
-    # content at which the document's first line begins.
+    first: list[int]  # the indices in `lines` at which documents begin
+    # The ids of these documents: number of the file << 44 | the byte in its
+    # (uncompressed) content at which the document's first line begins.
     ids: list[int]
 
 
 def span_bytes(total: int) -> int:
-    """Size of the spans of an input of `total` bytes."""
+    """Returns the size of spans for an input of `total` bytes."""
     return min(max(total // _SPANS, _SMALLEST_SPAN), _LARGEST_SPAN)
 
 
 def plan_spans(paths: Sequence[str], size: int = 0) -> list[Span]:
-    """Cuts an input into spans, in a way that depends on the sizes of its files only.
+    """Cuts an input into spans, in a way that depends only on the sizes of its files.
 
-    Local files are cut anywhere, compressed and remote ones nowhere. Small files
-    share a span. `size` is in bytes, by default span_bytes of the input.
+    Local files are cut anywhere; compressed and remote files are not cut. Small files
+    share a span. `size` is the size of a span in bytes, by default span_bytes of the
+    input.
     """
     if len(paths) > MAX_FILES:
         raise InputError(
-            f"The input has {len(paths):,} files; the most is {MAX_FILES:,}: join "
-            "some.")
+            f"--input_file matches {len(paths):,} files, but at most {MAX_FILES:,} are "
+            "supported; join some of them.")
     sizes = []
     for path in paths:
         sizes.append(files.size(path))
         if sizes[-1] >> _OFFSET_BITS:
             raise InputError(
-                f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; cut the file up.")
+                f"{path}: larger than {1 << _OFFSET_BITS - 40} TiB; split the file.")
         if path.endswith(text_files.COMPRESSED):
             sizes[-1] *= _COMPRESSION
     size = size or span_bytes(sum(sizes))
-    borders, held = [], 0  # file and byte at which spans end, and their bytes
+    # `borders` are the file and byte at which each span ends, and its size.
+    borders, held = [], 0
     for number, (path, length) in enumerate(zip(paths, sizes)):
         start = 0
         if not (path.endswith(text_files.COMPRESSED) or files.is_remote(path)):
@@ -105,18 +107,17 @@ def read_span(paths: Sequence[str], span: Span,
               prepare: Callable[[list[str]], list[str]],
               block_bytes: int = BLOCK_BYTES,
               max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lines]:
-    """Documents that belong to a span, in blocks; the first block begins with one.
+    """Yields the documents of a span in blocks; the first block begins with a document.
 
         for span in plan_spans(paths):
             for block in read_span(paths, span, encoder.prepare):
                 print(block.lines, block.first, block.ids)
 
-    `paths` are all files of the input, those that plan_spans got. `prepare` makes of
-    lines (which may end in "\\r") lines for the tokenizer; one that becomes "" is
-    blank.
+    `paths` are all files of the input, as for plan_spans. `prepare` turns lines (which
+    may end in "\\r") into lines for the tokenizer; a line that becomes "" is blank.
     """
-    # Whether a blank line of this span has been seen, and whether a document has
-    # begun since the last one.
+    # `begun`: a blank line of this span has been seen. `inside`: a document has begun
+    # since the last blank line.
     begun = span.first_file == 0 and span.start == 0
     inside = False
     for number in range(span.first_file, len(paths)):
@@ -129,7 +130,7 @@ def read_span(paths: Sequence[str], span: Span,
             if not begun and block.offset >= limit:
                 return
             lines = prepare(_decoded(paths[number], block))
-            # Where they begin in the file.
+            # The bytes of the file at which the lines begin.
             ends = np.flatnonzero(np.frombuffer(block.data, np.uint8) == 10)
             starts = block.offset + np.concatenate([[0], ends + 1])
             blanks = [i for i, line in enumerate(lines) if not line]
@@ -141,11 +142,11 @@ def read_span(paths: Sequence[str], span: Span,
             if not begun and blanks:
                 begun, first = True, blanks[0] + 1
             if begun:
-                found, inside = _between(
+                documents, inside = _between(
                     lines, blanks, first, len(lines) if last is None else last,
                     starts, number << _OFFSET_BITS, inside)
-                if found.lines:
-                    yield found
+                if documents.lines:
+                    yield documents
             if last is not None:
                 return
 
@@ -153,9 +154,9 @@ def read_span(paths: Sequence[str], span: Span,
 def _between(lines: list[str], blanks: list[int], at: int, end: int,
              starts: np.ndarray, file_bits: int,
              inside: bool) -> tuple[Lines, bool]:
-    """Lines at ... end - 1 of a block without its blank lines, and whether a document
-    continues behind them, as it does before them if `inside`."""
-    kept: list[str] = []
+    """Returns the lines at ... end - 1 of a block without blank lines, and whether a
+    document continues after them. If `inside`, one continues from before them."""
+    rest: list[str] = []
     first: list[int] = []
     ids: list[int] = []
     for blank in (*blanks, end):
@@ -163,16 +164,16 @@ def _between(lines: list[str], blanks: list[int], at: int, end: int,
             continue
         if blank > at:
             if not inside:
-                first.append(len(kept))
+                first.append(len(rest))
                 ids.append(file_bits | int(starts[at]))
-            kept += lines[at:blank]
-        inside = blank == end > at  # The end of the block is no blank line.
+            rest += lines[at:blank]
+        inside = blank == end > at  # The end of the block is not a blank line.
         at = blank + 1
-    return Lines(kept, first, ids), inside
+    return Lines(rest, first, ids), inside
 
 
 class _Block(NamedTuple):
-    """Whole lines of a file, and the byte at which they begin."""
+    """Complete lines of a file, and the byte at which they begin."""
 
     offset: int
     data: bytes
@@ -180,13 +181,13 @@ class _Block(NamedTuple):
 
 def _blocks(path: str, start: int, limit: float, block_bytes: int,
             max_line_bytes: int) -> Iterator[_Block]:
-    """Blocks of the lines of a file that begin at byte `start` or later; none if there
-    is no such line before byte `limit`."""
+    """Yields blocks of the lines of a file that begin at byte `start` or later; none if
+    there is no such line before byte `limit`."""
     with files.open_binary(path) as raw:
         stream = text_files.decompressed(path, raw)
         offset = 0
         if start:
-            # The byte before says whether a line begins at `start`.
+            # The byte before `start` tells whether a line begins there.
             offset = start - 1
             stream.seek(offset)
             newline = -1
@@ -197,30 +198,30 @@ def _blocks(path: str, start: int, limit: float, block_bytes: int,
                 if offset >= limit or not data:
                     return
             stream.seek(offset)
-        held: list[bytes] = []  # A line's beginning, in parts.
+        parts: list[bytes] = []  # the beginning of a line that is not complete yet
         length = 0
         while True:
             data = _read(path, stream, offset + length, block_bytes)
             newline = data.find(b"\n")
-            # Exact, so that it does not depend on where blocks begin.
+            # The limit is exact, so that it does not depend on where blocks begin.
             if length + (newline if newline >= 0 else len(data)) > max_line_bytes:
                 raise InputError(
                     f"{path}, line {_line_number(path, offset)}: longer than "
-                    f"{max_line_bytes >> 20} MiB; the input has a sentence a line: "
-                    "split the text into sentences, for example with "
+                    f"{max_line_bytes >> 20} MiB, but the input must have one sentence "
+                    "per line; split the text into sentences, for example with "
                     "prepare_corpus.py.")
             end = data.rfind(b"\n") + 1
             if end:
-                whole = b"".join((*held, data[:end]))
-                yield _Block(offset, whole)
-                offset += len(whole)
-                held, length = [], 0
+                content = b"".join((*parts, data[:end]))
+                yield _Block(offset, content)
+                offset += len(content)
+                parts, length = [], 0
             if end < len(data):
-                held.append(data[end:])
+                parts.append(data[end:])
                 length += len(data) - end
             if not data:
-                if held:
-                    yield _Block(offset, b"".join(held))
+                if parts:
+                    yield _Block(offset, b"".join(parts))
                 return
 
 
@@ -232,7 +233,7 @@ def _read(path: str, stream: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def _decoded(path: str, block: _Block) -> list[str]:
-    """The lines of a block without their ends, which are "\\n"."""
+    """Returns the lines of a block without the "\\n" at their ends."""
     data = block.data
     try:
         text = data.decode("utf-8")
@@ -260,14 +261,17 @@ def _not_text(path: str, block: _Block, error: UnicodeDecodeError) -> InputError
 
 
 def document_place(paths: Sequence[str], document_id: int) -> str:
-    """Where a document begins: "corpus.txt, line 12". Reads the file up to there."""
+    """Returns where a document begins, as in "corpus.txt, line 12".
+
+    This reads the file up to that line.
+    """
     path = paths[document_id >> _OFFSET_BITS]
     offset = document_id & (1 << _OFFSET_BITS) - 1
     return f"{path}, line {_line_number(path, offset)}"
 
 
 def _line_number(path: str, offset: int) -> int:
-    """Number of the line that holds byte `offset`, from 1."""
+    """Returns the number of the line that holds byte `offset`, from 1."""
     number = 1
     with files.open_binary(path) as raw:
         stream = text_files.decompressed(path, raw)

@@ -1,7 +1,7 @@
-"""What a pretraining data set looks like: counts, shares and lengths, in three files.
+"""The summary of a pretraining data set: counts, shares and lengths, in three files.
 
-Counts are filled where data is made, on any number of workers, go through JSON from
-one to the other, and are merged into one summary.
+Counts are filled where data is created, on any number of workers. They are passed on as
+JSON and merged into one summary.
 """
 
 import collections
@@ -19,8 +19,8 @@ from albert_tf.pretraining_data.instances import DocumentInstances
 from albert_tf.jobs.progress import duration
 from albert_tf.tokenization.tokenizer import FullTokenizer, vocabulary_of
 
-_SHOWN = ("mask", "same", "other")  # what stands in place of a masked piece
-_MOST_BINS = 64  # of the histogram of lengths
+_SHOWN = ("mask", "same", "other")  # the replacements of a masked token
+_MOST_BINS = 64  # in the histogram of lengths
 
 
 def _counter():
@@ -32,27 +32,27 @@ class CorpusCounts:
     """Counts over the text, filled while it is read."""
 
     documents: int = 0  # with at least one sentence
-    sentences: int = 0  # lines that gave pieces
+    sentences: int = 0  # lines with tokens
     pieces: int = 0
     unknown_pieces: int = 0
-    lines_without_pieces: int = 0  # that are not blank
+    lines_without_pieces: int = 0  # lines that are not blank but have no tokens
     single_sentence_documents: int = 0
 
     def merge(self, other: Mapping[str, int]) -> None:
-        """Adds vars() of the counts over other text, also after JSON."""
+        """Adds the vars() of other counts, which may come from JSON."""
         _check_keys(other, self)
         for name, count in other.items():
             setattr(self, name, getattr(self, name) + int(count))
 
     def as_dict(self) -> dict[str, Any]:
-        """All counts, and the share of unknown pieces."""
+        """Returns all counts and the share of unknown tokens."""
         return {**vars(self),
                 "unknown_share": _share(self.unknown_pieces, self.pieces)}
 
 
 @dataclasses.dataclass
 class InstanceCounts:
-    """Counts over the instances, filled where plans and where masks are made.
+    """Counts over the instances, filled while they are planned and masked.
 
         counts = InstanceCounts(max_seq_length=512)
         counts.add(walk)  # instances.DocumentInstances
@@ -60,34 +60,34 @@ class InstanceCounts:
     """
 
     max_seq_length: int
-    lengths: collections.Counter = _counter()  # instances by pieces, special ones too
-    origins: collections.Counter = _counter()  # instances by those of second segments
-    ngrams: collections.Counter = _counter()  # masked n-grams by their words
-    shown: collections.Counter = _counter()  # masked pieces by what is shown instead
-    masked: collections.Counter = _counter()  # instances by their masked pieces
-    cut: int = 0  # pieces cut off to fit max_seq_length
-    skipped: int = 0  # chunks of one sentence left out
+    lengths: collections.Counter = _counter()  # instances by length in tokens
+    origins: collections.Counter = _counter()  # instances by second segment's origin
+    ngrams: collections.Counter = _counter()  # masked n-grams by number of words
+    shown: collections.Counter = _counter()  # masked tokens by replacement
+    masked: collections.Counter = _counter()  # instances by number of masked tokens
+    cut: int = 0  # tokens cut off to fit max_seq_length
+    skipped: int = 0  # chunks of one sentence that were left out
     skipped_pieces: int = 0
 
     def add(self, walk: DocumentInstances) -> None:
-        """Counts whole instances: what one walk over a document gave."""
-        made = walk.instances
+        """Counts the complete instances from one walk over a document."""
+        items = walk.instances
         self.skipped += len(walk.skipped)
         self.skipped_pieces += sum(walk.skipped)
-        self.add_plans([len(one.tokens) for one in made],
-                       [ORIGINS.index(one.origin) for one in made],
-                       sum(one.num_cut for one in made))
-        shown = [(one.tokens[position], label) for one in made for position, label in
+        self.add_plans([len(one.tokens) for one in items],
+                       [ORIGINS.index(one.origin) for one in items],
+                       sum(one.num_cut for one in items))
+        shown = [(one.tokens[position], label) for one in items for position, label in
                  zip(one.masked_lm_positions, one.masked_lm_labels)]
         is_mask = sum(seen == MASK for seen, _ in shown)
         is_same = sum(seen == label != MASK for seen, label in shown)
-        self.add_masks([len(one.masked_lm_positions) for one in made],
+        self.add_masks([len(one.masked_lm_positions) for one in items],
                        [is_mask, is_same, len(shown) - is_mask - is_same],
-                       np.bincount([size for one in made for size in one.ngrams]))
+                       np.bincount([size for one in items for size in one.ngrams]))
 
     def add_plans(self, num_pieces: Any, origins: Any, num_cut: int) -> None:
-        """Counts all but the masks of N planned instances: their lengths and indices of
-        ORIGINS, [N], and how many pieces were cut off."""
+        """Counts N planned instances, without their masks: their lengths and indices of
+        ORIGINS, [N], and the number of tokens that were cut off."""
         _add(self.lengths, enumerate(np.bincount(num_pieces)))
         _add(self.origins, zip(ORIGINS, np.bincount(origins)))
         self.cut += int(num_cut)
@@ -99,7 +99,7 @@ class InstanceCounts:
         _add(self.ngrams, enumerate(ngram_words))
 
     def merge(self, other: Mapping[str, Any]) -> None:
-        """Adds vars() of the counts over other instances, also after JSON."""
+        """Adds the vars() of other counts, which may come from JSON."""
         _check_keys(other, self)
         if other["max_seq_length"] != self.max_seq_length:
             raise ValueError(
@@ -107,7 +107,7 @@ class InstanceCounts:
                 f"those of {self.max_seq_length}.")
         for name, value in other.items():
             if isinstance(value, Mapping):
-                # JSON makes strings of numbers that are keys.
+                # JSON turns keys that are numbers into strings.
                 vars(self)[name].update({
                     int(key) if str(key).isdecimal() else key: count
                     for key, count in value.items()})
@@ -115,7 +115,7 @@ class InstanceCounts:
                 vars(self)[name] += value
 
     def as_dict(self) -> dict[str, Any]:
-        """All counts with their shares, as they go into the JSON file."""
+        """Returns all counts and their shares, as they go into the JSON file."""
         count = sum(self.lengths.values())
         pieces = sum(length * n for length, n in self.lengths.items())
         positions = count * self.max_seq_length
@@ -155,7 +155,7 @@ def _check_keys(state: Mapping[str, Any], counts: Any) -> None:
 
 
 def _add(counter: collections.Counter, counts: Iterable[tuple[Any, int]]) -> None:
-    """Adds counts by their keys, except those that are 0."""
+    """Adds (key, count) pairs to a counter, except counts of 0."""
     for key, count in counts:
         if count:
             counter[key] += int(count)
@@ -166,7 +166,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def _distribution(counted: collections.Counter) -> dict[str, float]:
-    """Mean, lower median and ends of counted numbers; 0 of none."""
+    """Returns mean, minimum, lower median and maximum of counted numbers; 0 if none."""
     count = sum(counted.values())
     median = seen = 0
     for number in sorted(counted):
@@ -183,7 +183,7 @@ def _distribution(counted: collections.Counter) -> dict[str, float]:
 
 
 def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
-    """Counts of lengths in B bins of equal width; bin i holds the lengths up to
+    """Counts lengths in B bins of equal width; the longest length in bin i is
     longest - (B - 1 - i) * width."""
     width = max(1, -(-longest // _MOST_BINS))
     counts = [0] * -(-longest // width)
@@ -193,75 +193,78 @@ def _binned(lengths: collections.Counter, longest: int) -> dict[str, Any]:
 
 
 def figures(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, str]:
-    """The numbers of a summary (the `as_dict` of CorpusCounts and of InstanceCounts) as
-    text, by names for the eye."""
+    """Formats the numbers of a summary: name for people → text.
+
+    The arguments are the as_dict of CorpusCounts and of InstanceCounts.
+    """
     length, masked = made["length"], made["predicted_per_instance"]
     return {
         "documents": f"{corpus['documents']:,}",
         "sentences": f"{corpus['sentences']:,}",
-        "pieces": f"{corpus['pieces']:,}",
-        "unknown pieces": f"{corpus['unknown_share']:.3%}",
-        "lines without pieces": f"{corpus['lines_without_pieces']:,}",
+        "tokens": f"{corpus['pieces']:,}",
+        "unknown tokens": f"{corpus['unknown_share']:.3%}",
+        "lines without tokens": f"{corpus['lines_without_pieces']:,}",
         "instances": f"{made['instances']:,}",
         "mean length": f"{length['mean']:.1f}",
         "mean / median length": f"{length['mean']:.1f} / {length['median']}",
         "padding": f"{made['padding_share']:.1%}",
         "label 1": f"{made['label_1_share']:.1%}",
-        "predicted pieces": f"{made['predicted_pieces']:,}",
-        "share of all pieces": f"{made['predicted_share']:.1%}",
-        "mean of an instance": f"{masked['mean']:.1f}",
+        "predicted tokens": f"{made['predicted_pieces']:,}",
+        "share of all tokens": f"{made['predicted_share']:.1%}",
+        "mean per instance": f"{masked['mean']:.1f}",
         "instances without": f"{made['instances_without_predictions']:,}",
-        "pieces cut off to fit": f"{made['pieces_cut_off']:,}",
+        "tokens cut off to fit": f"{made['pieces_cut_off']:,}",
         "single sentences": f"{made['single_sentences_skipped']:,}",
     }
 
 
 def describe(corpus: Mapping[str, Any], made: Mapping[str, Any]) -> Iterable[str]:
-    """The summary as lines of text; arguments as of `figures`."""
+    """Yields the summary as lines of text; the arguments are those of `figures`."""
     shown, length = made["shown_instead"], made["length"]
     masked, n = made["predicted_per_instance"], figures(corpus, made)
     yield (f"text: {n['documents']} documents, {n['sentences']} sentences, "
-           f"{n['pieces']} pieces, {n['unknown pieces']} unknown")
+           f"{n['tokens']} tokens, {n['unknown tokens']} unknown")
     yield (f"instances: {n['instances']}, {n['label 1']} with label 1; second segment"
            ": " + ", ".join(f"{name} {count:,}"
                        for name, count in made["second_segment"].items()))
-    yield (f"length: {n['mean length']} pieces in the mean, {length['min']} to "
+    yield (f"length: {n['mean length']} tokens on average, {length['min']} to "
            f"{length['max']}, median {length['median']}; {n['padding']} padding")
-    yield (f"predictions: {n['predicted pieces']} pieces, "
-           f"{n['share of all pieces']} of all; shown as [MASK] {shown['mask']:.1%}, "
-           f"unchanged {shown['same']:.1%}, another piece {shown['other']:.1%}")
+    yield (f"predictions: {n['predicted tokens']} tokens, "
+           f"{n['share of all tokens']} of all; shown as [MASK] {shown['mask']:.1%}, "
+           f"unchanged {shown['same']:.1%}, a random token {shown['other']:.1%}")
     if made["predicted_pieces"]:
-        yield (f"predictions of an instance: {n['mean of an instance']} in the mean, "
+        yield (f"predictions per instance: {n['mean per instance']} on average, "
                f"{masked['min']} to {masked['max']}, median {masked['median']}; "
                f"instances without any: {n['instances without']}; n-grams of "
                + ", ".join(f"{words} {'word' if words == '1' else 'words'} {share:.1%}"
                            for words, share in made["ngram_words"].items()))
-    yield (f"left out: {n['lines without pieces']} lines without pieces, "
+    yield (f"left out: {n['lines without tokens']} lines without tokens, "
            f"{n['single sentences']} single sentences ({made['pieces_skipped']:,} "
-           f"pieces), {n['pieces cut off to fit']} pieces cut off to fit")
+           f"tokens), {n['tokens cut off to fit']} tokens cut off to fit")
 
 
 # ---- the files ---------------------------------------------------------------
 
 
 def summary_path(output_file: str) -> str:
-    """Where the summary goes: beside the first output, without the number of a shard.
+    """Returns the path of the summary, which is beside the first output.
 
-    The name differs at its start, so that no glob for the outputs matches it.
+    It has no number of a shard. Its name begins differently, so that a glob for the
+    outputs does not match it.
     """
     folder, name = os.path.split(SHARD.sub("", output_file))
     return os.path.join(folder, f"summary-{name}.json")
 
 
 def summary_paths(options: DataOptions) -> tuple[str, ...]:
-    """The summary's files: as JSON, as text, as a picture."""
+    """Returns the paths of the summary as JSON, as text and as a picture."""
     stem = summary_path(options.output_files[0]).removesuffix(".json")
     return tuple(stem + suffix for suffix in (".json", ".txt", ".png"))
 
 
 def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCounts,
                made: InstanceCounts) -> dict[str, Any]:
-    """What goes into the JSON file: settings, vocabulary, counts."""
+    """Returns the content of the JSON file: settings, vocabulary and counts."""
     return {
         "settings": dataclasses.asdict(options),
         "vocabulary": {
@@ -269,7 +272,7 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
             **vocabulary_of(tokenizer.vocabulary_path),
             "size": tokenizer.vocab_size,
             "do_lower_case": tokenizer.do_lower_case, **tokenizer.keeps,
-            # For masking while training.
+            # Masking during training needs these.
             "special_ids": {name: getattr(tokenizer, f"{name}_id")
                             for name in ("cls", "sep", "mask", "pad", "unk")}},
         "text": corpus.as_dict(),
@@ -278,7 +281,7 @@ def summary_of(options: DataOptions, tokenizer: FullTokenizer, corpus: CorpusCou
 
 def summary_files(summary: dict[str, Any], options: DataOptions,
                   picture: bool = True) -> dict[str, bytes]:
-    """The summary's files: path → content; `picture`: whether there is one."""
+    """Returns path → content for the summary's files, with a picture if `picture`."""
     as_json, as_text, as_picture = summary_paths(options)
     text = summary["text"]
     contents = {
@@ -292,14 +295,14 @@ def summary_files(summary: dict[str, Any], options: DataOptions,
 
 
 def report(options: DataOptions, summary: dict[str, Any], seconds: float) -> None:
-    """Logs what was made and where it is."""
-    made = summary["instances"]
-    logging.info("Made %d instances in %s, %.0f a second.", made,
-                 duration(seconds), made / max(seconds, 1e-9))
+    """Logs what was created, and the paths."""
+    num_instances = summary["instances"]
+    logging.info("Created %d instances in %s (%.0f per second).", num_instances,
+                 duration(seconds), num_instances / max(seconds, 1e-9))
     for line in describe(summary["text"], summary):
         logging.info("%s", line)
     shown = options.output_files
     if len(shown) > 4:
         shown = (*shown[:2], "...", shown[-1])
     for line in (*shown, summary_path(options.output_files[0])):
-        logging.info("wrote %s", line)
+        logging.info("Wrote %s", line)

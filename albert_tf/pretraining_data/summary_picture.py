@@ -1,4 +1,4 @@
-"""A picture of a pretraining data set, for a person to see at a glance."""
+"""Draws the summary of a pretraining data set as a picture."""
 
 from typing import Any, Mapping, Sequence
 
@@ -11,27 +11,27 @@ _ORIGINS = {  # label, words, colour
     FOLLOWING: (0, "the text that follows", _BLUE),
     ONE_SEGMENT: (0, "missing", "#9bb7d4"),
     SWAPPED: (1, "the text before", "#d1803a"),
-    RANDOM_DOCUMENT: (1, "from another document", "#e8b98d"),
+    RANDOM_DOCUMENT: (1, "from a different document", "#e8b98d"),
 }
 
 
-# Headings, which may have a number too, and the figures (summary.figures) below them.
+# Headings, which may have a number too, and the names (summary.figures) below them.
 _TEXT = {
-    "Text": ("documents", "sentences", "pieces", "unknown pieces",
-             "lines without pieces"),
+    "Text": ("documents", "sentences", "tokens", "unknown tokens",
+             "lines without tokens"),
     "Instances": ("mean / median length", "padding", "label 1"),
-    "Predicted pieces": ("share of all pieces", "mean of an instance",
+    "Predicted tokens": ("share of all tokens", "mean per instance",
                          "instances without"),
-    "Left out": ("pieces cut off to fit", "single sentences")}
+    "Left out": ("tokens cut off to fit", "single sentences")}
 
 
 def draw_summary(made: Mapping[str, Any], figures: Mapping[str, str]) -> bytes:
-    """Draws lengths, labels, predictions, and the counts as text: a PNG of 1200 x 800.
+    """Draws lengths, labels, predictions and the counts as text; returns a PNG.
 
-    `made` is InstanceCounts.as_dict, `figures` the counts as text by name
-    (summary.figures).
+    It has 1200 x 800 pixels. `made` is the result of InstanceCounts.as_dict, `figures`
+    that of summary.figures.
     """
-    # Places by hand: to compute them takes as long as all the drawing.
+    # Margins are given here, because computing them takes as long as all the drawing.
     figure = pictures.figure(12, 8)
     figure.subplots_adjust(0.07, 0.08, 0.97, 0.89, wspace=0.3, hspace=0.3)
     figure.suptitle(f"Pretraining data: {made['instances']:,} instances", fontsize=15)
@@ -41,9 +41,9 @@ def draw_summary(made: Mapping[str, Any], figures: Mapping[str, str]) -> bytes:
     _draw_text(axes[0, 2], figures)
     _draw_labels(axes[1, 0], made)
     shown = made["shown_instead"]
-    _draw_shares(axes[1, 1], "What stands for predicted pieces",
+    _draw_shares(axes[1, 1], "Replacements of predicted tokens",
                  {"[MASK]": shown["mask"], "unchanged": shown["same"],
-                  "another piece": shown["other"]}, "share of predicted pieces")
+                  "random token": shown["other"]}, "share of predicted tokens")
     _draw_shares(axes[1, 2], "Masked n-grams",
                  {f"{n} {'word' if n == '1' else 'words'}": share
                   for n, share in made["ngram_words"].items()}, "share of n-grams")
@@ -60,12 +60,12 @@ def _draw_lengths(axis, made: Mapping[str, Any]) -> None:
     edges = [last + 0.5 - width * (len(counts) - i) for i in range(len(counts) + 1)]
     _draw_stairs(axis, counts, edges)
     axis.set_xlim(0, last + 0.5)
-    axis.set_xlabel("pieces in a sequence"
-                    if width == 1 else f"pieces in a sequence (bins of {width})")
+    axis.set_xlabel("tokens in a sequence"
+                    if width == 1 else f"tokens in a sequence (bins of {width})")
 
 
 def _draw_predictions(axis, made: Mapping[str, Any]) -> None:
-    axis.set_title("Predictions of an instance")
+    axis.set_title("Predictions per instance")
     if not made["predicted_pieces"]:
         return _leave_empty(axis, "no predictions")
     counted = {int(n): count
@@ -73,11 +73,11 @@ def _draw_predictions(axis, made: Mapping[str, Any]) -> None:
     counts = [counted.get(n, 0) for n in range(max(counted, default=0) + 1)]
     _draw_stairs(axis, counts, [n - 0.5 for n in range(len(counts) + 1)])
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set_xlabel("predicted pieces in a sequence")
+    axis.set_xlabel("predicted tokens in a sequence")
 
 
 def _draw_labels(axis, made: Mapping[str, Any]) -> None:
-    """A bar for each label, of the origins of the second segment."""
+    """Draws a bar for each label, divided by the origin of the second segment."""
     axis.set_title("Labels and second segments")
     if not made["instances"]:
         return _leave_empty(axis, "no instances")
@@ -130,7 +130,8 @@ def _leave_empty(axis, reason: str) -> None:
 
 
 def _draw_stairs(axis, counts: Sequence[int], edges: Sequence[float]) -> None:
-    """Shares of instances, logarithmic: a single bin often holds nearly all."""
+    """Draws shares of instances on a logarithmic axis, because one bin often holds
+    nearly all instances."""
     shares = [count / sum(counts) for count in counts]
     axis.stairs(shares, edges, fill=True, color=_BLUE)
     axis.set_ylabel("share of instances, logarithmic")

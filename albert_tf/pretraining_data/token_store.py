@@ -1,14 +1,14 @@
-"""Documents as coded pieces (encoder), on disk in parts; each is tokenized once.
+"""Stores documents as codes (encoder), on disk in parts; each is tokenized once.
 
 A part holds the documents of one span of the text, as four files in a WorkFolder:
 
-    part-00000.tokens     codes of each document's pieces, then a separator
-    part-00000.lengths    pieces of each sentence, "<u4"
-    part-00000.documents  a DOCUMENT row for each document, and one behind the last
-    part-00000.marks      pieces before every 256th sentence, "<u8"
+    part-00000.tokens     codes of each document's tokens, then a separator
+    part-00000.lengths    number of tokens in each sentence, "<u4"
+    part-00000.documents  a DOCUMENT row for each document, and one after the last
+    part-00000.marks      number of tokens before every 256th sentence, "<u8"
 
-Files are written as the text is read, and read where something is needed, so that
-neither a part nor a document is ever in memory as a whole.
+Files are written while the text is read, and only the parts needed are read back.
+Memory therefore never holds a whole part or document.
 """
 
 import contextlib
@@ -26,16 +26,17 @@ from albert_tf.pretraining_data.summary import CorpusCounts
 from albert_tf.jobs.work_folder import WorkFolder
 
 # A document's id, and where it begins in its part: in sentences and in codes. The row
-# behind the last document says where that ends.
+# after the last document says where that ends.
 DOCUMENT = np.dtype([("id", "<u8"), ("first_sentence", "<i8"), ("first_code", "<i8")])
 LENGTH, MARK = np.dtype("<u4"), np.dtype("<u8")
 SENTENCES_PER_MARK = 256
-# Lengths in plans, and what planning does with one document in memory, set these.
+# These limits follow from the type of lengths in plans, and from the memory that
+# planning needs for one document.
 MAX_DOCUMENT_PIECES = 2**31 - 1
 MAX_DOCUMENT_SENTENCES = 20_000_000
-# Without a sentence objective instances depend on it: they end where a slice ends.
+# Without a sentence objective instances end where a slice ends, and so depend on this.
 SENTENCES_PER_SLICE = 1 << 20
-_MOST_OPEN = 1024  # files
+_MOST_OPEN = 1024  # open files
 _SEGMENTS_AT_ONCE = 4096
 
 
@@ -46,11 +47,11 @@ class Documents(NamedTuple):
     """Consecutive documents in memory: C codes, S sentences, D documents.
 
     Document d has the sentences first_sentence[d], ..., first_sentence[d + 1] - 1, and
-    the codes first_code[d], ..., first_code[d + 1] - 2, with a separator behind them.
+    the codes first_code[d], ..., first_code[d + 1] - 2, followed by a separator.
     """
 
-    codes: np.ndarray  # [C]; those of each document's pieces and then one separator
-    sentence_lengths: np.ndarray  # uint32 [S]; pieces, none of them 0
+    codes: np.ndarray  # [C]; the codes of each document, followed by a separator
+    sentence_lengths: np.ndarray  # uint32 [S]; tokens in each sentence, at least 1
     first_sentence: np.ndarray  # int64 [D + 1]
     first_code: np.ndarray  # int64 [D + 1]
     ids: np.ndarray  # uint64 [D]; where each begins in the input (spans.Lines)
@@ -60,7 +61,7 @@ class Documents(NamedTuple):
 
 
 class _Tokenizing:
-    """The state of tokenizing one span: what came before."""
+    """The state of tokenizing one span: its counts and the document that is open."""
 
     def __init__(self, paths: Sequence[str], encoder: PieceEncoder,
                  max_pieces: int, max_sentences: int):
@@ -68,13 +69,13 @@ class _Tokenizing:
         self._paths = paths
         self._encoder = encoder
         self._limits = (("pieces", max_pieces), ("sentences", max_sentences))
-        # The document that is open: its size so far, and where it begins.
+        # The open document: its size so far, and where it begins.
         self._id = self._sentences = self._pieces = 0
         self._first_sentence = self._first_code = 0
 
     def add(self, block: spans.Lines) -> tuple[np.ndarray, ...]:
-        """Encodes lines, and closes the documents that end before one of them; returns
-        what the block adds to each file of the part."""
+        """Encodes a block, and closes the documents that end in it; returns what the
+        block adds to each file of the part."""
         encoded = self._encoder.encode(block.lines)
         lengths = encoded.lengths
         pieces_before = sums_before(lengths)
@@ -90,11 +91,11 @@ class _Tokenizing:
                 begin = spans.document_place(self._paths, int(ids[np.argmax(sizes)]))
                 raise InputError(
                     f"{begin}: the document that begins here has more than {limit:,} "
-                    f"{unit}; put a blank line between documents.")
-        rows, kept = self._close(ids[:-1], sentences[:-1], pieces[:-1])
+                    f"{unit}; put a blank line between documents, or split it.")
+        rows, closed = self._close(ids[:-1], sentences[:-1], pieces[:-1])
         self._id = int(ids[-1])
         self._sentences, self._pieces = int(sentences[-1]), int(pieces[-1])
-        codes = np.insert(encoded.codes, pieces_before[bounds[1:-1][kept]],
+        codes = np.insert(encoded.codes, pieces_before[bounds[1:-1][closed]],
                           self._encoder.separator)
         lengths = lengths[lengths != 0]
         first = -self.counts.sentences % SENTENCES_PER_MARK
@@ -107,29 +108,29 @@ class _Tokenizing:
                 marks[first::SENTENCES_PER_MARK].astype(MARK))
 
     def end(self) -> tuple[np.ndarray, ...]:
-        """Closes the last document and adds the row behind it; returns as `add`."""
-        rows, kept = self._close(
+        """Closes the last document and adds the row after it; returns as `add` does."""
+        rows, closed = self._close(
             np.array([self._id], np.uint64), np.array([self._sentences]),
             np.array([self._pieces]))
         last = np.array([(0, self._first_sentence, self._first_code)], DOCUMENT)
-        separator = np.full(len(kept), self._encoder.separator, self._encoder.dtype)
+        separator = np.full(len(closed), self._encoder.separator, self._encoder.dtype)
         return (separator, np.zeros(0, LENGTH), np.concatenate([rows, last]),
                 np.zeros(0, MARK))
 
     def _close(self, ids: np.ndarray, sentences: np.ndarray,
                pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of documents that have ended, and which of them have a sentence."""
-        kept = np.flatnonzero(sentences)
-        rows = np.zeros(len(kept), DOCUMENT)
-        rows["id"] = ids[kept]
-        first = self._first_sentence + sums_before(sentences[kept])
+        """Returns rows for ended documents that have a sentence, and their indices."""
+        closed = np.flatnonzero(sentences)
+        rows = np.zeros(len(closed), DOCUMENT)
+        rows["id"] = ids[closed]
+        first = self._first_sentence + sums_before(sentences[closed])
         rows["first_sentence"], self._first_sentence = first[:-1], int(first[-1])
-        first = self._first_code + sums_before(pieces[kept] + 1)
+        first = self._first_code + sums_before(pieces[closed] + 1)
         rows["first_code"], self._first_code = first[:-1], int(first[-1])
-        self.counts.documents += len(kept)
+        self.counts.documents += len(closed)
         self.counts.single_sentence_documents += int(
             np.count_nonzero(sentences == 1))
-        return rows, kept
+        return rows, closed
 
 
 def write_part(
@@ -140,10 +141,10 @@ def write_part(
         ) -> tuple[dict[str, int], dict[str, list[int]]]:
     """Tokenizes a span's documents into the files of part `span.number`.
 
-    Memory does not grow with the span or its documents, except for one line;
+    Memory does not grow with the span or its documents, only with the longest line.
     `block_bytes` of text are tokenized at a time. `paths` are all files of the input.
     Returns the fields of summary.CorpusCounts, and the sums of the files for
-    WorkFolder.finish.
+    WorkFolder.finish. Raises InputError if a document is too long.
     """
     state = _Tokenizing(paths, encoder, max_pieces, max_sentences)
     blocks = spans.read_span(paths, span, encoder.prepare, block_bytes)
@@ -164,12 +165,12 @@ def write_part(
 def random_starts(
         documents: Documents, numbers: np.ndarray, drawn: np.ndarray,
         targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Text from a random sentence on of each of K documents in memory.
+    """Chooses text from a random sentence on in each of K documents in memory.
 
-    A text has as many sentences as reach the target (pieces, int64 [K]), at least one,
-    at most to the end of the document. `numbers` int64 [K] are those of the documents,
-    `drawn` uint64 [K] random (keyed_random.word). Returns the first code of each text
-    and how many pieces it has, int64 [K].
+    A text has enough sentences to reach the target (in tokens, int64 [K]), at least
+    one, and ends at the end of the document at the latest. `numbers`, int64 [K], are
+    the indices of the documents; `drawn`, uint64 [K], are random (keyed_random.word).
+    Returns the first code of each text and its number of tokens, int64 [K].
     """
     first = documents.first_sentence[numbers]
     limit = documents.first_sentence[numbers + 1]
@@ -182,30 +183,35 @@ def random_starts(
 
 def _ends(before: np.ndarray, start: np.ndarray, target: np.ndarray,
           limit: np.ndarray) -> np.ndarray:
-    """Where texts end that begin with sentences `start`, int64 [K]; `before` has the
-    pieces before each sentence, `limit` where the documents end."""
+    """Returns where the texts end that begin with sentences `start`: int64 [K].
+
+    `before` is the number of tokens before each sentence, `limit` the end of documents.
+    """
     ends = np.searchsorted(before, before[start] + target)
     return np.clip(ends, start + 1, limit)
 
 
 class TokenStore:
-    """The parts in a folder, all of them written; documents are numbered through.
+    """The parts in a folder, which must all be written; documents have running numbers.
 
         store = TokenStore(folder)
         for first, first_code, documents in store.slices(0):
             print(len(documents.ids), documents.codes[:10])
 
-    Can be pickled. At most `most_open` files are open at a time, by default half of
-    what the process may have open, or fewer. `num_parts` and `num_documents` count all;
-    `first_document`, int64 [num_parts], is the number of each part's first document;
-    `dtype` is that of codes, None if there is no document.
+    A store can be pickled. At most `most_open` files are open at a time, by default at
+    most half of those that the process may open.
+
+    Attributes:
+      num_parts, num_documents: the total numbers.
+      first_document: int64 [num_parts], the number of each part's first document.
+      dtype: the type of codes; None if there is no document.
     """
 
     def __init__(self, folder: WorkFolder, most_open: int = 0):
         self._folder = folder
-        # Open files by name, the one that was used longest ago first.
+        # Open files by name, the least recently used first.
         self._open: dict[str, int] = {}
-        import resource  # not on Windows, so late
+        import resource  # Windows has no such module.
 
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most_open = most_open or (
@@ -225,7 +231,7 @@ class TokenStore:
             self.dtype = np.dtype(f"<u{num_bytes // int(last['first_code'])}")
 
     def close(self) -> None:
-        """Closes files; they are opened again when they are needed."""
+        """Closes all files; they are opened again when they are needed."""
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -237,16 +243,16 @@ class TokenStore:
 
     def slices(self, number: int, num_sentences: int = SENTENCES_PER_SLICE
                ) -> Iterator[tuple[int, int, Documents]]:
-        """The documents of a part in slices, for parts of any size.
+        """Yields the documents of a part in slices, for parts of any size.
 
-        A slice takes documents until it has `num_sentences`. Its codes are mapped: what
-        is not looked at takes no memory. Yields the number in the part of its first
-        document, the position in the part's codes of its first code, and the slice.
+        A slice takes documents until it has `num_sentences`. Its codes are mapped from
+        the file, so unused codes take no memory. Yields the number of the first
+        document in the part, the position of the first code in the part, and the slice.
         """
         total = self._size(number, "documents") // DOCUMENT.itemsize - 1
         first = 0
         while first < total:
-            # A document has a sentence or more.
+            # A document has at least one sentence.
             rows = self._array(number, "documents", DOCUMENT, first,
                                min(num_sentences, total - first) + 1)
             reached = np.searchsorted(
@@ -270,8 +276,8 @@ class TokenStore:
 
     def read(self, parts: np.ndarray, starts: np.ndarray,
              lengths: np.ndarray) -> np.ndarray:
-        """Codes of K texts in the order given, one after the other: `lengths` codes of
-        part `parts` from `starts` on, each [K]."""
+        """Returns the codes of K texts, concatenated: `lengths` codes from part `parts`
+        from position `starts` on, each [K]."""
         if not len(parts):
             return np.zeros(0, self.dtype or np.uint16)
         return self._read("tokens", self.dtype, parts, starts, lengths)
@@ -279,23 +285,26 @@ class TokenStore:
     def second_segments(
             self, documents: np.ndarray, drawn: np.ndarray,
             targets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """random_starts of K documents by their numbers in the store: part, uint32 [K],
-        first code in it, uint64 [K], and pieces, int64 [K], of each text."""
-        found = [(np.zeros(0, np.int64),) * 3]
+        """Chooses texts as random_starts does, from K documents given by their numbers.
+
+        Returns the part, uint32 [K], the first code in it, uint64 [K], and the number
+        of tokens, int64 [K], of each text.
+        """
+        parts = [(np.zeros(0, np.int64),) * 3]
         for i in range(0, len(documents), _SEGMENTS_AT_ONCE):
             some = np.s_[i:i + _SEGMENTS_AT_ONCE]
-            found.append(self._second_segments(
+            parts.append(self._second_segments(
                 documents[some], drawn[some], targets[some]))
-        part, start, length = map(np.concatenate, zip(*found))
+        part, start, length = map(np.concatenate, zip(*parts))
         return part.astype(np.uint32), start.astype(np.uint64), length
 
     def _second_segments(self, documents, drawn, targets):
         part = np.searchsorted(self.first_document, documents, side="right") - 1
-        own = documents - self.first_document[part]
-        rows = self._read("documents", DOCUMENT, part, own, np.full(len(part), 2))
+        number = documents - self.first_document[part]
+        rows = self._read("documents", DOCUMENT, part, number, np.full(len(part), 2))
         first, limit = rows["first_sentence"][::2], rows["first_sentence"][1::2]
         start = first + keyed_random.below(drawn, limit - first)
-        # From the last mark on, or from the document's beginning if that is later.
+        # Count from the last mark, or from the document's beginning if that is later.
         marked = start - start % SENTENCES_PER_MARK
         near = np.maximum(first, marked)
         position = rows["first_code"][::2].copy()
@@ -304,9 +313,9 @@ class TokenStore:
             marks = self._read("marks", MARK, part[far],
                                marked[far] // SENTENCES_PER_MARK,
                                np.ones(len(far), np.int64))
-            # Behind each document before this one there is a separator.
-            position[far] = marks.astype(np.int64) + own[far]
-        # A sentence has a piece or more.
+            # Each document before this one has a separator after it.
+            position[far] = marks.astype(np.int64) + number[far]
+        # A sentence has at least one token.
         last = np.minimum(limit, start + np.maximum(targets, 1))
         before = sums_before(self._read("lengths", LENGTH, part, near, last - near))
         shift = sums_before(last - near)[:-1] - near
@@ -314,7 +323,7 @@ class TokenStore:
         return (part, position + before[start + shift] - before[near + shift],
                 before[ends] - before[start + shift])
 
-    # Files. Numbers that say where to read count items of a dtype, not bytes.
+    # In the methods that read files, positions count items of a dtype, not bytes.
 
     def _size(self, number: int, kind: str) -> int:
         return os.fstat(self._descriptor(number, kind)).st_size
@@ -325,21 +334,22 @@ class TokenStore:
 
     def _read(self, kind: str, dtype: np.dtype, parts: np.ndarray, starts: np.ndarray,
               counts: np.ndarray) -> np.ndarray:
-        """`counts` items of parts' files from `starts` on, all [K], in a row."""
-        order = np.argsort(parts, kind="stable")  # Each file is looked up once.
+        """Returns `counts` items from parts' files from `starts` on, all [K],
+        concatenated."""
+        order = np.argsort(parts, kind="stable")  # This looks up each file once.
         sizes = counts.astype(np.int64) * dtype.itemsize
         offsets = starts.astype(np.int64) * dtype.itemsize
-        found = [b""] * len(order)
+        chunks = [b""] * len(order)
         pread, number, descriptor = os.pread, -1, -1
         for i, part, size, offset in zip(
                 order.tolist(), parts[order].tolist(),
                 sizes[order].tolist(), offsets[order].tolist()):
             if part != number:
                 number, descriptor = part, self._descriptor(part, kind)
-            found[i] = pread(descriptor, size, offset)
-        content = b"".join(found)
+            chunks[i] = pread(descriptor, size, offset)
+        content = b"".join(chunks)
         if len(content) != int(sizes.sum()):
-            short = next(i for i, data in enumerate(found) if len(data) != sizes[i])
+            short = next(i for i, data in enumerate(chunks) if len(data) != sizes[i])
             raise self._too_short(int(parts[short]), kind)
         return np.frombuffer(content, dtype)
 
@@ -353,13 +363,13 @@ class TokenStore:
                 descriptor = os.open(self._folder.file(name), os.O_RDONLY)
             except OSError as error:
                 raise InputError(
-                    f"{self._folder.file(name)}: cannot be read: {error.strerror}; it "
-                    "is part of an unfinished run: remove its folder and start again."
+                    f"{self._folder.file(name)}: cannot be read: {error.strerror}. It "
+                    "belongs to an unfinished run; remove its folder and start again."
                 ) from error
         self._open[name] = descriptor
         return descriptor
 
     def _too_short(self, number: int, kind: str) -> InputError:
         return InputError(
-            f"{self._folder.file(part_name(number, kind))}: shorter than it was made; "
-            "remove its folder and start again.")
+            f"{self._folder.file(part_name(number, kind))}: shorter than when it was "
+            "written; remove its folder and start again.")

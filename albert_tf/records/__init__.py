@@ -1,5 +1,5 @@
-"""What a record is: its features in one specification, its bytes on disk, the checks
-before a long run."""
+"""Records: the specification of their features, their bytes on disk, and checks before
+a long run."""
 
 from albert_tf import lazily
 

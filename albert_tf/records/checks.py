@@ -1,10 +1,10 @@
-"""Checks of records before a long run, without TensorFlow.
+"""Checks records before a long run, without TensorFlow.
 
-Every file is scanned and its first records looked at: whether they fit the
-specification, are masked or not, have the special ids. The summaries that
-create_pretraining_data.py leaves beside its records say which vocabulary and which
-sentence objective they were made for; records without one, such as the release's, are
-accepted: ids out of range show when they are read.
+Every file is scanned, and its first records are checked: whether they fit the
+specification, are masked, and have the special ids. The summaries that
+create_pretraining_data.py writes beside its records name the vocabulary and the
+sentence objective. Records without a summary, such as those from the original
+implementation, are accepted; ids that are out of range are reported when they are read.
 """
 
 import concurrent.futures
@@ -23,23 +23,26 @@ from albert_tf.records.spec import FeatureSpec
 from albert_tf.records.tfrecord import FileInfo, read_records, scan
 
 _THREADS = 8
-# A short sequence may have no mask where its words are longer than its budget; so
-# many of them have none only where nothing was masked.
+# A short sequence may have no mask, if its words are longer than its budget. If this
+# many have none, nothing was masked.
 _FIRST_RECORDS = 20
 _SUMMARIES = "summary-*.json"
 
 
 def _first_records(
         path: str, spec: FeatureSpec, count: Optional[int]) -> Iterator[dict]:
-    with contextlib.closing(read_records(path)) as found:
-        for number, record in enumerate(itertools.islice(found, count), 1):
+    with contextlib.closing(read_records(path)) as records:
+        for number, record in enumerate(itertools.islice(records, count), 1):
             yield spec.parse_numpy(record, f"{path}, record {number}")
 
 
 def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
-    """Scans files and parses the first record of each; one FileInfo per path."""
+    """Scans files and parses the first record of each; returns a FileInfo per path.
+
+    Raises InputError for a damaged file or a record that does not fit `spec`.
+    """
     def check(path):
-        # The first record first: a file of the wrong kind shows at once.
+        # The first record shows at once if a file is of the wrong kind.
         list(_first_records(path, spec, 1))
         return scan(path)
 
@@ -50,17 +53,17 @@ def check_files(paths: Iterable[str], spec: FeatureSpec) -> list[FileInfo]:
 def explain_read_error(
         paths: Sequence[str], spec: FeatureSpec, error: Exception
 ) -> InputError | None:
-    """The error, naming file and record, behind one that tf.data raised while training,
-    whose message names no file; to be raised `from error`.
+    """Returns the error that names file and record for one that tf.data raised, whose
+    message names no file; to be raised `from error`.
 
-    Reads `paths` whole, until the first record that is damaged or does not fit `spec`.
-    None if `error` is not about reading records, or the files read well now. TensorFlow
-    raises a UnicodeDecodeError instead of a tf.errors.OpError where its message quotes
-    the bytes of a record that is not an example.
+    Reads `paths` up to the first record that is damaged or does not fit `spec`. Returns
+    None if `error` is not about reading records, or if all files can be read now.
+    TensorFlow raises a UnicodeDecodeError instead of a tf.errors.OpError if its message
+    quotes the bytes of a record that is not an example.
     """
     import tensorflow as tf
 
-    # InvalidArgumentError has many other causes; parse_example says one of these.
+    # InvalidArgumentError has many other causes; parse_example uses one of these texts.
     parsing = (isinstance(error, tf.errors.InvalidArgumentError) and any(
         sign in str(error) for sign in ("Key: ", "Feature: ", "parse example")))
     if not parsing and not isinstance(error, (
@@ -75,14 +78,14 @@ def explain_read_error(
     return None
 
 
-# Masked, or to be masked while training.
+# ---- masked, or to be masked during training ---------------------------------
 
 
 def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
-    """A pretraining_spec for records that are masked while training.
+    """Changes a pretraining_spec for records that are masked during training.
 
-    token_boundary shows where words start. The prediction slots are empty and not read,
-    however many there are.
+    token_boundary is read too, because it shows where words start. The prediction slots
+    are empty and not read, and their number may differ.
     """
     def change(feature):
         if feature.name == "token_boundary":
@@ -95,7 +98,7 @@ def unmasked_spec(spec: FeatureSpec) -> FeatureSpec:
 
 
 def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
-    """Whether the first records of each file are masked."""
+    """Returns for each file whether its first records are masked."""
     def is_masked(path):
         return any(record["masked_lm_weights"].any()
                    for record in _first_records(path, spec, _FIRST_RECORDS)
@@ -106,16 +109,16 @@ def are_masked(paths: Sequence[str], spec: FeatureSpec) -> list[bool]:
 
 
 def check_masks(paths: Sequence[str], spec: FeatureSpec, dynamic_masking: bool) -> None:
-    """Checks that records are masked, or are not where they will be in training."""
+    """Raises InputError unless records are masked, or unmasked with dynamic masking."""
     for path, masked in zip(paths, are_masked(paths, spec)):
         if masked and dynamic_masking:
             raise InputError(
                 f"{path}: the records are masked already; leave out "
-                "--dynamic_masking, or create them with --masked_lm_prob=0.")
+                "--dynamic_masking, or create the records with --masked_lm_prob=0.")
         if not masked and not dynamic_masking:
             raise InputError(
                 f"{path}: the records are not masked, so there is nothing to "
-                "predict; give --dynamic_masking, or create them with "
+                "predict; give --dynamic_masking, or create the records with "
                 "--masked_lm_prob above 0.")
 
 
@@ -123,11 +126,12 @@ def special_ids(
         paths: Sequence[str], spec: FeatureSpec, vocab_size: int,
         summary: Optional[Mapping[str, Any]],
         given: Mapping[str, Optional[int]]) -> dict[str, int]:
-    """Ids by name (cls, sep, mask): those given, else those in the records' summary.
+    """Returns ids by name (cls, sep, mask), from flags or from the records' summary.
 
-    They must be below `vocab_size`, differ, and stand where the first record of each
-    file has [CLS] and [SEP]. `summary` is the `special_ids` of `check_vocabulary`,
-    `given` the values of the flags cls_id, sep_id and mask_id, or None.
+    Raises InputError unless they are below `vocab_size`, differ, and are those of [CLS]
+    and [SEP] in the first record of each file. `summary` is the `special_ids` from
+    `check_vocabulary`, `given` the values of the flags cls_id, sep_id and mask_id, or
+    None.
     """
     ids = {name: given[f"{name}_id"] if given[f"{name}_id"] is not None
            else (summary or {}).get(name) for name in ("cls", "sep", "mask")}
@@ -135,16 +139,18 @@ def special_ids(
     if missing:
         raise InputError(
             f"--dynamic_masking needs {', '.join(missing)}, because no summary beside "
-            f"{paths[0]} gives the ids of [CLS], [SEP] and [MASK]; they are 2, 3 and "
-            "4 in the released SentencePiece vocabularies, and the numbers of their "
-            "lines less 1 in a WordPiece vocabulary.")
+            f"{paths[0]} gives the ids of [CLS], [SEP] and [MASK]; give 2, 3 and 4 for "
+            "the released SentencePiece vocabularies, or the tokens' line numbers "
+            "minus 1 for a WordPiece vocabulary.")
     for name, value in ids.items():
         if not (isinstance(value, int) and 0 <= value < vocab_size):
-            raise InputError(f"--{name}_id is {value}, which is not in "
-                             f"0..{vocab_size - 1}, as vocab_size {vocab_size} says.")
+            raise InputError(
+                f"--{name}_id is {value}, which is not in 0..{vocab_size - 1}, because "
+                f"vocab_size is {vocab_size}; give an id from the model's vocabulary.")
     if len(set(ids.values())) < len(ids):
         raise InputError("--cls_id, --sep_id and --mask_id are {cls}, {sep} and {mask};"
-                         " they must differ.".format(**ids))
+                         " they must differ, so give three different ids."
+                         .format(**ids))
     for path in paths:
         [arrays] = _first_records(path, spec, 1)
         sequence = arrays["input_ids"][arrays["input_mask"] > 0]
@@ -157,7 +163,7 @@ def special_ids(
     return ids
 
 
-# The summaries beside the records.
+# ---- the summaries beside the records ----------------------------------------
 
 
 class RecordSummary(NamedTuple):
@@ -165,15 +171,15 @@ class RecordSummary(NamedTuple):
 
     path: str
     content: dict[str, Any]
-    records: list[str]  # those of the record files asked for, not empty
+    records: list[str]  # the requested record files that it describes, not empty
 
     def get(self, *keys: str) -> Optional[Any]:
-        """The value at a path of keys, or None."""
+        """Returns the value at a path of keys, or None."""
         return _get(self.content, *keys)
 
 
 def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
-    """The summaries of record files; damaged ones are left out with a warning."""
+    """Reads the summaries of record files; skips damaged ones with a warning."""
     folders: dict[str, list[str]] = {}
     for path in paths:
         folders.setdefault(os.path.dirname(path), []).append(path)
@@ -181,15 +187,15 @@ def summaries_of(paths: Iterable[str]) -> list[RecordSummary]:
     for folder, inside in folders.items():
         plain = folder if files.is_remote(folder) else glob.escape(folder)
         try:
-            found = files.expand_patterns(
+            matches = files.expand_patterns(
                 [os.path.join(plain, _SUMMARIES)], "summaries")
         except InputError:
-            continue  # There is none: data of the release, or without a summary.
-        for path in found:
+            continue  # The original implementation, for example, writes no summary.
+        for path in matches:
             try:
                 content = text_files.read_json(path)
             except InputError as error:
-                logging.warning("%s is left out: %s", path, error)
+                logging.warning("%s is ignored: %s", path, error)
                 continue
             outputs = _get(content, "settings", "output_files")
             names = {os.path.basename(str(output)) for output in outputs or ()}
@@ -207,43 +213,45 @@ def _get(content: Any, *keys: str) -> Optional[Any]:
 
 def sentence_objective(
         summaries: Iterable[RecordSummary], given: Optional[str] = None) -> str:
-    """The meaning of the records' label, "order", "next" or "none"; the paper compares
-    models trained on each (Table 5).
+    """Returns the meaning of the records' label: "order", "next" or "none".
 
-    It is `given` by the user, else in the summaries, else "order"; all must agree.
+    The paper compares models trained on each (table 5). The meaning is `given` by the
+    user, else taken from the summaries, else "order". Raises InputError if they differ.
     """
     known, source = given, f"--sentence_objective={given}"
     for summary in summaries:
         instances = summary.get("settings", "instances")
         if not isinstance(instances, dict):
             continue
-        # Older summaries know two objectives.
-        found = instances.get("sentence_objective") or (
+        # Older summaries have a flag for two objectives.
+        stated = instances.get("sentence_objective") or (
             "next" if instances.get("random_next_sentence") else "order")
         if known is None:
-            known, source = found, f"{summary.records[0]} with {found}"
-        elif found != known:
+            known, source = stated, f"{summary.records[0]} with {stated}"
+        elif stated != known:
             raise InputError(
-                f"{summary.records[0]} was made with the sentence objective {found}, "
+                f"{summary.records[0]} was made with the sentence objective {stated}, "
                 f"as {summary.path} says, but {source}"
-                + (f" is given; give --sentence_objective={found}, or other records."
-                   if given else "; train and evaluate on records of one objective."))
+                + (f" is given; give --sentence_objective={stated} or other records."
+                   if given else "; use records with the same objective."))
     return known or "order"
 
 
 def check_vocabulary(
         summaries: Iterable[RecordSummary], vocab_size: int
 ) -> Optional[dict[str, Any]]:
-    """Compares the vocabularies that records were made with to the model's; returns
-    their `file`, `sha256`, `size` and, where known, `special_ids`, or None if no
-    summary names one."""
+    """Compares the vocabularies that records were made with to the model's.
+
+    Returns their `file`, `sha256`, `size` and, if known, `special_ids`, or None if no
+    summary names a vocabulary. Raises InputError if vocabularies differ.
+    """
     known, known_from = None, ""
     for summary in summaries:
         first = summary.records[0]
         size = summary.get("vocabulary", "size")
         if isinstance(size, int) and size != vocab_size:
             raise InputError(
-                f"{first} was made with a vocabulary of {size} pieces, as "
+                f"{first} was made with a vocabulary of {size} tokens, as "
                 f"{summary.path} says, but the config's vocab_size is {vocab_size}; "
                 f"set it to {size} (--config_overrides=vocab_size={size}), or make the "
                 "records with the model's vocabulary.")
@@ -253,12 +261,13 @@ def check_vocabulary(
         if known and known["sha256"] != digest:
             raise InputError(
                 f"{known_from} and {first} were made with vocabularies of different "
-                "content, as the summaries beside them say; make them with one.")
+                "content, as the summaries beside them say; make them with the same "
+                "vocabulary.")
         strips = summary.get("vocabulary", "strip_accents") is not False
         if known and known.get("strip_accents", True) != strips:
             raise InputError(
-                f"{known_from} and {first} differ in whether text keeps its accents "
-                "(--strip_accents), as the summaries beside them say; make them alike.")
+                f"{known_from} and {first} differ in --strip_accents, as the summaries "
+                "beside them say; make them with the same value.")
         special = summary.get("vocabulary", "special_ids") or (
             known or {}).get("special_ids")
         known_from, known = first, {

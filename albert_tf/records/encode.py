@@ -1,9 +1,8 @@
-"""Records of many instances at once, for data creation: arrays to bytes.
+"""Serializes the records of many instances at once, for data creation.
 
-The protobuf library takes a Python object for each value of a record. Here the values
-of a batch stay in arrays until they are bytes; what comes out is what
-`FeatureSpec.serialize`, better for a single record, gives byte for byte. A record on
-the wire:
+The protobuf library needs a Python object for each value in a record. Here the values
+of a batch stay in arrays until they are bytes. The bytes equal those from
+`FeatureSpec.serialize`, which is faster for a single record. A serialized record is:
 
     Example   0A n  Features
     Features  0A n  entry     for each feature, in the order of the names
@@ -11,7 +10,7 @@ the wire:
     Feature   12 n  FloatList, or 1A n  Int64List
     list      0A n  its values, packed: float32, or varints
 
-with lengths n as varints: seven bits a byte, the lowest first, the eighth bit set in
+Lengths n are varints: seven bits per byte, the lowest first, with the eighth bit set in
 all bytes but the last.
 """
 
@@ -24,25 +23,27 @@ from albert_tf.records import tfrecord
 from albert_tf.records.spec import Feature, FeatureSpec
 
 _LIST_TAGS = {"float32": b"\x12", "int64": b"\x1a"}
-# Rows of varints made at a time; their arrays then stay in the processor's cache.
+# Rows of varints encoded at a time, whose arrays stay in the processor's cache.
 _ROWS_AT_A_TIME = 128
 
 
 def frames(spec: FeatureSpec, batch: Mapping[str, Any]) -> bytes:
-    """What `serialize` gives, as it lies in a TFRecord file."""
+    """Returns the results of `serialize` in the bytes of a TFRecord file."""
     return b"".join(map(tfrecord.frame, serialize(spec, batch)))
 
 
 def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
-    """N serialized tf.train.Examples, equal to those of `spec.serialize`.
+    """Returns N serialized tf.train.Examples, equal to those from `spec.serialize`.
 
-    Byte for byte, but for the order of two names of which one begins the other: it
-    comes first here, and not in each of protobuf's implementations.
+    The bytes are equal except for the order of two names of which one is a prefix of
+    the other. The prefix comes first here, but not in all of protobuf's
+    implementations.
 
     `batch` maps each name on disk to an array [N, number of values], [N, *shape of the
     feature], or [N] for a single value. int64 features take integers or booleans,
-    float32 features numbers of any type; one of variable length has as many values in
-    each record of the batch.
+    float32 features numbers of any type. A feature of variable length must have the
+    same number of values in all records of the batch. Raises ValueError for arrays that
+    do not fit.
     """
     spec.check_names(batch)
     features = sorted(spec.features, key=lambda f: f.name.encode())
@@ -52,7 +53,7 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
         raise ValueError("features have different numbers of records: " + ", ".join(
             f"{f.name} {len(p.lengths)}" for f, p in zip(features, payloads)) + ".")
     columns, total = [], 0
-    fixed: list[np.ndarray] = []  # of neighbouring features whose sizes do not differ
+    fixed: list[np.ndarray] = []  # neighbouring features with one size in all records
     for feature, payload in zip(features, payloads):
         headers = _Headers(feature)
         if payload.rows is not None:
@@ -77,9 +78,9 @@ def serialize(spec: FeatureSpec, batch: Mapping[str, Any]) -> list[bytes]:
 class _Payload(NamedTuple):
     """A feature's packed values in N records."""
 
-    lengths: np.ndarray  # bytes of each record, int64 [N]
-    rows: np.ndarray | None  # uint8 [N, bytes] if all are of one length
-    data: np.ndarray | None = None  # else the bytes of all, one record after the other
+    lengths: np.ndarray  # number of bytes in each record, int64 [N]
+    rows: np.ndarray | None  # uint8 [N, bytes] if all have the same length
+    data: np.ndarray | None = None  # else the bytes of all records, concatenated
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> "_Payload":
@@ -87,7 +88,7 @@ class _Payload(NamedTuple):
 
 
 class _Headers(dict):
-    """Payload length → the bytes that stand before a feature's payload."""
+    """A map of payload lengths to the bytes before a feature's payload."""
 
     def __init__(self, feature: Feature):
         super().__init__()
@@ -95,7 +96,7 @@ class _Headers(dict):
 
     def __missing__(self, num_bytes: int) -> bytes:
         name = self._feature.name.encode()
-        header = b"\n" + _varint(num_bytes) if num_bytes else b""  # of the values
+        header = b"\n" + _varint(num_bytes) if num_bytes else b""  # before the values
         for tag in (_LIST_TAGS[self._feature.dtype], b"\x12"):
             header = tag + _varint(len(header) + num_bytes) + header
         header = b"\n" + _varint(len(name)) + name + header
@@ -112,7 +113,8 @@ def _varint(value: int) -> bytes:
 
 
 def _columns_of(fixed: list[np.ndarray]) -> list[list[bytes]]:
-    """Blocks [N, bytes] side by side, as one column of N strings; none of none."""
+    """Joins blocks [N, bytes] side by side into one column of N strings, if there are
+    any."""
     if not fixed:
         return []
     block = np.concatenate(fixed, axis=1)
@@ -126,9 +128,9 @@ def _slices(data: bytes, lengths: np.ndarray) -> list[bytes]:
 
 
 def _payload(feature: Feature, values: np.ndarray) -> _Payload:
-    """Packed values of a feature: values [N, ...] of any numeric type."""
+    """Packs the values of a feature, [N, ...] of any numeric type."""
     if not values.ndim:
-        raise ValueError(f"feature {feature.name} has no dimension of records.")
+        raise ValueError(f"feature {feature.name} has no dimension for records.")
     shape = values.shape[1:]
     if len(shape) > 1 and not feature.fits_shape(shape):
         raise ValueError(f"feature {feature.name} has the shape {shape} instead of "
@@ -140,7 +142,7 @@ def _payload(feature: Feature, values: np.ndarray) -> _Payload:
         raise ValueError(f"feature {feature.name} does not hold {feature.dtype} values "
                          f"but {values.dtype}.")
     if feature.dtype == "float32":
-        # By way of Python's floats, as the protobuf library takes numbers.
+        # Convert to float64 first, because the protobuf library takes Python's floats.
         with np.errstate(over="ignore"):
             values = values.astype(np.float64).astype("<f4", order="C")
         return _Payload.of_rows(values.view(np.uint8))
@@ -148,7 +150,7 @@ def _payload(feature: Feature, values: np.ndarray) -> _Payload:
 
 
 def _varints(feature: Feature, values: np.ndarray) -> _Payload:
-    """Values [N, k] as varints; a negative one is 2^64 more."""
+    """Encodes values [N, k] as varints; a negative value is encoded as value + 2^64."""
     highest, lowest = (int(values.max()), int(values.min())) if values.size else (0, 0)
     if highest >= 2**63:
         raise ValueError(f"feature {feature.name} does not hold int64 values: "
@@ -167,7 +169,10 @@ def _varints(feature: Feature, values: np.ndarray) -> _Payload:
 
 def _ragged_varints(values: np.ndarray,
                     num_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Unsigned values [n, k], of at most so many bytes → lengths [n], bytes."""
+    """Encodes unsigned values [n, k] as varints of at most `num_bytes` bytes.
+
+    Returns the number of bytes in each row, [n], and the bytes.
+    """
     encoded = np.empty((*values.shape, num_bytes), np.uint8)
     used = np.empty(encoded.shape, bool)
     used[..., 0] = True
@@ -176,10 +181,10 @@ def _ragged_varints(values: np.ndarray,
         if byte + 1 < num_bytes:
             more = np.greater(values, 127)
             used[..., byte + 1] = more
-            # Bit 7 of `low` is set only where more bytes follow.
+            # Bit 7 of `low` is set only if more bytes follow.
             low |= more.view(np.uint8) << 7
             values = values >> 7
         encoded[..., byte] = low
     used = used.reshape(len(values), -1)
-    # Faster than indexing with booleans, which copies run by run.
+    # `compress` is faster than indexing with booleans, which copies run by run.
     return used.sum(axis=1), encoded.reshape(-1).compress(used.reshape(-1))

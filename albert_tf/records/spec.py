@@ -1,13 +1,13 @@
-"""What a record holds: one specification of features writes, checks and parses it.
+"""The features of a record: one specification to write, check and parse it.
 
 A record is a serialized tf.train.Example. `FeatureSpec.serialize` makes one at a time
-by protobuf, for fine-tuning and --reproduce_release; `encode.serialize` makes the same
-bytes from arrays of many. Both stay: protobuf takes a Python object for each value,
-which is several times too slow for data creation, and arrays of one record are as much
-slower than protobuf.
+with protobuf, for fine-tuning and --reproduce_release. `encode.serialize` makes the
+same bytes for many records from arrays. Both are needed: protobuf takes a Python object
+for each value, which is several times too slow for data creation, and arrays of a
+single record are slower than protobuf by as much.
 
-`FeatureSpec.parse` alone loads TensorFlow: data creation runs in many processes that
-should start fast.
+Only `FeatureSpec.parse` loads TensorFlow, because data creation runs in many processes
+that must start fast.
 """
 
 import dataclasses
@@ -26,22 +26,22 @@ _LISTS = {"int64": "int64_list", "float32": "float_list"}
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """One feature of a record.
+    """One feature in a record.
 
         Feature("input_ids", "int64", (None,), limit=30000, limited_by="vocab_size")
     """
 
     name: str  # on disk
     dtype: str  # "int64" or "float32", as on disk
-    # Of one example, without the batch; () is a single value. The last dimension may be
-    # None: it then differs from example to example.
+    # The shape in one example, without the batch; () is a single value. The last
+    # dimension may be None, if it differs between examples.
     shape: tuple[Optional[int], ...]
-    set_by: str = ""  # the option that sets its length, named in errors
-    parsed_name: str = ""  # its name after parsing, if that is another
-    parsed: bool = True  # False: written, but needed in no training and in no record
+    set_by: str = ""  # the option that sets its length, for errors
+    parsed_name: str = ""  # its name after parsing, if that differs
+    parsed: bool = True  # False: it is written, but not read, and records may lack it
     limit: int = 0  # int64 values must be at least 0 and below it; 0 sets no limit
-    limited_by: str = ""  # the option that sets the limit, named in errors
-    pad_value: int = 0  # fills up examples that are shorter than others of a batch
+    limited_by: str = ""  # the option that sets the limit, for errors
+    pad_value: int = 0  # fills up examples that are shorter than others in a batch
 
     def __post_init__(self):
         if None in self.shape[:-1]:
@@ -53,41 +53,41 @@ class Feature:
 
     @property
     def is_variable(self) -> bool:
-        """Whether its length differs from example to example."""
+        """True if its length differs between examples."""
         return self.shape[-1:] == (None,)
 
     @property
     def num_values(self) -> int:
-        """Values of an example; a variable feature has a multiple of this."""
+        """Number of values in an example; a variable feature has a multiple of this."""
         return math.prod(d for d in self.shape if d is not None)
 
     def fits(self, num_values: int | np.ndarray) -> bool | np.ndarray:
-        """Whether an example, or each of many, may have so many values."""
+        """Returns whether an example, or each of many, may have this many values."""
         if self.is_variable:
             return num_values % self.num_values == 0
         return num_values == self.num_values
 
     def check_fits(self, num_values: int) -> None:
-        """Raises ValueError if an example may not have so many values."""
+        """Raises ValueError if an example may not have this many values."""
         if not self.fits(num_values):
             multiple = "a multiple of " if self.is_variable else ""
             raise ValueError(f"feature {self.name} has {num_values} values instead of "
                              f"{multiple}{self.num_values}.")
 
     def fits_shape(self, shape: Sequence[int]) -> bool:
-        """Whether values of all dimensions may have this shape."""
+        """Returns whether the values in an example may have this shape."""
         return len(shape) == len(self.shape) and all(
             d in (None, n) for d, n in zip(self.shape, shape))
 
     def within_limit(self, values: np.ndarray) -> bool:
-        """Whether the values of one example or of many are all in 0..limit-1."""
+        """Returns whether all values, of one or many examples, are in 0..limit-1."""
         return not self.limit or bool(
             values.min(initial=0) >= 0 and values.max(initial=0) < self.limit)
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """The features of a record, in one place for writing and for parsing.
+    """The features of a record, for writing and for parsing.
 
         spec = FeatureSpec((Feature("ids", "int64", (2,)),))
         spec.parse_numpy(spec.serialize({"ids": [5, 6]}))  # {"ids": array([5, 6])}
@@ -111,54 +111,54 @@ class FeatureSpec:
                 f"{sorted(expected - values.keys())}.")
 
     def serialize(self, values: Mapping[str, Any]) -> bytes:
-        """A serialized tf.train.Example with features in the order of their names.
+        """Returns a serialized tf.train.Example with features sorted by name.
 
-        `values` maps each name on disk to a sequence or array with exactly as many
-        values as the specification says; int64 features take no floats, and features of
-        several dimensions also take rows of equal length. Anything else is a
-        ValueError.
+        `values` maps each name on disk to a sequence or array with exactly the number
+        of values in the specification. int64 features take no floats. Features with
+        several dimensions also take rows of equal length. Raises ValueError for
+        anything else.
         """
         self.check_names(values)
         example = Example()
         entries = example.features.feature
         for feature in self.features:
-            given = _flat(feature, values[feature.name])
-            feature.check_fits(len(given))
+            flat = _flat(feature, values[feature.name])
+            feature.check_fits(len(flat))
             try:
                 kind = getattr(entries[feature.name], _LISTS[feature.dtype])
-                kind.value.extend(given)
+                kind.value.extend(flat)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"feature {feature.name} does not hold "
                                  f"{feature.dtype} values: {error}.") from error
-        # Sorted by name: equal examples give equal bytes.
+        # This sorts by name, so that equal examples give equal bytes.
         return example.SerializeToString(deterministic=True)
 
     def parse_numpy(self, serialized: bytes, where: str = "record") -> dict:
-        """Features of one record as NumPy arrays of the features' shapes, int64 or
-        float32, by their names on disk.
+        """Parses one record: name on disk → NumPy array, int64 or float32, of the
+        feature's shape.
 
-        Features that are not in the specification are ignored; one with parsed=False is
-        left out where the record lacks it. An InputError names everything in which the
-        record does not fit, after `where`: its file and number.
+        Features that are not in the specification are ignored. One with parsed=False is
+        left out if the record lacks it. Raises InputError with everything that does not
+        fit, after `where`: the record's file and number.
         """
         try:
-            found = Example.FromString(serialized).features.feature
+            entries = Example.FromString(serialized).features.feature
         except message.DecodeError as error:
             raise InputError(
                 f"{where}: the content is not a tf.train.Example; give files "
-                "written by create_pretraining_data.") from error
+                "written by create_pretraining_data.py.") from error
         arrays, missing, mistyped, lengths = {}, [], [], {}
         for feature in self.features:
-            if feature.name not in found:
+            if feature.name not in entries:
                 if feature.parsed:
                     missing.append(feature.name)
                 continue
-            kind = found[feature.name].WhichOneof("kind")
+            kind = entries[feature.name].WhichOneof("kind")
             if kind != _LISTS[feature.dtype]:
                 mistyped.append(f"{feature.name} holds {kind or 'nothing'} instead of "
                                 f"{_LISTS[feature.dtype]}")
                 continue
-            values = getattr(found[feature.name], kind).value
+            values = getattr(entries[feature.name], kind).value
             if not feature.fits(len(values)):
                 key = (len(values), feature.set_by, feature.num_values,
                        feature.is_variable)
@@ -176,20 +176,22 @@ class FeatureSpec:
         return arrays
 
     def parse(self, serialized):
-        """Features as tensors, by their names in the model; loads TensorFlow.
+        """Parses records into tensors, by their names in the model; loads TensorFlow.
 
-        `serialized` is a string tensor, [] for one record or [B] for a batch; the
-        results have the features' shapes, behind [B] for a batch. int64 becomes int32,
-        the type that accelerators take. While running, a record that does not fit
-        raises tf.errors.InvalidArgumentError, which `checks.explain_read_error` turns
-        into a sentence. Variable features are for finetuning.feature_table.
+        `serialized` is a string tensor, [] for one record or [B] for a batch. The
+        results have the features' shapes, after [B] for a batch. int64 becomes int32,
+        which accelerators prefer. A record that does not fit raises
+        tf.errors.InvalidArgumentError when the graph runs; `checks.explain_read_error`
+        turns it into a readable error. For variable features use
+        finetuning.feature_table; they raise ValueError here.
         """
         import tensorflow as tf
 
         features = [f for f in self.features if f.parsed]
         variable = [f.name for f in features if f.is_variable]
         if variable:
-            raise ValueError(f"feature_table reads {', '.join(variable)}, not parse.")
+            raise ValueError(f"{', '.join(variable)}: features of variable length are "
+                             "read by finetuning.feature_table.")
         serialized = tf.convert_to_tensor(serialized)
         parse = (tf.io.parse_single_example if serialized.shape.rank == 0
                  else tf.io.parse_example)
@@ -210,13 +212,13 @@ class FeatureSpec:
 
 
 def _flat(feature: Feature, given: Any) -> Sequence:
-    """An example's values of a feature, one after the other."""
+    """Returns an example's values of a feature as a flat sequence."""
     if len(feature.shape) > 1 and len(given) and not np.isscalar(given[0]):
-        given = np.array(given, object)  # floats are not taken for integers
+        given = np.array(given, object)  # This keeps floats distinct from integers.
         if not feature.fits_shape(given.shape):
             raise ValueError(
                 f"feature {feature.name} has the shape {given.shape} instead of "
-                f"{feature.shape}, in rows of one length.")
+                f"{feature.shape}, in rows of equal length.")
     # Python numbers go into a protobuf list faster than NumPy's.
     return given.ravel().tolist() if isinstance(given, np.ndarray) else given
 
@@ -228,7 +230,7 @@ def _length_problem(names, found, set_by, expected, multiple) -> str:
     advice = (f" (set {set_by} to {found}, or create the data again)"
               if set_by and found else "")
     says = f"{set_by} says" if set_by else "there should be"
-    return f"{text} where {says} {expected}{advice}"
+    return f"{text}, but {says} {expected}{advice}"
 
 
 def _limit_problem(feature: Feature, values: np.ndarray) -> str:
@@ -242,11 +244,11 @@ def _limit_problem(feature: Feature, values: np.ndarray) -> str:
 
 def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: str = ""
                  ) -> tuple[Feature, ...]:
-    """Returns the features that every model reads, with the release's names.
+    """Returns the features that every model reads, with the original names.
 
-    A vocab_size or type_vocab_size of 0 does not check ids. Fine-tuning stores sequences
-    without padding: the last dimension of `shape` is then None, the number of tokens of
-    the example, and batches are padded to a common length later.
+    If vocab_size or type_vocab_size is 0, those ids are not checked. Fine-tuning stores
+    sequences without padding. The last dimension of `shape` is then None, and batches
+    are padded to a common length later.
     """
     return (Feature("input_ids", "int64", shape, set_by, limit=vocab_size,
                     limited_by="vocab_size"),
@@ -258,10 +260,10 @@ def model_inputs(shape: tuple, vocab_size: int, type_vocab_size: int, set_by: st
 def pretraining_spec(
         max_seq_length: int, max_predictions_per_seq: int, vocab_size: int = 0,
         type_vocab_size: int = 0) -> FeatureSpec:
-    """Records of pretraining: sequences [S], predictions [P].
+    """Returns the specification of pretraining records: sequences [S], predictions [P].
 
-    The release's do_permutation writes twice as many prediction slots as it was asked
-    for; give that doubled number here.
+    With do_permutation the original implementation writes twice as many prediction
+    slots as requested; give the doubled number here.
     """
     def predictions(name, dtype, **kwargs):
         return Feature(name, dtype, (max_predictions_per_seq,),
@@ -269,16 +271,16 @@ def pretraining_spec(
 
     return FeatureSpec((
         *model_inputs((max_seq_length,), vocab_size, type_vocab_size, "max_seq_length"),
-        # Where words start: read by masking while training alone (unmasked_spec).
+        # Only masking during training reads where words start (unmasked_spec).
         Feature("token_boundary", "int64", (max_seq_length,), "max_seq_length",
                 parsed=False),
         predictions("masked_lm_positions", "int64", limit=max_seq_length),
         predictions("masked_lm_ids", "int64", limit=vocab_size,
                     limited_by="vocab_size"),
         predictions("masked_lm_weights", "float32"),
-        # The name on disk comes from BERT, which asked whether the second segment
-        # follows at all: that shows in its topic. ALBERT asks which comes first
-        # (section 3.1). 1 = the segments were swapped.
+        # The name on disk is BERT's, where the label means whether the second segment
+        # follows the first, which its topic reveals. In ALBERT it means which one comes
+        # first (section 3.1): 1 = the segments were swapped.
         Feature("next_sentence_labels", "int64", (1,),
                 parsed_name="sentence_order_labels", limit=2),
     ))

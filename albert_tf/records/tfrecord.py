@@ -1,4 +1,4 @@
-"""A record's bytes on disk: TFRecord files and tf.train.Example, without TensorFlow.
+"""Reads and writes TFRecord files and tf.train.Example without TensorFlow.
 
 A file is a sequence of frames, one per record:
 
@@ -7,8 +7,7 @@ A file is a sequence of frames, one per record:
     data     `length` bytes
     crc      of the data
 
-with CRC-32C checksums in TensorFlow's masked form. Records are numbered from 1
-in every message.
+Checksums are CRC-32C in TensorFlow's masked form. Messages number records from 1.
 """
 
 import contextlib
@@ -25,8 +24,8 @@ from albert_tf.errors import InputError
 _HEADER = struct.Struct("<QI")
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
-_LONG = 1 << 20  # bytes of a record that is compared with its file's size
-_OFFSETS_EVERY = 1024  # records from one known offset of a file to the next
+_LONG = 1 << 20  # A record with more bytes is compared with its file's size.
+_OFFSETS_EVERY = 1024  # records from one known offset in a file to the next
 
 
 def _masked_crc(data: bytes) -> int:
@@ -35,19 +34,19 @@ def _masked_crc(data: bytes) -> int:
 
 
 def frame(data: bytes) -> bytes:
-    """One record as it lies in a file: header, data, checksum."""
+    """Returns a record as it is stored in a file: header, data, checksum."""
     length = _LENGTH.pack(len(data))
     return b"".join((length, _CRC.pack(_masked_crc(length)),
                      data, _CRC.pack(_masked_crc(data))))
 
 
 class RecordWriter:
-    """Writes a TFRecord file under a temporary name, renamed when complete.
+    """A writer of a TFRecord file, which has a temporary name until it is complete.
 
         with RecordWriter(path) as writer:
             writer.write(spec.serialize(values))
 
-    If the block raises, no file is left at `path` (an older one stays).
+    If the block raises, no new file is left at `path`, and an older one stays.
     """
 
     def __init__(self, path: str):
@@ -80,7 +79,7 @@ def _data_length(path: str, number: int, header: bytes) -> int:
     if number == 1:
         hint = ("it is compressed, unpack it with gunzip"
                 if header[:2] == b"\x1f\x8b" else
-                "give a file written by create_pretraining_data, or copy it again")
+                "give a file written by create_pretraining_data.py, or copy it again")
         raise InputError(
             f"{path}, record 1: not a TFRecord file, or damaged at its start; {hint}.")
     raise InputError(
@@ -89,26 +88,29 @@ def _data_length(path: str, number: int, header: bytes) -> int:
 
 
 def _cut_off(path: str, number: int, missing: int) -> InputError:
-    hint = "; or it is not a TFRecord file" if number == 1 else ""
+    hint = ", or not a TFRecord file" if number == 1 else ""
     return InputError(
-        f"{path}, record {number}: cut off, at least {missing} bytes are missing at "
-        f"the end of the file; copy or create the file again{hint}.")
+        f"{path}, record {number}: cut off{hint}; at least {missing} bytes are missing "
+        "at the end of the file; copy or create the file again.")
 
 
 def _empty(path: str) -> InputError:
-    return InputError(f"{path}: the file is empty, it holds no record; create it again "
+    return InputError(f"{path}: the file is empty and holds no record; create it again "
                       "or leave it out.")
 
 
 def read_records(path: str) -> Iterator[bytes]:
-    """Records of a TFRecord file, both checksums of each verified."""
+    """Yields the records in a TFRecord file; verifies both checksums of each.
+
+    Raises InputError if the file is damaged, cut off or empty.
+    """
     with files.open_binary(path) as stream:
         number = 1
         while header := stream.read(_HEADER.size):
             if len(header) < _HEADER.size:
                 raise _cut_off(path, number, _HEADER.size - len(header))
             length = _data_length(path, number, header)
-            # A damaged length must not be asked for: memory is taken before it is read.
+            # Reading allocates memory first, so a damaged length must not be requested.
             if length > _LONG and length > (size := files.size(path)):
                 raise _cut_off(path, number, length - size)
             data, crc = stream.read(length), stream.read(_CRC.size)
@@ -126,8 +128,8 @@ def read_records(path: str) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """A TFRecord file: its path, number of records, size in bytes, and where every
-    so many-th record begins."""
+    """A TFRecord file: its path, number of records and size in bytes, and the bytes at
+    which every `offsets_every`-th record begins."""
 
     path: str
     num_records: int
@@ -136,21 +138,26 @@ class FileInfo:
     offsets_every: int = _OFFSETS_EVERY
 
     def near(self, record: int) -> tuple[int, int]:
-        """Bytes of the file and records after those to skip to get to a record, which
-        are numbered from 0 here."""
+        """Returns how many bytes, and then how many records, are before a record.
+
+        Records are numbered from 0 here.
+        """
         known = min(record // self.offsets_every, len(self.offsets) - 1)
         return self.offsets[known], record - known * self.offsets_every
 
 
 def scan(path: str, chunk_size: int = 4 << 20,
          offsets_every: int = _OFFSETS_EVERY) -> FileInfo:
-    """Walks over a file's headers: counts records, finds truncation and damage. Header
-    checksums are verified, contents are not looked at; reads `chunk_size` bytes at a
-    time."""
-    frame_sizes = {}  # header → bytes of its frame; few differ, each is verified once
+    """Reads a file's headers to count records; raises InputError for a damaged file.
+
+    Header checksums are verified, contents are not. Reads `chunk_size` bytes at a time.
+    """
+    # Header → size of its frame. There are few different headers, each verified once.
+    frame_sizes = {}
     num_records = num_bytes = 0
     offsets = []
-    rest, at = b"", 0  # bytes carried over; where in the buffer a header starts
+    # `rest` are bytes carried over, `at` is where a header starts in the buffer.
+    rest, at = b"", 0
     with files.open_binary(path) as stream:
         while chunk := stream.read(chunk_size):
             num_bytes += len(chunk)
@@ -177,20 +184,20 @@ def scan(path: str, chunk_size: int = 4 << 20,
 
 
 def _example_class() -> type[message.Message]:
-    """tf.train.Example in a descriptor pool of its own: TensorFlow registers the same
-    names in the default pool once it is imported."""
+    """Returns the class tf.train.Example from a separate descriptor pool, because
+    TensorFlow registers the same names in the default pool when it is imported."""
     field = descriptor_pb2.FieldDescriptorProto
     proto = descriptor_pb2.FileDescriptorProto(
         name="albert_tf/example.proto", package="tensorflow", syntax="proto3")
 
     def add(parent, name, kind, label=field.LABEL_OPTIONAL, oneof=None):
-        """A field of a scalar type, or of the message of this name."""
-        made = parent.field.add(name=name, number=len(parent.field) + 1, label=label,
+        """Adds a field with a scalar type, or with the message type of this name."""
+        added = parent.field.add(name=name, number=len(parent.field) + 1, label=label,
                                 oneof_index=oneof)
         if isinstance(kind, str):
-            made.type, made.type_name = field.TYPE_MESSAGE, f".tensorflow.{kind}"
+            added.type, added.type_name = field.TYPE_MESSAGE, f".tensorflow.{kind}"
         else:
-            made.type = kind
+            added.type = kind
 
     for name, kind in (("BytesList", field.TYPE_BYTES), ("FloatList", field.TYPE_FLOAT),
                        ("Int64List", field.TYPE_INT64)):
@@ -212,5 +219,5 @@ def _example_class() -> type[message.Message]:
         pool.FindMessageTypeByName("tensorflow.Example"))
 
 
-# As tf.train.Example: the features of one record by their names.
+# The message tf.train.Example: the features of one record by name.
 Example: type[message.Message] = _example_class()

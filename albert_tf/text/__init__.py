@@ -1,2 +1,2 @@
-"""Raw text in, a sentence a line out: readers, sentence splitting, held-out
+"""Turns raw text into one sentence per line: readers, sentence splitting, held-out
 documents."""

@@ -1,5 +1,7 @@
-"""Texts to answer, from files or the standard input: a text a line, with a tab before a
-second one, or JSON lines with the inputs by name and whatever `id` they have.
+"""Reads texts for prediction from files or the standard input.
+
+Each line is a text, with a tab before a second text, or a JSON object with the inputs
+by name and optionally an `id`.
 """
 
 import sys
@@ -12,7 +14,13 @@ STANDARD_INPUT = "-"
 
 
 class Input(NamedTuple):
-    """What `predict` takes, what the answer begins with, and where it stood."""
+    """An input for `predict`.
+
+    Attributes:
+      given: the input for `predict`.
+      kept: fields to copy to the answer, such as `id`.
+      where: its file and line, for errors.
+    """
 
     given: Any
     kept: dict[str, Any]
@@ -20,7 +28,10 @@ class Input(NamedTuple):
 
 
 def read(path: str) -> Iterator[Input]:
-    """The inputs of a file, or of STANDARD_INPUT."""
+    """Yields the inputs in a file, or in STANDARD_INPUT.
+
+    Raises InputError for a line that is not valid.
+    """
     typed = path == STANDARD_INPUT
     plain = path
     for end in text_files.COMPRESSED:
@@ -35,13 +46,14 @@ def read(path: str) -> Iterator[Input]:
             value = text_files.parse_json(
                 line, path, "each line must hold one JSON object", number)
             if not isinstance(value, dict):
-                raise InputError(f"{path}, line {number}: holds no JSON object.")
-            kept = {"id": value.pop("id")} if "id" in value else {}
-            yield Input(value, kept, where)
+                raise InputError(f"{path}, line {number}: not a JSON object; give one "
+                                 "object per line.")
+            extra = {"id": value.pop("id")} if "id" in value else {}
+            yield Input(value, extra, where)
 
 
 def _typed() -> Iterator[tuple[int, str]]:
-    """Lines of the standard input."""
+    """Yields the numbered lines of the standard input."""
     for number, line in enumerate(sys.stdin.buffer, 1):
         try:
             yield number, line.decode().rstrip("\r\n")
@@ -52,37 +64,41 @@ def _typed() -> Iterator[tuple[int, str]]:
 
 def named(given: Any, names: Sequence[str], optional: Sequence[str] = ()
           ) -> Mapping[str, Any]:
-    """An input as an object of a task's inputs by name, those in `optional` last."""
+    """Returns an input as an object with a task's inputs by name.
+
+    Inputs in `optional` may be missing. Raises InputError if others are, or if a value
+    is not valid.
+    """
     words = (given,) if isinstance(given, str) else given
     if isinstance(words, (tuple, list)):
-        most = len(names)
-        # Options are the words behind passage and question.
-        if "options" in names and len(words) >= most:
-            words = [*words[:most - 1], words[most - 1:]]
-        if len(words) > most:
+        num_names = len(names)
+        # The options are all texts after passage and question.
+        if "options" in names and len(words) >= num_names:
+            words = [*words[:num_names - 1], words[num_names - 1:]]
+        if len(words) > num_names:
             raise InputError(f"there are {len(words)} texts, but the model takes "
                              f"{' and '.join(names)}.")
         given = dict(zip(names, words))
     if not isinstance(given, Mapping):
-        raise InputError(f"it is {given!r:.40}, not a text, nor an object of "
+        raise InputError(f"the input is {given!r:.40}; give a text, or an object with "
                          f"{', '.join(names)}.")
     unknown = [name for name in given if name not in names]
     if unknown:
-        raise InputError(f"there is no input '{unknown[0]}': the model takes "
+        raise InputError(f"there is no input '{unknown[0]}'; the model takes "
                          f"{', '.join(names)}.")
     for name in names:
         value = given.get(name)
         if value is None and name in optional:
             continue
         if value is None:
-            raise InputError(f"'{name}' is missing: the model takes "
+            raise InputError(f"'{name}' is missing; the model takes "
                              f"{', '.join(names)}.")
         if name == "options":
-            good = isinstance(value, (list, tuple)) and len(value) > 1 and all(
+            is_valid = isinstance(value, (list, tuple)) and len(value) > 1 and all(
                 isinstance(option, str) for option in value)
         else:
-            good = isinstance(value, str)
-        if not good:
+            is_valid = isinstance(value, str)
+        if not is_valid:
             raise InputError(f"'{name}' is {value!r:.40}, not " + (
-                "a list of two texts or more." if name == "options" else "a text."))
+                "a list of two or more texts." if name == "options" else "a text."))
     return given

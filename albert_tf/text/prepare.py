@@ -1,8 +1,8 @@
-"""Documents in, one sentence per line out, with documents held out.
+"""Writes documents with one sentence per line, and holds some documents out.
 
-The output is what create_pretraining_data reads: a sentence per line, a blank
-line after every document, the last one included, so that the documents of two
-files never run on into each other.
+The output is what create_pretraining_data.py reads: one sentence per line and a blank
+line after every document. The last document has one too, so that documents of two files
+are never joined.
 """
 
 import collections
@@ -19,27 +19,26 @@ DEDUPLICATION = ("documents", "sentences", "none")
 
 
 class Options(NamedTuple):
-    """How documents are cut, filtered and held out.
+    """Settings for splitting, filtering and holding out documents.
 
         Options(language="de", min_document_sentences=2, heldout_share=0.005)
     """
 
     language: str = "en"  # as sentences.check_language returns it
     min_sentence_chars: int = 0  # shorter sentences are dropped
-    max_sentence_chars: int = 1000  # longer ones are cut, not dropped; 0: no limit
+    max_sentence_chars: int = 1000  # longer ones are split, not dropped; 0: no limit
     min_document_sentences: int = 1  # documents with fewer are dropped
-    # "documents": one with exactly the sentences of an earlier one, upper and lower
-    # case aside, is dropped; "sentences": so is every sentence that was seen anywhere
-    # before; "none".
+    # "documents": drop a document that has the same sentences as an earlier one,
+    # ignoring case; "sentences": also drop every sentence that was seen before; "none".
     deduplicate: str = "documents"
-    heldout_share: float = 0.0  # of the documents, 0 to 1
-    heldout_documents: int = 0  # or their number; 0 to go by the share
-    random_seed: int = 12345  # which documents they are
+    heldout_share: float = 0.0  # fraction of the documents to hold out, 0 to 1
+    heldout_documents: int = 0  # number of documents to hold out; 0: use the share
+    random_seed: int = 12345  # chooses the held-out documents
 
 
 @dataclasses.dataclass
 class Side:
-    """What went to one of the two files. `characters` counts no line ends."""
+    """Counts for one of the two files; `characters` does not count line ends."""
 
     documents: int = 0
     sentences: int = 0
@@ -58,12 +57,12 @@ class Summary:
         default_factory=collections.Counter)
 
     def heldout_share(self) -> float:
-        """The share of characters that was held out."""
+        """Returns the fraction of the characters that was held out."""
         total = self.training.characters + self.heldout.characters
         return self.heldout.characters / total if total else 0.0
 
     def as_dict(self) -> dict:
-        """All counts, ready for JSON."""
+        """Returns all counts for JSON."""
         return {
             "documents_read": self.documents_read,
             "training": dataclasses.asdict(self.training),
@@ -73,22 +72,22 @@ class Summary:
 
 
 class _Prepared(NamedTuple):
-    key: int  # where the document falls in the held-out split
+    key: int  # decides whether the document is held out
     sentences: list[str]
 
 
 def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
             heldout: Optional[BinaryIO], summary: Summary) -> None:
-    """Splits documents into sentences and writes them, with counts in `summary`;
-    without `heldout` all go to `training`.
+    """Splits documents into sentences and writes them, with counts in `summary`.
 
         with open("train.txt", "wb") as training:
             prepare(documents, Options(), training, None, summary := Summary())
 
-    A document is held out by a hash of its sentences and of the seed, so more input
-    never moves a document from one side to the other (with `heldout_documents`, only
-    out of the held-out ones, by others with smaller hashes), and equal texts never
-    stand on both sides.
+    Without `heldout` all go to `training`. A hash of the sentences and of the seed
+    decides whether a document is held out. Equal texts therefore never are on both
+    sides, and more input does not move a document to the other side (except that with
+    `heldout_documents` new documents with smaller hashes replace held-out ones). Raises
+    InputError if nothing is left or a side is empty.
     """
     prepared = _prepared(documents, options, summary)
     if heldout is not None and options.heldout_documents:
@@ -105,10 +104,10 @@ def prepare(documents: Iterable[Document], options: Options, training: BinaryIO,
 
 def _held_out_by_number(
         prepared: Iterable[_Prepared], number: int) -> Iterator[tuple[_Prepared, bool]]:
-    """Each document, and whether its key is one of the `number` smallest.
+    """Yields each document, and whether its key is one of the `number` smallest.
 
-    Memory holds the held-out documents. Copies of one text share a key, count once
-    and stay on one side.
+    Memory holds the held-out documents. Copies of a text share a key, count once and
+    stay on one side.
     """
     held: dict[int, list[_Prepared]] = {}
     largest_first: list[int] = []  # a heap of negated keys
@@ -158,7 +157,10 @@ def _prepared(documents: Iterable[Document], options: Options,
 
 def document_sentences(document: Document, options: Options,
                        dropped: collections.Counter) -> list[str]:
-    """The sentences of a document, cleaned, filtered and cut; counts the rest."""
+    """Returns the sentences of a document, cleaned, filtered and split.
+
+    Counts in `dropped` what was removed.
+    """
     sentences = []
     for paragraph in document.paragraphs:
         text, removed = clean_text(paragraph)
@@ -179,7 +181,7 @@ def _unseen(sentences: list[str], seen: set[bytes],
             dropped: collections.Counter) -> list[str]:
     unseen = []
     for sentence in sentences:
-        # Lower-cased, because the model usually sees lower-cased text.
+        # Case is ignored, because the model usually reads lower-cased text.
         digest = _digest(sentence.lower())
         if digest in seen:
             dropped["duplicate sentences"] += 1
@@ -204,13 +206,13 @@ def _write(sentences: list[str], stream: BinaryIO, side: Side) -> None:
 
 
 def _check_result(options: Options, with_heldout: bool, summary: Summary) -> None:
-    kept = summary.training.documents + summary.heldout.documents
-    if not kept:
+    num_documents = summary.training.documents + summary.heldout.documents
+    if not num_documents:
         reasons = ", ".join(f"{count} {reason}"
                             for reason, count in summary.dropped.items())
         raise InputError(
             f"nothing is left of the {summary.documents_read} documents read"
-            f"{f' ({reasons})' if reasons else ''}: check --input_file and the "
+            f"{f' ({reasons})' if reasons else ''}; check --input_file and the "
             "limits --min_sentence_chars and --min_document_sentences.")
     if not with_heldout:
         return
@@ -220,9 +222,10 @@ def _check_result(options: Options, with_heldout: bool, summary: Summary) -> Non
     if not summary.training.documents or not summary.heldout.documents:
         side = "held out" if not summary.heldout.documents else "left to train on"
         raise InputError(
-            f"with {wanted}, none of the {kept} documents is {side}: choose another "
-            "share or --heldout_documents; if blank lines separate the documents "
-            "of a text file, give --document_separator=blank_line.")
+            f"with {wanted}, none of the {num_documents} documents is {side}; choose a "
+            "different share or number of documents. If blank lines separate the "
+            "documents in a text file, give --document_separator=blank_line.")
     if options.heldout_documents > summary.heldout.documents:
         raise InputError(
-            f"{wanted} asks for more than the {kept} documents there are.")
+            f"{wanted} is more than the {num_documents} documents that there are; give "
+            "a smaller number.")

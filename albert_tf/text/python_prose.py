@@ -1,8 +1,8 @@
-"""English prose that every Python installation holds, for the quickstart.
+"""Collects the English prose in a Python installation, for the quickstart.
 
-The language reference in `pydoc_data.topics`, and the docstrings of the standard
-library and of the installed packages, read from their source with `ast` and never
-imported. What reads as sentences stays: code, tables and lists of arguments do not.
+The prose is the language reference in `pydoc_data.topics`, and the docstrings of the
+standard library and the installed packages, which are read from their source with `ast`
+and never imported. Sentences are kept; code, tables and lists of arguments are dropped.
 """
 
 import ast
@@ -19,7 +19,7 @@ from typing import Callable, Iterator, Optional, Sequence
 _SKIPPED = {"_vendor", "site-packages", "dist-packages", "idlelib", "lib2to3", "pip",
             "pydoc_data", "test", "tests", "turtledemo", "testing", "vendor"}
 _TEST = re.compile("^test_|_test$")
-# A document shorter than this holds no more than two or three sentences.
+# A shorter document has only two or three sentences.
 _MIN_CHARS = 200
 
 _HEADING = re.compile(r"^.*\n([=\-~^*#\"'+])\1{2,} *$", re.M)  # underlined
@@ -33,11 +33,11 @@ _WORD = re.compile(r"[A-Za-z][a-z']*(?:-[a-z]+)*[.,;:!?)\"']*")
 
 def documents(on_file: Callable[[int], None] = lambda count: None,
               folders: Optional[Sequence[str]] = None) -> Iterator[tuple[str, str]]:
-    """Prose of the running Python and the packages installed in it, or of `folders`.
+    """Yields prose from the running Python and its packages, or from `folders`.
 
     Yields pairs of a name ("topics.assert", "lib/python3.11/json/decoder.py") and a
-    text with one paragraph to a line, in an order that depends on the names alone.
-    Packages share docstrings: `prepare` with deduplicate="sentences" drops the copies.
+    text with one paragraph per line, in an order that depends only on the names.
+    Packages share docstrings; `prepare` with deduplicate="sentences" drops the copies.
     `on_file` is called with 1 after each file.
     """
     if folders is None:
@@ -72,19 +72,19 @@ def _docstrings(path: pathlib.Path) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            pending, found = [ast.parse(path.read_bytes())], []
+            pending, docstrings = [ast.parse(path.read_bytes())], []
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return []  # Templates and sources for other versions of Python.
+        return []  # These are templates, or sources for other versions of Python.
     while pending:
         node = pending.pop()
-        found.append(ast.get_docstring(node, clean=False) or "")
+        docstrings.append(ast.get_docstring(node, clean=False) or "")
         pending += reversed([child for child in node.body if isinstance(
             child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))])
-    return found
+    return docstrings
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of sentences; a change of indentation begins another."""
+    """Yields paragraphs that consist of sentences; indentation separates paragraphs."""
     text = _BULLET.sub(r"\n\1  ", _HEADING.sub("", inspect.cleandoc(text)))
     for _, lines in itertools.groupby(text.splitlines(), lambda line: (
             len(line) - len(line.lstrip()) if line.strip() else -1)):

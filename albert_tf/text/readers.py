@@ -1,11 +1,11 @@
-"""Reading documents: plain text, wikiextractor output, JSON lines, and the passages of
+"""Reads documents: plain text, wikiextractor output, JSON lines, and the passages in
 SQuAD's and RACE's files.
 
     for document in read_documents(["wiki.jsonl.gz"], Layout(), Counter()):
         document.name, document.paragraphs     # "wiki.jsonl.gz, line 1", [...]
 
-Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst); memory holds one
-document at a time, of SQuAD one file.
+Files are read as streams and may be compressed (.gz, .bz2, .xz, .zst). Memory holds one
+document at a time, or one file for SQuAD.
 """
 
 import collections
@@ -21,38 +21,39 @@ from albert_tf.errors import InputError
 FORMATS = ("auto", "text", "wikiextractor", "jsonl", "squad", "race")
 DOCUMENT_SEPARATORS = ("file", "blank_line")
 LINE_BREAKS = ("auto", "join", "keep")
-# A document is held in memory; more than this is a corpus read as one document.
+# A document is held in memory; a longer one is a corpus that is read as one document.
 MAX_DOCUMENT_CHARS = 100_000_000
-# Characters by which a file is recognised, line by line: RACE's passage may come last.
+# Characters read to detect the format: in RACE's files the passage may come last.
 _HEAD = 20_000
 
 Line = tuple[int, str]
 
 
 class Document(NamedTuple):
-    """A text in paragraphs, and where it came from ("file, line 12")."""
+    """A text in paragraphs, and its origin ("file, line 12")."""
 
     name: str
     paragraphs: list[str]
 
 
 class Layout(NamedTuple):
-    """How files are laid out."""
+    """The layout of files."""
 
-    input_format: str = "auto"  # one of FORMATS; auto: _recognise
-    json_field: str = "text"  # of a JSON line, that holds the text
-    document_separator: str = "file"  # what ends a document of plain text
-    line_breaks: str = "auto"  # what a line end in text and JSON means: paragraphs_of
-    keep_titles: bool = False  # an article's title, which wikiextractor puts first
+    input_format: str = "auto"  # one of FORMATS; auto: see _recognise
+    json_field: str = "text"  # the field of a JSON object with the text
+    document_separator: str = "file"  # what ends a document in plain text
+    line_breaks: str = "auto"  # the meaning of line ends: see paragraphs_of
+    keep_titles: bool = False  # keeps an article's first line (wikiextractor)
 
 
 def read_documents(
         paths: Iterable[str], layout: Layout, counts: collections.Counter,
         on_bytes: Callable[[int], None] = lambda count: None) -> Iterator[Document]:
-    """Documents of the files, in order; one without text is yielded too.
+    """Yields the documents in files, in order, including those without text.
 
-    `counts` receives what was removed: "title lines", "repeated paragraphs"; for
-    on_bytes see text_files.read_lines.
+    `counts` counts what was removed: "title lines", "repeated paragraphs". For
+    `on_bytes` see text_files.read_lines. Raises InputError if a file does not have its
+    format.
     """
     for path in paths:
         lines, kind = text_files.read_lines(path, on_bytes, True), layout.input_format
@@ -62,30 +63,31 @@ def read_documents(
             yield from _wikiextractor(path, lines, layout, counts)
         elif kind == "jsonl":
             yield from _json_lines(
-                path, lines, layout, "each line holds one JSON object",
+                path, lines, layout, "each line must hold one JSON object",
                 "choose one with --json_field")
         elif kind == "squad":
             yield from _squad(path, lines, layout, counts)
         elif kind == "race":
             yield from _json_lines(
                 path, _objects(lines), layout._replace(json_field="article"),
-                "RACE has one object for each passage", _OTHER_FORMAT)
+                "RACE's files have one object for each passage", _OTHER_FORMAT)
         else:
             yield from _plain_text(path, lines, layout)
 
 
-# How SQuAD's files begin; before their lists there may be strings or numbers.
+# The beginning of SQuAD's files; strings or numbers may be before their lists.
 _VALUES = r'(?:"\w+"\s*:\s*(?:"(?:[^"\\]|\\.)*"|[\d.]+)\s*,\s*)*'
 _SQUAD = re.compile(
     rf'\{{\s*{_VALUES}"data"\s*:\s*\[\s*\{{\s*{_VALUES}"paragraphs"\s*:')
-# A quotation mark within a JSON text has a backslash before it: these are keys.
+# A quotation mark within a JSON text has a backslash before it, so these are keys.
 _KEYS = re.compile(r'(?<!\\)"(\w+)"\s*:')
-_OTHER_FORMAT = "give another file, or another --input_format"
+_OTHER_FORMAT = "give a different file or --input_format"
 
 
 def _recognise(path: str, lines: Iterator[Line], json_field: str
                ) -> tuple[str, Iterator[Line]]:
-    """The format of a file by its name or how it begins, blank lines aside."""
+    """Detects the format of a file from its name or its beginning; returns it with the
+    lines. Blank lines at the start are ignored."""
     head, size = [], 0
     for line in lines:
         head.append(line)
@@ -125,10 +127,10 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
         size += len(line)
         if size > MAX_DOCUMENT_CHARS:
             raise InputError(
-                f"{path}: the document that starts at line {start} is longer than "
-                f"{MAX_DOCUMENT_CHARS:,} characters; if blank lines separate its "
-                "documents, give --document_separator=blank_line, otherwise cut "
-                "the file up.")
+                f"{path}, line {start}: the document that starts here is longer than "
+                f"{MAX_DOCUMENT_CHARS:,} characters; if blank lines separate documents "
+                "in the file, give --document_separator=blank_line, otherwise split "
+                "the file.")
     if held or per_file:
         name = path if per_file else f"{path}, line {start}"
         yield Document(name, paragraphs_of(held, layout.line_breaks))
@@ -136,8 +138,8 @@ def _plain_text(path: str, lines: Iterator[Line], layout: Layout) -> Iterator[Do
 
 def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
                 otherwise: str) -> Iterator[Document]:
-    """`form` says what lines hold, `otherwise` what to do where the field is missing. A
-    line 0 is a whole file."""
+    """Yields documents from JSON objects. `form` says what lines hold, `otherwise` what
+    to do if the field is missing; both are for errors. Line 0 is a whole file."""
     field = layout.json_field
     for number, line in lines:
         if number and not line.strip():
@@ -150,8 +152,8 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
                 f"text in its field '{field}'.")
         if field not in value:
             raise InputError(
-                f"{where}: the object has no field '{field}'; its fields are "
-                f"{', '.join(map(repr, value)) or 'none'}: {otherwise}.")
+                f"{where}: the object has no field '{field}' (its fields: "
+                f"{', '.join(map(repr, value)) or 'none'}); {otherwise}.")
         text = value[field]
         if not isinstance(text, str):
             raise InputError(
@@ -161,7 +163,7 @@ def _json_lines(path: str, lines: Iterable[Line], layout: Layout, form: str,
 
 
 def _objects(lines: Iterator[Line]) -> Iterable[Line]:
-    """Lines that hold a JSON object each, or a line 0, the whole file, that is one."""
+    """Returns the lines if each holds a JSON object, else the whole file as line 0."""
     head = []
     for line in lines:
         head.append(line)
@@ -174,11 +176,11 @@ def _objects(lines: Iterator[Line]) -> Iterable[Line]:
 
 def _squad(path: str, lines: Iterable[Line], layout: Layout,
            counts: collections.Counter) -> Iterator[Document]:
-    """An article is a document, as it was in Wikipedia: its paragraphs follow each
-    other in the file as there."""
+    """Yields an article as a document, because its paragraphs have the same order in
+    the file as in Wikipedia."""
     content = text_files.parse_json(
         "".join(line for _, line in lines), path,
-        f"SQuAD's file holds one object: {_OTHER_FORMAT}", cleaned=True)
+        f"SQuAD's files hold one object; {_OTHER_FORMAT}", cleaned=True)
     for number, article in enumerate(_of_squad(content, "data", list, path), 1):
         where = f"{path}, article {number}"
         contexts = [
@@ -201,8 +203,8 @@ def _of_squad(holder: Any, key: str, kind: type, where: str) -> Any:
     return value
 
 
-# Marks of wiki and HTML markup that wikiextractor leaves in the text, escaped.
-# Those in the second group stand within words (H<sub>2</sub>O).
+# Wiki and HTML tags that wikiextractor leaves in the text, escaped. Those in the second
+# group occur within words (H<sub>2</sub>O).
 _MARKUP = re.compile(
     r"</?(?:br|hr|p|div|ref|references|poem|center|blockquote|gallery|section|"
     r"onlyinclude|noinclude|includeonly|templatestyles|table|tr|td|th|li|ul|ol|dl|"
@@ -210,7 +212,7 @@ _MARKUP = re.compile(
 _MARKUP_IN_WORDS = re.compile(
     r"</?(?:sub|sup|span|small|big|b|i|u|s|em|strong|tt|code|var|cite|abbr|nowiki|"
     r"font|math|chem|kbd|q|del|ins)\b[^<>]*>", re.IGNORECASE)
-# A "(template)" from which the template was removed: "()", "(, )".
+# What remains of a "(template)" after the template was removed: "()", "(, )".
 _EMPTY_PARENTHESES = re.compile(r"\s?\([\s,;:]*\)")
 
 
@@ -218,19 +220,19 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
                    counts: collections.Counter) -> Iterator[Document]:
     opened = 0
     title = ""
-    held: list[str] = []
+    paragraphs: list[str] = []
     for number, line in lines:
         text = line.strip()
         if text.startswith("<doc "):
             if opened:
                 raise InputError(
-                    f"{path}, line {number}: a new <doc> starts, but the one of "
+                    f"{path}, line {number}: a new <doc> starts, but the one in "
                     f"line {opened} has no </doc>; extract the file again.")
-            opened, held = number, []
+            opened, paragraphs = number, []
             match = re.search(r'\btitle="(.*?)"\s*>', text)
             title = html.unescape(match.group(1)).strip() if match else ""
         elif text == "</doc>" and opened:
-            yield Document(f"{path}, line {opened}", held)
+            yield Document(f"{path}, line {opened}", paragraphs)
             opened = 0
         elif not opened:
             if text:
@@ -239,33 +241,33 @@ def _wikiextractor(path: str, lines: Iterator[Line], layout: Layout,
                     "is not wikiextractor's output, give --input_format=text.")
         elif text:
             text = html.unescape(text)
-            if not layout.keep_titles and not held and text == title:
+            if not layout.keep_titles and not paragraphs and text == title:
                 counts["title lines"] += 1
                 title = ""
                 continue
             text = _MARKUP_IN_WORDS.sub("", _MARKUP.sub(" ", text))
-            held.append(_EMPTY_PARENTHESES.sub("", text))
+            paragraphs.append(_EMPTY_PARENTHESES.sub("", text))
     if opened:
         raise InputError(
-            f"{path}, line {opened}: this <doc> has no </doc>; the file was cut "
-            "short: extract it again.")
+            f"{path}, line {opened}: this <doc> has no </doc>, so the file was cut "
+            "short; extract it again.")
 
 
 # Scripts written without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer.
 _NO_SPACES = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uf900-\ufaff\uff00-\uff9f"
     "\U00020000-\U0003ffff]")
-# Lines longer than this are not wrapped to fit a page.
+# Longer lines are not wrapped to fit a page.
 _WIDEST_PAGE = 160
 
 
 def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
-    """Paragraphs of lines: blank lines separate them, and single line ends may.
+    """Joins lines into paragraphs, which are separated by blank lines.
 
-    Other line ends than "\\n" (a form feed, U+2028, the "\\r" of old files) are
-    honoured inside the lines. With line_breaks "keep" each line is a paragraph, with
-    "join" lines up to a blank one are one paragraph, with "auto" they are joined if
-    they look wrapped to the width of a page (`_is_wrapped`).
+    Line ends other than "\\n" (a form feed, U+2028, the "\\r" in old files) separate
+    lines too. With line_breaks "keep" each line is a paragraph. With "join" lines up to
+    a blank one are one paragraph. With "auto" they are joined if they look wrapped to
+    the width of a page (`_is_wrapped`).
     """
     paragraphs: list[str] = []
     block: list[str] = []
@@ -283,9 +285,9 @@ def paragraphs_of(lines: Iterable[str], line_breaks: str) -> list[str]:
 
 
 def _is_wrapped(block: list[str]) -> bool:
-    """Whether most lines end where the next word would have crossed the margin.
+    """Returns whether most lines end where the next word would have crossed the margin.
 
-    The margin is the longest line; a fifth of it is allowed for ragged text.
+    The margin is the length of the longest line; lines may be a fifth shorter.
     """
     width = max(map(len, block))
     if width > _WIDEST_PAGE or len(block) < 2:
@@ -301,7 +303,7 @@ def _joined(block: list[str]) -> str:
     text = block[0]
     for line in block[1:]:
         spaceless = _NO_SPACES.match(text[-1]) and _NO_SPACES.match(line)
-        # "first-\npast-the-post"; a word cut in two keeps its hyphen.
+        # As in "first-\npast-the-post"; a word that was divided keeps its hyphen.
         hyphen = text[-1] == "-" and text[-2:-1].isalpha()
         text += line if spaceless or hyphen else f" {line}"
     return text

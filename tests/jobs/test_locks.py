@@ -37,7 +37,7 @@ def holder(folder, environment={}):
 def test_the_second_run_is_refused_with_the_first_one_s_name(tmp_path):
     with locks.hold(str(tmp_path), "--output_dir"):
         with pytest.raises(InputError, match=(
-                rf"--output_dir={tmp_path}: another run is at work in this folder "
+                rf"--output_dir={tmp_path}: another run is using this folder "
                 rf"\(process {os.getpid()} on .*, since 20.*\); wait for it")):
             with locks.hold(str(tmp_path), "--output_dir"):
                 pass
@@ -95,7 +95,7 @@ def test_in_an_object_store(tmp_path):
         first = holder(folder, storage.environment)
         assert first.stdout.readline() == "held\n"
         second = holder(folder, storage.environment)
-        assert "another run is at work in this folder (process " in (
+        assert "another run is using this folder (process " in (
             second.stdout.readline())
         second.communicate()
         first.kill()

@@ -60,7 +60,7 @@ def test_the_same_run_is_resumed_and_another_is_refused(tmp_path):
     assert not _claim(path, {"dupe_factor": 5, "ngram": 3})
     assert _claim(path, {"ngram": 3, "dupe_factor": 5})
     with pytest.raises(InputError, match="work holds an unfinished run with "
-                                         "dupe_factor=5, this one has 10; .*remove"):
+                                         "dupe_factor=5, but this run has 10; .*remove"):
         _claim(path, {"dupe_factor": 10, "ngram": 3})
 
 
@@ -98,4 +98,4 @@ def test_two_runs_do_not_share_a_folder(folder):
             "from albert_tf.jobs.work_folder import WorkFolder\n"
             "with WorkFolder(sys.argv[1]).claimed({'max_seq_length': 128}, []): pass")
     done = run_python("-c", code, folder.path)
-    assert done.returncode and "another run is at work in this folder" in done.stderr
+    assert done.returncode and "another run is using this folder" in done.stderr

@@ -84,7 +84,7 @@ def test_any_piece_of_the_largest_vocabulary_may_replace_another():
 
 
 def test_permutation_is_refused():
-    with pytest.raises(ValueError, match="permuted"):
+    with pytest.raises(ValueError, match="do_permutation is not"):
         DynamicMasking(OPTIONS["permuted"], IDS, 8, 9)
 
 

@@ -44,6 +44,6 @@ def test_what_the_disk_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
 
 def test_what_memory_has_not_got_is_refused(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(parallel, "available_memory", lambda: 1_000_000)
-    with pytest.raises(InputError, match="--reproduce_release holds all in memory: .* "
-                                         "but 1 MB are free; leave it out"):
+    with pytest.raises(InputError, match="--reproduce_release holds everything in memory: .* "
+                                         "but 1 MB are free; leave the flag out"):
         release.create(options_of(tmp_path), tokenizer)

@@ -155,7 +155,7 @@ def test_shards_are_filled_evenly(tmp_path, tokenizer):
     sizes = [sum(1 for _ in read_records(path)) for path in options.output_files]
     assert sum(sizes) == summary["instances"] and max(sizes) - min(sizes) <= 1
     assert (tmp_path / "summary-out.tfrecord.json").exists()
-    with pytest.raises(InputError, match="out.tfrecord-00000-of-00007 is a shard of "):
+    with pytest.raises(InputError, match="out.tfrecord-00000-of-00007 is a shard from "):
         check(_options(tmp_path, shard_names("out.tfrecord", 5)), tokenizer)
 
 
@@ -352,7 +352,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path, expecte
     done = _run(tmp_path, preexec_fn=limit)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "cannot be written: File too large" in done.stderr.splitlines()[-1]
-    assert "What is finished stays in" in done.stderr
+    assert "Finished work is kept in" in done.stderr
     assert not any(map(os.path.exists, options.output_files))
     done = _run(tmp_path)
     assert done.returncode == 0, done.stderr
@@ -386,7 +386,7 @@ def test_line_ends_and_marks_do_not_matter(tmp_path, tokenizer):
 
 def test_a_remote_output_needs_a_work_dir(tokenizer):
     options = DataOptions(("text.txt",), ("gs://bucket/out",))
-    with pytest.raises(InputError, match="--work_dir is missing: gs://bucket/out"):
+    with pytest.raises(InputError, match="--work_dir is missing, but gs://bucket/out"):
         local._work_folder(options, None)
 
 
@@ -398,5 +398,5 @@ def test_a_negative_number_of_workers_is_refused(tmp_path, tokenizer):
 
 def test_a_work_dir_holds_nothing_else(tmp_path, tokenizer):
     options = DataOptions(_options(tmp_path).input_files, (f"{tmp_path}/work/out",))
-    with pytest.raises(InputError, match="work is removed in the end, but .*/out lies"):
+    with pytest.raises(InputError, match="work is removed at the end, but .*/out is in"):
         local.create(options, tokenizer, work_dir=f"{tmp_path}/work")

@@ -175,19 +175,19 @@ def test_counts_of_text():
 def test_description():
     text = CorpusCounts(1200, sentences=7, pieces=1000, unknown_pieces=2).as_dict()
     lines = "\n".join(describe(text, added().as_dict()))
-    for part in ("1,200 documents", "7 sentences", "1,000 pieces", "0.200% unknown",
+    for part in ("1,200 documents", "7 sentences", "1,000 tokens", "0.200% unknown",
                  "instances: 5, 40.0% with label 1", "swapped 1",
-                 "15.2 pieces in the mean, 5 to 20, median 20; 24.0% padding",
-                 "8 pieces, 10.5% of all; shown as [MASK] 62.5%",
-                 "1.6 in the mean, 0 to 3, median 1; instances without any: 1; ",
+                 "15.2 tokens on average, 5 to 20, median 20; 24.0% padding",
+                 "8 tokens, 10.5% of all; shown as [MASK] 62.5%",
+                 "1.6 on average, 0 to 3, median 1; instances without any: 1; ",
                  "n-grams of 1 word 60.0%, 2 words 20.0%",
-                 "2 single sentences (9 pieces), 7 pieces cut off"):
+                 "2 single sentences (9 tokens), 7 tokens cut off"):
         assert part in lines
 
 
 def test_description_without_predictions():
     lines = list(describe(CorpusCounts().as_dict(), added(of_lengths(5)).as_dict()))
-    assert "predictions: 0 pieces, 0.0% of all" in "\n".join(lines)
+    assert "predictions: 0 tokens, 0.0% of all" in "\n".join(lines)
     assert not any("n-grams" in line for line in lines)
 
 

@@ -280,7 +280,7 @@ def test_files_that_were_tampered_with(tmp_path):
     os.truncate(path, 3)
     for read in (lambda: store.read(np.array([0]), np.array([0]), np.array([5])),
                  lambda: all_of(store, 0)):
-        with pytest.raises(InputError, match="tokens: shorter than it was made; rem"):
+        with pytest.raises(InputError, match="tokens: shorter than when it was .*; rem"):
             read()
     os.remove(path)
     with pytest.raises(InputError, match="tokens: cannot be read.*remove its folder"):

@@ -36,9 +36,9 @@ def test_another_length(tmp_path, path):
     checks.check_files([str(path)], SPEC)
     other = write(tmp_path / "x", [example(0, 8, 3)], pretraining_spec(8, 3))
     message = refused(other)
-    assert ("input_ids, input_mask, segment_ids, token_boundary have 8 values where "
+    assert ("input_ids, input_mask, segment_ids, token_boundary have 8 values, but "
             "max_seq_length says 6 (set max_seq_length to 8") in message
-    assert ("masked_lm_positions, masked_lm_ids, masked_lm_weights have 3 values where "
+    assert ("masked_lm_positions, masked_lm_ids, masked_lm_weights have 3 values, but "
             "max_predictions_per_seq says 2") in message
     # How many slots unmasked records have does not matter.
     unmasked = checks.unmasked_spec(SPEC)
@@ -196,11 +196,11 @@ def test_sentence_objective_is_what_the_records_were_made_for(made):
                        for name in ("next", "none"))
     with pytest.raises(InputError, match=(
             "next/a was made with the sentence objective next, as .*/next/summary-a."
-            "json says, but --sentence_objective=order is given; give .*next, or")):
+            "json says, but --sentence_objective=order is given; give .*next or")):
         objective(summaries(following), "order")
     with pytest.raises(InputError, match=(
             "none/a was made with the sentence objective none, as .* says, but "
-            ".*next/a with next; train and evaluate on records of one objective")):
+            ".*next/a with next; use records with the same objective")):
         objective(summaries(following, none))
 
 
@@ -222,7 +222,7 @@ def test_vocabulary_of_records(made):
             "1/a and .*3/a were made with vocabularies of different")):
         vocabulary(first, made("3", file="v.txt", sha256="2"))
     with pytest.raises(InputError, match=(
-            "1/a was made with a vocabulary of 3 pieces, .*vocab_size is 4; set it")):
+            "1/a was made with a vocabulary of 3 tokens, .*vocab_size is 4; set it")):
         vocabulary(first, vocab_size=4)
 
 
@@ -230,4 +230,4 @@ def test_a_damaged_summary_is_left_out(made, caplog):
     folder = made("1", file="v.txt", sha256="1")
     (folder / "summary-b.json").write_text("{")
     assert [each.path for each in summaries(folder)] == [str(folder / "summary-a.json")]
-    assert "summary-b.json is left out" in caplog.text
+    assert "summary-b.json is ignored" in caplog.text

@@ -197,7 +197,7 @@ SMALL = FeatureSpec((
     ({"ids": np.zeros((4, 3, 2), int)},
      r"ids has the shape \(3, 2\) instead of \(2, 3\)"),
     ({"ids": np.zeros((4, 2, 3, 1), int)}, r"ids has the shape \(2, 3, 1\)"),
-    ({"ids": 7}, "ids has no dimension of records"),
+    ({"ids": 7}, "ids has no dimension for records"),
     ({"ids": np.zeros((3, 6), int)},
      "different numbers of records: ids 3, weights 4"),
     ({"ids": np.ones((4, 6))}, "ids does not hold int64 values but float64"),

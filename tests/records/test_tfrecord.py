@@ -68,7 +68,7 @@ def test_a_length_beyond_the_file_takes_no_memory(path, length):
     path.write_bytes(path.read_bytes() + packed + struct.pack(
         "<I", tfrecord._masked_crc(packed)) + b"abc")
     for read in (scan, lambda name: list(read_records(name))):
-        with pytest.raises(InputError, match="record 6: cut off, at least") as caught:
+        with pytest.raises(InputError, match="record 6: cut off; at least") as caught:
             read(str(path))
         assert int(re.search(r"(\d+) bytes", str(caught.value))[1]) >= length - start - 15
 

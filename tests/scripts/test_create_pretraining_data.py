@@ -109,9 +109,9 @@ def test_one_document_warns_and_works(tmp_path, tokenizer, caplog, create):
 
 @pytest.mark.parametrize("text, more, warned", [
     (TEXT, {}, ""),
-    ("文\n\n字\n\n語 a\n", {}, "vocabulary does not suit"),
-    ("One.\n\nTwo.\n\nThree.\n", {}, "3 of 3 documents are one sentence"),
-    (TEXT, {"instances": InstanceOptions(max_seq_length=256)}, "would take 38"),
+    ("文\n\n字\n\n語 a\n", {}, "vocabulary does not fit"),
+    ("One.\n\nTwo.\n\nThree.\n", {}, "3 of 3 documents are a single sentence"),
+    (TEXT, {"instances": InstanceOptions(max_seq_length=256)}, "needs 38"),
 ])
 def test_poor_data_warns_and_good_does_not(
         tmp_path, tokenizer, caplog, text, more, warned, create):
@@ -217,7 +217,7 @@ def results(tmp_path_factory):
 
 def test_script_without_tensorflow_and_vocab_file(results):
     done = results.ok("right")
-    output = re.search(r"wrote (.*train.tfrecord)\n", done["log"])[1]
+    output = re.search(r"Wrote (.*train.tfrecord)\n", done["log"])[1]
     spec = pretraining_spec(24, 8)
     records = [spec.parse_numpy(each) for each in read_records(output)]
     assert len(records) > 4 and not done["loaded"]
@@ -226,7 +226,7 @@ def test_script_without_tensorflow_and_vocab_file(results):
 
 def test_records_of_a_recipe(results):
     done = results.ok("fast")
-    output = re.search(r"wrote (.*fast.tfrecord)\n", done["log"])[1]
+    output = re.search(r"Wrote (.*fast.tfrecord)\n", done["log"])[1]
     spec = pretraining_spec(24, 10)
     records = [spec.parse_numpy(each) for each in read_records(output)]
     assert "The recipe sets --masked_lm_prob=0.4, --max_predictions_per_seq=10." in (
