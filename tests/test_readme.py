@@ -107,11 +107,6 @@ def test_every_flag_that_is_named_exists(parsed):
         assert not named - known - others, page
 
 
-def test_readme_is_short():
-    text, _, _ = README.read_text(encoding="utf-8").partition("## Files")
-    assert len(text.split()) < 2000
-
-
 # ---- Python ----------------------------------------------------------------
 
 
@@ -144,7 +139,8 @@ def examples(path):
 
 @pytest.mark.parametrize("code", examples(README))
 def test_python_example_of_the_readme_runs(code, albert_base):
-    assert "albert_base/" in code
+    code, _, _ = code.partition("classifier =")  # scripts/test_readme_commands.py
+    assert '"albert_base"' in code
     names = {}
     exec(code.replace("albert_base", str(albert_base)), names)
     length = names["batch"]["input_ids"].shape[1]
