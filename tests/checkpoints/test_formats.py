@@ -416,7 +416,7 @@ def test_numbers_that_would_be_rounded_are_refused(dtype, tmp_path):
     tensors = load_file(file)
     tensors["albert.pooler.bias"] = tensors["albert.pooler.bias"].astype(dtype)
     save_file(tensors, file)
-    with pytest.raises(InputError, match="albert.pooler.bias is of the type"):
+    with pytest.raises(InputError, match="albert.pooler.bias has the type"):
         load(str(tmp_path / "hf"))
 
 

@@ -544,8 +544,8 @@ def overwrite(name, content):
 @pytest.mark.parametrize("spoil, message", [
     *((cut_off(pattern), "model.ckpt-12: cannot be restored")
       for pattern in ("model.ckpt-12.index", "model.ckpt-12.data-*")),
-    (remove("model.ckpt-12.*"), "run/checkpoint names .*model.ckpt-12, which is not "
-     "there; .*--resume_from=9"),
+    (remove("model.ckpt-12.*"), "run/checkpoint names .*model.ckpt-12, which does not "
+     "exist; .*--resume_from=9"),
     *((overwrite("checkpoint", content), "checkpoint is damaged: it names no "
        "checkpoint; give --resume_from=12 to resume from")
       for content in ("", "\0\0\0\0", "no list")),
@@ -649,8 +649,8 @@ def test_float16_says_when_no_scale_helps(tmp_path, data, broken, monkeypatch):
     run = make_run(
         tmp_path / "run", (data[0], None), **HALF, init_checkpoint=broken)
     with pytest.raises(DivergenceError, match=(
-            "the loss or the gradient is not finite at step 2, though the loss scale "
-            "is down to 1; float16 may not hold this model's numbers, as bfloat16 ")):
+            "the loss or the gradient is not finite at step 2, although the loss scale "
+            "is down to 1; float16 may not be able to hold this model's numbers")):
         run.train()
 
 
