@@ -1,19 +1,19 @@
-"""Distillation: a model learns what another one, its teacher, says of each example
-(Hinton, Vinyals and Dean 2015), besides or in place of the labels.
+"""Distillation: a model learns the outputs of another model, its teacher, for each
+example (Hinton, Vinyals and Dean 2015), besides or in place of the labels.
 
 With w the teacher's weight and T the temperature, the loss of each output is
 
     (1 - w) · loss of the labels + w · T² · KL(softmax(teacher / T), softmax(own / T))
 
-and for numbers, which have no softmax, the squared difference in the latter's place.
-What a teacher thinks of the wrong classes tells more than a label does; T² keeps its
-gradients as large as those of the labels at any temperature. Where the widths agree,
-what the heads read can be learned too: the last hidden states, pooled for a head of
-sequences, by the mean of their squared difference (as Sun et al. 2019 and Jiao et al.
-2020 do with more layers).
+For numbers, which have no softmax, the squared difference replaces the KL term.
+The teacher's probabilities include those of the wrong classes, which labels do not
+contain. T² keeps the gradients as large as those of the labels at any temperature.
+If student and teacher have the same width, the student can also learn the hidden states
+that the heads read: those of the last layer, pooled for a head of sequences. Their loss
+is the mean squared difference (Sun et al. 2019 and Jiao et al. 2020 use more layers).
 
 A head names the outputs that a teacher can teach and how each is compared
-(`Head.targets`); `Teaching.around` makes an objective of another one and these.
+(`Head.targets`). `Teaching.around` combines them with an objective of labels.
 TensorFlow is imported late.
 
 Shapes: B batch, S sequence, P predictions, C choices, H hidden, N classes.
@@ -33,17 +33,17 @@ from albert_tf.errors import InputError
 
 Tensors = Mapping[str, Any]
 
-# Scores below that are those of what cannot be, such as answers in padding.
+# Scores below this belong to impossible outputs, such as answers in padding.
 _IMPOSSIBLE = -1e20
 
 
-# ---- what is learned from a teacher ----------------------------------------
+# ---- losses ----------------------------------------------------------------
 
 
 def divergence(own: Any, teacher: Any, temperature: float) -> Any:
-    """T² · KL(softmax(teacher / T), softmax(own / T)): [..., N], [..., N] → [...].
+    """Returns T² · KL(softmax(teacher / T), softmax(own / T)): [..., N] twice → [...].
 
-    What is impossible for the student counts as impossible for the teacher.
+    Outputs that are impossible for the student count as impossible for the teacher.
     """
     import tensorflow as tf
 
@@ -54,7 +54,7 @@ def divergence(own: Any, teacher: Any, temperature: float) -> Any:
 
 
 def binary_divergence(own: Any, teacher: Any, temperature: float) -> Any:
-    """As `divergence`, of scores against 0: [B], [B] → [B]."""
+    """Returns the `divergence` of scores against a score of 0: [B], [B] → [B]."""
     import tensorflow as tf
 
     return divergence(*(tf.stack([tf.zeros_like(x), x], axis=-1)
@@ -62,7 +62,7 @@ def binary_divergence(own: Any, teacher: Any, temperature: float) -> Any:
 
 
 def squared_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
-    """For numbers, which have no softmax: [B, 1], [B, 1] → [B]."""
+    """Returns the squared difference of numbers: [B, 1], [B, 1] → [B]."""
     import tensorflow as tf
 
     return tf.reduce_sum(tf.square(
@@ -70,7 +70,7 @@ def squared_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
 
 
 def hidden_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
-    """Mean squared difference of hidden states: [..., H], [..., H] → [...]."""
+    """Returns the mean squared difference of hidden states: [..., H] twice → [...]."""
     import tensorflow as tf
 
     return tf.reduce_mean(tf.square(
@@ -78,16 +78,16 @@ def hidden_difference(own: Any, teacher: Any, temperature: float = 1.0) -> Any:
 
 
 class Target(NamedTuple):
-    """How a student learns one of its outputs from a teacher's.
+    """How a student learns one of its outputs from a teacher.
 
     Attributes:
-      weights: of the values of `distance`; 0 leaves one out.
-      denominator: the name of what their sum is divided by (Objective.denominators).
-      share: of this output in the loss.
-      distance: (student's, teacher's, temperature) → one value for each learned one.
-      of: the teacher's output, "" for the one of the same name.
-      hidden: whether it is a hidden state that the head reads, which only a teacher of
-        the same width can teach.
+      weights: weights of the values of `distance`; 0 leaves a value out.
+      denominator: name of the denominator of their sum (Objective.denominators).
+      share: share of this output in the loss.
+      distance: (student's output, teacher's output, temperature) → values to minimize.
+      of: name of the teacher's output; "" for the same name.
+      hidden: True for a hidden state that the head reads, which only a teacher of the
+        same width can teach.
     """
 
     weights: Any
@@ -100,13 +100,13 @@ class Target(NamedTuple):
 
 def targets_of(features: Tensors, outputs: Mapping[str, tuple], hidden: str
                ) -> dict[str, Target]:
-    """The targets of a head whose loss is a mean over examples.
+    """Returns the targets of a head whose loss is a mean over examples.
 
     Args:
-      outputs: what a teacher teaches → its share and distance, by default all and
-        `divergence`.
-      hidden: what the head reads, too: `sequence_output` [B, S, H], a mean over the
-        tokens that are no padding, or `pooled_output`, [B, H] or of choices [B, C, H].
+      outputs: name of an output → its share and distance, by default 1 and
+        `divergence`. hidden: name of the hidden states that the head reads:
+        `sequence_output` [B, S, H], averaged over the tokens without padding, or
+        `pooled_output`, [B, H] or, for multiple choice, [B, C, H].
     """
     import tensorflow as tf
 
@@ -121,24 +121,26 @@ def targets_of(features: Tensors, outputs: Mapping[str, tuple], hidden: str
                 if hidden == "sequence_output" else tf.ones_like(values))
         return tf.reduce_sum(values * mask, axis=1) / tf.reduce_sum(mask, axis=1)
 
-    return {**{name: Target(weights, "examples", *how) for name, how in outputs.items()},
+    return {**{name: Target(weights, "examples", *how)
+               for name, how in outputs.items()},
             hidden: Target(weights, "examples", distance=distance, hidden=True)}
 
 
 def pretraining_targets(features: Tensors, sentence_loss: bool = True
                         ) -> dict[str, Target]:
-    """Returns what a pretrained teacher teaches: the masked tokens and, with
+    """Returns the targets of a pretrained teacher: the masked tokens and, with
     `sentence_loss`, the order of the segments."""
     import tensorflow as tf
 
     from albert_tf.training.losses import example_weights
 
     examples = example_weights(features)
-    weights = tf.cast(features["masked_lm_weights"], tf.float32) * examples[:, tf.newaxis]
+    weights = (tf.cast(features["masked_lm_weights"], tf.float32)
+               * examples[:, tf.newaxis])
 
     def at_masked(own, teacher, temperature):
-        """The student's hidden states at the masked positions, the teacher's at all:
-        → [B, P]."""
+        """Compares the student's hidden states, which are those at the masked
+        positions, with the teacher's at these positions: → [B, P]."""
         return hidden_difference(own, tf.gather(
             teacher, features["masked_lm_positions"], batch_dims=1))
 
@@ -153,15 +155,16 @@ def pretraining_targets(features: Tensors, sentence_loss: bool = True
 
 @dataclasses.dataclass(frozen=True)
 class Teaching:
-    """A teacher, and how much of it is learned.
+    """A teacher and the weights of its losses.
 
         objective = Teaching(formats.read("large"), 0.5, 2.0).around(CLASSIFICATION)
 
     Attributes:
-      checkpoint: the teacher; of the student's vocabulary and task, of any shape.
-      weight: its share of the loss, 0 to 1; with 1 labels do not count.
-      temperature: over 0; the higher, the more the unlikely classes count.
-      hidden_weight: of the difference of hidden states, which is added to the loss.
+      checkpoint: the teacher, with the student's vocabulary and task and any shape.
+      weight: share of the teacher in the loss, 0 to 1; with 1 labels have no effect.
+      temperature: a number above 0; the higher, the more the unlikely classes count.
+      hidden_weight: weight of the difference of hidden states, which is added to the
+        loss.
     """
 
     checkpoint: Checkpoint
@@ -175,102 +178,104 @@ class Teaching:
 
     @property
     def settings(self) -> dict[str, float]:
-        """What of it the result of a training depends on."""
+        """The settings that change the result of training."""
         return {"teacher_weight": self.weight, "temperature": self.temperature,
                 **({"teacher_hidden_weight": self.hidden_weight}
                    if self.hidden_weight else {})}
 
     def check(self, heads: Mapping[str, int], student: AlbertConfig, longest: int,
               labels: Sequence[str] = ()) -> None:
-        """Raises InputError where this teacher cannot teach such a student.
+        """Raises InputError if this teacher cannot teach the student.
 
         Args:
-          heads: of the task, as checkpoints name them, and their widths.
-          longest: sequence, in pieces.
-          labels: of the classes, in the order of the outputs.
+          heads: heads of the task, as checkpoints name them, and their widths.
+          longest: length of the longest sequence, in tokens.
+          labels: labels of the classes, in the order of the outputs.
         """
-        found, given = self.checkpoint, self._given
+        teacher, flag = self.checkpoint, self._given
         for head, width in heads.items():
-            if head not in found.heads:
-                have = ", ".join(found.heads) or "none"
+            if head not in teacher.heads:
+                have = ", ".join(teacher.heads) or "none"
                 raise InputError(
-                    f"{given} has no {head_of(head, width).title} (found: {have}); give "
+                    f"{flag} has no {head_of(head, width).title} (found: {have}); give "
                     "a model that was trained on this task.")
-            if found.heads[head] != width:
+            if teacher.heads[head] != width:
                 raise InputError(
-                    f"{given} has {found.heads[head]} outputs, this task {width}; give "
-                    "a model that was trained on this task.")
-        self._check_labels(given, list(labels))
-        if found.config.vocab_size != student.vocab_size:
+                    f"{flag} has {teacher.heads[head]} outputs, this task {width}; "
+                    "give a model that was trained on this task.")
+        self._check_labels(flag, list(labels))
+        if teacher.config.vocab_size != student.vocab_size:
             raise InputError(
-                f"{given} has a vocabulary of {found.config.vocab_size} pieces, the "
-                f"student one of {student.vocab_size}; both must have the same.")
-        if longest > found.config.max_position_embeddings:
+                f"{flag} has a vocabulary of {teacher.config.vocab_size} tokens, the "
+                f"student one of {student.vocab_size}; give a teacher with the "
+                "student's vocabulary.")
+        if longest > teacher.config.max_position_embeddings:
             raise InputError(
-                f"{given} knows {found.config.max_position_embeddings} positions, and "
-                f"--max_seq_length is {longest}; give a lower one.")
-        if self.hidden_weight and found.config.hidden_size != student.hidden_size:
+                f"{flag} has {teacher.config.max_position_embeddings} positions, but "
+                f"--max_seq_length is {longest}; use a shorter length.")
+        if self.hidden_weight and teacher.config.hidden_size != student.hidden_size:
             raise InputError(
-                f"--teacher_hidden_weight: {given} has hidden states of "
-                f"{found.config.hidden_size} numbers, the student of "
-                f"{student.hidden_size}; leave it out, or give a teacher of the same "
-                "hidden_size.")
+                f"--teacher_hidden_weight: {flag} has hidden_size "
+                f"{teacher.config.hidden_size}, the student has {student.hidden_size}; "
+                "leave the flag out, or give a teacher with the student's hidden_size.")
 
-    def _check_labels(self, given: str, labels: list[str]) -> None:
-        own = [label for label in self.checkpoint.labels
-               if not re.fullmatch(r"LABEL_\d+", label)]  # names that say nothing
-        if not own or own == labels:
+    def _check_labels(self, flag: str, labels: list[str]) -> None:
+        """Raises InputError if the teacher has the same labels in a different order."""
+        known = [label for label in self.checkpoint.labels
+                 if not re.fullmatch(r"LABEL_\d+", label)]  # placeholders
+        if not known or known == labels:
             return
-        if sorted(own) == sorted(labels):
+        if sorted(known) == sorted(labels):
             raise InputError(
-                f"{given} has the labels in another order, {', '.join(own)}, this task "
-                f"has {', '.join(labels)}; give a model with the same order.")
-        logging.warning("%s: its labels %s are taken for %s.", given, ", ".join(own),
-                        ", ".join(labels))
+                f"{flag} has the labels in a different order, {', '.join(known)}, this "
+                f"task has {', '.join(labels)}; give a model with the same order.")
+        logging.warning("%s: its labels %s are matched, in order, with %s.", flag,
+                        ", ".join(known), ", ".join(labels))
 
     def check_pieces(self, pieces: Mapping[str, int]) -> None:
-        """Raises InputError where the student's vocabulary, piece → id, is another."""
+        """Raises InputError if the student's vocabulary, token → id, is different."""
         from albert_tf.checkpoints import tokenizer_files
 
-        found = self.checkpoint.vocabulary
-        if found is None:
-            logging.info("%s has no vocabulary; it is taken for the student's.",
+        vocabulary = self.checkpoint.vocabulary
+        if vocabulary is None:
+            logging.info("%s has no vocabulary; it is assumed to be the student's.",
                          self._given)
             return
-        theirs = tokenizer_files.tokenizer_of(found).vocab
-        if dict(theirs) != dict(pieces):
-            piece = min((piece for piece in {*theirs, *pieces}
-                         if theirs.get(piece) != pieces.get(piece)), key=lambda piece:
-                        min(of.get(piece, len(of)) for of in (theirs, pieces)))
+        known = tokenizer_files.tokenizer_of(vocabulary).vocab
+        if dict(known) != dict(pieces):
+            token = min((token for token in {*known, *pieces}
+                         if known.get(token) != pieces.get(token)), key=lambda token:
+                        min(of.get(token, len(of)) for of in (known, pieces)))
             raise InputError(
-                f"{self._given} has another vocabulary than the student: '{piece}' is "
-                f"piece {theirs.get(piece, 'none')} there and "
-                f"{pieces.get(piece, 'none')} here; give a teacher with the student's "
-                "vocabulary.")
+                f"{self._given} has a different vocabulary than the student: the id of "
+                f"'{token}' is {known.get(token, 'none')} for the teacher and "
+                f"{pieces.get(token, 'none')} for the student; give a teacher with the "
+                "student's vocabulary.")
 
     def check_records(self, vocabulary: Optional[Mapping[str, Any]]) -> None:
-        """Raises InputError where records were made with another vocabulary, as far as
-        the folders tell."""
-        source, found = self.checkpoint.source, self.checkpoint.vocabulary
-        kept = (model_vocabulary.kept_beside(source) or {}).get("sha256") or (
-            found and files.sha256(found.path))
-        if not (kept and vocabulary):
-            logging.info("%s or the records do not tell their vocabulary; it is taken "
-                         "for the same.", self._given)
-        elif kept != vocabulary["sha256"]:
+        """Raises InputError if the records were created with a different vocabulary, as
+        far as it is known."""
+        source, own = self.checkpoint.source, self.checkpoint.vocabulary
+        checksum = (model_vocabulary.kept_beside(source) or {}).get("sha256") or (
+            own and files.sha256(own.path))
+        if not (checksum and vocabulary):
+            logging.info("The vocabulary of %s or of the records is not known; they "
+                         "are assumed to be the same.", self._given)
+        elif checksum != vocabulary["sha256"]:
             raise InputError(
-                f"{self._given} has another vocabulary than the records, which were "
-                f"made with {vocabulary['file']}; give a teacher of that one.")
+                f"{self._given} has a different vocabulary than the records, which "
+                f"were created with {vocabulary['file']}; give a teacher with that "
+                "vocabulary.")
 
     def around(self, own: Any, targets: Callable[[Tensors], Mapping[str, Target]],
                dtype: str = "float32") -> Any:
-        """The training.losses.Objective that learns from labels and teacher; in the
-        strategy's scope. Evaluation needs the one within alone.
+        """Returns the training.losses.Objective of labels and teacher. Call it in the
+        strategy's scope. Evaluation needs only the objective `own`.
 
         Args:
           own: the Objective of the labels.
-          targets: features → what is learned from the teacher (Head.targets).
-          dtype: of the teacher's products and activations.
+          targets: features → the outputs that the teacher teaches (Head.targets).
+          dtype: type of the teacher's matrix products and activations.
         """
         import tensorflow as tf
 
@@ -278,6 +283,7 @@ class Teaching:
 
         model, computation = self._model(), Computation(dtype)
 
+        # A hidden state without weight is left out, because the widths may differ.
         def weighted(features):
             for name, target in targets(features).items():
                 weight = self.hidden_weight if target.hidden else (
@@ -287,12 +293,13 @@ class Teaching:
 
         def losses(outputs, features, denominators):
             values = dict(own.losses(outputs, features, denominators))
-            taught = model(features, training=True, seed=tf.zeros([3], tf.int32),
-                           computation=computation)
+            teacher_outputs = model(
+                features, training=True, seed=tf.zeros([3], tf.int32),
+                computation=computation)
             total = (1.0 - self.weight) * values["total_loss"]
             for name, target, weight in weighted(features):
                 distances = target.distance(
-                    outputs[name], tf.stop_gradient(taught[target.of or name]),
+                    outputs[name], tf.stop_gradient(teacher_outputs[target.of or name]),
                     self.temperature)
                 total += weight * tf.math.divide_no_nan(
                     tf.reduce_sum(distances * target.weights),
@@ -308,15 +315,16 @@ class Teaching:
         return dataclasses.replace(own, losses=losses, metrics=metrics)
 
     def _model(self):
-        """The teacher, which drops nothing and is not trained."""
+        """Builds the teacher, without dropout and not trainable."""
         from albert_tf.checkpoints import load
 
-        found = self.checkpoint
-        # Called as in training, where models of spans give what is learned.
+        teacher = self.checkpoint
+        # It is called as in training, where span models return the outputs to learn.
+        # Therefore dropout must be 0 in its config.
         model = load.build(dataclasses.replace(
-            found, config=found.config.replace(
+            teacher, config=teacher.config.replace(
                 hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
-            facts={**found.facts, "model": {
-                **found.facts.get("model", {}), "dropout_prob": 0.0}}))
+            facts={**teacher.facts, "model": {
+                **teacher.facts.get("model", {}), "dropout_prob": 0.0}}))
         model.trainable = False
         return model

@@ -1,14 +1,14 @@
 """Hooks of the training loop: one small object for each thing it does beside the steps.
 
-The loop holds them in a list and calls, in its order, what each has of these:
+The loop holds them in a list and calls these methods of each, in the list's order:
 
-    on_step()                        after a step that the host runs; on TPUs a whole
-                                     loop runs on the device, without such a call
-    on_loop(first, metrics)          after the steps from `first` on, with their means
-    on_evaluation(metrics, seconds)  after an evaluation, which took so long
-    on_checkpoint(seconds)           after a checkpoint and its evaluation, likewise
+    on_step()                        after a step that the host runs; not on TPUs, where
+                                     a whole loop runs on the device
+    on_loop(first, metrics)          after the steps from `first` on, with mean metrics
+    on_evaluation(metrics, seconds)  after an evaluation, which took `seconds`
+    on_checkpoint(seconds)           after a checkpoint and its evaluation
 
-FiniteCheck comes first: nothing is saved or written of weights that are broken.
+FiniteCheck is the first hook, so that weights with NaN or infinity are never saved.
 `run` is a loop.Run, `trainer` a steps.Trainer.
 """
 
@@ -50,7 +50,7 @@ class Hook:
 
 
 class FiniteCheck(Hook):
-    """Raises DivergenceError where a loss, a gradient or a metric is not finite."""
+    """Raises DivergenceError if a loss, a gradient or a metric is not finite."""
 
     def __init__(self, run, trainer):
         self._run, self._trainer = run, trainer
@@ -61,19 +61,20 @@ class FiniteCheck(Hook):
     def on_evaluation(self, metrics, seconds):
         step = self._run.current_step
         for name, value in metrics.items():
-            # The last step before a checkpoint may ruin weights and not yet a loss.
+            # The last step before a checkpoint may damage the weights, while its loss
+            # was still finite.
             if not math.isfinite(value):
                 self._diverged(
                     f"{name} is {value} in the evaluation at step {step}", step)
 
     def check(self) -> None:
-        """Looks at all steps so far; waits for the device."""
+        """Checks all steps so far; waits for the device."""
         bad = int(self._trainer.first_bad_step.numpy())
         if bad >= 0:
             self._diverged(
                 f"the loss or the gradient is not finite at step {bad}"
-                + (f", though the loss scale is down to {SMALLEST_SCALE:g}; float16 "
-                   "may not hold this model's numbers, as bfloat16 would"
+                + (f", although the loss scale is down to {SMALLEST_SCALE:g}; float16 "
+                   "may not be able to hold this model's numbers, unlike bfloat16"
                    if self._run.scaling else ""), bad)
 
     def _diverged(self, what: str, step: int) -> None:
@@ -88,7 +89,7 @@ class FiniteCheck(Hook):
 
 
 class BestCheckpoint(Hook):
-    """Keeps the checkpoint of the best evaluation, and knows when training stalls.
+    """Keeps the checkpoint of the best evaluation, and reports if training stalls.
 
     `evaluated` are the rows of earlier evaluations; this process saves in `folder`.
     """
@@ -97,7 +98,7 @@ class BestCheckpoint(Hook):
         self._run, self._folder, name = run, folder, run.task.best_metric
         self._best = orbit.actions.NewBestMetric(
             name, write_metric=run.chief,
-            # At the start the chief removes an older file; others must not see it.
+            # At step 0 the chief removes an older file; others must not read it.
             filename=run.path(run_folder.BEST_FILE)
             if run.chief or run.current_step else None)
         self._values = [row[name] for row in evaluated if name in row]
@@ -112,15 +113,16 @@ class BestCheckpoint(Hook):
             self._best.commit(metrics)
 
     def stalled(self) -> bool:
-        """Whether the last `early_stopping` evaluations brought no new best."""
+        """Returns True if none of the last `early_stopping` evaluations was the
+        best."""
         patience, values = self._run.options.early_stopping, self._values
         return 0 < patience < len(values) and (
             max(values[-patience:]) <= max(values[:-patience]))
 
 
 class MetricsFiles(Hook):
-    """Writes rows of metrics, the results of evaluations and the curves; the rows and
-    curves of the chief alone, which has a `log`."""
+    """Writes rows of metrics, the results of evaluations and the curves. Only the chief
+    has a `log` and writes rows and curves."""
 
     def __init__(self, run, log: Optional[MetricsLog]):
         self._run, self._log = run, log
@@ -133,7 +135,7 @@ class MetricsFiles(Hook):
         run = self._run
         run.last_evaluation = run.current_step, dict(metrics)
         run.write_results(metrics)
-        # The row comes last: without it a run that was killed evaluates again.
+        # The row is written last: without it, a run that was killed evaluates again.
         if self._log:
             self._log.write(run.current_step, "eval", metrics)
             self.draw()
@@ -144,8 +146,8 @@ class MetricsFiles(Hook):
 
 
 class StopSignals:
-    """Within its `with` block, in the main thread, SIGTERM and SIGINT are noted in
-    `received` instead of ending the program: a run ends between two steps.
+    """A context that stores SIGTERM and SIGINT in `received` instead of ending the
+    program, so that a run ends between two steps. For the main thread only.
 
         with StopSignals() as signals:
             while signals.received is None: ...
@@ -167,8 +169,8 @@ class StopSignals:
 
 
 class StopCheck(Hook):
-    """Raises Stopped if a signal came; of several workers, all after the same step, for
-    a signal that any of them got."""
+    """Raises Stopped after a signal. If any of several workers received one, all of
+    them stop after the same step."""
 
     def __init__(self, run, trainer, finite: FiniteCheck):
         self._run, self._trainer, self._finite = run, trainer, finite
@@ -180,7 +182,7 @@ class StopCheck(Hook):
                 votes.cast()
             number = (number or signal.SIGTERM) if votes.any() else None
         if number is not None:
-            # Before anything is saved.
+            # Stopping saves a checkpoint, so the weights are checked first.
             self._finite.check()
             raise Stopped(number)
 
@@ -189,10 +191,10 @@ class StopCheck(Hook):
 
 
 class ProgressLines(Hook):
-    """A line every few seconds: how far training is, its losses, the time left.
+    """Logs a line every few seconds: the current step, the losses, the remaining time.
 
-    Tracing, checkpoints and evaluations are left out of the speed, and what is to come
-    of checkpoints, evaluations and deeper or longer steps is part of the time left.
+    Tracing, checkpoints and evaluations do not count for the speed. The remaining time
+    includes later checkpoints, evaluations and deeper or longer steps.
     """
 
     def __init__(self, run, trainer, finite: FiniteCheck):
@@ -202,7 +204,7 @@ class ProgressLines(Hook):
             {"sequences": run.options.train_batch_size})
         self._progress.seconds_beside = self.seconds_beside
         self._kinds_seen: set[tuple[int, Optional[int]]] = set()
-        self.checkpoint_seconds: list[float] = []  # of each, with its evaluation
+        self.checkpoint_seconds: list[float] = []  # each with its evaluation
         self.evaluation_seconds: list[float] = []
 
     def on_step(self):
@@ -211,8 +213,8 @@ class ProgressLines(Hook):
             self._progress.restart(step)
         if self._progress.due():
             self._finite.check()
-            # Workers reach such a line at different steps, and reading the means is an
-            # exchange, in which all of them must take part.
+            # Reading the means is an exchange of all workers, but they log such lines
+            # at different steps.
             alone = not isinstance(
                 self._run.strategy, tf.distribute.MultiWorkerMirroredStrategy)
             self.report(self._trainer.current_metrics() if alone else {})
@@ -232,31 +234,32 @@ class ProgressLines(Hook):
         self._progress.restart(self._run.current_step)
 
     def report(self, metrics: Metrics) -> None:
-        """Logs a line now, and tells the task."""
+        """Logs a line now, and calls the task's on_report."""
         self._run.task.on_report(self._run.current_step, metrics)
         self._progress.report(self._run.current_step, ", ".join(
             f"{name} {value:.4g}" for name, value in metrics.items()
             if "loss" in name or name == "skipped_steps"))
 
     def _traced(self, first: int, end: int) -> bool:
-        """Whether steps were the first ones of their kind, which take long: they say
-        nothing of the time that others will take."""
+        """Returns True if one of the steps was the first of its kind. Such a step is
+        slow, because it is traced, and must not count for the speed."""
         new = set(map(self._trainer.kind_of_step, range(first, end))) - self._kinds_seen
         self._kinds_seen |= new
         return bool(new)
 
     def seconds_beside(self, of_step: float) -> float:
-        """What checkpoints and evaluations to come take, as far as one was made, and
-        what follows on training."""
+        """Estimates the seconds that remain beside steps like the current one, which
+        takes `of_step` seconds: checkpoints and evaluations, if there was one already,
+        deeper or longer steps, and predictions after training."""
         run, options = self._run, self._run.options
         step, end = run.current_step, options.num_train_steps
-        left = -(-end // options.save_checkpoints_steps) - (
+        checkpoints = -(-end // options.save_checkpoints_steps) - (
             (step - 1) // options.save_checkpoints_steps)
-        seconds = left * _typical(self.checkpoint_seconds)
+        seconds = checkpoints * _typical(self.checkpoint_seconds)
         seconds += (end - step) * of_step * (
             mean_product(run.work, step, end)
             / mean_product(run.work, step - 1, step) - 1)
-        # A third of a step is its forward pass.
+        # The forward pass takes about a third of a step.
         of_sequence = of_step / 3 / options.train_batch_size
         if self.evaluation_seconds:
             of_sequence = _typical(self.evaluation_seconds) / (
@@ -265,12 +268,12 @@ class ProgressLines(Hook):
 
 
 def _typical(seconds: list[float]) -> float:
-    """The mean of the last few; the first took longer, since its steps were traced."""
+    """Returns the mean of the last few; the first was slow, because it was traced."""
     return statistics.fmean(seconds[1:][-5:] or seconds or [0.0])
 
 
 class TensorBoard(Hook):
-    """Writes the metrics where TensorBoard finds them; the chief does."""
+    """Writes the metrics for TensorBoard; only the chief writes them."""
 
     def __init__(self, run):
         self._run = run
@@ -284,6 +287,6 @@ class TensorBoard(Hook):
         self._train.flush()
 
     def on_evaluation(self, metrics, seconds):
-        rate = self._run.evaluator.num_steps / max(seconds, 1e-9)
-        self._evaluation.write_summaries({**metrics, "steps_per_second": rate})
+        speed = self._run.evaluator.num_steps / max(seconds, 1e-9)
+        self._evaluation.write_summaries({**metrics, "steps_per_second": speed})
         self._evaluation.flush()

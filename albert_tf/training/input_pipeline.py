@@ -1,21 +1,21 @@
 """TFRecord files → batches: endless for training, each example once for evaluation.
 
-The training batches of all hosts together are a function of the seed and the step
-alone: not of the number of hosts, replicas or threads, nor of where the run was
-resumed. So a run that is killed and started again, on other machines too, sees exactly
-the batches that it would have seen. For that, all records are cut into a fixed number
-of streams, which hosts share out; each stream has an order of its own, and fills the
-same rows of every batch:
+The training batches of all hosts together depend only on the seed and the step, not on
+the number of hosts, replicas or threads, and not on where the run was resumed.
+Therefore a run that is killed and started again, even on different machines, sees
+exactly the batches that it would have seen without the interruption. To achieve this,
+all records are split into a fixed number of streams, which are distributed over the
+hosts. Each stream has its own order, and fills the same rows of every batch:
 
     stream           0         1         2         3
     rows of a batch  0 1 2     3 4 5     6 7 8     9 10 11
                      |---- host 0 ----|  |---- host 1 ----|
 
-Random numbers that change examples, such as masks, are a function of the seed and of
-the example's number among all rows since the first step.
+Random numbers that change examples, such as masks, depend on the seed and on the
+example's number among all rows since the first step.
 
-Both kinds of dataset are made for one of num_shards pipelines (one host), from files
-that records.check_files has checked, which every host gets in the same order.
+Both kinds of dataset belong to one of num_shards pipelines (one host). They read files
+that records.check_files has checked, in the same order on every host.
 """
 
 import bisect
@@ -34,27 +34,31 @@ from albert_tf.records.tfrecord import FileInfo
 from albert_tf.training.batches import Batches, Pipeline, dataset_options
 from albert_tf.training.schedules import Phases, Stage, parts_of
 
-# Files that all streams read at the same time. Part of the order of examples, hence a
-# constant and not a matter of the machine.
+# Number of files that all streams together read at the same time. It is a constant,
+# because the order of the examples depends on it.
 _CYCLE_LENGTH = 8
-# The most streams; hosts are a power of two of them, or a few. Small sets have fewer,
-# since streams do not mix.
+# Maximum number of streams; it is divisible by common numbers of hosts. Small data sets
+# have fewer streams, because records of different streams are not mixed.
 _MOST_STREAMS = 48
 _LEAST_OF_STREAM = 1024  # records
 _READ_BYTES = 2 << 20  # per read and file; large reads matter for gs://
 
-# What draws are for; the order's seeds have no such entry. Those of evaluation are
-# the same for every run, whatever its seed.
+# Purpose of random draws, as part of their seed; the seeds of the order have no such
+# entry. The draws of evaluation are the same for every run, regardless of its seed.
 _TRAINING, _EVALUATION = 1, 2
 _DRAWS_PER_BLOCK = 4  # of Philox
 
-# Nothing here needs AutoGraph, whose conversion takes long at the start.
+# No function here needs AutoGraph, whose conversion makes the start slow.
 _no_autograph = tf.autograph.experimental.do_not_convert
 
 
 class EvaluationData(NamedTuple):
-    """Batches of one pipeline: `num_batches` is the same in every shard, `num_examples`
-    are those of all shards together."""
+    """The evaluation batches of one pipeline.
+
+    Attributes:
+      num_batches: number of batches, the same in every shard.
+      num_examples: number of examples of all shards together.
+    """
 
     dataset: tf.data.Dataset
     num_batches: int
@@ -62,12 +66,12 @@ class EvaluationData(NamedTuple):
 
 
 class RandomMap(Protocol):
-    """Changes the examples of a batch at random; `masking.in_training.DynamicMasking`
-    is one.
+    """A random change of the examples of a batch, such as
+    `masking.in_training.DynamicMasking`.
 
-    Called with the features of a batch and draws int32 [B, num_draws], each uniform
-    over all int32; returns features of static shapes. An example's result may depend on
-    its own features and draws alone.
+    It is called with the features of a batch and with draws int32 [B, num_draws], each
+    uniform over all int32, and returns features of static shapes. An example's result
+    may depend only on its own features and draws.
     """
 
     num_draws: int
@@ -78,25 +82,27 @@ class RandomMap(Protocol):
 
 
 class _FilePart(NamedTuple):
-    """Consecutive records of a file: what a stream reads of it."""
+    """Consecutive records of a file, which belong to one stream."""
 
     path: str
-    offset: int  # bytes to begin at, and
-    skipped: int  # records of there to leave out
+    offset: int  # in bytes, where reading begins
+    skipped: int  # number of records to skip from there
     num_records: int
 
 
 def num_streams(num_records: int, batch_size: int,
                 least: int = _LEAST_OF_STREAM) -> int:
-    """Into how many streams so many records are cut: the most that divide a batch of
-    all hosts evenly and have `least` records each; 1 if there are fewer."""
+    """Returns the number of streams for `num_records` records: the largest number that
+    divides a batch of all hosts and leaves at least `least` records in each stream; 1
+    if there are fewer records."""
     divided = math.gcd(batch_size, _MOST_STREAMS)
     return max(count for count in range(1, divided + 1) if divided % count == 0
                and (count == 1 or num_records >= count * least))
 
 
 def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart]:
-    """The records of one of `count` streams, which differ by one record at most."""
+    """Returns the records of one of `count` streams, whose sizes differ by at most
+    1."""
     total = sum(info.num_records for info in files)
     begin, end = index * total // count, (index + 1) * total // count
     parts, first = [], 0
@@ -107,24 +113,24 @@ def _stream(files: Sequence[FileInfo], index: int, count: int) -> list[_FilePart
         first += info.num_records
     if not parts:
         raise InputError(f"{total} records in {len(files)} files are too few for "
-                         f"{count} streams; create more data.")
+                         f"{count} streams; create more records.")
     return parts
 
 
 def _order_seed(seed: int, stream: int) -> int:
-    """A seed for this stream, in 0..2³¹-1; streams shuffle independently."""
+    """Returns the seed of a stream's order, in 0..2³¹-1."""
     sequence = np.random.SeedSequence([seed % 2**64, stream])
     return int(sequence.generate_state(1)[0] >> 1)
 
 
 def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
          num_draws: int) -> tf.Tensor:
-    """Random numbers of consecutive examples, int32 [num_examples, num_draws], uniform
-    over all int32.
+    """Returns random numbers for consecutive examples, int32 [num_examples, num_draws],
+    uniform over all int32.
 
-    Each example has its own range of one Philox sequence, which `entropy` decides, so
-    that its numbers are the same in whatever batch it comes. `first` is the number of
-    the first example, int64 [], not negative.
+    `entropy` selects a Philox sequence. Each example has its own range in it, so that
+    its numbers do not depend on its batch. `first` is the number of the first example,
+    int64 [], not negative.
     """
     blocks = -(-num_draws // _DRAWS_PER_BLOCK)
     key, high = np.random.SeedSequence(entropy).generate_state(2, np.uint64)
@@ -133,13 +139,13 @@ def draw(entropy: Sequence[int], first: tf.Tensor, num_examples: int,
         shape=[num_examples, blocks * _DRAWS_PER_BLOCK], dtype=tf.int32,
         key=tf.constant([key], tf.uint64),
         counter=tf.stack([low, tf.constant(high, tf.uint64)]),
-        # By name: the default may depend on the device.
+        # Named, because the default algorithm may depend on the device.
         alg=tf.random.Algorithm.PHILOX.value)
     return draws[:, :num_draws]
 
 
 def _read_part(path, offset, skipped, num_records) -> tf.data.Dataset:
-    # tf.data.TFRecordDataset begins at the start of a file only.
+    # tf.data.TFRecordDataset can only begin at the start of a file.
     records = tf.data.experimental.from_variant(
         tf.raw_ops.TFRecordDatasetV2(
             filenames=path, compression_type="", buffer_size=np.int64(_READ_BYTES),
@@ -153,26 +159,27 @@ def training_dataset(
         num_shards: int = 1, streams: int = 1, rows_before: int = 0,
         shuffle_buffer: int = 10_000, random_map: Optional[RandomMap] = None,
 ) -> tf.data.Dataset:
-    """Endless batches: dicts, name → int32 or float32 [batch_size, ...].
+    """Returns endless batches: dicts, name → int32 or float32 [batch_size, ...].
 
         infos = check_files(paths, spec)
         for batch in training_dataset(infos, spec, batch_size=32, seed=1).take(100):
 
     Each epoch reads a stream's files in a new order and mixes their records in a
-    buffer. Batches run on over the ends of epochs, so every record is seen equally
-    often. A step's rows are dealt out in order: to hosts, then to replicas.
+    buffer. A batch may span the end of an epoch, so that every record is seen equally
+    often. A step's rows are assigned in order: to hosts, then to replicas.
 
     Args:
-      batch_size: of each replica; hosts have `replicas` batches for each step.
-      seed: any integer; fixes the order together with the step.
-      start_step: steps to skip: whole epochs by arithmetic, the rest by reading records
-        without parsing them.
-      streams: of num_streams, for instance; a divisor of all rows of a step.
-      rows_before: examples used before step 0, in earlier stages; a multiple of
-        streams.
-      shuffle_buffer: records to mix, of all streams together; 0 keeps the order of the
-        files and of the records in them, in every epoch.
-      random_map: changes each example, differently each time it comes.
+      batch_size: rows per replica; a host has `replicas` batches for each step.
+      seed: any integer; together with the step it determines the order.
+      start_step: number of steps to skip: whole epochs by arithmetic, the rest by
+        reading records without parsing them.
+      streams: number of streams, for example from num_streams; it must divide the rows
+        of a step.
+      rows_before: number of examples used before step 0, in earlier stages; a multiple
+        of streams.
+      shuffle_buffer: number of records to mix, of all streams together; 0 keeps the
+        order of the files and of the records in them, in every epoch.
+      random_map: changes each example, differently each time it is read.
     """
     own_rows = batch_size * replicas
     step_rows = own_rows * num_shards
@@ -184,8 +191,8 @@ def training_dataset(
             f"shard {shard_index} of {num_shards}, {streams} streams, shuffle_buffer "
             f"{shuffle_buffer}, rows_before {rows_before}: out of range.")
     first_row = shard_index * own_rows
-    rows = step_rows // streams  # that a stream fills
-    # Streams that this host reads, and which of their rows are its own.
+    rows = step_rows // streams  # filled by one stream
+    # The streams that this host reads, and the rows in them that belong to other hosts.
     begin, end = first_row // rows, -(-(first_row + own_rows) // rows)
     others = first_row - begin * rows
 
@@ -201,7 +208,7 @@ def training_dataset(
         features = spec.parse(serialized)
         if random_map is None:
             return features
-        # Examples are counted over all steps.
+        # The draws depend on the example's number since the first step.
         step, replica = number // replicas, number % replicas
         first = rows_before + step * step_rows + first_row + replica * batch_size
         return random_map(features, draw(
@@ -217,13 +224,13 @@ def training_dataset(
 def _records_of_streams(
         files: Sequence[FileInfo], seed: int, own: range, streams: int, start: int,
         rows: int, shuffle_buffer: int) -> tf.data.Dataset:
-    """Raw records of the streams `own`, in turns `rows` of each, from record `start` of
-    each on."""
+    """Returns raw records of the streams `own`, in turns `rows` from each, beginning at
+    record `start` of each."""
     parts = [_stream(files, stream, streams) for stream in own]
     paths, *numbers = zip(*itertools.chain.from_iterable(parts))
     columns = (tf.constant(paths), *(tf.constant(column, tf.int64)
                                      for column in numbers))
-    # A stream's parts are bounds[i]:bounds[i + 1] of all.
+    # The parts of stream i are rows bounds[i]:bounds[i + 1] of the columns.
     bounds = tf.constant([0, *itertools.accumulate(map(len, parts))], tf.int64)
     starts = [divmod(start, sum(part.num_records for part in stream))
               for stream in parts]
@@ -234,12 +241,12 @@ def _records_of_streams(
     def records_of_stream(index):
         @_no_autograph
         def epoch_records(epoch):
-            own = [column[bounds[index]:bounds[index + 1]] for column in columns]
+            of_stream = [column[bounds[index]:bounds[index + 1]] for column in columns]
             records = _epoch_records(
-                own, epoch, seeds[index], _order_seed(seed, 0) + 1,
+                of_stream, epoch, seeds[index], _order_seed(seed, 0) + 1,
                 max(1, _CYCLE_LENGTH // streams),
                 shuffle_buffer and -(-shuffle_buffer // streams))
-            # After the shuffle, so that the rest comes as in an unbroken run.
+            # Skipped after the shuffle, so that the order is that of an unbroken run.
             return records.skip(tf.where(
                 epoch == start_epochs[index], skipped[index], 0))
 
@@ -254,19 +261,19 @@ def _records_of_streams(
 def _epoch_records(columns: list[tf.Tensor], epoch: tf.Tensor, order_seed: tf.Tensor,
                    graph_seed: int, cycle_length: int, shuffle_buffer: int
                    ) -> tf.data.Dataset:
-    """Raw records of one epoch of a stream, whose parts `columns` hold; called while
-    tf.data traces `epoch_records`."""
+    """Returns raw records of one epoch of a stream; `columns` hold the stream's parts.
+    Called while tf.data traces `epoch_records`."""
     if not shuffle_buffer:
         return tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(_read_part)
 
-    # Philox by name: the default may depend on the device.
+    # Philox is named, because the default algorithm may depend on the device.
     draws = tf.random.stateless_uniform(
         [tf.size(columns[0]) + 1], tf.stack([order_seed, epoch]), minval=None,
         maxval=None, dtype=tf.int64, alg="philox")
     order = tf.argsort(draws[:-1], stable=True)
     columns = [tf.gather(column, order) for column in columns]
-    # shuffle() mixes the global seed into its own. In a traced function, this
-    # sets that of the function only, so that the program's does not matter.
+    # shuffle() mixes the global seed into its own. In a traced function, this sets only
+    # the function's global seed, so that the program's has no effect.
     tf.random.set_seed(graph_seed)
     return (tf.data.Dataset.from_tensor_slices(tuple(columns))
             .interleave(_read_part, cycle_length=cycle_length, block_length=1,
@@ -279,18 +286,18 @@ def evaluation_dataset(
         max_batches: Optional[int] = None, shard_index: int = 0, num_shards: int = 1,
         batches_multiple_of: int = 1, random_map: Optional[RandomMap] = None,
 ) -> EvaluationData:
-    """Every example exactly once, in the order of the files; padded, none dropped.
+    """Returns every example exactly once, in the order of the files, in padded batches.
 
     The last batches are filled up with rows of zeros. `example_weights` [B] float32 is
     1 for examples and 0 for such rows; sums must be weighted by it and divided by its
-    sum. Every shard yields the same number of batches, if need be some of padding only,
-    because a replica without a batch would make the others wait for ever.
+    sum. Every shard yields the same number of batches, some possibly only padding,
+    because a replica without a batch would make the others wait forever.
 
     Args:
-      max_batches: batches of each pipeline to stop after; None reads all. The examples
-        are the first of the files, whatever the number of shards.
-      batches_multiple_of: pads to a multiple of this many batches: the replicas that
-        this pipeline feeds, each with batches of its own.
+      max_batches: maximum number of batches per pipeline; None reads all. The examples
+        are the first ones of the files, for any number of shards.
+      batches_multiple_of: the number of batches is padded to a multiple of this: the
+        number of replicas that this pipeline feeds, each with its own batches.
       random_map: changes each example in the same way in every evaluation, in every run
         and with any number of shards.
     """
@@ -308,7 +315,7 @@ def evaluation_dataset(
 
     @_no_autograph
     def with_draws(number, record):
-        # The number among the records of all shards.
+        # Records are numbered over all shards.
         return record, draw((0, 0, _EVALUATION), number, 1, random_map.num_draws)[0]
 
     @_no_autograph
@@ -327,7 +334,7 @@ def evaluation_dataset(
     dataset = records.batch(batch_size).map(parse, num_parallel_calls=tf.data.AUTOTUNE)
     padding = {name: tf.zeros(tensor.shape, tensor.dtype)
                for name, tensor in dataset.element_spec.items()}
-    # This shard may have fewer batches of examples than others.
+    # This shard may have fewer batches with examples than others.
     dataset = (dataset.concatenate(tf.data.Dataset.from_tensors(padding).repeat())
                .take(num_batches)
                .apply(tf.data.experimental.assert_cardinality(num_batches))
@@ -337,7 +344,7 @@ def evaluation_dataset(
 
 
 def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
-    """Adds example_weights, and rows of zeros: [b, ...] → [rows, ...], static."""
+    """Adds example_weights and rows of zeros: [b, ...] → [rows, ...], static."""
     count = tf.shape(next(iter(batch.values())))[0]
     batch = batch | {"example_weights": tf.ones([count], tf.float32)}
 
@@ -349,7 +356,7 @@ def _pad(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
 
 
 class RecordSet(NamedTuple):
-    """Checked files of records of one length, and what changes them."""
+    """Checked files of records of one length, and a random change of the examples."""
 
     spec: FeatureSpec
     files: Sequence[FileInfo]
@@ -357,18 +364,19 @@ class RecordSet(NamedTuple):
 
 
 class RecordBatches(Batches):
-    """Batches of TFRecords: endless for training, each example once in evaluation.
+    """Batches from TFRecords: endless for training, each example once in evaluation.
 
         infos = check_files(paths, spec)
         RecordBatches(spec, infos, None, train_batch_size=4096, eval_batch_size=64,
                       seed=1)
 
-    `train` and `evaluation` are checked files, or None. `max_eval_steps` are batches of
-    each replica in an evaluation; 0 evaluates all. For the others see training_dataset.
+    `train` and `evaluation` are checked files, or None. `max_eval_steps` is the maximum
+    number of batches per replica in an evaluation; 0 evaluates all. For the others see
+    training_dataset.
 
-    The length of a training's sequences changes with its `stages`. Those of one length
-    go on in the order of its records where an earlier stage left it; `sets` are lengths
-    → records, in place of `train`.
+    The sequence length of training changes with `stages`. A stage continues the order
+    of the records where an earlier stage of the same length stopped. `sets` maps
+    lengths to records, in place of `train`.
     """
 
     def __init__(self, spec: FeatureSpec, train: Optional[Sequence[FileInfo]],
@@ -422,21 +430,21 @@ class RecordBatches(Batches):
 
     def evaluation_dataset(self, shape, pipeline: Pipeline):
         replicas = pipeline.replicas
-        made = evaluation_dataset(
+        data = evaluation_dataset(
             self._evaluation, self._spec, pipeline.batch_size,
             max_batches=self._max_eval_steps * replicas or None,
             shard_index=pipeline.shard_index, num_shards=pipeline.num_shards,
             batches_multiple_of=replicas, random_map=self._random_map)
         everything = sum(info.num_records for info in self._evaluation)
-        if made.num_examples < everything:
+        if data.num_examples < everything:
             logging.info("--max_eval_steps leaves %d of %d records out of each "
-                         "evaluation.", everything - made.num_examples, everything)
-        return made.dataset, made.num_batches // replicas
+                         "evaluation.", everything - data.num_examples, everything)
+        return data.dataset, data.num_batches // replicas
 
     def explain_error(self, error):
-        for spec, found in (*((each.spec, each.files) for each in self._sets.values()),
+        for spec, infos in (*((each.spec, each.files) for each in self._sets.values()),
                             (self._spec, self._evaluation)):
-            explained = explain_read_error([info.path for info in found], spec, error)
+            explained = explain_read_error([info.path for info in infos], spec, error)
             if explained:
                 return explained
         return None

@@ -1,4 +1,4 @@
-"""A run's log: metrics as JSON lines, curves as PNG."""
+"""The log of a run: metrics as JSON lines, curves as PNG."""
 
 import json
 import os
@@ -14,13 +14,13 @@ CURVES_FILE = "curves.png"
 
 
 class MetricsLog:
-    """Metrics of a run, one JSON object a line, in `<output_dir>/metrics.jsonl`.
+    """The metrics of a run, one JSON object per line of `<output_dir>/metrics.jsonl`.
 
         log = MetricsLog("runs/base", resume_step=5000)
         log.write(6000, "train", {"masked_lm_loss": 2.1})
 
     Every row has `step` and `split` ("train" or "eval"); the rest are metrics. Rows
-    after `resume_step` are dropped: a run that was killed resumes at its last
+    after `resume_step` are dropped, because a run that was killed resumes at its last
     checkpoint and writes them again. 0 starts an empty log.
     """
 
@@ -31,8 +31,8 @@ class MetricsLog:
         if resume_step:
             self.rows = [r for r in rows if r["step"] <= resume_step]
         if len(rows) > len(self.rows):
-            logging.info("%s: %d rows of later steps are dropped; they are made again.",
-                         self.path, len(rows) - len(self.rows))
+            logging.info("%s: %d rows of later steps are dropped and will be written "
+                         "again.", self.path, len(rows) - len(self.rows))
         with files.atomic_write(self.path) as stream:
             for row in self.rows:
                 stream.write(_line(row))
@@ -51,7 +51,7 @@ def _line(row: Mapping[str, Any]) -> bytes:
 
 
 def read_metrics(path: str) -> list[dict[str, Any]]:
-    """Rows of a metrics log; a last line cut short by a kill is left out."""
+    """Returns the rows of a metrics log; leaves out a last line that was cut short."""
     lines = [(n, line) for n, line in text_files.read_lines(path) if line.strip()]
     rows = []
     for position, (number, line) in enumerate(lines):
@@ -60,12 +60,12 @@ def read_metrics(path: str) -> list[dict[str, Any]]:
         except InputError:
             if position < len(lines) - 1:
                 raise
-            logging.warning("%s, line %d is cut short and left out.", path, number)
+            logging.warning("%s, line %d is incomplete and left out.", path, number)
     return rows
 
 
 def _parsed(line: str, path: str, number: int) -> dict[str, Any]:
-    """The row in a line."""
+    """Returns the row in a line; raises InputError if it is not a row of metrics."""
     advice = "move the file away to start a new log"
     row = text_files.parse_json(line, path, advice, number)
     if not (isinstance(row, dict) and type(row.get("step")) is int
@@ -82,7 +82,7 @@ def draw_curves(metrics_path: str, image_path: str,
     """Draws every metric over the steps into a PNG, training and evaluation in one
     panel.
 
-    `levels` are horizontal lines, such as baselines: metric → label → value.
+    `levels` holds horizontal lines, such as baselines: metric → label → value.
     """
     rows = read_metrics(metrics_path)
     names = list(dict.fromkeys(

@@ -1,13 +1,13 @@
-"""Loss scaling, without which gradients in float16 are lost (Micikevicius et al. 2018).
+"""Loss scaling, without which float16 gradients become 0 (Micikevicius et al. 2018).
 
-float16 reaches from 6e-8 to 65504, and most gradients of a loss are below. So the loss
-is multiplied with a scale before the backward pass, and the gradients are divided by it
-as soon as they are float32. The scale is as large as it can be: a step whose loss or
-gradient is not finite is skipped and halves the scale; GROWTH_STEPS good ones double
-it. The numbers are those of tf_keras's LossScaleOptimizer. That class is not used, as
-it wraps the optimizer: a checkpoint would have other names in float16 than in float32,
-and clipping, which comes between unscaling and the exchange of the replicas, would have
-to know of it.
+float16 holds numbers from 6e-8 to 65504, and most gradients of a loss are smaller.
+Therefore the loss is multiplied by a scale before the backward pass, and the gradients
+are divided by it as soon as they are float32. The scale is kept as large as possible: a
+step whose loss or gradient is not finite is skipped and halves the scale; GROWTH_STEPS
+good steps double it. The numbers are those of tf_keras's LossScaleOptimizer. That class
+is not used, because it wraps the optimizer: checkpoints would have different names in
+float16 than in float32, and clipping, which happens between unscaling and the exchange
+of the replicas, would depend on it.
 """
 
 import tensorflow as tf
@@ -20,14 +20,16 @@ GROWTH_STEPS = 2000
 
 
 class LossScaling(tf.Module):
-    """The state of loss scaling, to be made in the strategy's scope and saved.
+    """The state of loss scaling; create it in the strategy's scope and save it.
 
         scaled = loss * scaling.scale                    # within the gradient tape
         gradients = [scaling.unscale(gradient) for gradient in gradients]
         scaling.update(tf.math.is_finite(loss))
 
-    `scale` is a power of two, so that nothing is rounded by it; `good_steps` are those
-    since it last changed, `skipped_steps` those left out since step 0.
+    Attributes:
+      scale: the scale, a power of two, so that scaling does not round.
+      good_steps: number of good steps since the scale last changed.
+      skipped_steps: number of steps skipped since step 0.
     """
 
     def __init__(self):
@@ -38,12 +40,12 @@ class LossScaling(tf.Module):
 
     @property
     def at_smallest(self) -> tf.Tensor:
-        """Whether a step that is not finite cannot be helped: bool scalar."""
+        """True, as a bool scalar, if the scale cannot be reduced any further."""
         return self.scale <= SMALLEST_SCALE
 
     def unscale(self, gradient):
-        """A float32 gradient, dense or IndexedSlices, of the loss itself."""
-        # The inverse of a power of two is one, too: exact.
+        """Divides a float32 gradient, dense or IndexedSlices, by the scale."""
+        # The inverse of a power of two is also one, so that this is exact.
         factor = 1.0 / self.scale
         if isinstance(gradient, tf.IndexedSlices):
             return tf.IndexedSlices(
@@ -51,8 +53,9 @@ class LossScaling(tf.Module):
         return gradient * factor
 
     def update(self, good: tf.Tensor) -> None:
-        """After a step, in replica context; `good` is whether its loss and gradients
-        were finite, a bool scalar, the same on all replicas."""
+        """Updates the state after a step, in replica context. `good`, a bool scalar,
+        the same on all replicas, is True if the step's loss and gradients were
+        finite."""
         scale, steps = tf.identity(self.scale), self.good_steps + 1
         grows = good & (steps >= GROWTH_STEPS)
         self.scale.assign(tf.where(
@@ -62,7 +65,7 @@ class LossScaling(tf.Module):
         self.skipped_steps.assign_add(tf.cast(~good, tf.int64))
 
     def values(self) -> dict[str, float]:
-        """The metrics `loss_scale` and `skipped_steps`."""
+        """Returns the metrics `loss_scale` and `skipped_steps`."""
         return {"loss_scale": float(self.scale.numpy()),
                 "skipped_steps": float(self.skipped_steps.numpy())}
 
@@ -70,6 +73,6 @@ class LossScaling(tf.Module):
 def _variable(name, value, dtype):
     return tf.Variable(
         value, dtype=dtype, trainable=False, name=name,
-        # Every replica finds the same and keeps it for itself.
+        # Every replica computes the same value and keeps its own copy.
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)

@@ -1,7 +1,7 @@
-"""The memory that a step needs at least, known before anything is built. No TensorFlow.
+"""The minimum memory of a step, known before anything is built, without TensorFlow.
 
-Runs that were measured (benchmarks/memory.py) took up to twice as much, and those with
-masked pieces more: what is refused by these numbers would be killed in the middle.
+Measured runs (benchmarks/memory.py) needed up to twice as much, and more with masked
+tokens. A run that is refused because of these numbers would run out of memory.
 """
 
 from typing import Mapping, NamedTuple
@@ -15,14 +15,15 @@ from albert_tf.training.options import StepOptions
 
 
 class Sequences(NamedTuple):
-    """What a batch consists of.
+    """The sequences of a batch.
 
     Attributes:
-      length: of a sequence, in pieces, on average.
-      filled: share of it that is no padding, which the layers leave out.
-      predictions: masked pieces in each.
-      vectors: of the encoder's width, that a head makes of each piece in evaluation.
-      of_example: sequences in each of the batch's examples.
+      length: average length of a sequence, in tokens.
+      filled: share of the length that is not padding; the layers leave padding out.
+      predictions: number of masked tokens in each sequence.
+      vectors: number of vectors of the encoder's width that a head computes for each
+        token in evaluation.
+      of_example: number of sequences in each example.
     """
 
     length: float
@@ -33,14 +34,15 @@ class Sequences(NamedTuple):
 
     def memory(self, examples: int, config: AlbertConfig, of_piece: float,
                size: int) -> float:
-        """Bytes of so many of them, with so many numbers of `size` bytes a piece."""
+        """Returns the bytes of `examples` examples with `of_piece` numbers of `size`
+        bytes for each token."""
         return examples * self.of_example * (
             self.filled * self.length * size * of_piece
             + 2 * 4 * self.predictions * config.vocab_size)
 
 
 class PlannedBatch(NamedTuple):
-    """A batch of `size` examples, of which this process computes `examples` at once."""
+    """A batch of `size` examples, `examples` of which this process computes at once."""
 
     size: int
     examples: int
@@ -49,50 +51,52 @@ class PlannedBatch(NamedTuple):
 
 def check_memory(config: AlbertConfig, trained: bool, step: StepOptions = StepOptions(),
                  batches: Mapping[str, PlannedBatch] = {}) -> None:
-    """Raises InputError where the machine does not have the memory that the model's
-    weights need, with gradients and moments where they are `trained` in it, and then that
-    of any of `batches`, by the flag of their size."""
+    """Raises InputError if the model or one of `batches` does not fit into memory.
+
+    The model's weights count with gradients and the optimizer's moments if they are
+    `trained`. The keys of `batches` are the names of their size's flags.
+    """
     parameters = count_parameters(config).with_heads
     needed, free = 4 * parameters * (4 if trained else 1), parallel.available_memory()
     if needed > free:
         raise InputError(
-            f"the model has {parameters:,} parameters, which take "
+            f"the model has {parameters:,} parameters, which need "
             f"{amount(needed)} of memory"
             + (" with gradients and the optimizer's moments" if trained else "")
-            + f", but {amount(free)} are free; give a smaller one (--model, "
-            "--albert_config_file, --config_overrides), or take a larger machine.")
+            + f", but {amount(free)} are free; use a smaller model (--model, "
+            "--albert_config_file, --config_overrides) or a larger machine.")
     for name, (size, examples, sequences) in batches.items():
         in_training = name == "train_batch_size"
-        found = (training_memory if in_training else evaluation_memory)(
+        of_batch = (training_memory if in_training else evaluation_memory)(
             config, step, examples, sequences)
-        if needed + found > free:
+        if needed + of_batch > free:
             raise InputError(
                 f"--{name}={size}: {examples * sequences.of_example} "
-                f"sequences of {sequences.length:.0f} pieces at once take at least "
-                f"{amount(found)} of memory, the model {amount(needed)}, but "
-                f"{amount(free)} are free; give "
+                f"sequences of {sequences.length:.0f} tokens at once need at least "
+                f"{amount(of_batch)} of memory, the model {amount(needed)}, but "
+                f"{amount(free)} are free; use "
                 + "a larger --gradient_accumulation_steps, --recompute, " * in_training
                 + "--dtype=bfloat16 or a smaller batch.")
 
 
 def training_memory(config: AlbertConfig, step: StepOptions, examples: int,
                     sequences: Sequences) -> float:
-    """Bytes of the activations of one part of a batch."""
+    """Returns the bytes of the activations of one part of a batch."""
     hidden = config.hidden_size
-    # Of one layer and piece: queries, keys, values, their context, two sums and their
-    # normalizations, the feed-forward part before and after its activation, attention;
-    # half as much again was taken for gradients and dropout in all measured runs.
+    # One layer holds for each token: queries, keys, values, their context, two sums and
+    # their normalizations, the feed-forward part before and after its activation, and
+    # attention. Measured runs needed half as much again for gradients and dropout.
     layer = 1.5 * (8 * hidden + 2 * config.intermediate_size
                    + config.num_attention_heads * sequences.length)
     count = config.num_hidden_layers * config.inner_group_num
-    kept = count * hidden + layer if step.recompute else count * layer
-    return sequences.memory(examples, config, kept, _size(step))
+    numbers = count * hidden + layer if step.recompute else count * layer
+    return sequences.memory(examples, config, numbers, _size(step))
 
 
 def evaluation_memory(config: AlbertConfig, step: StepOptions, examples: int,
                       sequences: Sequences) -> float:
-    """Bytes of the activations of a batch without gradients, where a layer's are gone
-    with it."""
+    """Returns the bytes of the activations of a batch without gradients, where each
+    layer's activations are freed after it."""
     hidden = config.hidden_size
     return sequences.memory(examples, config, max(
         5 * hidden + config.num_attention_heads * sequences.length,

@@ -1,4 +1,4 @@
-"""How a run goes and how its steps are computed. No TensorFlow."""
+"""The options of a run and of its steps, without TensorFlow."""
 
 import dataclasses
 from typing import Any
@@ -13,20 +13,21 @@ class StepOptions:
         StepOptions(gradient_accumulation_steps=4, dtype="bfloat16")
 
     Attributes:
-      gradient_accumulation_steps: parts in which each replica computes its batch;
-        memory falls, and the result is that of the whole batch.
-      random_seed: of dropout.
-      clip_norm: largest global norm of the gradients.
-      replica_gradients: "mean": the replicas compute one step of the whole batch; "sum":
-        each clips the gradients of its own mean loss, and their sum is applied, as the
-        release on TPU.
-      count_duplicate_rows: the norm counts the rows of an embedding gradient apart
-        where a piece occurs twice, as the release does on CPU and GPU.
-      jit_compile: compile the step with XLA. TPUs always do.
-      dtype: of the layers' products and activations, one of DTYPES; variables, losses
-        and the optimizer's state are float32. float16 takes loss scaling.
-      recompute: the backward pass computes each layer once more instead of keeping its
-        activations; memory falls, and the result is the same.
+      gradient_accumulation_steps: number of parts in which each replica computes its
+        batch; needs less memory, with the same result.
+      random_seed: seed of dropout.
+      clip_norm: maximum global norm of the gradients.
+      replica_gradients: "mean": the replicas compute one step of the whole batch;
+        "sum": each replica clips the gradients of its own mean loss, and their sum is
+        applied, as in the original implementation on TPU.
+      count_duplicate_rows: if a token occurs twice, the gradient norm counts its
+        embedding rows separately, as in the original implementation on CPU and GPU.
+      jit_compile: compiles the step with XLA; TPUs always do.
+      dtype: type of the layers' matrix products and activations, one of DTYPES;
+        variables, losses and the optimizer's state are float32. float16 uses loss
+        scaling.
+      recompute: the backward pass computes each layer again instead of keeping its
+        activations; needs less memory, with the same result.
     """
 
     gradient_accumulation_steps: int = 1
@@ -41,7 +42,7 @@ class StepOptions:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """When a run saves, evaluates and stops, and what it starts from.
+    """Options of a run: when it saves, evaluates and stops, and where it starts.
 
         RunOptions("runs/base", num_train_steps=125000, train_batch_size=4096,
                    init_checkpoint="albert_base/model.ckpt-best")
@@ -49,16 +50,16 @@ class RunOptions:
     Attributes:
       train_batch_size, eval_batch_size: sequences per step, all replicas together.
       iterations_per_loop: steps between two rows of training metrics.
-      save_checkpoints_steps: steps between two checkpoints, and evaluations.
-      keep_checkpoint_max: latest checkpoints to keep; 0 keeps all.
-      resume_from: step or path of the checkpoint of output_dir to resume at, or to
+      save_checkpoints_steps: steps between two checkpoints and their evaluations.
+      keep_checkpoint_max: number of the most recent checkpoints to keep; 0 keeps all.
+      resume_from: step or path of the checkpoint in output_dir to resume from or to
         evaluate, in place of the latest or best.
-      init_checkpoint: "" starts from random weights.
-      init_from_group0: copy its group 0 into every group.
-      allow_partial_init: start even where names or shapes do not match.
-      from_scratch: whether random weights will do where there is nothing to start from.
-      early_stopping: end after so many evaluations in a row without a new best of the
-        task's best_metric; 0 never does.
+      init_checkpoint: checkpoint to start from; "" starts from random weights.
+      init_from_group0: copies the checkpoint's group 0 into every group.
+      allow_partial_init: starts even if names or shapes do not match.
+      from_scratch: allows random weights if there is no checkpoint to start from.
+      early_stopping: stops after this many evaluations in a row without a new best
+        value of the task's best_metric; 0 never stops.
     """
 
     output_dir: str
@@ -77,18 +78,18 @@ class RunOptions:
     step: StepOptions = StepOptions()
 
     def __post_init__(self):
-        # Steps are counted in 32 bits where seeds are made of them.
+        # Seeds use the step as a 32-bit number.
         if self.num_train_steps >= 2 ** 31:
             raise InputError(
                 f"num_train_steps is {self.num_train_steps}; give fewer than 2^31 "
-                "steps, or epochs that make no more.")
+                "steps, or fewer epochs.")
 
     def kept(self) -> dict[str, Any]:
-        """All of them on one level, as options.json of output_dir has them."""
+        """Returns all options in one flat dict, for options.json in output_dir."""
         flat = dataclasses.asdict(self)
         step = flat.pop("step")
-        del flat["resume_from"]  # of one start alone
-        # Folders of earlier versions have no such entries.
+        del flat["resume_from"]  # It concerns one start only.
+        # Folders of earlier versions do not have these entries.
         for name in ("dtype", "replica_gradients"):
             if step[name] == getattr(StepOptions, name):
                 del step[name]
@@ -97,7 +98,8 @@ class RunOptions:
 
 def check_batch_sizes(options: RunOptions, num_replicas: int, train: bool = True,
                       evaluate: bool = True) -> None:
-    """Raises InputError where a batch does not divide over replicas and parts."""
+    """Raises InputError if a batch cannot be divided evenly among replicas and
+    parts."""
     parts = options.step.gradient_accumulation_steps
     if parts < 1:
         raise InputError(

@@ -1,5 +1,5 @@
-"""Recipes of pretraining: many flags by one word, for create_pretraining_data.py and
-run_pretraining.py. No TensorFlow."""
+"""Recipes: named presets of flags for create_pretraining_data.py and
+run_pretraining.py, without TensorFlow."""
 
 import dataclasses
 import math
@@ -13,15 +13,15 @@ from albert_tf.training.schedules import not_shared
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRecipe:
-    """Flags' values where they are not given.
+    """Values of flags that are not given explicitly.
 
     Attributes:
-      source: whose settings these are.
+      source: source of the settings.
       records: flags of create_pretraining_data.py.
       training: flags of run_pretraining.py.
       depth: the depth schedule, as (share of the layers, share of the steps).
-      slots: the share of a sequence's positions that predictions have room for; 0
-        leaves --max_predictions_per_seq alone.
+      slots: maximum share of a sequence's positions that are predicted; 0 does not set
+        --max_predictions_per_seq.
     """
 
     source: str
@@ -31,16 +31,17 @@ class PretrainingRecipe:
     slots: float = 0.0
 
     def slots_at(self, max_seq_length: int) -> dict[str, int]:
-        """The flag for `slots`, of both scripts, at a length."""
+        """Returns the flag of both scripts that `slots` sets, for a sequence length."""
         return {"max_predictions_per_seq": math.ceil(self.slots * max_seq_length)
                 } if self.slots else {}
 
     def training_for(self, config: AlbertConfig) -> dict[str, Any]:
-        """`training`, with the depth schedule of a config."""
+        """Returns `training`, with the depth schedule for a config."""
         if not self.depth:
             return dict(self.training)
         if not_shared(config):
-            logging.info("The config's layers are not shared: all steps take them all.")
+            logging.info("The config's layers are not shared: every step uses all of "
+                         "them.")
             return dict(self.training)
         layers = config.num_hidden_layers
         return {**self.training, "depth_schedule": ",".join(
@@ -50,9 +51,10 @@ class PretrainingRecipe:
 # By the value of --recipe.
 PRETRAINING_RECIPES = {
     "release": PretrainingRecipe(
-        "the release's defaults", training={"sentence_objective": "order"}),
-    # Section 4 and table 9, for base; the optimizer stays LAMB, at the rate that its
-    # paper has for such a batch, 5 / (2^1.5 * 1000).
+        "the defaults of the original "
+        "implementation", training={"sentence_objective": "order"}),
+    # Section 4 and table 9, for base. The optimizer is still LAMB, with the learning
+    # rate that its paper gives for this batch size, 5 / (2^1.5 * 1000).
     "roberta": PretrainingRecipe(
         "RoBERTa (Liu et al., 2019)",
         records=dict(sentence_objective="none", masked_lm_prob=0.0, dupe_factor=1,
@@ -61,8 +63,8 @@ PRETRAINING_RECIPES = {
                       train_batch_size=8192, num_train_steps=500_000,
                       num_warmup_steps=24_000),
         slots=0.15),
-    # Each sequence tells 2.7 times as much, so half of them do in a step; shallow steps
-    # come first; the rate falls late.
+    # Each sequence has 2.7 times as many predictions, so that half the batch size is
+    # enough. The first steps use few layers. The learning rate decays late.
     "fast": PretrainingRecipe(
         "experiments/time_to_quality.py", records=dict(masked_lm_prob=0.4),
         training=dict(train_batch_size=2048, decay_share=0.3),

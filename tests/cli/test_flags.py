@@ -236,7 +236,7 @@ def test_memory_of_the_model():
             "try: print(command_line.check_memory(command_line.model_config()) or 1)\n"
             "except ValueError as error: print(json.dumps(str(error)))")
     base = pretraining(code, "--model=base")
-    assert base.startswith("the model has 11,813,810 parameters, which take 189 MB of "
+    assert base.startswith("the model has 11,813,810 parameters, which need 189 MB of "
                            "memory with gradients") and "150 MB are free" in base
     assert pretraining(code, "--model=base", "--nodo_train", "--do_eval") == 1
     assert pretraining(code, "--model=base", "--tpu=local") == 1

@@ -177,7 +177,7 @@ EARLY = {
         "https://hub/albert: fetching from this address is not supported"),
     "memory of any batch": (
         dict(COLA, train_batch_size=2**31 - 1, gradient_accumulation_steps=1),
-        "--train_batch_size=2147483647: 2147483647 sequences of 3 pieces at once take"),
+        "--train_batch_size=2147483647: 2147483647 sequences of 3 tokens at once need"),
     "no config": (
         dict(COLA, init_checkpoint=None),
         "give the model's configuration: --albert_config_file"),

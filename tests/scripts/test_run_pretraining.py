@@ -241,8 +241,8 @@ EARLY = {
     "clip_norm": (dict(clip_norm=0), "--clip_norm is 0.0; it must be greater than 0"),
     "memory of a batch": (
         dict(train_batch_size=2 * 10**9),
-        r"--train_batch_size=2000000000: 2000000000 sequences of 8 pieces at once take "
-        r"at least [\d.]+ TB of memory, the model .*, but .* are free; give a larger "
+        r"--train_batch_size=2000000000: 2000000000 sequences of 8 tokens at once need "
+        r"at least [\d.]+ TB of memory, the model .*, but .* are free; use a larger "
         "--gradient_accumulation_steps"),
     "batch in parts": (
         dict(gradient_accumulation_steps=3, input_file="{data}/later_id.tfrecord"),
@@ -318,7 +318,7 @@ EARLY = {
     "memory of an evaluation": (
         dict(eval_batch_size=10**8, eval_input_file="{data}/dev.tfrecord"),
         "--eval_batch_size=100000000: 100000000 sequences "
-        "of .* pieces at once take at least .* of memory, the model"),
+        "of .* tokens at once need at least .* of memory, the model"),
 }
 
 # Numbers, at their flags.
@@ -339,8 +339,8 @@ EARLY["weight of no teacher"] = (
     dict(teacher_weight=0.3), "--teacher_weight has an effect only with --teacher")
 EARLY["teacher of another vocabulary"] = (
     dict(teacher="{data}/partial init", input_file="{data}/renamed/train.tfrecord"),
-    "--teacher={data}/partial init/model.ckpt-1 has another vocabulary than the "
-    "records")
+    "--teacher={data}/partial init/model.ckpt-1 has a different vocabulary "
+    "than the records")
 NUMBERS["ngram 2^40"] = ({**DYNAMIC, "ngram": 2**40}, "--ngram=1099511627776: give a")
 EARLY |= NUMBERS
 

@@ -216,10 +216,10 @@ def test_the_teacher_is_not_trained(taught):
     ({"heads": {}}, {}, r"has no classification head \(found: none\)"),
     ({"heads": {"spans": 2}}, {}, r"has no classification head \(found: spans\)"),
     ({"heads": {"classification": 5}}, {}, "has 5 outputs, this task 3"),
-    ({"labels": ("b", "a", "c")}, {}, "has the labels in another order, b, a, c, this task has a, b, c"),
+    ({"labels": ("b", "a", "c")}, {}, "labels in a different order, b, a, c, this task has a, b, c"),
     ({}, {"student": CONFIG.replace(vocab_size=9)},
-     r"has a vocabulary of \d+ pieces, the student one of 9;"),
-    ({}, {"longest": 10 ** 6}, r"knows \d+ positions, and --max_seq_length is 1000000"),
+     r"has a vocabulary of \d+ tokens, the student one of 9;"),
+    ({}, {"longest": 10 ** 6}, r"has \d+ positions, but --max_seq_length is 1000000"),
 ])
 def test_what_cannot_teach_is_refused(taught, changes, wanted, message):
     checkpoint = dataclasses.replace(taught["classification"][3], **changes)
@@ -233,8 +233,8 @@ def test_hidden_states_need_a_teacher_of_the_same_width(taught):
     teaching = Teaching(taught["classification"][3], hidden_weight=1.0)
     teaching.check({"classification": 3}, CONFIG, 8)
     with pytest.raises(InputError, match=(
-            "^--teacher_hidden_weight: --teacher=teacher has hidden states of "
-            f"{CONFIG.hidden_size} numbers, the student of {2 * CONFIG.hidden_size}")):
+            "^--teacher_hidden_weight: --teacher=teacher has hidden_size "
+            f"{CONFIG.hidden_size}, the student has {2 * CONFIG.hidden_size}; ")):
         teaching.check({"classification": 3}, CONFIG.replace(
             hidden_size=2 * CONFIG.hidden_size), 8)
 
@@ -275,8 +275,8 @@ def test_records_of_another_vocabulary_are_refused(taught, tmp_path):
         teaching.check_records(own)
         teaching.check_records(None)
     with pytest.raises(InputError, match=(
-            "--teacher=teacher has another vocabulary than the records, which were made "
-            "with other.txt")):
+            "--teacher=teacher has a different vocabulary than the records, which were "
+            "created with other.txt")):
         Teaching(checkpoint).check_records({"file": "other.txt", "sha256": "0" * 64})
 
 
@@ -286,7 +286,7 @@ def test_labels_that_say_nothing_and_other_names(taught, caplog):
         caplog.clear()
         Teaching(dataclasses.replace(taught["classification"][3], labels=labels)).check(
             {"classification": 3}, CONFIG, 8, ["0", "1", "2"])
-        assert ("bad, so, good are taken for 0, 1, 2" in caplog.text) == said
+        assert ("bad, so, good are matched, in order, with 0, 1, 2" in caplog.text) == said
 
 
 def test_another_vocabulary_is_refused(taught, tmp_path):
@@ -301,6 +301,6 @@ def test_another_vocabulary_is_refused(taught, tmp_path):
     Teaching(checkpoint).check_pieces(own)
     own["word3"], own["word4"] = own["word4"], own["word3"]
     with pytest.raises(InputError, match=(
-            "another vocabulary than the student: 'word[34]' is piece [89] there and "
-            "[89] here")):
+            "a different vocabulary than the student: the id of 'word[34]' is [89] for the "
+            "teacher and [89] for the student")):
         Teaching(checkpoint).check_pieces(own)

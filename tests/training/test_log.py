@@ -44,7 +44,7 @@ def test_last_line_cut_short_is_left_out_with_a_warning(tmp_path, caplog):
     with open(log.path, "a", encoding="utf-8") as stream:
         stream.write('{"step": 30, "split": "tr')
     assert [row["step"] for row in run_log.read_metrics(log.path)] == [10, 20]
-    assert "metrics.jsonl, line 3 is cut short and left out" in caplog.text
+    assert "metrics.jsonl, line 3 is incomplete and left out" in caplog.text
     MetricsLog(str(tmp_path), resume_step=20).write(30, "train", {})
     assert [row["step"] for row in run_log.read_metrics(log.path)] == [10, 20, 30]
 
