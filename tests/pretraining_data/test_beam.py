@@ -251,7 +251,7 @@ def test_attempts_at_a_step_do_not_write_to_one_file(job):
 
 def test_a_document_that_is_not_there_is_no_silent_loss(job):
     request = np.zeros(1, beam_stages.REQUEST).tobytes(), b""
-    with pytest.raises(ValueError, match="1 documents"):
+    with pytest.raises(ValueError, match="1 requested documents"):
         list(beam_stages.answer_requests(
             (0, {"texts": [], "requests": [request]}), job))
 
