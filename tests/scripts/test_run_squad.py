@@ -137,7 +137,7 @@ WRONG = {
         "questions.json, article 1, paragraph 1, question 'q3' has no answers, so its"),
     "threshold of version 1": (
         dict(do_train="true", null_score_diff_threshold=0),
-        "--null_score_diff_threshold is for SQuAD 2.0"),
+        "--null_score_diff_threshold applies to SQuAD 2.0"),
     "no step": (
         dict(do_train="true", num_train_steps=None, num_train_epochs=0.1),
         r"49 questions, --num_train_epochs=0.1 and --train_batch_size=16 give no "

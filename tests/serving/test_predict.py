@@ -130,7 +130,7 @@ def test_choices(model):
     ("pretrained", ("a " * 90 + "[MASK]",), {}, "is after the 64 tokens"),
     ("pretrained", ("a",), {"task": "order"}, "'text_pair' is missing"),
     ("spans", ("a",), {}, "'passage' is missing"),
-    ("spans", ("a", " "), {}, "holds no text"),
+    ("spans", ("a", " "), {}, "has no text"),
     ("choices", ([("p", "q", "one")],), {}, "'options' is .*list of two texts"),
 ])
 def test_wrong_inputs_are_refused_in_a_sentence(model, kind, arguments, options,

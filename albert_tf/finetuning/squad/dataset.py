@@ -1,10 +1,10 @@
-"""SQuAD 1.1 and 2.0: a file, read and checked once for all uses.
+"""Reading SQuAD 1.1 and 2.0: a file is read and checked once for all uses.
 
     {"data": [{"paragraphs": [{"context": ..., "qas": [
         {"id": ..., "question": ..., "is_impossible": ...,
          "answers": [{"text": ..., "answer_start": ...}]}]}]}]}
 
-Other data sets in this format, such as CMRC and DRCD in Chinese, are read too.
+Other data sets in this format, such as CMRC and DRCD in Chinese, can be read, too.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ class SquadExample(NamedTuple):
     """One question about one paragraph.
 
     Attributes:
-      answer_text, start_position: the answer of a training example and its first
-        character in the paragraph, "" and -1 if there is none; None in prediction.
-      is_impossible: whether the paragraph does not hold the answer; always False in
+      answer_text, start_position: a training example's answer and the position of its
+        first character in the paragraph, "" and -1 if there is none; None in
         prediction.
+      is_impossible: whether the paragraph has no answer; always False in prediction.
     """
 
     qas_id: str
@@ -34,7 +34,7 @@ class SquadExample(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question as it stands in the file."""
+    """A question, unchanged from the file."""
 
     where: str  # "dev.json, article 1, paragraph 2, question 'q3'"
     paragraph: str
@@ -42,34 +42,43 @@ class Question(NamedTuple):
 
 
 class SquadDataset:
-    """The questions of a file. Answers are checked where there are any.
+    """The questions of a file. Answers are checked if there are any.
 
         dataset = SquadDataset.read("dev-v1.1.json")
         examples = dataset.examples(is_training=False, version_2=False)
 
-    `articles` is the list under "data", which the official metrics take; `questions`
-    are in the order of the file, which errors call `name`.
+    Attributes:
+      questions: the questions in file order.
+      articles: the list under "data", which the official metrics take.
     """
 
     def __init__(self, content: Any, name: str = "The data"):
+        """`content` is the parsed JSON; `name` is the file's name in errors."""
         self.questions = list(_walk(content, name))
         if not self.questions:
-            raise InputError(f"{name}: there is no question in it; give another file.")
+            raise InputError(f"{name}: there is no question in the file; give a "
+                             "different file.")
         self.articles: list[dict] = content["data"]
 
     @classmethod
     def read(cls, path: str) -> "SquadDataset":
+        """Reads a JSON file."""
         return cls(text_files.read_json(
-            path, "the file may be incomplete: fetch it again"), path)
+            path, "the file may be incomplete; download it again"), path)
 
     def examples(self, *, is_training: bool, version_2: bool) -> list[SquadExample]:
-        """Examples in the order of the file (the release's read_squad_examples).
+        """Returns the examples in file order (read_squad_examples in the original
+        implementation).
 
-        Training sets have one answer to a question, evaluation sets several. Training
-        on the latter takes the first one (count_several_answers says how often); the
-        release refuses such a file. In training the answers must stand where the file
-        says. `version_2` allows questions without an answer (SQuAD 2.0); one without
-        the key is_impossible has one.
+        Training sets have one answer per question, evaluation sets several. Training
+        uses the first of several (count_several_answers counts these questions); the
+        original refuses such a file.
+
+        Args:
+          is_training: whether examples have answers, which must be at the place that
+            the file gives.
+          version_2: whether questions may have no answer (SQuAD 2.0). Questions without
+            the key is_impossible have one.
         """
         examples = []
         for question in self.questions:
@@ -83,35 +92,35 @@ class SquadDataset:
         return examples
 
     def count_several_answers(self) -> int:
-        """Questions of which training takes the first of several answers."""
+        """Counts the questions with several answers; training uses the first."""
         return sum(len(q.content.get("answers") or ()) > 1
                    and not q.content.get("is_impossible") for q in self.questions)
 
     def has_answers(self) -> bool:
-        """Whether a question has an answer."""
+        """Returns whether any question has an answer."""
         return any(q.content.get("answers") for q in self.questions)
 
     def has_any_answer(self) -> bool:
-        """Whether a question has an answer or is marked as having none; a test set has
-        no such question."""
+        """Returns whether any question has an answer or is marked as having none, which
+        is false for a test set."""
         return any(q.content.get("answers") or "is_impossible" in q.content
                    for q in self.questions)
 
     def check_answered(self, version_2: bool) -> None:
-        """Checks that predictions of every question can be scored."""
+        """Raises InputError if the prediction for a question cannot be scored."""
         for question in self.questions:
             _check_version(question, version_2)
             answers = question.content.get("answers")
             if answers is None or not (answers or version_2):
                 raise InputError(
-                    f"{question.where} has no answers, so its prediction cannot be "
-                    "scored; give a file with answers"
+                    f"{question.where} has no answers, so that its prediction cannot "
+                    "be scored; give a file with answers"
                     + ("." if answers is None else ", or add "
                        "--version_2_with_negative if it really has none."))
 
 
 def _walk(content: Any, name: str) -> Iterator[Question]:
-    """All questions, each checked."""
+    """Yields all questions, and raises InputError for the first wrong one."""
     seen: set[str] = set()
     for a, article in enumerate(_get(content, "data", list, f"{name}: the file"), 1):
         place = f"{name}, article {a}"
@@ -123,8 +132,8 @@ def _walk(content: Any, name: str) -> Iterator[Question]:
                 here = f"{where}, question {key!r}"
                 _get(question, "question", str, here)
                 if key in seen:
-                    raise InputError(f"{here}: an earlier question has this id; give "
-                                     "each one its own.")
+                    raise InputError(f"{here}: an earlier question has the same id; "
+                                     "give each question its own id.")
                 seen.add(key)
                 if "is_impossible" in question:
                     _get(question, "is_impossible", bool, here)
@@ -143,8 +152,8 @@ def _get(holder: Any, key: str, kind: type, place: str) -> Any:
         return value
     problem = (f"has no '{key}'" if value is None
                else f"has a '{key}' that is not {_KINDS[kind]}")
-    raise InputError(f"{place} {problem}, so this is not SQuAD's format; give a file "
-                     "like SQuAD's train-v1.1.json.")
+    raise InputError(f"{place} {problem}, and is therefore not in SQuAD's format; give "
+                     "a file like SQuAD's train-v1.1.json.")
 
 
 def _check_version(question: Question, version_2: bool) -> None:
@@ -154,28 +163,33 @@ def _check_version(question: Question, version_2: bool) -> None:
 
 
 def _training_answer(question: Question) -> tuple[str, int]:
-    """Text and first character of the answer, which must stand there."""
+    """Returns the text of the answer and the position of its first character. Raises
+    InputError if the text is not there."""
     answers = question.content.get("answers") or []
     if not answers or not answers[0]["text"]:
         raise InputError(
-            f"{question.where} has no answer to train on; give a file for training, or "
-            "mark a question without an answer with \"is_impossible\": true.")
+            f"{question.where} has no answer to train on; give a training file, or "
+            "mark questions without an answer with \"is_impossible\": true.")
     text = answers[0]["text"]
     start = _get(answers[0], "answer_start", int, f"{question.where}, answer")
     there = question.paragraph[start:start + len(text)] if start >= 0 else ""
     if there != text:
         raise InputError(
-            f"{question.where}: the answer {text[:60]!r} does not stand at character "
-            f"{start} of its paragraph, where there is {there[:60]!r}; correct its "
+            f"{question.where}: the answer {text[:60]!r} is not at character {start} "
+            f"of its paragraph, which has {there[:60]!r} there; correct its "
             "answer_start.")
     return text, start
 
 
 @dataclasses.dataclass
 class QuestionSet:
-    """The questions of a file, `answered` if predictions can be scored, with notes for
-    the user, a sentence each. `last` holds a task, a model's outputs, and the answers
-    they gave."""
+    """The questions of a file.
+
+    Attributes:
+      answered: whether predictions can be scored.
+      notes: notes for the user, one sentence each.
+      last: a task, a model's outputs, and the answers from them, which are cached.
+    """
 
     dataset: SquadDataset
     examples: list[SquadExample]
@@ -187,10 +201,11 @@ class QuestionSet:
 
 def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
               max_seq_length: int = 0) -> FeatureSpec:
-    """A window of a paragraph with a question, and a span as the answer (SQuAD).
+    """Returns the specification of a window: a question, a part of the paragraph, and a
+    span as the answer.
 
-    Features that are not parsed turn predictions into text; each of those sequences has
-    a length of its own. Positions are below max_seq_length, unless it is 0.
+    The features that are not parsed are used to turn predictions into text; these
+    sequences differ in length. Positions are below max_seq_length, unless that is 0.
     """
     def single(name, **kwargs):
         return Feature(name, "int64", (1,), **kwargs)
@@ -202,7 +217,7 @@ def span_spec(vocab_size: int, type_vocab_size: int = 2, *,
     return FeatureSpec((
         single("unique_ids"),
         *model_inputs((None,), vocab_size, type_vocab_size),
-        # 1 where no answer can be.
+        # 1 where no answer can start or end.
         sequence("p_mask", limit=2, pad_value=1),
         single("start_positions", **position),
         single("end_positions", **position),

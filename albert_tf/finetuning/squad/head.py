@@ -1,7 +1,7 @@
-"""The two heads of SQuAD, and the answers they give.
+"""The two heads of SQuAD, and their answers.
 
-Version 1.1 scores every position as start and as end. Version 2.0 scores ends given the
-start, and whether there is an answer at all.
+The head of version 1.1 scores every position as start and as end. That of version 2.0
+scores ends given the start, and whether there is an answer at all.
 
 Shapes: B batch, S sequence, H hidden, k start_n_top, m end_n_top.
 """
@@ -15,18 +15,19 @@ from albert_tf.finetuning.squad.dataset import SquadExample
 from albert_tf.modeling.heads import INPUTS, Head, dense_shapes, norm_shapes
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
-# Subtracted from the scores of positions that no answer may have. Finite in
-# float32, so that nothing becomes a NaN where all positions are such ones.
+# Subtracted from the scores of impossible positions. It is finite in float32, so that
+# nothing becomes NaN if all positions are impossible.
 IMPOSSIBLE_SCORE = 1e30
 
 
 @dataclasses.dataclass(frozen=True)
 class Spans(Head):
-    """Scores of every position as start and as end (`squad_utils.create_v1_model`).
+    """Scores every position as start and as end (`squad_utils.create_v1_model` in the
+    original implementation).
 
-    With `mask_padding` no answer starts or ends in padding, so that losses and
-    predictions do not depend on the length that a batch is padded to; without it
-    padding counts, as in the release.
+    With `mask_padding`, no answer starts or ends in padding, so that losses and
+    predictions do not depend on the length to which a batch is padded. Without it,
+    padding counts, as in the original.
     """
 
     width: int = 2
@@ -34,7 +35,7 @@ class Spans(Head):
 
     name, title = "spans", "head of spans, of SQuAD 1.1"
     task, scope, fixed_width = "answer", "cls/squad", True
-    # Evaluation has windows whose answer is not known.
+    # In evaluation, windows have no label, and therefore no loss.
     reads, scored_alone = "sequence_output", True
 
     @property
@@ -45,8 +46,8 @@ class Spans(Head):
         return dataclasses.replace(self, mask_padding=True)
 
     def outputs(self, layers, encoded, features, dropout, training=False):
-        """`start_logits`, `end_logits` [B, S], not normalized, at -1e30 in masked
-        padding, and `start_log_probs`, `end_log_probs` [B, S]."""
+        """Computes `start_logits` and `end_logits` [B, S], which are -1e30 in masked
+        padding, and `start_log_probs` and `end_log_probs` [B, S]."""
         import tensorflow as tf
 
         from albert_tf.modeling.layers import of_positions
@@ -64,9 +65,9 @@ class Spans(Head):
         return {name: outputs[name] for name in ("start_log_probs", "end_log_probs")}
 
     def objective(self):
-        """The mean of the cross-entropies of start and end, over all S positions.
-        Features `start_positions`, `end_positions` int [B, 1]. Release:
-        `squad_utils.v1_model_fn_builder`."""
+        """Returns the mean of the cross-entropies of start and end, over all S
+        positions (`squad_utils.v1_model_fn_builder`). It needs the features
+        `start_positions` and `end_positions`, int [B, 1]."""
         from albert_tf.finetuning import objectives
         from albert_tf.training.losses import cross_entropy, integers
 
@@ -98,10 +99,13 @@ class Spans(Head):
 
 @dataclasses.dataclass(frozen=True)
 class ConditionalSpans(Head):
-    """Start, end given the start, and answerability (`squad_utils.create_v2_model`).
+    """Scores starts, ends given the start, and answerability
+    (`squad_utils.create_v2_model`).
 
-    Prediction follows the `start_n_top` likeliest starts and keeps the `end_n_top`
-    likeliest ends of each. `dropout_prob` is that of answerability.
+    Attributes:
+      start_n_top: the number of most probable starts that prediction uses.
+      end_n_top: the number of most probable ends that it returns for each start.
+      dropout_prob: the dropout rate of the answerability score.
     """
 
     start_n_top: int = 5
@@ -117,7 +121,7 @@ class ConditionalSpans(Head):
         for name in ("start_n_top", "end_n_top"):
             if getattr(self, name) < 1:
                 raise InputError(
-                    f"{name} is {getattr(self, name)}; it must be 1 or more.")
+                    f"--{name} is {getattr(self, name)}; it must be 1 or more.")
 
     def shapes(self, config):
         size = config.hidden_size
@@ -138,19 +142,19 @@ class ConditionalSpans(Head):
                 "answerability_head": AnswerabilityScore(config, self.dropout_prob)}
 
     def outputs(self, layers, encoded, features, dropout, training=False):
-        """Log-probabilities of starts and ends, and the score of "no answer".
+        """Computes log-probabilities of starts and ends, and the score of "no answer".
 
-        Further features are `p_mask` [B, S], 1 where no answer may start or end, and in
-        training, where the ends are those of the true start, `start_positions` int [B]
-        or [B, 1].
+        It also needs the features `p_mask` [B, S], 1 where no answer can start or end,
+        and, in training, `start_positions`, int [B] or [B, 1], because ends are then
+        scored for the true start.
 
         Returns:
-          `cls_logits` [B], higher where the question has no answer, and in training
-          `start_log_probs`, `end_log_probs` [B, S]; else `start_top_log_probs`,
-          `start_top_index` [B, k] with the likeliest start first, and
-          `end_top_log_probs`, `end_top_index` [B, k·m] with the m ends of the first
-          start first. Where fewer than k or m positions are possible, impossible ones
-          with log-probability -1e30 fill up; their indices may be S or more.
+          `cls_logits` [B], higher if the question has no answer, and in training
+          `start_log_probs` and `end_log_probs` [B, S]. Otherwise `start_top_log_probs`
+          and `start_top_index` [B, k], the most probable start first, and
+          `end_top_log_probs` and `end_top_index` [B, k·m], the m ends of the first
+          start first. If fewer than k or m positions are possible, impossible ones with
+          log-probability -1e30 are added; their indices may be S or more.
         """
         import tensorflow as tf
 
@@ -161,7 +165,8 @@ class ConditionalSpans(Head):
                 hidden, p_mask, max(self.start_n_top, self.end_n_top))
 
         def end_log_probs(starts):
-            """Of every position as the end, given starts int [B, k]: [B, k, S]."""
+            """Computes the log-probabilities of every position as the end, [B, k, S],
+            given starts, int [B, k]."""
             chosen = tf.one_hot(starts, tf.shape(hidden)[1], dtype=hidden.dtype)
             scores = layers["end_head"](hidden, tf.matmul(chosen, hidden))
             return tf.nn.log_softmax(_possible(scores, p_mask[:, tf.newaxis]))
@@ -183,9 +188,9 @@ class ConditionalSpans(Head):
                 "end_top_index": tf.reshape(end_index, pairs), "cls_logits": cls_logits}
 
     def objective(self):
-        """The mean of start and end, and half of the answerability cross-entropy.
-        Features as for Spans, and `is_impossible` int [B, 1]. Release:
-        `squad_utils.v2_model_fn_builder`."""
+        """Returns the mean of the losses of start and end, plus half of the
+        cross-entropy of answerability (`squad_utils.v2_model_fn_builder`). It needs the
+        features of Spans, and `is_impossible`, int [B, 1]."""
         import tensorflow as tf
 
         from albert_tf.finetuning import objectives
@@ -207,9 +212,10 @@ class ConditionalSpans(Head):
 
         def accuracies(outputs, features):
             impossible = integers(features["is_impossible"])
-            said = tf.cast(outputs["cls_logits"] > 0, tf.int32)
+            predicted = tf.cast(outputs["cls_logits"] > 0, tf.int32)
             return {**_accuracies("log_probs", outputs, features),
-                    "answerability_accuracy": tf.cast(said == impossible, tf.float32)}
+                    "answerability_accuracy": tf.cast(
+                        predicted == impossible, tf.float32)}
 
         return objectives.mean_over_examples(loss, accuracies, self.predictions)
 
@@ -230,7 +236,8 @@ class ConditionalSpans(Head):
 
 
 def _accuracies(kind, outputs, features):
-    """Shares of right starts and ends; `kind` of outputs, "logits" or "log_probs"."""
+    """Returns whether each start and end is right; `kind` is "logits" or
+    "log_probs"."""
     from albert_tf.training.losses import hits, integers
 
     return {f"{side}_accuracy": hits(outputs[f"{side}_{kind}"],
@@ -239,18 +246,18 @@ def _accuracies(kind, outputs, features):
 
 
 def _possible(scores, p_mask):
-    """Scores with those of impossible positions sunk."""
+    """Returns scores that are very low at impossible positions."""
     return scores * (1.0 - p_mask) - IMPOSSIBLE_SCORE * p_mask
 
 
 def _extend(hidden, p_mask, length: int):
-    """Adds impossible positions up to `length`, so that the k best exist."""
+    """Adds impossible positions up to `length`, because top_k needs k positions."""
     import tensorflow as tf
 
     if hidden.shape[1] is not None and hidden.shape[1] >= length:
         return hidden, p_mask
-    # Padded too far, then cut: tf2onnx makes one of the number `length` and the list of
-    # it that top_k takes, so it must not be a number here.
+    # This pads too far and then cuts, because `length` must not be a scalar here:
+    # tf2onnx would merge it with the list of the same number that top_k takes.
     size = tf.concat([[-1], tf.maximum(tf.shape(hidden)[1:2], [length])], axis=0)
     return (tf.slice(tf.pad(hidden, [[0, 0], [0, length], [0, 0]]), [0, 0, 0],
                      tf.concat([size, [-1]], axis=0)),
@@ -262,7 +269,7 @@ def _extend(hidden, p_mask, length: int):
 
 
 class Questions(Answering):
-    """The words of a passage that answer a question, in windows as in training."""
+    """Answers a question with words of a passage, in windows as in training."""
 
     names, optional = ("question", "passage"), ()
     padding = {"p_mask": 1}
@@ -273,7 +280,7 @@ class Questions(Answering):
         options = {name: self.setting(name, getattr(squad.SquadTask, name)) for name in (
             "doc_stride", "max_query_length", "n_best_size", "max_answer_length",
             "start_n_top", "end_n_top")}
-        # A short model has room for a shorter question.
+        # A model for short sequences has room for a shorter question only.
         options["max_query_length"] = min(
             options["max_query_length"],
             max(1, self.max_length - NUM_SPECIAL_PAIR - 1))
@@ -304,12 +311,13 @@ class Questions(Answering):
                     "end": end, "score": score} | (
                         {} if odds is None else {"null_odds": odds})
 
-        if not windows:  # As a passage without a token.
-            raise InputError("the passage holds no text that could be an answer.")
+        if not windows:  # The passage has no tokens, for example.
+            raise InputError("the passage has no text that could be an answer; give a "
+                             "passage with words.")
         return Request(windows, answer, self)
 
 
 class UnanswerableQuestions(Questions):
-    """As Questions, for models that may find that there is no answer."""
+    """Answers as Questions does, for models that may find that there is no answer."""
 
     version_2 = True

@@ -1,4 +1,4 @@
-"""Keras layers of the head of SQuAD 2.0, under their names in the release.
+"""Keras layers of the head of SQuAD 2.0, named as in the original implementation.
 
 Shapes: B batch, S sequence, H hidden, k starts.
 """
@@ -11,8 +11,7 @@ from albert_tf.modeling.layers import (
 
 
 class EndScores(NamedLayer):
-    """Scores of the ends given the start, on which the end of an answer depends
-    (`end_logits`)."""
+    """Scores of the ends of an answer, given its start (`end_logits`)."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__("end_logits")
@@ -24,9 +23,10 @@ class EndScores(NamedLayer):
         self.dense_1 = Dense("end_logits/dense_1", size, 1, kernel_initializer(config))
 
     def call(self, hidden, starts):
-        """[B, S, H], hidden states of k starts [B, k, H] → [B, k, S]."""
-        # The first layer sees (position, start) side by side. Its product falls
-        # into one of positions and one of starts, instead of one of all pairs.
+        """Returns the scores [B, k, S], given the hidden states [B, S, H] and those of
+        k starts [B, k, H]."""
+        # The first layer's input is (position, start), concatenated. Its product is the
+        # sum of one for positions and one for starts, which is cheaper than all pairs.
         of_position, of_start = tf.split(self.dense_0.kernel, 2, axis=0)
         positions = tf.einsum("bsh,hg->bsg", hidden, of_position)[:, tf.newaxis]
         starts = tf.einsum("bkh,hg->bkg", starts, of_start)[:, :, tf.newaxis]
@@ -35,7 +35,7 @@ class EndScores(NamedLayer):
 
 
 class AnswerabilityScore(NamedLayer):
-    """The score of "has no answer", from the first token and the expected start
+    """The score of "no answer", computed from the first token and the expected start
     (`answer_class`)."""
 
     def __init__(self, config: AlbertConfig, dropout_prob: float):
@@ -48,7 +48,8 @@ class AnswerabilityScore(NamedLayer):
             "dense_1/kernel", [size, 1], kernel_initializer(config))
 
     def call(self, hidden, start_probs, seeds: DropoutSeeds):
-        """Hidden states [B, S, H], probabilities of starts [B, S] → [B]."""
+        """Returns the scores [B], given the hidden states [B, S, H] and the
+        probabilities of starts [B, S]."""
         start = tf.einsum("bs,bsh->bh", start_probs, hidden)
         features = self.dense_0(tf.concat([start, hidden[:, 0]], axis=-1))
         features = seeds.dropout(features, self.dropout_prob)

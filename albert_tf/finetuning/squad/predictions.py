@@ -1,17 +1,17 @@
 """SQuAD: from log-probabilities per window to answers per question.
 
-A long paragraph is cut into overlapping windows; each window gives scores to
-spans of its pieces. Here the spans of all windows of a question are ranked
-together and turned into text of the paragraph.
+A long paragraph is cut into overlapping windows, and the spans of each window have
+scores. This module ranks the spans of all windows of a question together, and turns
+them into text of the paragraph.
 
     window 0   [CLS] question [SEP] p0 p1 p2 p3 p4 p5 [SEP]
     window 1   [CLS] question [SEP]          p3 p4 p5 p6 p7 p8 [SEP]
     max context                     0  0  0  0  0  1  1  1  1   (by window)
 
-A span counts only in the window that gives its first piece the most context.
+A span counts only in the window that has the most context for its first token.
 
-Source: squad_utils of the 2019 release, accumulate_predictions_v1 / _v2 and
-write_predictions_v1 / _v2. Answers, numbers and ties come out as there.
+Source: squad_utils of the original implementation (2019), accumulate_predictions_v1 /
+_v2 and write_predictions_v1 / _v2. Answers, numbers and ties are the same as there.
 """
 
 import math
@@ -21,56 +21,55 @@ import numpy as np
 
 from albert_tf.finetuning.metrics import diverged
 
-# Null odds of a question without windows: larger than any model gives, so that
-# every threshold that makes sense leaves it unanswered.
+# The null odds of a question without windows. They are larger than those of any model,
+# so that every reasonable threshold leaves the question unanswered.
 NO_WINDOW_NULL_ODDS = 1e6
 
-# The release's answer to a question whose windows hold no valid span: version
-# 1.1 gives this word, version 2.0 the empty text at an impossible score.
+# The original implementation's answer to a question without valid spans: this word in
+# version 1.1, the empty text with an impossible score in version 2.0.
 NO_SPAN_V1 = ("empty", 0.0)
 NO_SPAN_V2 = ("", -1e6)
 
 
 class Windows(NamedTuple):
-    """Columns of one row per window, in the order in which the windows were made: those
-    of a FeatureTable of SQuAD.
+    """Columns of SQuAD's FeatureTable, with one row per window.
 
-    `paragraph_len` is the length of the whole sequence, both [SEP] included, so the
-    first piece of the paragraph stands at
+    `paragraph_len` is the length of the whole sequence, including both [SEP]. The first
+    token of the paragraph is therefore at position
     paragraph_len - 1 - len(tok_start_to_orig_index).
     """
 
     unique_ids: Sequence[int]                        # [N] or [N, 1]
     example_index: Sequence[int]                     # [N] or [N, 1]
     paragraph_len: Sequence[int]                     # [N] or [N, 1]
-    # One entry per piece of the paragraph in the window: the offsets of its
-    # first and its last character, and whether this window is the piece's own.
+    # One entry per token of the paragraph in the window: the offsets of its first and
+    # last character, and whether this window has the most context for the token.
     tok_start_to_orig_index: Sequence[np.ndarray]    # N of [pieces]
     tok_end_to_orig_index: Sequence[np.ndarray]      # N of [pieces]
     token_is_max_context: Sequence[np.ndarray]       # N of [pieces]
 
 
 class TopSpans(NamedTuple):
-    """What the head of version 2.0 gives, k = start_n_top, m = end_n_top.
+    """The outputs of version 2.0's head, with k = start_n_top and m = end_n_top.
 
-    The m ends of start i stand at i * m to i * m + m - 1.
+    The m ends of start i have the indices i * m to i * m + m - 1.
     """
 
     start_top_log_probs: np.ndarray  # [N, k]
     start_top_index: np.ndarray      # [N, k]
     end_top_log_probs: np.ndarray    # [N, k * m] or [N, k, m]
     end_top_index: np.ndarray        # [N, k * m] or [N, k, m]
-    cls_logits: np.ndarray           # [N] larger: less likely to be answerable
+    cls_logits: np.ndarray           # [N] larger: less probable to be answerable
 
 
 class Spans(NamedTuple):
-    """Valid spans of all windows, window by window, each window's in the order in which
-    the release meets them (equal scores are ranked in that order). The head of version
-    2.0 may give a span twice."""
+    """The valid spans of all windows, window by window. Within a window they are in the
+    original implementation's order, which ranks equal scores. The head of version 2.0
+    may return a span twice."""
 
     row: np.ndarray             # [S] window
-    start: np.ndarray           # [S] piece of the window's paragraph part, from 0
-    end: np.ndarray             # [S] last piece, inclusive
+    start: np.ndarray           # [S] token of the window's paragraph part, from 0
+    end: np.ndarray             # [S] last token, inclusive
     start_log_prob: np.ndarray  # [S] float64
     end_log_prob: np.ndarray    # [S] float64
 
@@ -81,18 +80,19 @@ class Predictions(NamedTuple):
     texts: dict[str, str]                   # the best answer, no threshold applied
     nbest: dict[str, list[dict[str, Any]]]  # text, probability, *_log_prob
     null_odds: dict[str, float] | None      # version 2.0; larger: no answer
-    without_windows: list[str]              # ids answered "" as they have no features
-    # Of the best answer: its first character, the one behind its last, and the sum of
-    # its log-probabilities; 0, 0 where there is none.
+    without_windows: list[str]              # ids without features, answered with ""
+    # The best answer's first character, the position after its last character, and the
+    # sum of its log-probabilities. Both positions are 0 without an answer.
     best: dict[str, tuple[int, int, float]] = {}
 
     def texts_at(self, threshold: float | None,
                  answer_at_threshold: bool = False) -> dict[str, str]:
-        """The answers, "" where the null odds reach the threshold.
+        """Returns the answers, "" if the null odds reach the threshold; None applies no
+        threshold.
 
-        The release leaves a question out whose odds equal the threshold,
-        although the search for the best threshold counted it as answered;
-        `answer_at_threshold` answers it. None applies no threshold.
+        The original implementation does not answer a question whose odds equal the
+        threshold, although the search for the best threshold counts it as answered.
+        With `answer_at_threshold`, it is answered.
         """
         if threshold is None:
             return dict(self.texts)
@@ -107,44 +107,44 @@ def spans_v1(examples: Sequence[Any], windows: Windows,
              start_log_probs: Sequence[np.ndarray],
              end_log_probs: Sequence[np.ndarray], *, n_best_size: int,
              max_answer_length: int) -> Spans:
-    """Spans among the n_best_size best starts and ends of each window.
+    """Returns the spans among the n_best_size best starts and ends of each window.
 
-    Positions of the question take part in the choice of the best, as in the release,
-    and fall out afterwards.
+    Positions of the question are among the candidates, as in the original
+    implementation, and are removed afterwards.
 
     Args:
-      examples: with `.qas_id` and `.paragraph_text`.
-      windows: N windows of those examples.
-      start_log_probs, end_log_probs: per window, log-probabilities [L] of a start (an
-        end) at each position of the sequence; not raw logits, as windows are compared.
-        L must reach paragraph_len; positions of padding are absent, or as low as the
-        head's mask makes them.
-      n_best_size: starts and ends tried in each window.
-      max_answer_length: in pieces.
+      examples: the examples, with `.qas_id` and `.paragraph_text`.
+      windows: the N windows of the examples.
+      start_log_probs, end_log_probs: for each window, the log-probabilities [L] of a
+        start (an end) at each position of the sequence. Logits would not be comparable
+        between windows. L is at least paragraph_len; positions of padding are absent,
+        or as low as the head's mask makes them.
+      n_best_size: the number of starts and of ends tried in each window.
+      max_answer_length: the maximum length of an answer in tokens.
     """
     _check_rows(windows, len(examples), start_log_probs, end_log_probs)
     lengths = _column(windows.paragraph_len)
-    found = []
+    spans = []
     for row, (starts, ends) in enumerate(zip(start_log_probs, end_log_probs)):
         starts, ends = np.asarray(starts, float), np.asarray(ends, float)
-        given = min(len(starts), len(ends))
-        if given < lengths[row]:
-            raise ValueError(f"window {row}: {given} log-probabilities for "
+        positions = min(len(starts), len(ends))
+        if positions < lengths[row]:
+            raise ValueError(f"window {row}: {positions} log-probabilities for "
                              f"{lengths[row]} positions")
         _check_numbers(examples, windows, row, starts, ends)
-        # Of equal values the first comes first.
+        # The stable sort keeps the order of equal values.
         start_index, end_index = (np.argsort(-values, kind="stable")[:n_best_size]
                                   for values in (starts, ends))
-        found.append(_valid_spans(
+        spans.append(_valid_spans(
             windows, row, lengths[row], start_index[:, None], end_index[None, :],
             starts[start_index][:, None], ends[end_index][None, :],
             max_answer_length))
-    return _join(found)
+    return _join(spans)
 
 
 def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
              start_n_top: int, end_n_top: int, max_answer_length: int) -> Spans:
-    """Spans among the head's own choice: end_n_top ends for each of its starts."""
+    """Returns the spans among the head's choice: end_n_top ends for each start."""
     _check_rows(windows, len(examples), *results)
     rows, lengths = len(windows.unique_ids), _column(windows.paragraph_len)
     # Log-probabilities and positions: of starts [N, k, 1], of ends [N, k, m].
@@ -152,19 +152,20 @@ def spans_v2(examples: Sequence[Any], windows: Windows, results: TopSpans, *,
         np.reshape(np.asarray(values, dtype), (rows, start_n_top, number))
         for values, dtype, number in zip(
             results, (float, int, float, int), (1, 1, end_n_top, end_n_top)))
-    found = []
+    spans = []
     for row in range(rows):
         _check_numbers(examples, windows, row, start_log_probs[row],
                        end_log_probs[row], results.cls_logits[row])
-        found.append(_valid_spans(
+        spans.append(_valid_spans(
             windows, row, lengths[row], starts[row], ends[row],
             start_log_probs[row], end_log_probs[row], max_answer_length))
-    return _join(found)
+    return _join(spans)
 
 
 def merge_repeated(spans: Spans) -> Spans:
-    """Each span once, where it first stands; as in the release's result_dict, with the
-    mean of its log-probabilities over the times that it was found."""
+    """Returns each span once, at its first position, with the mean of its
+    log-probabilities over its repetitions (result_dict in the original
+    implementation)."""
     # One number per span; starts and ends are below `pieces`.
     pieces = spans.end.max(initial=0) + 1
     keys = (spans.row * pieces + spans.start) * pieces + spans.end
@@ -179,7 +180,8 @@ def merge_repeated(spans: Spans) -> Spans:
 
 def null_odds(examples: Sequence[Any], windows: Windows,
               cls_logits: np.ndarray) -> dict[str, float]:
-    """By question, the lowest cls_logits of its windows (the most answerable)."""
+    """Returns, by question, the lowest cls_logits of its windows, which is that of the
+    most answerable one."""
     lowest = np.full(len(examples), NO_WINDOW_NULL_ODDS)
     np.minimum.at(lowest, _column(windows.example_index),
                   np.reshape(cls_logits, -1).astype(float))
@@ -188,14 +190,16 @@ def null_odds(examples: Sequence[Any], windows: Windows,
 
 def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
                n_best_size: int, odds: dict[str, float] | None = None) -> Predictions:
-    """The n_best_size best different texts of each question, whatever its null odds
-    (`odds`, of version 2.0). Probabilities are a softmax over those texts alone. A
-    question without windows gets "" and is listed (the release treats it as one without
-    valid spans)."""
+    """Returns the n_best_size best different texts of each question.
+
+    They do not depend on the null odds (`odds`, of version 2.0). Probabilities are a
+    softmax over these texts only. A question without windows gets "", and is listed;
+    the original implementation treats it as one without valid spans.
+    """
     spans = merge_repeated(spans)
     score = spans.start_log_prob + spans.end_log_prob
     example_index = _column(windows.example_index)
-    # By question, then by falling score, then in the order of the spans.
+    # Sort by question, then by descending score, then by the order of the spans.
     order = np.lexsort((-score, example_index[spans.row]))
     bounds = np.searchsorted(example_index[spans.row][order],
                              np.arange(len(examples) + 1))
@@ -224,8 +228,8 @@ def rank_spans(examples: Sequence[Any], windows: Windows, spans: Spans,
 
 def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarray,
                 n_best_size: int) -> list[tuple[str, float, float, int]]:
-    """(text, start and end log-probability, first character) of the best different
-    texts."""
+    """Returns (text, start log-probability, end log-probability, first character) for
+    the best different texts."""
     entries: dict[str, tuple[str, float, float, int]] = {}
     for span in order.tolist():
         if len(entries) == n_best_size:
@@ -233,11 +237,11 @@ def _best_texts(paragraph: str, windows: Windows, spans: Spans, order: np.ndarra
         row = spans.row[span]
         first = windows.tok_start_to_orig_index[row][spans.start[span]]
         last = windows.tok_end_to_orig_index[row][spans.end[span]]
-        found = paragraph[int(first):int(last) + 1]
-        text = found.strip()
+        whole = paragraph[int(first):int(last) + 1]
+        text = whole.strip()
         entries.setdefault(text, (text, float(spans.start_log_prob[span]),
                                   float(spans.end_log_prob[span]),
-                                  int(first) + len(found) - len(found.lstrip())))
+                                  int(first) + len(whole) - len(whole.lstrip())))
     return list(entries.values())
 
 
@@ -245,25 +249,25 @@ def _valid_spans(windows: Windows, row: int, length: int, starts: np.ndarray,
                  ends: np.ndarray, start_log_probs: np.ndarray,
                  end_log_probs: np.ndarray,
                  max_answer_length: int) -> tuple[np.ndarray, ...]:
-    """Columns of `Spans` of one window of `length` positions; starts and
-    start_log_probs are [k, 1], ends and end_log_probs [1 or k, m]."""
-    own = np.asarray(windows.token_is_max_context[row], bool)      # [pieces]
+    """Returns the columns of `Spans` for one window of `length` positions. Shapes:
+    starts and start_log_probs [k, 1], ends and end_log_probs [1 or k, m]."""
+    is_best = np.asarray(windows.token_is_max_context[row], bool)  # [pieces]
     pieces = len(windows.tok_start_to_orig_index[row])
-    if len(own) != pieces:
-        raise ValueError(f"window {row}: {len(own)} entries of "
-                         f"token_is_max_context for {pieces} pieces")
+    if len(is_best) != pieces:
+        raise ValueError(f"window {row}: {len(is_best)} entries of "
+                         f"token_is_max_context for {pieces} tokens")
     offset = length - 1 - pieces
     starts, ends = starts - offset, ends - offset
     inside = (starts >= 0) & (starts < pieces)
-    inside[inside] = own[starts[inside]]
-    # Starts are the outer loop of the release and ends the inner one: row-major.
-    # A position at -inf is one that is not there.
-    kept = np.nonzero(inside & (ends >= starts) & (ends < pieces)
-                      & (ends - starts < max_answer_length)
-                      & (start_log_probs > -np.inf) & (end_log_probs > -np.inf))
+    inside[inside] = is_best[starts[inside]]
+    # In the original implementation, starts are the outer loop and ends the inner one,
+    # which is row-major order. Positions at -inf do not exist.
+    valid = np.nonzero(inside & (ends >= starts) & (ends < pieces)
+                       & (ends - starts < max_answer_length)
+                       & (start_log_probs > -np.inf) & (end_log_probs > -np.inf))
     shape = np.broadcast_shapes(starts.shape, ends.shape)
-    return np.full(len(kept[0]), row), *(
-        np.broadcast_to(values, shape)[kept]
+    return np.full(len(valid[0]), row), *(
+        np.broadcast_to(values, shape)[valid]
         for values in (starts, ends, start_log_probs, end_log_probs))
 
 
@@ -274,7 +278,7 @@ def _join(found: list[tuple[np.ndarray, ...]]) -> Spans:
 
 
 def _column(values: Sequence[int]) -> np.ndarray:
-    """[N] from [N], [N, 1] or N arrays of length 1, as feature tables have them."""
+    """Returns [N], given [N], [N, 1] or N arrays of length 1, as in feature tables."""
     return np.reshape(np.asarray(values, int), -1)
 
 

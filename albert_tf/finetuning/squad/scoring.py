@@ -1,4 +1,4 @@
-"""SQuAD: official metrics, the threshold of no answer, and prediction files.
+"""SQuAD's official metrics, the threshold for "no answer", and prediction files.
 
 The metrics are those of tf-models-official's copies of the official scripts.
 """
@@ -14,8 +14,13 @@ from albert_tf.finetuning.squad.predictions import Predictions
 
 
 class Answers(NamedTuple):
-    """The ranked answers to a set of questions; the official metrics in percent, none
-    where true answers are not known; and the texts after the threshold of null odds."""
+    """The answers to a set of questions.
+
+    Attributes:
+      predictions: the ranked answers.
+      metrics: the official metrics in percent; empty if true answers are not known.
+      texts: the answers after the threshold of null odds is applied.
+    """
 
     predictions: Predictions
     metrics: dict[str, float]
@@ -23,7 +28,7 @@ class Answers(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """One question's metrics, 0 to 1, the best over its true answers."""
+    """One question's metrics, from 0 to 1; the maximum over its true answers."""
 
     exact: float
     f1: float
@@ -31,21 +36,22 @@ class Outcome(NamedTuple):
 
 def score(dataset: SquadDataset | None, predictions: Predictions,
           threshold: float | None = None, answer_at_threshold: bool = False) -> Answers:
-    """Official metrics, of version 2.0 where the predictions have null odds.
+    """Computes the official metrics, of version 2.0 if the predictions have null odds.
 
-    Version 1.1 has exact_match and f1. Version 2.0 has, of the answers after the
-    threshold, exact, f1, total, the same of the answerable (HasAns_) and unanswerable
-    (NoAns_) questions; null_score_diff_threshold; best_exact, best_f1 and their
-    thresholds, whatever the threshold applied. Where leaving all questions unanswered
-    is best, the official search says 0, though odds may be below, and questions would
-    be answered after all: here the threshold is one that no odds are below.
+    Version 1.1 has exact_match and f1. Version 2.0 has exact, f1 and total of the
+    answers after the threshold, for all, answerable (HasAns_) and unanswerable (NoAns_)
+    questions; null_score_diff_threshold; and best_exact, best_f1 and their thresholds,
+    which do not depend on the threshold applied. If it is best to answer no question,
+    the official search returns the threshold 0, although some odds may be below it, so
+    that questions would be answered. Here no odds are below the threshold.
 
     Args:
-      dataset: questions with true answers, all or part of those that were predicted;
+      dataset: questions with true answers, all or some of those that were predicted;
         None if the answers are not known.
-      predictions: answers before any threshold.
-      threshold: None takes the one that gives the best F1 on this very dataset, as the
-        release does. See Predictions.texts_at.
+      predictions: the answers before any threshold.
+      threshold: the threshold of null odds; None: the one with the best F1 on this
+        dataset, as in the original implementation. See Predictions.texts_at.
+      answer_at_threshold: see Predictions.texts_at.
     """
     if dataset is None:
         return Answers(predictions, {},
@@ -64,13 +70,13 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
     if threshold is None:
         threshold = best["final_f1_thresh"]
     texts = predictions.texts_at(threshold, answer_at_threshold)
-    # Without odds: these answers are final. With them the official code, made for
-    # probabilities, would drop answers whose odds are above 1.
+    # These answers are final, so that no odds are passed. The official code expects
+    # probabilities, and would drop answers whose odds are above 1.
     scores = _evaluate(dataset, texts, version_2=True)
-    kept = {name: value for name, value in scores.items()
-            if name in ("exact", "f1", "total")
-            or name.startswith(("HasAns_", "NoAns_"))}
-    return Answers(predictions, kept | {
+    applied = {name: value for name, value in scores.items()
+               if name in ("exact", "f1", "total")
+               or name.startswith(("HasAns_", "NoAns_"))}
+    return Answers(predictions, applied | {
         "best_exact": best["final_exact"],
         "best_exact_thresh": best["final_exact_thresh"],
         "best_f1": best["final_f1"],
@@ -80,7 +86,7 @@ def score(dataset: SquadDataset | None, predictions: Predictions,
 
 def question_outcomes(dataset: SquadDataset, texts: Mapping[str, str],
                       version_2: bool) -> dict[str, Outcome]:
-    """Each question's own official metrics, by id."""
+    """Returns the official metrics of each question, by id."""
     from official.nlp.tools import squad_evaluate_v1_1, squad_evaluate_v2_0
 
     _check(dataset, texts, version_2)
@@ -103,7 +109,7 @@ def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool,
     _check(dataset, texts, version_2)
     if not version_2:
         return squad_evaluate_v1_1.evaluate(dataset.articles, texts)
-    # The official code fails at a question that is not in the dataset.
+    # The official code fails if it gets a question that is not in the dataset.
     ids = [question.content["id"] for question in dataset.questions]
     return squad_evaluate_v2_0.evaluate(
         dataset.articles, {qas_id: texts[qas_id] for qas_id in ids},
@@ -111,33 +117,33 @@ def _evaluate(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool,
 
 
 def _check(dataset: SquadDataset, texts: Mapping[str, str], version_2: bool) -> None:
-    """The official scripts skip, log or fail where this raises."""
+    """Raises InputError where the official scripts would skip a question, log or
+    fail."""
     dataset.check_answered(version_2)
     missing = [q.content["id"] for q in dataset.questions
                if q.content["id"] not in texts]
     if missing:
         raise InputError(
             f"Question '{missing[0]}' has no prediction ({len(missing)} of "
-            f"{len(dataset.questions)} have none): predict and score the same file.")
+            f"{len(dataset.questions)} have none); predict and score the same file.")
 
 
 def write_prediction_files(
         output_dir: str, examples: Sequence[SquadExample], answers: Answers,
         dataset: SquadDataset | None, prediction_file: str = "") -> list[str]:
-    """Writes the predictions, for the official scripts and for people; returns the
-    paths.
+    """Writes the predictions for the official scripts, and a readable table; returns
+    the paths.
 
-      predictions.json        answer by question id, the form of a submission
+      predictions.json        answer by question id, the format of a submission
       nbest_predictions.json  the best answers with their probabilities, by id
-      null_odds.json          version 2.0; null odds by id
+      null_odds.json          version 2.0: null odds by id
       predictions.tsv         id, question, prediction, probability (of the best answer
-                              among the n best, not against no answer; 1 without a
-                              choice), the true answers and whether the prediction is
-                              one of them (empty where `dataset` is None)
+                              relative to the n best, not to "no answer"), the true
+                              answers, and whether the prediction is one of them (both
+                              empty if `dataset` is None)
 
-    `prediction_file` takes the place of predictions.tsv (tables.write_predictions) and
-    has the passage, too, and the answer's first character in it and that behind the
-    last.
+    `prediction_file` replaces predictions.tsv (tables.write_predictions). It also has
+    the passage, and the positions where the answer begins and ends in it.
     """
     predictions = answers.predictions
     contents = {"predictions.json": as_json(answers.texts),
@@ -162,8 +168,8 @@ def _readable(examples: Sequence[SquadExample], answers: Answers,
            *["start", "end"] * own, "answers", "exact_match")
     for example in examples:
         qas_id = example.qas_id
-        # Where a threshold took the answer away, the row still has the probability
-        # of the best one.
+        # If the threshold removed the answer, the row still has the probability of the
+        # best one.
         best = answers.predictions.nbest[qas_id][0]
         exact = {1.0: "yes", 0.0: "no"}[outcomes[qas_id].exact] if outcomes else ""
         text = answers.texts[qas_id]

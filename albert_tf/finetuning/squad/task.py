@@ -1,7 +1,8 @@
-"""SQuAD 1.1 and 2.0: questions → windows of features → answers, as in the release.
+"""SQuAD 1.1 and 2.0: questions → windows of features → answers, as in the original
+implementation.
 
-dataset reads the file, alignment finds the characters of pieces,
-predictions ranks what the model gives, scoring scores it.
+`dataset` reads the file, `alignment` finds the characters of tokens, `predictions`
+ranks the model's outputs, and `scoring` computes the metrics.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ from albert_tf.tokenization.sequences import (
 from albert_tf.tokenization.tokenizer import FullTokenizer
 from albert_tf.training.log import METRICS_FILE, read_metrics
 
-# unique_ids of the first feature; the next ones count on.
+# The unique_ids of the first feature; the others follow in order.
 FIRST_UNIQUE_ID = 1_000_000_000
 
 _DROPPED_FILE = "dropped_questions.txt"
@@ -39,18 +40,18 @@ _THRESHOLD = "null_score_diff_threshold"
 
 
 def check_room(max_seq_length: int, max_query_length: int) -> None:
-    """Refuses lengths that leave no piece of a window for the paragraph."""
+    """Raises InputError if the lengths leave no token of a window for the paragraph."""
     least = max_query_length + NUM_SPECIAL_PAIR + 1
     if max_seq_length < least:
         raise InputError(
             f"--max_seq_length={max_seq_length} leaves no room for the paragraph "
-            f"beside a question of --max_query_length={max_query_length} pieces; give "
+            f"beside a question of --max_query_length={max_query_length} tokens; give "
             f"at least {least}.")
 
 
 @dataclasses.dataclass(frozen=True)
 class SquadTask(FineTuningTask):
-    """SQuAD, and the options of its windows and answers.
+    """The SQuAD task, with the options of its windows and answers.
 
         task = SquadTask(version_2=True)
         questions = task.read("dev-v2.0.json")
@@ -59,22 +60,24 @@ class SquadTask(FineTuningTask):
 
     Attributes:
       version_2: whether questions may have no answer.
-      max_seq_length: pieces of a window, special ones included.
-      doc_stride: pieces from one window's start to the next; a window's own length
-        where that is less.
-      max_query_length: pieces kept of the question, from its start.
-      n_best_size: answers kept; in version 1.1 also the starts and ends tried in each
-        window.
-      max_answer_length: in pieces.
-      start_n_top, end_n_top: starts that the head of version 2.0 gives, and ends for
-        each.
-      threshold: null odds from which on a question is left unanswered; None takes the
-        one of the best F1 where the true answers are known, else none.
-      answer_at_threshold: see scoring.score.
+      max_seq_length: the maximum number of tokens of a window, including special ones.
+      doc_stride: the distance between the starts of consecutive windows in tokens, or
+        the length of a window's part of the paragraph, if that is smaller.
+      max_query_length: the number of tokens kept from the start of the question.
+      n_best_size: the number of answers kept; for version 1.1 also the number of starts
+        and of ends tried in each window.
+      max_answer_length: the maximum length of an answer in tokens.
+      start_n_top, end_n_top: for version 2.0, the number of starts that the head
+        returns, and of ends for each start.
+      threshold: questions whose null odds reach it are left unanswered. None: the
+        threshold with the best F1 if the true answers are known, else no threshold.
+      answer_at_threshold: whether questions at the threshold are answered
+        (Predictions.texts_at).
       must_score: whether a file to predict must have true answers.
-      num_train_epochs: how often to train on every question, if the number of steps is
-        not given.
-      warmup_proportion: share of the steps with warm-up, if their number is negative.
+      num_train_epochs: the number of passes over the training questions, if the number
+        of steps is not given.
+      warmup_proportion: the fraction of the steps that are warm-up, if the number of
+        warm-up steps is negative.
     """
 
     version_2: bool = False
@@ -91,7 +94,7 @@ class SquadTask(FineTuningTask):
     num_train_epochs: float = 3.0
     warmup_proportion: float = 0.1
 
-    # Of the answers as they are written, after the threshold.
+    # The F1 of the answers after the threshold is applied.
     main_metric = "f1"
     evaluation_split = prediction_split = "predict"
     code = (alignment, dataset)
@@ -103,15 +106,15 @@ class SquadTask(FineTuningTask):
                                  "give at least 1.")
         check_room(self.max_seq_length, self.max_query_length)
         if self.threshold is not None and not self.version_2:
-            raise InputError("--null_score_diff_threshold is for SQuAD 2.0: leave it "
-                             "out, or add --version_2_with_negative.")
+            raise InputError("--null_score_diff_threshold applies to SQuAD 2.0 only; "
+                             "leave it out, or add --version_2_with_negative.")
         if self.threshold is not None and math.isnan(self.threshold):
             raise InputError("--null_score_diff_threshold is not a number; leave it "
-                             "out to have the best one found.")
+                             "out to use the best threshold.")
 
     @property
     def name(self) -> str:
-        """The name of its recipe."""
+        """The name of the task's recipe."""
         return "squad-2.0" if self.version_2 else "squad-1.1"
 
     @property
@@ -121,7 +124,7 @@ class SquadTask(FineTuningTask):
     # --- data and features
 
     def read(self, where: str, split: str = "predict") -> QuestionSet:
-        """The questions of a file, "train" or to "predict"."""
+        """Reads the questions of a file for the split "train" or "predict"."""
         is_training = split == "train"
         data = SquadDataset.read(where)
         questions = QuestionSet(data, data.examples(
@@ -140,19 +143,20 @@ class SquadTask(FineTuningTask):
                 if self.must_score:
                     raise
                 questions.answered = False
-                questions.notes = (f"There will be no metrics: {error}",)
+                questions.notes = (f"No metrics will be computed: {error}",)
         return questions
 
     def schedule(self, num_examples, settings):
-        """By questions, as in the original implementation."""
+        """Computes the steps from the number of questions, not of windows, as in the
+        original implementation."""
         steps = settings.run.num_train_steps or int(
             num_examples / settings.run.train_batch_size * self.num_train_epochs)
         if steps < 1:
             raise InputError(
                 f"{num_examples} questions, --num_train_epochs="
                 f"{self.num_train_epochs:g} and --train_batch_size="
-                f"{settings.run.train_batch_size} give no training step; give more "
-                "epochs, or --num_train_steps.")
+                f"{settings.run.train_batch_size} give no training step; increase "
+                "--num_train_epochs, or give --num_train_steps.")
         warmup = settings.num_warmup_steps
         return steps, int(steps * self.warmup_proportion) if warmup < 0 else warmup
 
@@ -166,27 +170,31 @@ class SquadTask(FineTuningTask):
 
     def featurize(self, example: SquadExample, *, tokenizer: FullTokenizer,
                   is_training: bool) -> list[dict[str, list[int]]]:
-        """Windows of one example (the release's convert_examples_to_features).
+        """Computes the windows of one example (convert_examples_to_features in the
+        original implementation).
 
-            [CLS] question [SEP] pieces of the window [SEP]
+            [CLS] question [SEP] tokens of the window [SEP]
               0      0       0     1   ...      1       1      segment_ids
               0      1       1     0   ...      0       1      p_mask
 
-        A dict for each window, in their order; values are lists of ints without
-        padding. input_ids, input_mask, segment_ids, p_mask (1 where no answer can be)
-        have one entry per piece. start_positions, end_positions (positions of the
-        answer's first and last piece), is_impossible and paragraph_len (pieces of the
-        window, special ones and question included) have one. In training, a window that
-        does not hold the whole answer is impossible, with positions 0, in SQuAD 1.1
-        too; in prediction these three are 0. tok_start_to_orig_index and
-        tok_end_to_orig_index (first and last character in the paragraph) and
-        token_is_max_context (1 where no other window shows more context around the
-        piece) have one entry per piece of the paragraph, that is from position
-        paragraph_len - 1 - their length on.
+        Returns:
+          One dict per window, in order; values are lists of ints without padding.
 
-        Empty if the paragraph has no alignment (see align_paragraph), or if none of its
-        pieces stands for the answer: such questions are not trained on, and answered
-        with "".
+          * input_ids, input_mask, segment_ids and p_mask (1 where no answer can be)
+            have one entry per token.
+          * start_positions, end_positions (the positions of the answer's first and last
+            token), is_impossible and paragraph_len (the length of the whole sequence)
+            have one entry. In training, a window without the whole answer is
+            impossible, with positions 0, in SQuAD 1.1, too. In prediction these three
+            are 0.
+          * tok_start_to_orig_index and tok_end_to_orig_index (the first and last
+            character in the paragraph) and token_is_max_context (1 if no other window
+            has more context for the token) have one entry per token of the paragraph,
+            which begin at position paragraph_len - 1 - their number.
+
+          The list is empty if the paragraph has no alignment (see align_paragraph), or
+          if the answer has no tokens. Such questions are not trained on, and are
+          answered with "".
         """
         paragraph = align_paragraph(example.paragraph_text, tokenizer)
         if paragraph is None:
@@ -214,11 +222,11 @@ class SquadTask(FineTuningTask):
                 "version_2_with_negative": self.version_2}
 
     def check_features(self, sets, tables, settings):
-        """Reports questions without features: some to the log, all to a file, as
-        "set<tab>id"."""
+        """Logs some of the questions without features, and writes all to a file, in
+        lines of split<tab>id."""
         folder = settings.run.output_dir
         path, lines = os.path.join(folder, _DROPPED_FILE), []
-        if files.exists(path):  # What is known of a set that is not used now.
+        if files.exists(path):  # Keep the lines of sets that this run does not use.
             lines = [line for _, line in text_files.read_lines(path)
                      if line.partition("\t")[0] not in sets]
         for split, data in sets.items():
@@ -228,8 +236,8 @@ class SquadTask(FineTuningTask):
             lines += [f"{split}\t{qas_id}" for qas_id in dropped]
             if dropped:
                 logging.warning(
-                    "%s: %d of %d questions are %s, as their paragraph or answer "
-                    "cannot be matched with its pieces; %s lists them all: %s%s",
+                    "%s: %d of %d questions are %s, because their paragraph or answer "
+                    "cannot be matched with its tokens; %s lists all of them: %s%s",
                     data.paths[0], len(dropped), len(data.examples),
                     "left out" if split == "train" else "answered with \"\"", path,
                     ", ".join(dropped[:10]), ", ..." if len(dropped) > 10 else ".")
@@ -253,11 +261,16 @@ class SquadTask(FineTuningTask):
 
     def answers(self, questions: QuestionSet, outputs: Outputs,
                 columns: Mapping[str, Sequence]) -> Answers:
-        """Ranks and scores a model's outputs, once for the same outputs: name → a row
-        for each window. `columns` are those of the windows' table of features."""
+        """Ranks and scores a model's outputs; caches the result for the last outputs.
+
+        Args:
+          questions: the questions.
+          outputs: name → one row per window.
+          columns: the columns of the windows' table of features.
+        """
         if questions.last is not None:
-            task, given, answers = questions.last
-            if task == self and given is outputs:
+            task, last_outputs, answers = questions.last
+            if task == self and last_outputs is outputs:
                 return answers
         questions.last = self, outputs, scoring.score(
             questions.dataset if questions.answered else None,
@@ -267,7 +280,7 @@ class SquadTask(FineTuningTask):
 
     def rank(self, examples: Sequence[SquadExample], outputs: Outputs,
              columns: Mapping[str, Sequence]) -> Predictions:
-        """The best answers to each question; arguments as for `answers`."""
+        """Returns the best answers to each question; arguments as for `answers`."""
         windows, odds = Windows(*(columns[name] for name in Windows._fields)), None
         if not self.version_2:
             spans = spans_v1(
@@ -293,13 +306,13 @@ class SquadTask(FineTuningTask):
         return ""
 
     def chance_loss(self, data, table):
-        """The loss of a model to which all positions, and an answer or none, are
-        alike."""
+        """Returns the loss of a model that gives all positions, and answer or no
+        answer, equal probabilities."""
         places = np.log(np.reshape(np.asarray(table.columns["paragraph_len"], int), -1))
         return float(places.mean()) + 0.5 * math.log(2) * self.version_2
 
     def write(self, split, data, outputs, table, step, settings):
-        """Writes files of predictions (see scoring) and, if there are answers, the
+        """Writes files of predictions (see scoring) and, if the answers are known, the
         metrics."""
         if not settings.do_predict:
             return
@@ -308,7 +321,7 @@ class SquadTask(FineTuningTask):
             task = dataclasses.replace(
                 self, threshold=self.known_threshold(folder, step))
         answers = task.answers(data, outputs, table.columns)
-        if answers.metrics and not settings.do_eval:  # Which has logged them.
+        if answers.metrics and not settings.do_eval:  # An evaluation has logged them.
             logging.info("Predictions at step %d: %s", step, ", ".join(
                 f"{name} {value:.6g}" for name, value in answers.metrics.items()))
             write_files(folder, {
@@ -318,8 +331,9 @@ class SquadTask(FineTuningTask):
             settings.prediction_file)))
 
     def known_threshold(self, folder: str, step: int) -> Optional[float]:
-        """The threshold of null odds if there are no answers to find it by: the option,
-        or that of the evaluation of this very step in the folder of the run."""
+        """Returns the threshold of null odds for questions without known answers: the
+        flag's, else the one found when this step was evaluated in the run's folder,
+        else 0. None for version 1.1."""
         if not self.version_2:
             return None
         threshold, source = self.threshold, "the flag"
@@ -333,7 +347,7 @@ class SquadTask(FineTuningTask):
                 source = path
         if threshold is None:
             threshold = 0.0
-            source = f"default; none was searched for at step {step} in this folder"
+            source = f"the default, as no evaluation of step {step} is in this folder"
         logging.info("Questions with null odds of %g or more are left unanswered (%s).",
                      threshold, source)
         return threshold
@@ -347,25 +361,28 @@ def _results(path: str) -> list[dict]:
 
 def _answer_pieces(
         example: SquadExample, paragraph: ParagraphAlignment) -> tuple[int, int]:
-    """First and last piece of the answer; the last before the first: there is none."""
+    """Returns the first and last token of the answer; the last is before the first if
+    the answer has no tokens."""
     last = example.start_position + len(example.answer_text) - 1
     return (paragraph.piece_of_start[example.start_position],
             paragraph.piece_of_end[last])
 
 
 def _holds(span: tuple[int, int], answer: Optional[tuple[int, int]]) -> bool:
-    """Whether a window (begin, end) shows the whole answer (first, last piece)."""
+    """Returns whether a window (begin, end) contains the whole answer (first, last
+    token)."""
     return answer is not None and span[0] <= answer[0] and answer[1] < span[1]
 
 
 def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int, int],
             answer: Optional[tuple[int, int]],
             tokenizer: FullTokenizer) -> dict[str, list[int]]:
-    """A window's features, but for what other windows or the purpose determine."""
+    """Returns a window's features, except those that depend on other windows or on the
+    purpose."""
     begin, end = span
     input_ids, segment_ids = assemble(
         question, paragraph.piece_ids[begin:end], tokenizer.cls_id, tokenizer.sep_id)
-    first = len(question) + 2  # behind [CLS] question [SEP]
+    first = len(question) + 2  # The position after [CLS] question [SEP].
     positions = ([first + piece - begin for piece in answer]
                  if _holds(span, answer) else [0, 0])
     return {
@@ -382,9 +399,9 @@ def _window(question: list[int], paragraph: ParagraphAlignment, span: tuple[int,
 
 
 def number_features(features_per_example: Iterable[Sequence[dict]]) -> Iterator[dict]:
-    """All features in order, with the entries that only the whole set determines:
-    unique_ids, counted on from FIRST_UNIQUE_ID, and example_index, the number of its
-    example, whether or not the examples before it have features."""
+    """Yields all features in order, with the entries that need the whole set:
+    unique_ids, counted from FIRST_UNIQUE_ID, and example_index, the number of the
+    example, which also counts examples without features."""
     unique_id = FIRST_UNIQUE_ID
     for index, features in enumerate(features_per_example):
         for feature in features:

@@ -45,8 +45,8 @@ IMPOSSIBLE = content(answers=[], is_impossible=True)
     (b'{"data":\n["\xff"]}', "squad.json, line 2: byte 3 is not UTF-8"),
     ([1, 2], "squad.json: the file has no 'data'"),
     ({"data": {}}, "squad.json: the file has a 'data' that is not a list"),
-    ({"data": []}, "squad.json: there is no question in it"),
-    ({"data": [{"paragraphs": []}]}, "squad.json: there is no question in it"),
+    ({"data": []}, "squad.json: there is no question in the file"),
+    ({"data": [{"paragraphs": []}]}, "squad.json: there is no question in the file"),
     ({"data": [{"paragraphs": [{"context": "a", "qas": []}]}, {"title": "b"}]},
      "squad.json, article 2 has no 'paragraphs'"),
     (content(context=None), "squad.json, article 1, paragraph 1 has no 'context'"),
@@ -58,7 +58,7 @@ IMPOSSIBLE = content(answers=[], is_impossible=True)
     (content(answers={}), f"{AT} 'q1' has a 'answers' that is not a list"),
     (content(answers=[{}]), f"{AT} 'q1', answer has no 'text'"),
     (content(qas=content()["data"][0]["paragraphs"][0]["qas"] * 2),
-     f"{AT} 'q1': an earlier question has this id"),
+     f"{AT} 'q1': an earlier question has the same id"),
 ])
 def test_what_is_not_squad_is_told_with_its_place(tmp_path, data, message):
     with pytest.raises(InputError, match=re.escape(message)) as error:
@@ -81,10 +81,10 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path):
     (None, "has no answer to train on"),
     ([{"text": "", "answer_start": 0}], "has no answer to train on"),
     ([{"text": "clock", "answer_start": 5}],
-     "the answer 'clock' does not stand at character 5 of its paragraph, where there "
-     "is 'lock '; correct its answer_start."),
-    ([{"text": "clock", "answer_start": -13}], "does not stand at character -13"),
-    ([{"text": "clock", "answer_start": 400}], "does not stand at character 400"),
+     "the answer 'clock' is not at character 5 of its paragraph, which has "
+     "'lock ' there; correct its answer_start."),
+    ([{"text": "clock", "answer_start": -13}], "is not at character -13"),
+    ([{"text": "clock", "answer_start": 400}], "is not at character 400"),
     ([{"text": "clock"}], "answer has no 'answer_start'"),
     ([{"text": "clock", "answer_start": "4"}], "'answer_start' that is not a number"),
 ])
@@ -128,7 +128,8 @@ def test_scoring_needs_answers(tmp_path):
     partly["data"] += content(id="q2", answers=None)["data"]
     found = SquadTask().read(write(tmp_path, partly))
     assert not found.answered
-    assert "no metrics: " in found.notes[0] and "'q2' has no answers" in found.notes[0]
+    assert "No metrics will be computed: " in found.notes[0]
+    assert "'q2' has no answers" in found.notes[0]
 
 
 @pytest.mark.parametrize("is_training", [True, False])
