@@ -39,7 +39,7 @@ WRONG = {
     "no test_file": (dict(do_predict="true"), "give --test_file, the sentences to"),
     "no file": (dict(train_file="{data}/none"), "{data}/none: "),
     "broken column": (dict(train_file="{data}/broken.conll"),
-                      "{data}/broken.conll, line 2: has 3 columns where line 1 has 2"),
+                      "broken.conll, line 2: the line has 3 columns, but line 1 has 2"),
     "recipe": (dict(recipe="true"), "--recipe: the paper has no settings for tagging"),
     "scheme": (dict(scheme="bilou"), "--scheme=bilou: value should be one of <auto|"),
     "scheme of the data": (dict(scheme="iobes", strict="true", labels="O,U-X"),
@@ -47,7 +47,7 @@ WRONG = {
     "stride": (dict(doc_stride=0), "--doc_stride=0: "),
     "no labels": (dict(USE, test_file="{data}/test.conll",
                        init_checkpoint="{data}/none"),
-                  "the tags are unknown without a training file: give --labels"),
+                  "the tags are unknown without a training file; give --labels"),
 }
 WORKING = {
     "whole": dict(FLAGS, do_predict="true", test_file="{data}/test.conll",

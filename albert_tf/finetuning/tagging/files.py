@@ -1,7 +1,7 @@
-"""A sentence of tagged words, and predictions written: as CoNLL's columns, as spans.
+"""Sentences of tagged words, and writing predictions as CoNLL's columns or as spans.
 
-A sentence keeps the lines that it came from, so that predictions can be written as a
-column beside the others.
+A sentence has the lines of its file, so that predictions can be written as a further
+column.
 """
 
 import re
@@ -9,29 +9,35 @@ from typing import Any, Iterable, NamedTuple, Optional, Sequence, Union
 
 from albert_tf.finetuning.tagging.scoring import entities
 
-# What CoNLL-U Plus begins with, and the columns of CoNLL-U.
+# The beginning of CoNLL-U Plus, and the columns of CoNLL-U.
 GLOBAL_COLUMNS = "# global.columns ="
 CONLLU = "ID FORM LEMMA UPOS XPOS FEATS HEAD DEPREL DEPS MISC".split()
 PREDICTION = "ALBERT:TAG"
 
 
 class Line(NamedTuple):
-    """A line of a sentence as it stands in the file: its columns, and what a prediction
-    adds: that of a word (its number), a text, or None for nothing."""
+    """A line of a sentence in the file.
+
+    Attributes:
+      cells: its columns.
+      adds: the column that predictions add: the number of a word, whose tag is added,
+        a text, or None for nothing.
+    """
 
     cells: tuple[str, ...]
     adds: Union[int, str, None]
 
 
 class Sentence(NamedTuple):
-    """Words with their tags, None if unknown.
+    """A sentence of words with tags.
 
     Attributes:
-      text: the sentence, and spans: first character of each word in it, and the one
-        behind its last.
-      lines: as in the file, the words' and those between.
-      numbers: of the words' lines in the file, from 1.
-      fields: what else an object of JSON lines has.
+      tags: the tag of each word, or None if they are unknown.
+      text: the text of the sentence.
+      spans: the begin and end of each word in the text.
+      lines: the lines of the file, including those between the words.
+      numbers: the line number of each word in the file, from 1.
+      fields: the other fields of an object of JSON lines.
     """
 
     words: tuple[str, ...]
@@ -44,11 +50,13 @@ class Sentence(NamedTuple):
     fields: dict[str, Any] = {}
 
     def where(self, word: int = 0) -> str:
+        """Returns file and line of a word, for messages."""
         return f"{self.path}, line {self.numbers[word]}"
 
 
 def joined(words: Iterable[str], between: str
             ) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Joins words; returns the text, and the begin and end of each word in it."""
     spans, end = [], -len(between)
     for word in words:
         start = end + len(between)
@@ -63,35 +71,37 @@ def joined(words: Iterable[str], between: str
 def answer(text: str, words: Sequence[str], spans: Sequence[tuple[int, int]],
            tags: Sequence[str], scores: Sequence[float], with_entities: bool
            ) -> dict[str, Any]:
-    """What is said of a sentence: `words`, `tags`, and `entities` with their place in
-    the text, characters start to end - 1, and the mean score of their tags."""
-    found: dict[str, Any] = {"words": list(words), "tags": list(tags)}
+    """Returns the answer for a sentence: `words`, `tags`, and `entities`, which are the
+    characters start to end - 1 of the text, with the mean score of their tags."""
+    result: dict[str, Any] = {"words": list(words), "tags": list(tags)}
     if with_entities:
-        found["entities"] = [
+        result["entities"] = [
             {"type": entity.type, "start": start, "end": end, "text": text[start:end],
-             "score": round(sum(map(float, own)) / len(own), 6)}
+             "score": round(sum(map(float, of_words)) / len(of_words), 6)}
             for entity in entities(tags)
-            for own in [scores[entity.start:entity.end]]
+            for of_words in [scores[entity.start:entity.end]]
             for start, end in [(spans[entity.start][0], spans[entity.end - 1][1])]]
-    return found
+    return result
 
 
 def as_conll(sentences: Iterable[Sentence], tags: Iterable[Sequence[str]],
              tabs: bool) -> str:
-    """Lines as they were, with the predicted tag as the last column; apart by blanks,
-    as conlleval takes them, unless a cell holds one, or with `tabs`."""
+    """Returns the lines of the file with the predicted tag as the last column. Columns
+    are separated by blanks, for conlleval, or by tabs if `tabs` is true or a cell
+    contains a blank."""
     rows = []
-    for sentence, given in zip(sentences, tags):
+    for sentence, predicted in zip(sentences, tags):
         for cells, adds in sentence.lines:
             rows.append(cells if adds is None else (
-                *cells, given[adds] if isinstance(adds, int) else adds))
+                *cells, predicted[adds] if isinstance(adds, int) else adds))
     tabs = tabs or any(re.search(r"[ \t]", cell) for row in rows for cell in row)
     return "\n".join(("\t" if tabs else " ").join(row) for row in rows).rstrip(
         "\n") + "\n\n"
 
 
 def with_columns_named(text: str) -> str:
-    """CoNLL-U with one column more, as CoNLL-U Plus: its columns named at the top."""
+    """Returns CoNLL-U with an additional column as CoNLL-U Plus, whose first line names
+    the columns."""
     if text.startswith(GLOBAL_COLUMNS):
         return text
     return f"{GLOBAL_COLUMNS} {' '.join([*CONLLU, PREDICTION])}\n{text}"

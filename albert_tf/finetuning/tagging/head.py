@@ -1,4 +1,4 @@
-"""The head that labels every token, and the answers it gives.
+"""The head that labels every token, and its answers.
 
 Shapes: B batch, S sequence, H hidden, K labels.
 """
@@ -13,23 +13,27 @@ from albert_tf.modeling.heads import Head
 
 @dataclasses.dataclass(frozen=True)
 class TokenClassification(Head):
-    """A label for every token, as Hugging Face's class of this name; no counterpart in
-    the release. Outputs at positions of padding mean nothing."""
+    """A label for every token, as in Hugging Face's class of this name; the original
+    implementation has no such head. Outputs at positions of padding are meaningless.
 
-    dropout_prob: float = 0.1  # of the encoder's outputs, in training
+    Attributes:
+      dropout_prob: the dropout rate of the encoder's outputs in training.
+    """
+
+    dropout_prob: float = 0.1
 
     name, title = "token_classification", "head of token classification"
     task, reads = "tag", "sequence_output"
 
     def outputs(self, layers, encoded, features, dropout, training=False):
-        """`logits` [B, S, K]."""
+        """Computes `logits` [B, S, K]."""
         from albert_tf.modeling.layers import of_positions
 
         hidden = dropout.dropout(encoded["sequence_output"], self.dropout_prob)
         return {"logits": of_positions(layers["output_layer"], hidden)}
 
     def predictions(self, outputs):
-        """The best label of each token and its probability, [B, S]."""
+        """Computes the best label of each token and its probability, [B, S]."""
         import tensorflow as tf
 
         logits = tf.cast(outputs["logits"], tf.float32)
@@ -46,8 +50,8 @@ class TokenClassification(Head):
         return labels or [str(i) for i in range(self.width)]
 
     def objective(self):
-        """The mean over words. Features `label_ids` int [B, S]: a label and 1 at the
-        first token of each word, 0 elsewhere."""
+        """Returns the mean of the cross-entropy over words. It needs the feature
+        `label_ids`, int [B, S]: label + 1 at the first token of each word, else 0."""
         import tensorflow as tf
 
         from albert_tf.training import losses as parts
@@ -70,7 +74,7 @@ class TokenClassification(Head):
             lambda features: {"words": tf.reduce_sum(_word_weights(features))},
             losses, metrics, lambda outputs, features: {
                 **self.predictions(outputs),
-                # TPUs have no integers of 64 bits but slow ones.
+                # 64-bit integers are slow on TPUs.
                 "tags": tf.argmax(outputs["logits"], axis=-1, output_type=tf.int32)})
 
     def targets(self, features):
@@ -90,7 +94,7 @@ class TokenClassification(Head):
 
 
 def _word_weights(features):
-    """float32 [B, S]: 1 for the tokens that have a label."""
+    """Returns float32 [B, S]: 1 for the tokens that have a label, else 0."""
     import tensorflow as tf
 
     from albert_tf.training.losses import example_weights
@@ -100,8 +104,9 @@ def _word_weights(features):
 
 
 class Tags(Answering):
-    """A tag for each word of a text, and the entities that tags name; text is split
-    into words as run_tagger's --split_words says, and read in windows."""
+    """Answers with a tag for each word of a text, and with the entities that the tags
+    mark. The text is split into words as --split_words of run_tagger.py says, and read
+    in windows."""
 
     names, optional = ("text",), ()
 

@@ -1,4 +1,4 @@
-"""Files of tagged words read: CoNLL's columns, CoNLL-U, JSON lines.
+"""Reading files of tagged words: CoNLL's columns, CoNLL-U, JSON lines.
 
     EU  NNP  B-ORG            {"text": "EU rejects German call",
     rejects  VBZ  O            "entities": [{"start": 0, "end": 2, "type": "ORG"}]}
@@ -18,22 +18,23 @@ from albert_tf.tokenization.cleaning import split_words
 
 FORMATS = ("conll", "conllu", "jsonl")
 _DOCUMENT = "-DOCSTART-"
-_ADVICE = "each line needs one object with text and entities, or words and tags"
-# A character of a segmented word and its number in it: 科0 技1.
+_ADVICE = "each line must be one object with text and entities, or words and tags"
+# A character of a segmented word, and its number within the word: 科0 技1.
 _NUMBERED = re.compile(r"(.\D*?)([0-9]{1,9})", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How files are read.
+    """The options of reading files.
 
     Attributes:
-      format: one of FORMATS, "auto" by the name: .conllu; .jsonl, .json; else columns.
-      tag_column: a number from 0, or from -1 backwards; of CoNLL-U a name or number.
-      word_column: of CoNLL's columns.
+      format: one of FORMATS. "auto": given by the extension: .conllu is CoNLL-U, .jsonl
+        and .json are JSON lines, all others are columns.
+      tag_column: a number from 0, or from -1 backwards; for CoNLL-U a name or number.
+      word_column: the number of the word's column, in CoNLL's columns.
       split: how a text is split into words; one of cleaning.WORD_SPLITS.
-      strip_numbers: the words of columns end in a number of their segmentation, which
-        is taken off.
+      strip_numbers: whether words in columns end in their segmentation number, which is
+        removed.
     """
 
     format: str = "auto"
@@ -43,6 +44,7 @@ class Reading:
     strip_numbers: bool = False
 
     def format_of(self, path: str) -> str:
+        """Returns the format of a file, one of FORMATS."""
         if self.format != "auto":
             return self.format
         name = re.sub(r"\.(gz|bz2|xz|zst)$", "", path.lower())
@@ -51,23 +53,29 @@ class Reading:
 
     def read(self, path: str, scheme: str = "iob2", tagged: Optional[bool] = True
              ) -> tuple[list[Sentence], list[str]]:
-        """The sentences of a file, and notes for the user.
+        """Reads the sentences of a file; returns them and notes for the user.
 
         Args:
-          scheme: in which entities become tags.
-          tagged: whether there are tags; None: where the file has a place for them.
+          path: the file.
+          scheme: the scheme in which the entities of JSON lines become tags.
+          tagged: whether there are tags; None: if the file has a column or field for
+            them.
+
+        Raises:
+          InputError: with file and line, if something is wrong.
         """
         kind = self.format_of(path)
         notes: list[str] = []
         if kind == "jsonl":
-            found = list(_read_jsonl(path, self.split, scheme, tagged, notes))
+            sentences = list(_read_jsonl(path, self.split, scheme, tagged, notes))
         elif kind == "conllu":
-            found = list(_read_conllu(path, self.tag_column, tagged))
+            sentences = list(_read_conllu(path, self.tag_column, tagged))
         else:
-            found = list(self._read_conll(path, tagged))
-        if not found:
-            raise InputError(f"{path}: there is no word in this file.")
-        return found, notes
+            sentences = list(self._read_conll(path, tagged))
+        if not sentences:
+            raise InputError(f"{path}: there is no word in this file; check the path "
+                             "and the format.")
+        return sentences, notes
 
     def _read_conll(self, path: str, tagged: Optional[bool]) -> Iterator[Sentence]:
         lines, width, first, column = [], 0, 0, None
@@ -88,40 +96,43 @@ class Reading:
             width = width or len(cells)
             if len(cells) != width:
                 raise InputError(
-                    f"{path}, line {number}: has {len(cells)} columns where line "
-                    f"{first} has {width}; a line needs a word and its tags, apart by "
-                    f"{'tabs' if tabs else 'blanks'}, a blank line ends a sentence.")
+                    f"{path}, line {number}: the line has {len(cells)} columns, but "
+                    f"line {first} has {width}. A line must have a word and its tags, "
+                    f"separated by {'tabs' if tabs else 'blanks'}; a blank line ends a "
+                    "sentence.")
             if number == first:
                 column = self._tag_column(path, number, width, tagged)
             if not cells[self.word_column]:
                 raise InputError(
                     f"{path}, line {number}: the word (column {self.word_column}) is "
-                    "missing; mend the line, or leave it empty to end the sentence.")
+                    "missing; correct the line, or leave it empty to end the sentence.")
             if column is not None and not cells[column].strip():
                 raise InputError(f"{path}, line {number}: the tag (column {column}) is "
-                                 "missing; give O to words outside of entities.")
+                                 "missing; words outside entities have the tag O.")
             lines.append((number, cells))
 
     def _tag_column(self, path: str, number: int, width: int, tagged: Optional[bool]
                     ) -> Optional[int]:
-        """The column of the tags, None for none; refuses a table without the columns,
-        of which line `number` is the first line."""
+        """Returns the column of the tags, None for none. Raises InputError if the table
+        does not have the columns; `number` is its first line."""
         column = None
         if tagged or tagged is None and width > 1:
             column = _number(self.tag_column or "-1")
             if column is None:
                 raise InputError(
-                    f"--tag_column={self.tag_column} is no number of a column, which "
-                    f"{path} needs; count from 0, or from -1 backwards (names are for "
+                    f"--tag_column={self.tag_column} is not a number, which {path} "
+                    "needs; count columns from 0, or from -1 backwards (names are for "
                     "CoNLL-U).")
         for place, flag in ((self.word_column, "word_column"), (column, "tag_column")):
             if place is not None and not -width <= place < width:
-                raise InputError(f"{path}, line {number}: has {width} columns, but "
-                                 f"--{flag} is {place}.")
+                raise InputError(f"{path}, line {number}: the line has {width} "
+                                 f"columns, but --{flag} is {place}; correct the flag "
+                                 "or the file.")
         if column is not None and column % width == self.word_column % width:
             raise InputError(
-                f"{path}, line {number}: has no tags, as column {column} is the words'; "
-                "it needs a word and its tag a line, apart by a tab or blanks.")
+                f"{path}, line {number}: there are no tags, because column {column} "
+                "has the words. A line must have a word and its tag, separated by a tab "
+                "or blanks.")
         return column
 
     def _sentence(self, path, between, lines, column) -> Sentence:
@@ -132,14 +143,14 @@ class Reading:
                 if match is None:
                     raise InputError(
                         f"{path}, line {lines[i][0]}: '{word}' does not end in a "
-                        "number, as the other words do; mend it, or give "
+                        "number like the other words; correct it, or give "
                         "--nostrip_numbers.")
                 words[i] = match[1]
         tags = None
         if column is not None:
             tags = tuple(cells[column].strip() for _, cells in lines)
         text, spans = joined(words, "" if self.split == "characters" else " ")
-        # conlleval takes the last but one for the truth.
+        # conlleval expects the true tag in the last column but one.
         again = tags and column % len(lines[0][1]) != len(lines[0][1]) - 1
         rows = [Line((*cells, cells[column]) if again else cells, i)
                 for i, (_, cells) in enumerate(lines)]
@@ -151,8 +162,8 @@ class Reading:
 
 
 def are_numbered(sentences: Sequence[Sentence]) -> bool:
-    """Whether each word ends in its number in a segmented word, 0 for a first one, but
-    for slips of one in a hundred."""
+    """Returns whether each word ends in its number within a segmented word, from 0. One
+    percent of the numbers may be wrong."""
     slips = words = 0
     for sentence in sentences:
         last = -1
@@ -174,15 +185,15 @@ def _number(text: str) -> Optional[int]:
 
 
 def _read_conllu(path: str, column: str, tagged: Optional[bool]) -> Iterator[Sentence]:
-    """Words are the syntactic ones: of "don't" written as 1-2 its words 1 and 2. Empty
-    nodes, such as 8.1, are none."""
+    """Yields the sentences of a CoNLL-U file. Words are the syntactic ones: if "don't"
+    has the ID 1-2, its words are 1 and 2. Empty nodes, such as 8.1, are not words."""
     names, lines = CONLLU, []
     for number, line in [*tables.text_lines(path), (0, "")]:
         if line.startswith(GLOBAL_COLUMNS):
             names = line[len(GLOBAL_COLUMNS):].split()
             if names[:2] != CONLLU[:2]:
                 raise InputError(f"{path}, line {number}: the columns {' '.join(names)}"
-                                 " do not begin with ID and FORM.")
+                                 " do not begin with ID and FORM; correct the line.")
         if line.strip():
             lines.append((number, line))
             continue
@@ -199,7 +210,7 @@ def _column(path: str, column: str, names: Sequence[str]) -> int:
     place = _number(column)
     if place is not None and -len(names) <= place < len(names):
         return place
-    raise InputError(f"--tag_column={column} is no column of {path}; give one of "
+    raise InputError(f"--tag_column={column} is not a column of {path}; give one of "
                      f"{', '.join(names)}.")
 
 
@@ -207,7 +218,7 @@ def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[st
                      column: int, tagged: bool) -> Sentence:
     misc = names.index("MISC") if "MISC" in names else None
     rows, words, tags, numbers = [], [], [], []
-    # Of the text: tokens as they are written, and how many words they are.
+    # The tokens of the text, the number of words of each, and the space after it.
     surface: list[tuple[str, int, str]] = []
     last_of_token = 0
     for number, line in lines:
@@ -218,12 +229,13 @@ def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[st
             continue
         cells, where = tuple(line.split("\t")), f"{path}, line {number}"
         if len(cells) != len(names):
-            raise InputError(f"{where}: has {len(cells)} columns where CoNLL-U has "
-                             f"{len(names)} ({' '.join(names)}), apart by tabs.")
+            raise InputError(f"{where}: the line has {len(cells)} columns, but CoNLL-U "
+                             f"has {len(names)} ({' '.join(names)}), separated by "
+                             "tabs.")
         match = re.fullmatch(r"([0-9]{1,9})(?:([-.])([0-9]{1,9}))?", cells[0])
         if match is None:
-            raise InputError(f"{where}: the ID '{cells[0]}' is none of a word (1), a "
-                             "token of several (1-2) or an empty node (1.1).")
+            raise InputError(f"{where}: the ID '{cells[0]}' is not that of a word (1), "
+                             "a token of several words (1-2) or an empty node (1.1).")
         space = "" if misc is not None and "SpaceAfter=No" in cells[misc].split(
             "|") else " "
         if match[2]:
@@ -237,10 +249,10 @@ def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[st
             continue
         if int(match[1]) != len(words) + 1:
             raise InputError(
-                f"{where}: the ID is {cells[0]} where {len(words) + 1} is next; IDs "
-                "count from 1, a blank line ends a sentence.")
+                f"{where}: the ID is {cells[0]}, but {len(words) + 1} is next; IDs "
+                "count from 1, and a blank line ends a sentence.")
         if not cells[1]:
-            raise InputError(f"{where}: the word (FORM) is missing.")
+            raise InputError(f"{where}: the word (FORM) is missing; fill it in.")
         if len(words) >= last_of_token:
             surface.append((cells[1], 1, space))
         rows.append(Line(cells, len(words)))
@@ -249,15 +261,15 @@ def _conllu_sentence(path: str, lines: list[tuple[int, str]], names: Sequence[st
         numbers.append(number)
     if len(words) < max(last_of_token, 1):
         raise InputError(f"{path}, line {lines[-1][0]}: the sentence ends without word "
-                         f"{len(words) + 1}.")
+                         f"{len(words) + 1}; add it.")
     text, spans = "", []
     for form, count, space in surface:
-        own = words[len(spans):len(spans) + count]
+        parts = words[len(spans):len(spans) + count]
         start = len(text)
-        if "".join(own) == form:
+        if "".join(parts) == form:
             spans += [(start + first, start + end)
-                      for first, end in joined(own, "")[1]]
-        else:  # Of French "du", both "de" and "le".
+                      for first, end in joined(parts, "")[1]]
+        else:  # Both words, "de" and "le", are at the place of French "du".
             spans += [(start, start + len(form))] * count
         text += form + space
     return Sentence(tuple(words), tuple(tags) if tagged else None, text.rstrip(" "),
@@ -277,20 +289,21 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
             continue
         fields = dict(row.cells)
         text, words = fields.pop("text", None), fields.pop("words", None)
-        tags, found = fields.pop("tags", None), fields.pop("entities", None)
+        tags, objects = fields.pop("tags", None), fields.pop("entities", None)
         if words is not None:
             words = _strings(words, "words", row.where)
             text, spans = _placed(words, text, split)
         else:
             if not isinstance(text, str):
-                raise InputError(f"{row.where}: has no 'text'; {_ADVICE}.")
+                raise InputError(f"{row.where}: there is no 'text'; {_ADVICE}.")
             words, spans = of_text(text, split)
         if not words:
-            raise InputError(f"{row.where}: there is no word in it; leave it out.")
+            raise InputError(f"{row.where}: there is no word in the text; remove the "
+                             "line.")
         if tagged is False:
             tags = None
-        elif found is not None:
-            placed = _entities(found, text, row.where)
+        elif objects is not None:
+            placed = _entities(objects, text, row.where)
             inner = [_words_of(entity, spans, row.where) for entity in placed]
             widened += [row.number for entity, (first, end) in zip(placed, inner) if (
                 spans[first][0], spans[end - 1][1]) != entity[:2]]
@@ -298,7 +311,8 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
                 if after[0] < before[1]:
                     raise InputError(
                         f"{row.where}: two entities share the word "
-                        f"'{words[after[0]]}', and a word has one tag; leave one out.")
+                        f"'{words[after[0]]}', but a word has only one tag; remove one "
+                        "of them.")
             tags = as_tags(
                 [Entity(*place, entity.type) for place, entity in zip(inner, placed)],
                 len(words), scheme)
@@ -308,7 +322,7 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
                 raise InputError(f"{row.where}: there are {len(words)} words but "
                                  f"{len(tags)} tags; each word needs one.")
         elif tagged:
-            raise InputError(f"{row.where}: has neither 'entities' nor 'tags'; "
+            raise InputError(f"{row.where}: there are neither 'entities' nor 'tags'; "
                              f"{_ADVICE}.")
         yield Sentence(
             tuple(words), None if tags is None else tuple(tags), text, spans,
@@ -317,20 +331,21 @@ def _read_jsonl(path: str, split: str, scheme: str, tagged: Optional[bool],
             (row.number,) * len(words), path, fields)
     if widened:
         notes += tables.line_note(
-            path, widened, "have entities that begin or end inside a word and are "
-            "taken to its ends; --split_words=characters makes each character a word")
+            path, widened, "have entities that begin or end inside a word, and are "
+            "extended to the whole word; with --split_words=characters, each character "
+            "is a word")
 
 
 def of_text(text: str, split: str) -> tuple[list[str], tuple[tuple[int, int], ...]]:
-    """The words of a text and their places in it."""
+    """Splits a text; returns its words, and the begin and end of each in the text."""
     spans = tuple(split_words(text, split))
     return [text[start:end] for start, end in spans], spans
 
 
 def _strings(value: Any, name: str, where: str) -> list[str]:
     if not isinstance(value, list) or not all(map(_fits_a_column, value)):
-        raise InputError(f"{where}: '{name}' is not a list of texts that are not empty "
-                         "and hold neither tab nor line end.")
+        raise InputError(f"{where}: '{name}' is not a list of texts; they must not be "
+                         "empty, and must contain neither tab nor line end.")
     return value
 
 
@@ -339,8 +354,8 @@ def _fits_a_column(value: Any) -> bool:
 
 
 def _placed(words: Sequence[str], text: Any, split: str):
-    """The text and the place of each word in it; they are joined where they do not
-    stand there one after the other."""
+    """Returns the text, and the begin and end of each word in it. If the text does not
+    contain the words in order, it is built from them."""
     spans, end = [], 0
     for word in words if isinstance(text, str) else ():
         start = text.find(word, end)
@@ -354,7 +369,7 @@ def _placed(words: Sequence[str], text: Any, split: str):
 
 
 def _entities(found: Any, text: str, where: str) -> list[Entity]:
-    """The entities of an object, by characters, in their order in the text."""
+    """Returns the entities of a JSON object, with their characters, in text order."""
     if not isinstance(found, list):
         raise InputError(f"{where}: 'entities' is not a list; {_ADVICE}.")
     placed = []
@@ -367,14 +382,15 @@ def _entities(found: Any, text: str, where: str) -> list[Entity]:
                 value) == 3 else (None, None, None)
         shown = json.dumps(value, ensure_ascii=False)[:60]
         if type(start) is not int or type(end) is not int or not _fits_a_column(kind):
-            raise InputError(f"{where}: the entity {shown} lacks start and end, "
-                             "numbers of characters, or type.")
+            raise InputError(f"{where}: the entity {shown} lacks start and end, which "
+                             "are numbers of characters, or type; add them.")
         if not 0 <= start < end <= len(text) or not text[start:end].strip():
             raise InputError(
                 f"{where}: the entity {shown} is not in the text of {len(text)} "
-                "characters: start counts from 0, end is that behind the last one.")
-        own = value.get("text", text[start:end]) if isinstance(value, dict) else None
-        if own is not None and own != text[start:end]:
+                "characters; start counts from 0, and end is one more than the last "
+                "character.")
+        named = value.get("text", text[start:end]) if isinstance(value, dict) else None
+        if named is not None and named != text[start:end]:
             raise InputError(
                 f"{where}: the entity {shown} is '{text[start:end]}' in the text; "
                 "offsets count characters (code points), not bytes.")
@@ -384,10 +400,10 @@ def _entities(found: Any, text: str, where: str) -> list[Entity]:
 
 def _words_of(entity: Entity, spans: Sequence[tuple[int, int]], where: str
               ) -> tuple[int, int]:
-    """The words that an entity touches: the first, and the one behind the last."""
+    """Returns the first word that an entity overlaps, and the number after the last."""
     inside = [i for i, (start, end) in enumerate(spans)
               if start < entity.end and entity.start < end]
     if not inside:
         raise InputError(f"{where}: the entity from {entity.start} to {entity.end} "
-                         "touches no word.")
+                         "overlaps no word; correct its start and end.")
     return inside[0], inside[-1] + 1

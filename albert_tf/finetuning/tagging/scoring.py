@@ -1,9 +1,9 @@
-"""Tags of words as entities: their schemes, and scores as conlleval has them.
+"""Entities in tags of words: the schemes, and scores as in conlleval.
 
     iob2    O B-PER I-PER O B-LOC B-LOC      B begins every entity
-    iob1    O I-PER I-PER O I-LOC B-LOC      B only behind an entity of the same type
+    iob1    O I-PER I-PER O I-LOC B-LOC      B only after an entity of the same type
     iobes   O B-PER E-PER O S-LOC S-LOC      E ends an entity, S is one word
-    none    DET NOUN VERB                    no entities: parts of speech, say
+    none    DET NOUN VERB                    no entities, e.g. parts of speech
 """
 
 import collections
@@ -23,7 +23,7 @@ Tags = Sequence[str]
 
 
 class Entity(NamedTuple):
-    """Words start to end - 1 of a sentence."""
+    """An entity: the words start to end - 1 of a sentence."""
 
     start: int
     end: int
@@ -32,9 +32,10 @@ class Entity(NamedTuple):
 
 # ---- entities as conlleval reads them --------------------------------------
 
-# Prefixes of neighbours between which an entity begins or ends, beside those that
-# always do. These are the rules of conlleval.pl for B, I, O, and of its successors
-# (conlleval.py, seqeval), which know S, for the rest; any sequence has a reading.
+# Pairs of adjacent prefixes between which an entity begins or ends, in addition to the
+# prefixes that always begin or end one. For B, I and O these are the rules of
+# conlleval.pl, for the others those of its successors that know S (conlleval.py,
+# seqeval). All sequences can be read.
 _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
 _ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
 _NONE = ("O", ".")
@@ -42,39 +43,40 @@ EDGE = ("O", "")
 
 
 def parse(tag: str) -> tuple[str, str]:
-    """Prefix and type: ("B", "PER"), ("O", "")."""
+    """Returns prefix and type of a tag: ("B", "PER"), ("O", "")."""
     prefix, _, kind = tag.partition("-")
     return prefix, kind
 
 
 def begins(before: tuple[str, str], here: tuple[str, str]) -> bool:
+    """Returns whether an entity begins at `here`."""
     return (here[0] in ("B", "S", "[", "]") or (before[0], here[0]) in _BEGINS
             or here[0] not in _NONE and before[1] != here[1])
 
 
 def ends(before: tuple[str, str], here: tuple[str, str]) -> bool:
-    """Whether an entity ends just before `here`."""
+    """Returns whether an entity ends just before `here`."""
     return (before[0] in ("E", "S", "[", "]") or (before[0], here[0]) in _ENDS
             or before[0] not in _NONE and before[1] != here[1])
 
 
 def entities(tags: Tags) -> list[Entity]:
-    """The entities of a sentence, whatever its tags, as conlleval sees them."""
-    found, start, before = [], None, EDGE
+    """Returns the entities of a sentence as conlleval reads them, for any tags."""
+    result, start, before = [], None, EDGE
     for place, tag in enumerate([*tags, OUTSIDE]):
         here = parse(tag)
         if start is not None and ends(before, here):
-            found.append(Entity(start, place, before[1]))
+            result.append(Entity(start, place, before[1]))
             start = None
         if begins(before, here):
             start = place
         before = here
-    return found
+    return result
 
 
 def _conlleval(true: Tags, given: Tags, counts: "Counts") -> None:
-    """Adds a sentence as conlleval counts it, word by word: in sequences with strange
-    prefixes that is not the same as to compare `entities`."""
+    """Adds a sentence to the counts word by word, as conlleval does. For unusual
+    sequences of prefixes, this differs from comparing `entities`."""
     both, before = False, (EDGE, EDGE)
     for pair in zip(map(parse, [*true, OUTSIDE]), map(parse, [*given, OUTSIDE])):
         ended = [*map(ends, before, pair)]
@@ -93,15 +95,16 @@ def _conlleval(true: Tags, given: Tags, counts: "Counts") -> None:
 # ---- strict ----------------------------------------------------------------
 
 def _pairs(*patterns: str) -> frozenset[str]:
-    """Prefix, prefix, and "=" for one type, "!" for two, "?" for either; "*" is any
-    prefix."""
+    """Expands patterns of two prefixes and a sign: "=" for the same type, "!" for
+    different types, "?" for both; "*" is any prefix."""
     return frozenset(
         first + second + third
         for pattern in patterns for first, second, third in itertools.product(*(
             {"*": "OBIES", "?": "=!"}.get(sign, sign) for sign in pattern)))
 
 
-# Scheme → where an entity begins, goes on, and has ended well: seqeval's strict mode.
+# Scheme → pairs at which an entity begins, continues, and ends correctly, as in
+# seqeval's strict mode.
 _STRICT = {
     "iob1": (_pairs("OI?", "II!", "BI?", "IB=", "BB="), _pairs("BI=", "II="),
              _pairs("II!", "IO?", "IB?", "BO?", "BI!", "BB=")),
@@ -113,12 +116,12 @@ _STRICT = {
 
 
 def strict_entities(tags: Tags, scheme: str) -> list[Entity]:
-    """The entities of a sentence that are written as the scheme says."""
+    """Returns the entities of a sentence that follow the scheme exactly."""
     starts, inside, ends = _STRICT[scheme]
     parsed = [EDGE, *map(parse, tags), EDGE]
     pairs = [first[0] + second[0] + "!="[first[1] == second[1]]
              for first, second in itertools.pairwise(parsed)]
-    found, place = [], 0
+    result, place = [], 0
     while place < len(tags):
         start = place
         place += 1
@@ -126,17 +129,17 @@ def strict_entities(tags: Tags, scheme: str) -> list[Entity]:
             while pairs[place] in inside:
                 place += 1
             if pairs[place] in ends:
-                found.append(Entity(start, place, parsed[start + 1][1]))
-    return found
+                result.append(Entity(start, place, parsed[start + 1][1]))
+    return result
 
 
 # ---- schemes ---------------------------------------------------------------
 
 
 def misplaced(tags: Tags, scheme: str) -> list[int]:
-    """Words whose tag may not stand there by the scheme, such as I-PER behind O in
-    iob2; the last word, where an entity of iobes is not ended."""
-    found, before = [], EDGE
+    """Returns the words whose tag the scheme does not allow there, such as I-PER after
+    O in iob2; also the last word, if an entity of iobes does not end."""
+    result, before = [], EDGE
     for place, tag in enumerate([*tags, OUTSIDE]):
         here = parse(tag)
         goes_on = before[0] in ("B", "I") and before[1] == here[1]
@@ -145,13 +148,13 @@ def misplaced(tags: Tags, scheme: str) -> list[int]:
                  "iobes": (here[0] in ("I", "E")) != (before[0] in ("B", "I"))
                  or here[0] in ("I", "E") and not goes_on}[scheme]
         if wrong:
-            found.append(min(place, len(tags) - 1))
+            result.append(min(place, len(tags) - 1))
         before = here
-    return found
+    return result
 
 
 def scheme_of_labels(labels: Iterable[str]) -> str:
-    """The scheme that labels may be of, "none" for tags that name no entities."""
+    """Returns the scheme of labels, "none" for tags that mark no entities."""
     labels = set(labels)
     if not any(map(_WITH_TYPE.fullmatch, labels)) and not (
             OUTSIDE in labels and len(labels) > 1
@@ -161,8 +164,8 @@ def scheme_of_labels(labels: Iterable[str]) -> str:
 
 
 def recognise(sentences: Sequence[Tags]) -> str:
-    """The scheme of sentences' tags: where two could be meant, the one that fewer of
-    them break."""
+    """Returns the scheme of sentences' tags. If two are possible, it is the one with
+    fewer misplaced tags."""
     scheme = scheme_of_labels({tag for tags in sentences for tag in tags})
     if scheme != "iob2":
         return scheme
@@ -171,17 +174,18 @@ def recognise(sentences: Sequence[Tags]) -> str:
 
 
 def check_tag(tag: str, scheme: str, where: str) -> None:
-    """Refuses a tag that is none of a scheme with entities."""
+    """Raises InputError if a tag does not belong to a scheme with entities."""
     if scheme != "none" and not (
             _OF_ENTITIES.fullmatch(tag) and tag[0] in _PREFIXES[scheme]):
         known = ", ".join(f"{prefix}-TYPE" for prefix in _PREFIXES[scheme][1:])
         raise InputError(
-            f"{where}: the tag '{tag}' is neither O nor one of {known}; mend it, or "
-            "give --scheme=none for tags that name no entities.")
+            f"{where}: the tag '{tag}' is neither O nor one of {known}; correct it, or "
+            "give --scheme=none for tags that mark no entities.")
 
 
 def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:
-    """The tags of a sentence with these entities, which do not overlap, in order."""
+    """Returns the tags of a sentence with these entities, which are in order and do not
+    overlap."""
     tags, last = [OUTSIDE] * num_words, Entity(0, -1, "")
     for entity in found:
         start, end, kind = entity
@@ -198,8 +202,15 @@ def as_tags(found: Iterable[Entity], num_words: int, scheme: str) -> list[str]:
 
 
 class Counts(NamedTuple):
-    """How many there are of each type (of each tag, where tags name no entities): in
-    the data, predicted, and both; and words with the right tag, of all."""
+    """Counts of entities by type, or of tags if tags mark no entities.
+
+    Attributes:
+      true: the number in the data.
+      given: the number predicted.
+      right: the number predicted correctly.
+      right_words: the number of words with the right tag.
+      words: the number of words.
+    """
 
     true: collections.Counter
     given: collections.Counter
@@ -208,22 +219,22 @@ class Counts(NamedTuple):
     words: int
 
     def table(self) -> dict[str, tuple[float, float, float, int]]:
-        """Type → precision, recall, F1, how many there are in the data."""
+        """Returns type → precision, recall, F1, number in the data."""
         return {kind: self._row(self.true[kind], self.given[kind], self.right[kind])
                 for kind in sorted({*+self.true, *+self.given})}
 
     def overall(self) -> tuple[float, float, float, int]:
-        """As a row of the table, of all types together."""
+        """Returns a row like those of the table, for all types together."""
         return self._row(*(counter.total() for counter in self[:3]))
 
     def metrics(self) -> Mapping[str, float]:
-        """Precision, recall, F1 and the share of words with the right tag."""
+        """Returns precision, recall, F1, and the accuracy of words' tags."""
         precision, recall, f1, _ = self.overall()
         return {"f1": f1, "precision": precision, "recall": recall,
                 "accuracy": self.right_words / max(self.words, 1)}
 
     def report(self) -> str:
-        """The table as text."""
+        """Returns the table as text."""
         rows = {**self.table(), "all": self.overall()}
         width = max(map(len, rows))
         return "\n".join([
@@ -234,15 +245,15 @@ class Counts(NamedTuple):
     @staticmethod
     def _row(true: int, given: int, right: int) -> tuple[float, float, float, int]:
         precision, recall = right / max(given, 1), right / max(true, 1)
-        # As conlleval computes it; the same number for 0.
+        # conlleval computes F1 in the same way, and also has 0 if nothing is right.
         f1 = 2 * precision * recall / (precision + recall) if right else 0.0
         return precision, recall, f1, true
 
 
 def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str,
           strict: bool = False) -> Counts:
-    """Counts of sentences' true and predicted tags: by conlleval's rules, by seqeval's
-    strict ones, or with the scheme "none" tag by tag."""
+    """Counts entities in sentences' true and predicted tags, by conlleval's rules, or
+    by seqeval's if `strict`. With the scheme "none", it counts tags."""
     pairs = [pair for tags in zip(true, given, strict=True)
              for pair in zip(*tags, strict=True)]
     counts = Counts(collections.Counter(), collections.Counter(), collections.Counter(),
@@ -257,6 +268,6 @@ def score(true: Sequence[Tags], given: Sequence[Tags], scheme: str,
             _conlleval(first, second, counts)
             continue
         sets = [set(strict_entities(tags, scheme)) for tags in (first, second)]
-        for counter, found in zip(counts, (*sets, sets[0] & sets[1])):
-            counter.update(entity.type for entity in found)
+        for counter, subset in zip(counts, (*sets, sets[0] & sets[1])):
+            counter.update(entity.type for entity in subset)
     return counts

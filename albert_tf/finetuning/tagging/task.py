@@ -1,10 +1,10 @@
-"""Tagging words: names, parts of speech. The first piece of a word carries its tag.
+"""Tagging words: names, parts of speech. The first token of a word has its tag.
 
     words      Angela   Merkel       speaks
-    pieces    ▁angela  ▁mer  kel    ▁speaks        each word is tokenized by itself
+    tokens    ▁angela  ▁mer  kel    ▁speaks        each word is tokenized by itself
     label_ids    1       2    0        3           0: no label
 
-readers reads files, files writes predictions, scoring knows entities.
+`readers` reads files, `files` writes predictions, and `scoring` finds entities.
 """
 
 import collections
@@ -35,7 +35,7 @@ _PREDICT_RESULTS = "predict_results.json"
 
 
 class Tagged(NamedTuple):
-    """What a model says of a sentence: a tag for each word, and its probability."""
+    """A model's answer for a sentence: a tag for each word, and its probability."""
 
     tags: list[str]
     scores: list[float]
@@ -43,7 +43,7 @@ class Tagged(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TaggingTask(FineTuningTask):
-    """Words with tags, and the options of reading, windows and scores.
+    """The tagging task, with the options of reading, windows and metrics.
 
         task = build_task("train.conll")
         examples = task.read("dev.conll", "dev").examples
@@ -51,12 +51,12 @@ class TaggingTask(FineTuningTask):
 
     Attributes:
       labels: the tag of each class id.
-      scheme: how tags name entities; one of scoring.SCHEMES.
-      reading: how files are read.
-      strict: whether only entities count that are written as the scheme says.
-      max_seq_length: pieces of a window, special ones included.
-      doc_stride: pieces from the start of a window to the next.
-      test_tags: whether the files to predict have tags; as for Reading.read.
+      scheme: how tags mark entities; one of scoring.SCHEMES.
+      reading: the options of reading files.
+      strict: whether only entities that follow the scheme exactly count.
+      max_seq_length: the maximum number of tokens of a window, including special ones.
+      doc_stride: the distance between the starts of consecutive windows in tokens.
+      test_tags: whether the files to predict have tags, as in Reading.read.
     """
 
     labels: tuple[str, ...]
@@ -73,16 +73,18 @@ class TaggingTask(FineTuningTask):
     def __post_init__(self):
         repeated = [tag for tag, n in collections.Counter(self.labels).items() if n > 1]
         if repeated:
-            raise InputError(f"--labels has '{repeated[0]}' more than once.")
+            raise InputError(f"--labels has '{repeated[0]}' more than once; give each "
+                             "tag once.")
         if len(self.labels) < 2:
             raise InputError(
                 f"there are {len(self.labels)} tags ({', '.join(self.labels) or 'none'}"
-                "), but a model needs two at least to choose from.")
+                "), but a model needs at least two; check --labels or the training "
+                "file.")
         for label in self.labels:
             scoring.check_tag(label, self.scheme, "--labels")
         if self.strict and self.scheme == "none":
-            raise InputError("--strict is for tags that name entities, which these do "
-                             "not (--scheme=none); leave it out.")
+            raise InputError("--strict applies to tags that mark entities, which these "
+                             "do not (--scheme=none); leave it out.")
 
     @property
     def main_metric(self) -> str:
@@ -91,9 +93,9 @@ class TaggingTask(FineTuningTask):
     # ---- data and features -------------------------------------------------
 
     def read(self, where: str, split: str) -> ExampleSet:
-        """The sentences of a file."""
-        found, notes = self.reading.read(where, self.scheme, self._has_tags(split))
-        for sentence in found:
+        """Reads the sentences of a file, and checks their tags."""
+        sentences, notes = self.reading.read(where, self.scheme, self._has_tags(split))
+        for sentence in sentences:
             for place, tag in enumerate(sentence.tags or ()):
                 if tag in self.labels:
                     continue
@@ -105,27 +107,27 @@ class TaggingTask(FineTuningTask):
                     raise InputError(
                         f"{str(error).removesuffix('.')}, or --notest_tags for a file "
                         "without tags.") from error
-        unknown = {tag for sentence in found for tag in sentence.tags or ()}.difference(
-            self.labels)
+        unknown = {tag for sentence in sentences
+                   for tag in sentence.tags or ()}.difference(self.labels)
         if unknown:
             notes += tables.line_note(where, [
-                sentence.numbers[i] for sentence in found
+                sentence.numbers[i] for sentence in sentences
                 for i, tag in enumerate(sentence.tags or ()) if tag in unknown],
                 f"have tags that the model does not know ({_some(unknown)}); they "
                 + ("are not trained on" if split == "train" else "count as wrong"))
         if self.scheme != "none":
             notes += tables.line_note(where, [
-                sentence.numbers[i] for sentence in found if sentence.tags
+                sentence.numbers[i] for sentence in sentences if sentence.tags
                 for i in scoring.misplaced(sentence.tags, self.scheme)],
                 f"have tags that {self.scheme} does not allow there; they are read as "
                 "conlleval reads them")
-        bare = sum(sentence.tags is None for sentence in found)
-        if 0 < bare < len(found):
-            notes.append(f"{where}: {bare} of {len(found)} sentences have no tags, so "
-                         "the file is not scored.")
-        logging.info("%s: %d sentences of %d words, of scheme %s.", split, len(found),
-                     _words(found), self.scheme)
-        return ExampleSet(found, (where,), tuple(notes))
+        bare = sum(sentence.tags is None for sentence in sentences)
+        if 0 < bare < len(sentences):
+            notes.append(f"{where}: {bare} of {len(sentences)} sentences have no tags; "
+                         "the file is therefore not scored.")
+        logging.info("%s: %d sentences with %d words; the scheme of tags is %s.", split,
+                     len(sentences), _words(sentences), self.scheme)
+        return ExampleSet(sentences, (where,), tuple(notes))
 
     def _has_tags(self, split: str) -> Optional[bool]:
         return self.test_tags if split == "test" else True
@@ -135,25 +137,25 @@ class TaggingTask(FineTuningTask):
 
     def featurize(self, example: Sentence, *, tokenizer: FullTokenizer
                   ) -> list[dict[str, list[int]]]:
-        """The windows of a sentence.
+        """Computes the windows of a sentence.
 
-        Each word is tokenized by itself; one that cleaning leaves nothing of is the
-        unknown piece. A word has its label, and its entry in word_index and word_place,
-        in the window that shows most pieces around its first one, and only there; a
-        window with no such word is left out.
+        Each word is tokenized by itself; words that become empty after cleaning are
+        replaced by [UNK]. A word's label, and its entry in word_index and word_place,
+        are only in the window with the most context for its first token. Windows
+        without such words are left out.
         """
         pieces, first = [], []
-        for found in tokenizer.encode_batch(example.words):
+        for ids_of_word in tokenizer.encode_batch(example.words):
             first.append(len(pieces))
-            pieces += found or [tokenizer.unk_id]
+            pieces += ids_of_word or [tokenizer.unk_id]
         ids = {label: i for i, label in enumerate(self.labels, 1)}
         word_of = dict(zip(first, range(len(first))))
         spans = window_spans(len(pieces), self.max_seq_length - NUM_SPECIAL_SINGLE,
                              self.doc_stride)
         windows = []
-        for (begin, end), own in zip(spans, max_context(spans)):
+        for (begin, end), is_best in zip(spans, max_context(spans)):
             words = {word_of[piece]: piece - begin + 1 for piece in range(begin, end)
-                     if own[piece - begin] and piece in word_of}
+                     if is_best[piece - begin] and piece in word_of}
             if not words:
                 continue
             input_ids, segment_ids = assemble(
@@ -182,7 +184,7 @@ class TaggingTask(FineTuningTask):
                 "data_format": self.reading.format}
 
     def check_features(self, sets, tables, settings):
-        """Reports how many words the vocabulary does not know."""
+        """Logs how many words begin with [UNK]."""
         for split, data in sets.items():
             columns = tables[split].columns
             unknown = sum(
@@ -190,15 +192,17 @@ class TaggingTask(FineTuningTask):
                 for ids, places in zip(columns["input_ids"], columns["word_place"]))
             if unknown:
                 logging.warning(
-                    "%s: %d of %d words begin with a piece that the vocabulary does "
-                    "not have, or cleaning leaves nothing of them: the model sees an "
-                    "unknown piece.", data.paths[0], unknown, _words(data.examples))
+                    "%s: %d of %d words begin with [UNK], because the vocabulary does "
+                    "not have their first token, or because they become empty after "
+                    "cleaning.", data.paths[0], unknown, _words(data.examples))
 
     def sentence(self, text: str) -> Sentence:
-        """A text that comes without words, split as those of JSON lines."""
+        """Returns the sentence of a text, which is split into words like the texts of
+        JSON lines."""
         words, spans = readers.of_text(text, self.reading.split)
         if not words:
-            raise InputError("the text holds no word that could get a tag.")
+            raise InputError("the text has no word that could get a tag; give a text "
+                             "with words.")
         return Sentence(tuple(words), None, text, spans, (), (1,) * len(words), "text")
 
     # ---- model and results -------------------------------------------------
@@ -208,17 +212,17 @@ class TaggingTask(FineTuningTask):
                        dropout_prob=settings.dropout_prob)
 
     def answer(self, example: Sentence, found: Tagged) -> dict[str, Any]:
-        """`words`, `tags` and, where tags name them, `entities`: type, start, end (in
-        the text), text, score."""
+        """Returns `words`, `tags` and, if tags mark entities, `entities`: type, start
+        and end in the text, text, score."""
         return tag_files.answer(example.text, example.words, example.spans, *found,
                                 with_entities=self.scheme != "none")
 
     def tagged(self, examples: Sequence[Sentence], outputs: Outputs,
                columns: Mapping[str, Sequence]) -> list[Tagged]:
-        """What a model's outputs, a row for each window, say of each sentence;
-        `columns` are those of the windows' table of features."""
-        found = [Tagged([""] * len(example.words), [0.0] * len(example.words))
-                 for example in examples]
+        """Returns the tags of each sentence, given a model's outputs, one row per
+        window; `columns` are those of the windows' table of features."""
+        result = [Tagged([""] * len(example.words), [0.0] * len(example.words))
+                  for example in examples]
         for row, (example, words, places) in enumerate(zip(
                 np.reshape(columns["example_index"], -1), columns["word_index"],
                 columns["word_place"])):
@@ -227,26 +231,28 @@ class TaggingTask(FineTuningTask):
                 if not np.isfinite(scores[place]):
                     raise metrics.diverged("the model's output for word "
                                            f"{word + 1} of {examples[example].where()}")
-                found[example].tags[word] = self.labels[tags[place]]
-                found[example].scores[word] = float(scores[place])
-        if not all(all(sentence.tags) for sentence in found):
-            raise ValueError("a word has no place in any window")
-        return found
+                result[example].tags[word] = self.labels[tags[place]]
+                result[example].scores[word] = float(scores[place])
+        if not all(all(sentence.tags) for sentence in result):
+            raise ValueError("a word is not in any window")
+        return result
 
     def counts(self, examples: Sequence[Sentence], tagged: Sequence[Tagged]
                ) -> scoring.Counts:
-        """How right the tags of sentences are, all of which have true ones."""
-        return scoring.score([example.tags for example in examples],
-                             [found.tags for found in tagged], self.scheme, self.strict)
+        """Compares the predicted tags of sentences with their true tags, which all
+        must have."""
+        return scoring.score(
+            [example.tags for example in examples],
+            [sentence.tags for sentence in tagged], self.scheme, self.strict)
 
     def metrics_of(self, counts: scoring.Counts) -> dict[str, float]:
-        """F1, precision, recall of entities, and the share of words with the right tag;
-        of parts of speech that alone."""
+        """Returns F1, precision and recall of entities, and the accuracy of tags; for
+        the scheme "none" only the accuracy."""
         return {name: value for name, value in counts.metrics().items()
                 if self.scheme != "none" or name == "accuracy"}
 
     def report(self, counts: scoring.Counts) -> str:
-        """The metrics, and precision, recall and F1 of each type, as text."""
+        """Returns the metrics, and precision, recall and F1 of each type, as text."""
         how = {"none": "by tag"}.get(self.scheme, (
             "entities, strict" if self.strict else "entities as conlleval counts them"))
         return (f"{counts.words} words; {how}\n\n"
@@ -260,19 +266,19 @@ class TaggingTask(FineTuningTask):
 
     def failure(self, data, outputs, table):
         tagged = self.tagged(data.examples, outputs, table.columns)
-        given = {tag for found in tagged for tag in found.tags}
+        predicted = {tag for sentence in tagged for tag in sentence.tags}
         true = {tag for example in data.examples for tag in example.tags}
-        if len(given) == 1 and len(true) > 1:
-            return f"all {_words(data.examples)} predictions are '{given.pop()}'"
+        if len(predicted) == 1 and len(true) > 1:
+            return f"all {_words(data.examples)} predictions are '{predicted.pop()}'"
         return ""
 
     def chance_loss(self, data, table):
-        """The loss of a model that knows only how frequent each tag is."""
+        """Returns the loss of a model that knows only how frequent each tag is."""
         labels = table.columns["label_ids"].values
         return metrics.entropy(labels[labels > 0])
 
     def write(self, split, data, outputs, table, step, settings):
-        """Writes predictions and, if the tags are known, the scores."""
+        """Writes predictions and, if the true tags are known, the metrics."""
         folder = settings.run.output_dir
         tagged = self.tagged(data.examples, outputs, table.columns)
         paths = self.write_predictions(
@@ -289,29 +295,30 @@ class TaggingTask(FineTuningTask):
                 paths += write_files(folder, {_PREDICT_RESULTS: as_json(
                     {"step": step, **self.metrics_of(counts)})})
         elif split == "test":
-            logging.info("The test set has no tags, so it is not scored.")
-            for name in (_PREDICT_RESULTS, "predict_report.txt"):  # Of another set.
+            logging.info("The test set has no tags; it is not scored.")
+            # Remaining files would have the results of a different set.
+            for name in (_PREDICT_RESULTS, "predict_report.txt"):
                 files.remove(os.path.join(folder, name))
         logging.info("Wrote %s.", ", ".join(paths))
 
     def write_predictions(self, folder: str, examples: Sequence[Sentence],
                           tagged: Sequence[Tagged]) -> list[str]:
-        """Writes what the model said, and returns the paths.
+        """Writes the predictions, and returns the paths.
 
-          predictions.conll   the lines of the file with the tag as the last column, for
-                              conlleval; of CoNLL-U predictions.conllup, whose first
-                              line names the columns
-          predictions.jsonl   a sentence a line: text, words, tags and, with characters
-                              of the text, entities
+          predictions.conll   the lines of the file with the predicted tag as the last
+                              column, for conlleval; for CoNLL-U predictions.conllup,
+                              whose first line names the columns
+          predictions.jsonl   one sentence per line: text, words, tags and entities,
+                              whose positions count characters of the text
         """
         kind = self.reading.format_of(examples[0].path)
         text = tag_files.as_conll(
-            examples, [found.tags for found in tagged], tabs=kind == "conllu")
+            examples, [sentence.tags for sentence in tagged], tabs=kind == "conllu")
         if kind == "conllu":
             text = tag_files.with_columns_named(text)
         lines = [json.dumps({**example.fields, "text": example.text,
-                             **self.answer(example, found)}, ensure_ascii=False) + "\n"
-                 for example, found in zip(examples, tagged)]
+                             **self.answer(example, tags)}, ensure_ascii=False) + "\n"
+                 for example, tags in zip(examples, tagged)]
         return write_files(folder, {
             f"predictions.conll{'up' * (kind == 'conllu')}": text,
             "predictions.jsonl": "".join(lines)})
@@ -321,48 +328,50 @@ def build_task(train_file: str = "", *, labels: Optional[Sequence[str]] = None,
                known_labels: Sequence[str] = (), scheme: str = "auto",
                reading: Reading = Reading(split="auto"),
                strip_numbers: Optional[bool] = None, **options: Any) -> TaggingTask:
-    """A task, with what is left open taken from the training file.
+    """Builds a task; options that are left open are taken from the training file.
 
     Args:
-      labels: in the order of their class ids; by default those of the training file,
-        O first, the others sorted.
-      known_labels: of the model to start from: they are taken where they hold all of
-        the training file's, or there is none.
-      scheme: "auto" goes by the tags.
-      reading: its `split` may be "auto": "characters" where each word of the training
-        file is one, else "punctuation".
-      strip_numbers: None: where all words of the training file are numbered.
-      options: as for TaggingTask.
+      train_file: the training file; "" for none.
+      labels: the tags in the order of their class ids. Default: those of the training
+        file, O first, the others sorted.
+      known_labels: the labels of the initial model. They are used if they include all
+        tags of the training file, or if there is no such file.
+      scheme: one of scoring.SCHEMES; "auto": detected from the tags.
+      reading: the options of reading files; a `split` of "auto" means "characters" if
+        each word of the training file is one character, else "punctuation".
+      strip_numbers: whether words end in numbers, which are removed; None: if all words
+        of the training file do.
+      **options: further options of TaggingTask.
     """
-    found, given, split = [], set(), reading.split
+    sentences, tags, split = [], set(), reading.split
     reading = dataclasses.replace(
         reading, strip_numbers=bool(strip_numbers),
         split="punctuation" if split == "auto" else split)
     if train_file:
-        found, _ = reading.read(
+        sentences, _ = reading.read(
             train_file, "iob2" if scheme in ("auto", "none") else scheme)
         is_json = reading.format_of(train_file) == "jsonl"
-        if strip_numbers is None and not is_json and readers.are_numbered(found):
+        if strip_numbers is None and not is_json and readers.are_numbered(sentences):
             reading = dataclasses.replace(reading, strip_numbers=True)
-            found, _ = reading.read(train_file)
+            sentences, _ = reading.read(train_file)
         if split == "auto" and not is_json and (reading.strip_numbers or all(
-                len(word) == 1 for sentence in found for word in sentence.words)):
+                len(word) == 1 for sentence in sentences for word in sentence.words)):
             reading = dataclasses.replace(reading, split="characters")
-        given = {tag for sentence in found for tag in sentence.tags}
+        tags = {tag for sentence in sentences for tag in sentence.tags}
         if scheme == "auto":
-            scheme = scoring.recognise([sentence.tags for sentence in found])
-        for sentence in found:
+            scheme = scoring.recognise([sentence.tags for sentence in sentences])
+        for sentence in sentences:
             for place, tag in enumerate(sentence.tags):
                 scoring.check_tag(tag, scheme, sentence.where(place))
     if labels is None:
         if not train_file and not known_labels:
-            raise InputError("the tags are unknown without a training file: give "
-                             "--labels, in the order in which the model was trained.")
-        labels = (known_labels if given <= set(known_labels) else
-                  sorted(given, key=lambda tag: (tag != OUTSIDE, tag)))
-    elif given and not given & set(labels):
-        raise InputError(f"--labels: none of them is a tag of {train_file}, which has "
-                         f"{_some(given)}.")
+            raise InputError("the tags are unknown without a training file; give "
+                             "--labels in the order in which the model was trained.")
+        labels = (known_labels if tags <= set(known_labels) else
+                  sorted(tags, key=lambda tag: (tag != OUTSIDE, tag)))
+    elif tags and not tags & set(labels):
+        raise InputError(f"--labels: none of them is a tag in {train_file}, which has "
+                         f"{_some(tags)}; correct the flag, or leave it out.")
     if scheme == "auto":
         scheme = scoring.scheme_of_labels(labels)
     return TaggingTask(tuple(labels), scheme, reading, **options)
@@ -378,11 +387,11 @@ def _some(tags) -> str:
 
 def tagging_spec(num_labels: int, vocab_size: int, type_vocab_size: int = 2
                  ) -> FeatureSpec:
-    """A sentence with tags of words, or a window of it.
+    """Returns the specification of a sentence with tags of words, or of a window of it.
 
-    `label_ids` are the label of each word's first piece and 1, elsewhere 0: at other
-    pieces, and where the label is unknown. Features that are not parsed say which words
-    of which example have their place in this window.
+    `label_ids` are, at the first token of each word, its label + 1; they are 0 at other
+    tokens and for unknown labels. The features that are not parsed say which words of
+    which example have their tag in this window, and at which positions.
     """
     def places(name):
         return Feature(name, "int64", (None,), parsed=False)

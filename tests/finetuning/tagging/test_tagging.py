@@ -216,8 +216,8 @@ def test_labels_of_the_model_to_start_from_are_kept(write):
 
 WRONG = {
     "another number of columns": ("a B-X\nb O O\n", {},
-                                  "line 2: has 3 columns where line 1 has 2"),
-    "no tags": ("a\nb\n", {}, "line 1: has no tags"),
+                                  "line 2: the line has 3 columns, but line 1 has 2"),
+    "no tags": ("a\nb\n", {}, "line 1: there are no tags"),
     "no word": ("a\tB-X\n\tO\n", {}, r"line 2: the word \(column 0\) is missing"),
     "no tag": ("a\tB-X\nb\t\n", {}, r"line 2: the tag \(column -1\) is missing"),
     "empty": ("\n\n", {}, "there is no word in this file"),
@@ -226,12 +226,12 @@ WRONG = {
                            "line 2: the tag 'B_X' is neither O nor"),
     "of another scheme": ("a B-X\nb E-X\n", {"scheme": "iob2"},
                           "line 2: the tag 'E-X' is"),
-    "strict parts of speech": ("a X\nb Y\n", {"strict": True}, "--strict is for tags"),
+    "strict parts of speech": ("a X\nb Y\n", {"strict": True}, "--strict applies to"),
     "column": ("a B-X\nb O\n", {"reading": Reading(tag_column="5")},
-               "has 2 columns, but --tag_column is 5"),
+               "line has 2 columns, but --tag_column is 5"),
     "named column": ("a B-X\n", {"reading": Reading(tag_column="ner")},
-                     "--tag_column=ner is no number"),
-    "column of words": ("a B-X\n", {"reading": Reading(tag_column="0")}, "has no tags"),
+                     "--tag_column=ner is not a number"),
+    "column of words": ("a B-X\n", {"reading": Reading(tag_column="0")}, "no tags"),
     "not numbered": ("科0 O\n技x B-X\n", {"strip_numbers": True},
                      "line 2: '技x' does not end in a number"),
     "labels": ("a B-X\nb O\n", {"labels": ["O", "B-X", "O"]}, "'O' more than once"),
@@ -240,16 +240,16 @@ WRONG = {
     "NUL": ("a\0 O\n", {}, "line 1: character 2 is NUL"),
 }
 WRONG_CONLLU = {
-    "columns": ("1\ta\n", "line 1: has 2 columns where CoNLL-U has 10"),
-    "ID": (CONLLU.replace("\n5\t", "\nv\t"), "line 8: the ID 'v' is none of a word"),
-    "order": (CONLLU.replace("\n5\t", "\n6\t"), "line 8: the ID is 6 where 5 is next"),
+    "columns": ("1\ta\n", "line 1: the line has 2 columns, but CoNLL-U has 10"),
+    "ID": (CONLLU.replace("\n5\t", "\nv\t"), "line 8: the ID 'v' is not that of a"),
+    "order": (CONLLU.replace("\n5\t", "\n6\t"), "line 8: the ID is 6, but 5 is next"),
     "token": (CONLLU.replace("6-7\t", "5-7\t"), "line 9: the token 5-7 does not begin"),
     "cut": (CONLLU[:CONLLU.index("7\tn't")], "the sentence ends without word 7"),
     "form": (CONLLU.replace("Nord\t", "\t"), r"line 7: the word \(FORM\) is missing"),
 }
 WRONG_JSON = {
-    "no text": ({"entities": []}, "line 1: has no 'text'"),
-    "no entities": ({"text": "a"}, "line 1: has neither 'entities' nor 'tags'"),
+    "no text": ({"entities": []}, "line 1: there is no 'text'"),
+    "no entities": ({"text": "a"}, "line 1: there are neither 'entities' nor"),
     "beyond": ({"text": "ab", "entities": [[0, 3, "X"]]}, "is not in the text of 2 "),
     "bytes": ({"text": "é ab", "entities": [
         {"start": 1, "end": 3, "type": "X", "text": "ab"}]}, "count characters"),
@@ -260,7 +260,7 @@ WRONG_JSON = {
     "blank": ({"text": " ", "entities": []}, "there is no word"),
     "tags": ({"words": ["a"], "tags": []}, "there are 1 words but 0 tags"),
     "words": ({"words": [1], "tags": ["X"]}, "'words' is not a list of texts"),
-    "line end": ({"words": ["a\nb"], "tags": ["X"]}, "hold neither tab nor line end"),
+    "line end": ({"words": ["a\nb"], "tags": ["X"]}, "neither tab nor line end"),
     "type": ({"text": "ab", "entities": [[0, 1, "X\tY"]]}, "lacks start and end"),
 }
 
