@@ -1,7 +1,7 @@
-"""The loop, one for every task: start, train, save, evaluate.
+"""The training loop, the same for every task: start, train, save, evaluate.
 
-`run_folder` knows what lies in a run's folder and where it starts, `hooks` are what
-goes on beside the steps: checks, rows of metrics, stops, lines of progress.
+`run_folder` manages the files in a run's folder and chooses where the run starts.
+`hooks` do everything beside the steps: checks, metrics, stops, lines of progress.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from albert_tf.training.steps import Evaluator, Trainer
 
 
 class Run:
-    """A run of a task in its output_dir; made and used within the strategy's scope.
+    """A run of a task in its output_dir; create and use it in the strategy's scope.
 
         with strategy.scope():
             task = Task(AlbertForPreTraining(config), PRETRAINING, "masked_lm_accuracy")
@@ -40,10 +40,10 @@ class Run:
                       optimizer)
             run.train()
 
-    `config` is kept beside the checkpoints; so are `options` with `task_options`, what
-    else the result depends on, such as input files and the learning rate. `optimizer`
-    is built, or None where nothing is trained. With `depth` training steps take its
-    passes; evaluation always takes all.
+    `config`, `options` and `task_options` are stored beside the checkpoints;
+    `task_options` holds other options that change the result, such as input files and
+    the learning rate. `optimizer` is built, or None without training. `depth` is the
+    number of passes of each training step; evaluation always uses all passes.
     """
 
     def __init__(self, task: Task, config: AlbertConfig, options: RunOptions,
@@ -53,23 +53,26 @@ class Run:
         self.task, self.config, self.options = task, config, options
         self.batches, self.optimizer = batches, optimizer
         self.depth = depth
-        # The operations of a step are in proportion to the product of these.
+        # The time of a step is proportional to the product of these.
         self.work = [schedule for schedule in (self.depth, batches.lengths)
                      if schedule]
         self.strategy = tf.distribute.get_strategy()
         self.chief = devices.is_chief(self.strategy)
         self.evaluates = batches.num_evaluation_shapes > 0
+        # Invalid options are reported before anything is written.
         replicas = self.strategy.num_replicas_in_sync
         check_batch_sizes(options, replicas, train=optimizer is not None,
                           evaluate=self.evaluates)
         files.make_directory(options.output_dir, "output_dir")
-        # XLA wants all sizes known.
+        # XLA needs static shapes, therefore it cannot leave padding out.
         compiled = options.step.jit_compile or isinstance(
             self.strategy, tf.distribute.TPUStrategy)
         self.computation = Computation(
             options.step.dtype, options.step.recompute, skip_padding=not compiled)
+        # The options for options.json.
         self._all_options = {
             **options.kept(), "num_replicas": replicas, **(task_options or {})}
+        # Checkpoints hold the model, the step and, in training, the optimizer.
         self.step = optimizer.iterations if optimizer is not None else tf.Variable(
             0, dtype=tf.int64, trainable=False, name="global_step")
         self.checkpoint = tf.train.Checkpoint(model=task.model, step=self.step)
@@ -79,23 +82,23 @@ class Run:
             if options.step.dtype == "float16":
                 self.scaling = self.checkpoint.loss_scaling = LossScaling()
         self.signals = hooks.StopSignals()
-        # What is evaluated or predicted once all is trained, for the time left.
+        # Number of sequences to evaluate or predict after training, for time estimates.
         self.sequences_after = 0
-        # Step and metrics of the evaluation that `evaluator.predictions` are of.
+        # Step and metrics of the evaluation that computed `evaluator.predictions`.
         self.last_evaluation: tuple[int, dict[str, float]] = (-1, {})
 
     @property
     def current_step(self) -> int:
-        """Steps done."""
+        """The number of steps done."""
         return int(self.step.numpy())
 
     @property
     def finished(self) -> bool:
-        """Whether training is at its end."""
+        """True if all training steps are done."""
         return self.current_step >= self.options.num_train_steps
 
     def path(self, name: str) -> str:
-        """A file of output_dir."""
+        """Returns the path of a file in output_dir."""
         return os.path.join(self.options.output_dir, name)
 
     # ---- train -------------------------------------------------------------
@@ -104,19 +107,19 @@ class Run:
               ) -> Optional[dict[str, float]]:
         """Trains to num_train_steps; returns the last evaluation's metrics, if any.
 
-        The chief calls `on_start` once the weights are loaded. SIGTERM and SIGINT raise
-        Stopped, after a checkpoint of the last step.
+        The chief calls `on_start` after the weights are loaded. SIGTERM and SIGINT
+        raise Stopped, after a checkpoint of the last step.
         """
-        # 1. Weights, and the step that they are of. What fails here leaves no trace.
+        # 1. Load the weights and their step. A failure here changes no files.
         run_folder.load_to_train(self)
-        # 2. The task's own files, where nothing but the chief writes.
+        # 2. Let the chief write the task's own files.
         if self.chief:
             on_start()
-        # 3. What was evaluated before. Every process of a cluster must come to the
-        #    same answer, hence before the chief opens the log.
+        # 3. Read the earlier evaluations. Every process of a cluster must read the same
+        #    ones, therefore this happens before the chief opens the log.
         evaluated = self._earlier_evaluations()
         due = self._evaluation_due(evaluated)
-        # 4. The folder: leftovers of a kill go, the options are kept or compared.
+        # 4. Remove the leftovers of a killed run, and store or compare the options.
         first = self.current_step
         log = None
         if first:
@@ -132,8 +135,8 @@ class Run:
             logging.info("Step %d of %d is reached: nothing to train.",
                          first, self.options.num_train_steps)
             return None
-        # 5. Steps, with what they need. Every process must take part in saving; only
-        #    the chief's files count.
+        # 5. Train. Every process must take part in saving, but only the chief's files
+        #    are kept.
         with tempfile.TemporaryDirectory() as scratch:
             folder = self.options.output_dir if self.chief else scratch
             training = _Training(self, evaluated, log, folder)
@@ -141,13 +144,14 @@ class Run:
                 return training.go(due)
 
     def _earlier_evaluations(self) -> list[dict[str, Any]]:
-        """The log's rows of evaluations up to the step of this start."""
+        """Returns the log's evaluation rows up to the current step."""
         step, path = self.current_step, self.path(METRICS_FILE)
         rows = read_metrics(path) if step and files.exists(path) else ()
         return [row for row in rows if row["split"] == "eval" and row["step"] <= step]
 
     def _evaluation_due(self, evaluated: list[dict[str, Any]]) -> bool:
-        """Whether the run was stopped between a checkpoint and its evaluation."""
+        """Returns True if the run was stopped between a checkpoint and its
+        evaluation."""
         step, options = self.current_step, self.options
         return bool(
             self.evaluates and step
@@ -163,13 +167,16 @@ class Run:
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
-        """Evaluates the batches' evaluation set; without one it only predicts."""
+        """The evaluator of the evaluation set; without such a set it only predicts."""
         return Evaluator(self.task, self.batches.evaluation(), self.computation)
 
     def evaluate(self, best: bool = False) -> dict[str, float]:
-        """Evaluates the latest or best checkpoint of output_dir, or init_checkpoint;
-        the metrics are also written to `eval_results.json`."""
+        """Evaluates the latest or best checkpoint in output_dir, or init_checkpoint.
+
+        Returns the metrics and writes them to `eval_results.json`.
+        """
         self.load(best)
+        # The process that trained may have evaluated this checkpoint already.
         step, metrics = self.last_evaluation
         if step != self.current_step:
             with self.explained():
@@ -178,7 +185,7 @@ class Run:
         return metrics
 
     def predict(self, batches: Batches) -> Predictions:
-        """Predictions by the weights as they stand; labels do not matter."""
+        """Returns the predictions of the current weights; labels have no effect."""
         with self.explained():
             return self.evaluator.predict(batches.evaluation())
 
@@ -192,16 +199,17 @@ class Run:
 
     @contextlib.contextmanager
     def explained(self):
-        """Turns an error of reading into the sentence that names the record."""
+        """Replaces an error of TensorFlow, such as of reading a record, by an
+        InputError that names the cause."""
         try:
             yield
         except tf.errors.ResourceExhaustedError as error:
             raise InputError(
-                f"out of memory at step {self.current_step}: give a larger "
-                "gradient_accumulation_steps, a smaller batch or a shorter "
-                f"max_seq_length ({str(error).splitlines()[0][:200]}).") from error
+                f"out of memory at step {self.current_step}: use a larger "
+                "--gradient_accumulation_steps, a smaller batch or a shorter "
+                f"--max_seq_length ({str(error).splitlines()[0][:200]}).") from error
         except (tf.errors.OpError, UnicodeDecodeError) as error:
-            # The latter where TensorFlow's message quotes a record.
+            # UnicodeDecodeError is raised if TensorFlow's message quotes a record.
             explained = (devices.explain_error(error, self.options.output_dir)
                          or self.batches.explain_error(error))
             if explained is None:
@@ -210,7 +218,8 @@ class Run:
 
 
 class _Training:
-    """What a run needs while it trains, made at once when its weights are loaded.
+    """The parts of a run that exist while it trains; created after its weights are
+    loaded.
 
     `evaluated` are rows of earlier evaluations; this process saves in `folder`.
     """
@@ -219,6 +228,7 @@ class _Training:
                  log: Optional[MetricsLog], folder: str):
         options = run.options
         self.run = run
+        # The trainer runs the steps, with a graph for each shape and depth.
         self.trainer = Trainer(
             run.task, run.optimizer, run.batches.train(run.current_step), options.step,
             self._on_step, run.batches.shape_of_step,
@@ -227,33 +237,39 @@ class _Training:
                 shape, options.step.gradient_accumulation_steps,
                 run.strategy.num_replicas_in_sync),
             run.scaling, run.computation)
+        # The manager saves checkpoints and removes old ones.
         self.manager = tf.train.CheckpointManager(
             run.checkpoint, folder, max_to_keep=options.keep_checkpoint_max or None,
             checkpoint_name=CHECKPOINT_NAME)
+        # The hooks do everything else, in the order of the list.
         finite = hooks.FiniteCheck(run, self.trainer)
         self.best = hooks.BestCheckpoint(run, evaluated, folder)
         self.files = hooks.MetricsFiles(run, log)
         self.progress = hooks.ProgressLines(run, self.trainer, finite)
-        # In the order in which they act.
         self.hooks = [
             finite, self.best, self.files, hooks.StopCheck(run, self.trainer, finite),
             self.progress, hooks.TensorBoard(run)]
 
     def go(self, evaluation_due: bool) -> Optional[dict[str, float]]:
-        """Trains from checkpoint to checkpoint; the last evaluation's metrics."""
+        """Trains from checkpoint to checkpoint; returns the last evaluation's
+        metrics."""
         run, options = self.run, self.run.options
         try:
+            # 1. Catch up on the evaluation that an earlier run did not finish.
             metrics = self._evaluate() if evaluation_due else None
             while not run.finished:
+                # 2. Stop early if the evaluations do not improve any more.
                 if self.best.stalled():
                     logging.info(
                         "Stopped early at step %d: %d evaluations in a row did not "
-                        "better %s.", run.current_step, options.early_stopping,
+                        "improve %s.", run.current_step, options.early_stopping,
                         run.task.best_metric)
                     break
-                # Checkpoints fall on multiples, wherever the run started.
+                # 3. Train to the next multiple of save_checkpoints_steps or to the end,
+                #    no matter where the run started.
                 self._train_to(min(options.num_train_steps, _next_multiple(
                     run.current_step, options.save_checkpoints_steps)))
+                # 4. Save, then evaluate, so that a failed evaluation loses no step.
                 begin = time.monotonic()
                 self._save()
                 if run.evaluates:
@@ -263,16 +279,18 @@ class _Training:
                     hook.on_checkpoint(seconds)
             return metrics
         except Stopped as stop:
+            # A signal came between two steps: keep everything up to this step.
             self._save()
             logging.info(
-                "Stopped by signal %d at step %d; the same command continues there.",
+                "Stopped by signal %d at step %d; run the same command to continue.",
                 stop.signal_number, run.current_step)
             raise
         finally:
             self.files.draw()
 
     def _train_to(self, target: int) -> None:
-        """Trains in loops that end at round steps, and at `target`."""
+        """Trains in loops that end at multiples of iterations_per_loop and at
+        `target`."""
         interval = self.run.options.iterations_per_loop
         while (step := self.run.current_step) < target:
             end = min(_next_multiple(step, interval), target)
@@ -294,17 +312,19 @@ class _Training:
         return metrics
 
     def _save(self) -> None:
+        """Saves a checkpoint of the current step."""
         step, output_dir = self.run.current_step, self.run.options.output_dir
         try:
             self.manager.save(checkpoint_number=step)
         except (tf.errors.OpError, OSError) as error:
             raise InputError(
                 f"{output_dir}: the checkpoint of step {step} cannot be written "
-                f"({str(error).strip().splitlines()[0]}); make room there, and the "
-                "same command continues at the checkpoint before.") from error
+                f"({str(error).strip().splitlines()[0]}); free some space there, and "
+                "run the same command to continue from the previous checkpoint."
+            ) from error
         logging.info("Checkpoint of step %d saved in %s.", step, output_dir)
 
 
 def _next_multiple(step: int, interval: int) -> int:
-    """The next step after `step` that is a multiple of `interval`."""
+    """Returns the next step after `step` that is a multiple of `interval`."""
     return (step // interval + 1) * interval

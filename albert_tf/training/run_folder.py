@@ -1,7 +1,8 @@
-"""What lies in a run's output_dir: checkpoints, of which one is where the run starts,
-leftovers of a kill, the options.
+"""The files in a run's output_dir: the checkpoint that the run starts from, leftovers
+of a killed run, and the options.
 
-All of it goes through tf.io.gfile, so that the folder may be gs://bucket/folder.
+All files are accessed through tf.io.gfile, so that the folder may be remote, such as
+gs://bucket/folder.
 """
 
 import contextlib
@@ -31,29 +32,30 @@ BEST_FILE = "best_metric.json"
 OPTIONS_FILE = "options.json"
 RESULTS_FILE = "eval_results.json"
 
-# Names under which files are written before they get their own.
+# Temporary names under which files are written before they are renamed.
 _UNFINISHED = re.compile(
     re.escape(CHECKPOINT_NAME) + r"-.*_temp.*"
     r"|" + STATE_FILE + r"\.tmp.*"
     r"|" + re.escape(BEST_FILE) + r"\.tmp.*"
     r"|.*\.(json|jsonl|png)\.incomplete-\d+")
 
-# Options that leave the weights of a step as they are: of logs, checkpoints and
-# evaluation.
+# Options that do not change the weights, but only logs, checkpoints, evaluation,
+# memory.
 _NO_EFFECT = frozenset((
     "output_dir", "eval_batch_size", "eval_input_files", "max_eval_steps",
     "iterations_per_loop", "save_checkpoints_steps", "keep_checkpoint_max",
     "allow_partial_init", "from_scratch", "early_stopping", "recompute",
     "gradient_accumulation_steps"))
 _STEP = "step/.ATTRIBUTES/VARIABLE_VALUE"
-_SHOWN_LENGTH = 100  # characters of a value in a message
+_SHOWN_LENGTH = 100  # maximum number of characters of a value in a message
 
 
 # ---- checkpoints -----------------------------------------------------------
 
 
 def step_of(path: str) -> int:
-    """The step in a checkpoint's name; of the best, in its content."""
+    """Returns the step of a checkpoint: from its name, or from its content for the
+    best checkpoint, whose name has no step."""
     number = path.rsplit("-", 1)[-1]
     if number.isdecimal():
         return int(number)
@@ -61,8 +63,8 @@ def step_of(path: str) -> int:
         reader = tf.train.load_checkpoint(path)
         if not reader.has_tensor(_STEP):
             raise InputError(
-                f"{path}: holds no step, so no run saved it; give it as "
-                "--init_checkpoint to start from its weights.")
+                f"{path}: this checkpoint holds no step, because it was not saved by a "
+                "training run; give it as --init_checkpoint to start from its weights.")
         return int(reader.get_tensor(_STEP))
 
 
@@ -70,14 +72,14 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
             may_lack: Sequence[str] = ()) -> None:
     """Restores everything that `checkpoint` holds.
 
-    With `resume` more checkpoints will follow and continue the file's count of them;
-    the best checkpoint has no such count. `may_lack` are parts of `checkpoint` that stay
-    as they are where the file has none of them.
+    With `resume`, later checkpoints continue the file's count of saves; the best
+    checkpoint has no such count. `may_lack` names parts of `checkpoint` that are left
+    unchanged if the file does not hold them.
     """
     def advice():
-        rest = (f"remove {path}.*, whose place the latest takes"
+        rest = (f"remove {path}.*, so that the latest checkpoint is used instead"
                 if os.path.basename(path) == BEST_CHECKPOINT
-                else "move the folder away to start anew")
+                else "move the folder away to start again from step 0")
         return earlier_hint(path) + rest
 
     left_out = {}
@@ -85,14 +87,15 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
         with damage_explained(path, advice=advice):
             for name in may_lack:
                 if hasattr(checkpoint, name) and not _holds(path, name):
-                    logging.info("%s holds no %s, which starts anew.", path, name)
-                    # Comes back below, where nothing is waiting for it.
+                    logging.info("%s holds no %s, which therefore starts from its "
+                                 "initial state.", path, name)
+                    # Removed while restoring, which would fail, and put back below.
                     left_out[name] = getattr(checkpoint, name)
                     delattr(checkpoint, name)
             status = checkpoint.restore(path) if resume else checkpoint.read(path)
             status.assert_existing_objects_matched()
-            # Evaluation alone has no use for the optimizer's part, nor for a line on
-            # each variable of it.
+            # Evaluation ignores the optimizer's variables; TensorFlow must not warn
+            # about each of them.
             status.expect_partial()
     finally:
         for name, part in left_out.items():
@@ -105,36 +108,37 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, resume: bool = True,
 
 
 def _holds(path: str, part: str) -> bool:
-    """Whether a checkpoint holds variables of a part of tf.train.Checkpoint."""
+    """Returns True if a checkpoint holds variables of a part of tf.train.Checkpoint."""
     return any(name.startswith(f"{part}/") for name, _ in tf.train.list_variables(path))
 
 
 def check_best(output_dir: str) -> None:
-    """Refuses a damaged file of the best metric so far, which orbit reads."""
+    """Raises InputError if the file of the best metric, which orbit reads, is
+    damaged."""
     path = os.path.join(output_dir, BEST_FILE)
-    advice = f"write the best value in {METRICS_FILE} beside it into it"
+    advice = f"write the best value from {METRICS_FILE} into it"
     if files.exists(path):
         value = text_files.read_json(path, advice)
         if type(value) not in (int, float) or not math.isfinite(value):
-            raise InputError(f"{path}: not a number; {advice}.")
+            raise InputError(f"{path}: this is not a number; {advice}.")
 
 
 def held(output_dir: str, strategy: tf.distribute.Strategy
          ) -> contextlib.AbstractContextManager[None]:
-    """Keeps other runs out of the folder while this one trains, a with-block; of several
-    workers the chief does."""
+    """Returns a context that keeps other runs out of the folder while this one trains.
+    Only the chief holds the lock."""
     if not devices.is_chief(strategy):
         return contextlib.nullcontext()
     return locks.hold(output_dir, "--output_dir")
 
 
 def remove_unfinished(output_dir: str) -> None:
-    """Removes what a run that was killed while writing left behind."""
+    """Removes unfinished files of a run that was killed while writing."""
     for name in tf.io.gfile.listdir(output_dir):
         name = name.rstrip("/")
         if _UNFINISHED.fullmatch(name):
             path = os.path.join(output_dir, name)
-            logging.info("Removing %s, left by a run that was killed.", path)
+            logging.info("Removing %s, an unfinished file of a killed run.", path)
             if tf.io.gfile.isdir(path):
                 tf.io.gfile.rmtree(path)
             else:
@@ -145,12 +149,12 @@ def remove_unfinished(output_dir: str) -> None:
 
 
 def load_to_train(run) -> None:
-    """Loads the weights to train from, in this order, each with a line on the log:
+    """Loads the weights to train from: the first of these that exists. Logs which one.
 
-      1. the latest checkpoint of its own output_dir, at its exact step, or the one that
-         resume_from names;
+      1. the latest checkpoint in output_dir, or the one that resume_from names, at its
+         exact step;
       2. the weights of init_checkpoint, at step 0;
-      3. random weights, at step 0, where the options allow it.
+      3. random weights, at step 0, if the options allow them.
 
     `run` is a loop.Run.
     """
@@ -159,15 +163,16 @@ def load_to_train(run) -> None:
     devices.check_same_start(
         run.strategy, step_of(latest) if latest else 0)
     if latest:
-        # First of all: a config of another shape explains what follows.
+        # First, because a config with different shapes explains later errors.
         _keep_config(run)
-        # A run that was not in float16 until now has no such state.
+        # A run that did not use float16 before has no state of loss scaling.
         restore(run.checkpoint, latest, may_lack=("loss_scaling",),
-                           resume=os.path.basename(latest) != BEST_CHECKPOINT)
+                resume=os.path.basename(latest) != BEST_CHECKPOINT)
         logging.info("Resuming at step %d from %s.", run.current_step, latest)
         if options.resume_from:
-            logging.info("Once it has saved, leave --resume_from out: the same command "
-                         "with it would resume there again.")
+            logging.info("Leave --resume_from out once this run has saved a "
+                         "checkpoint; otherwise the next start resumes from the same "
+                         "step again.")
     elif options.init_checkpoint:
         _initialize(run, run.task.may_be_new)
     elif options.from_scratch:
@@ -179,29 +184,29 @@ def load_to_train(run) -> None:
             f"there is no model to start from: {options.output_dir} holds no "
             "checkpoint and no --init_checkpoint is given; give one, or "
             "--from_scratch to train from random weights.")
-    # Not before: a start that failed must not tie the folder to its config.
+    # Last, because a failed start must not tie the folder to its config.
     _keep_config(run)
 
 
 def load_to_use(run, best: bool) -> None:
-    """Loads the weights to evaluate or predict with: of output_dir's best checkpoint,
-    if `best`, or its latest, else of init_checkpoint. The run's optimizer, if any, stays
-    as it is."""
+    """Loads the weights to evaluate or predict with: the best checkpoint in output_dir
+    if `best`, else its latest; without a checkpoint, init_checkpoint. The run's
+    optimizer is not changed."""
     output_dir = run.options.output_dir
     path = _checkpoint(run.options, best)
     if path:
         _keep_config(run)
         weights = tf.train.Checkpoint(model=run.task.model, step=run.step)
         restore(weights, path, resume=False)
-        logging.info("Using %s, of step %d.", path, run.current_step)
+        logging.info("Using %s, step %d.", path, run.current_step)
     elif run.options.init_checkpoint:
-        # All of it, the head too: nothing is trained here.
+        # The checkpoint must hold the head, too, because nothing is trained here.
         _initialize(run, lambda name: False)
         _keep_config(run)
     else:
         raise InputError(
             f"there is no model to use: {output_dir} holds no checkpoint and no "
-            "--init_checkpoint is given.")
+            "--init_checkpoint is given; give one.")
 
 
 def _checkpoint(options: RunOptions, best: bool) -> Optional[str]:
@@ -228,7 +233,7 @@ def _keep_config(run) -> None:
 
 
 def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> None:
-    """Writes the options of a run that starts, and warns of changes in a later one."""
+    """Writes the options of a new run; warns of changed options if it is resumed."""
     path = os.path.join(output_dir, OPTIONS_FILE)
     if resumed and files.exists(path):
         warn_of_changes(changed_options(output_dir, options))
@@ -238,8 +243,8 @@ def keep_options(output_dir: str, options: Mapping[str, Any], resumed: bool) -> 
 
 def changed_options(
         output_dir: str, options: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Options that change the result and differ from those the run started with: name →
-    value at the start and value now, None where it was or is not there.
+    """Returns the options that change the result and differ from the run's start: name
+    → (value at the start, value now), with None for a missing value.
 
     Empty if the folder holds no options.
     """
@@ -255,7 +260,7 @@ def changed_options(
 
 
 def kept_options(output_dir: str) -> dict[str, Any]:
-    """The options that the folder's run started with; none if it holds none."""
+    """Returns the options that the folder's run started with; empty without a file."""
     path = os.path.join(output_dir, OPTIONS_FILE)
     return text_files.read_object(
         path, "remove the file to continue without comparing the options"
@@ -264,29 +269,30 @@ def kept_options(output_dir: str) -> dict[str, Any]:
 
 def streams(output_dir: str, num_records: int, batch_size: int,
             num_processes: int) -> Optional[int]:
-    """Into how many streams the training records are cut: as in the folder's run so far.
+    """Returns the number of streams into which the training records are split: the same
+    as in the folder's run so far, if it has started.
 
-    None for a run of an earlier version in one process, which had one, and its options
-    no such entry; had it several processes, each had an order of its own that cannot
-    be continued, and the change is warned of as that of any option.
+    None stands for a run of an earlier version in one process, whose options have no
+    such entry and which had one stream. If it had several processes, each had its own
+    order, which cannot be continued; the change is logged like that of any option.
     """
-    made = num_streams(num_records, batch_size)
-    kept = holds_checkpoint(output_dir) and kept_options(output_dir)
-    if not kept:
-        return made
-    if "streams" not in kept and num_processes == 1:
+    default = num_streams(num_records, batch_size)
+    options = holds_checkpoint(output_dir) and kept_options(output_dir)
+    if not options:
+        return default
+    if "streams" not in options and num_processes == 1:
         return None
-    count = kept.get("streams")
+    count = options.get("streams")
     fits = type(count) is int and count > 0 and batch_size % count == 0
-    return count if fits else made
+    return count if fits else default
 
 
 def warn_of_changes(changes: Mapping[str, tuple[Any, Any]]) -> None:
-    """Logs a line for each option that differs from the run's start."""
+    """Logs a warning for each option that differs from the run's start."""
     for name, (old, new) in changes.items():
         logging.warning(
-            "%s was %s when this run started and is %s now: the result is that of "
-            "neither.", name, _short(old), _short(new))
+            "%s was %s when this run started and is %s now: the result will match "
+            "neither value.", name, _short(old), _short(new))
 
 
 def _short(value: Any) -> str:

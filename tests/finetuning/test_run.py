@@ -281,7 +281,7 @@ def test_training_ends_after_evaluations_without_a_better_one(tmp_path, caplog):
     run.train()
     assert evaluated(tmp_path) == [(1, 1.0), (2, 3.0), (3, 2.0), (4, 3.0)]
     assert run.current_step == 4
-    assert ("Stopped early at step 4: 2 evaluations in a row did not better score."
+    assert ("Stopped early at step 4: 2 evaluations in a row did not improve score."
             in caplog.text)
     run.load()
     assert run.current_step == 2

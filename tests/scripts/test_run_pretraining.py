@@ -260,7 +260,7 @@ EARLY = {
         dict(depth_schedule="1:0.5"), "--depth_schedule=1:0.5: the shares of the steps"),
     "files without a length": (
         dict(length_schedule="5:0.5,8:0.5"),
-        "--input_file: {data}/train.tfrecord does not say of which length it is"),
+        "--input_file: {data}/train.tfrecord has no length; with"),
     "files of another length": (
         dict(length_schedule="5:0.5,8:0.5", max_predictions_by_length="5:2",
              input_file="5:{data}/train.tfrecord,8:{data}/train.tfrecord"),

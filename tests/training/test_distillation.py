@@ -216,7 +216,7 @@ def test_the_teacher_is_not_trained(taught):
     ({"heads": {}}, {}, r"has no classification head \(found: none\)"),
     ({"heads": {"spans": 2}}, {}, r"has no classification head \(found: spans\)"),
     ({"heads": {"classification": 5}}, {}, "has 5 outputs, this task 3"),
-    ({"labels": ("b", "a", "c")}, {}, "labels in a different order, b, a, c, this task has a, b, c"),
+    ({"labels": ("b", "a", "c")}, {}, "has the labels in a different order, b, a, c, this"),
     ({}, {"student": CONFIG.replace(vocab_size=9)},
      r"has a vocabulary of \d+ tokens, the student one of 9;"),
     ({}, {"longest": 10 ** 6}, r"has \d+ positions, but --max_seq_length is 1000000"),

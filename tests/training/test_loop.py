@@ -200,7 +200,7 @@ def test_resumed_run_ends_as_the_unbroken_one(finished, copy, data, caplog):
     for name in leftovers:
         assert not (copy / name).exists(), name
     assert (copy / "notes_temp.txt").exists()
-    assert "result is that of neither" not in caplog.text
+    assert "result will match neither" not in caplog.text
 
 
 @pytest.mark.long
@@ -276,10 +276,10 @@ def test_changed_options_are_named(copy, data, caplog):
     make_run(copy, data, rate=0.2, train_batch_size=16, eval_batch_size=2).train()
     warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert [w for w in warnings if "when this run started" in w] == [
-        "train_batch_size was 8 when this run started and is 16 now: the result is "
-        "that of neither.",
-        "learning_rate was 0.1 when this run started and is 0.2 now: the result is "
-        "that of neither."]
+        "train_batch_size was 8 when this run started and is 16 now: the result will "
+        "match neither value.",
+        "learning_rate was 0.1 when this run started and is 0.2 now: the result will "
+        "match neither value."]
     assert json.loads((copy / "options.json").read_text())["train_batch_size"] == 8
 
 
@@ -350,7 +350,7 @@ def test_float16_and_other_types_go_on_from_each_other(half_copy, data, caplog):
     caplog.clear()
     run = make_run(half, (data[0], None), num_train_steps=13, **HALF)
     run.train()
-    assert "model.ckpt-12 holds no loss_scaling, which starts anew." in caplog.text
+    assert "model.ckpt-12 holds no loss_scaling, which therefore starts" in caplog.text
     assert run.scaling.values() == {
         "loss_scale": loss_scaling.INITIAL_SCALE, "skipped_steps": 0}
     [good_steps] = [value for name, value in stored(half, "model.ckpt-13").items()
@@ -491,7 +491,7 @@ def test_bad_best_checkpoint_and_the_ways_out(copy, data):
     assert str(caught.value).startswith(f"{best}: cannot be restored (its files are")
     assert str(caught.value).endswith(
         "give --resume_from=12 to resume from the checkpoint of that step, or remove "
-        f"{best}.*, whose place the latest takes.")
+        f"{best}.*, so that the latest checkpoint is used instead.")
     make_run(copy, data, train=False, resume_from="12").evaluate(best=True)
     for path in copy.glob("model.ckpt-best.*"):
         path.unlink()
@@ -522,7 +522,7 @@ def test_the_best_checkpoint_is_the_way_out_where_there_is_no_other(tmp_path):
 def test_what_no_run_saved_is_not_resumed_at(copy, data, tmp_path):
     export_tf1(models.AlbertForPreTraining(tiny_run.config(**CONFIG)),
                str(tmp_path / "exported"))
-    with pytest.raises(InputError, match="exported: holds no step, so no run saved it"):
+    with pytest.raises(InputError, match="exported: this checkpoint holds no step"):
         make_run(copy, data, resume_from=str(tmp_path / "exported")).train()
 
 
@@ -551,8 +551,8 @@ def overwrite(name, content):
       for content in ("", "\0\0\0\0", "no list")),
     (overwrite("options.json", "{"), "options.json, line 1: not JSON"),
     (overwrite("options.json", "[1]"), "options.json: not a JSON object; remove the"),
-    *((overwrite("best_metric.json", content), "best_metric.json.*: not .*; write the "
-       "best value in metrics.jsonl") for content in ("", "NaN", '"x"', "[" * 10**5))])
+    *((overwrite("best_metric.json", content), "best_metric.json.*: .*; write the "
+       "best value from metrics.jsonl") for content in ("", "NaN", '"x"', "[" * 10**5))])
 def test_damaged_folder(spoil, message, copy, data):
     spoil(copy)
     with pytest.raises(InputError, match=message):

@@ -19,10 +19,10 @@ def test_stages(text, expected):
 
 @pytest.mark.parametrize("text, message", [
     ("32", "--length_schedule=32 cannot be read; give LENGTH:SHA"),
-    ("32:0.9,64:0.2", "the shares of the steps make 1.1"),
+    ("32:0.9,64:0.2", "the shares of the steps add up to 1.1"),
     ("64:0.5,32:0.5",
      "ends at 32, but --max_seq_length is 64; end at 64, or give --max_seq_length=32"),
-    ("0:0.5,64:0.5", "has a 0; give numbers of 1 or more")])
+    ("0:0.5,64:0.5", "has a length of 0; give lengths of 1 or more")])
 def test_wrong_stages(text, message):
     with pytest.raises(InputError, match=message):
         stages_of(100, 64, text)
@@ -34,8 +34,8 @@ def test_numbers_by_length():
 
 
 @pytest.mark.parametrize("text, lengths, message", [
-    ("32:8", [], "--flag is for --length_schedule; give it too"),
-    ("32:8,128:4", [32, 64], "has no 128; give its lengths, 32"),
+    ("32:8", [], "--flag has an effect only with --length_schedule; give"),
+    ("32:8,128:4", [32, 64], "has no length 128; give its lengths, 32"),
     ("32", [32, 64], "cannot be read; give LENGTH:NUMBER"),
     ("32:0", [32, 64], "cannot be read; give LENGTH:NUMBER"),
     ("32:8,32:9", [32, 64], "a length occurs twice")])
@@ -49,10 +49,9 @@ def test_files_by_length():
         "32:a*,b,64:gs://c/d,32:e", "--input_file", [32, 64]) == {
             32: ["a*", "b", "e"], 64: ["gs://c/d"]}
     for text, message in (
-            ("a,64:b", "--input_file: a does not say of which length .* give 32:a"),
-            ("32:a", "has no records of length 64, which .*; give 64:FILES too"),
-            ("32:a,64:b,128:c", "has records of length 128, which --length_schedule has "
-             "not")):
+            ("a,64:b", "--input_file: a has no length; .* give 32:a"),
+            ("32:a", "lists no records of length 64, which .*; give 64:FILES too"),
+            ("32:a,64:b,128:c", "lists records of length 128, which is not in")):
         with pytest.raises(InputError, match=message):
             patterns_by_length(text, "--input_file", [32, 64])
 
