@@ -261,8 +261,8 @@ def test_a_run_stopped_while_files_get_their_names_goes_on(
 def test_other_flags_do_not_go_on_with_a_stopped_run(
         tmp_path, tokenizer, monkeypatch):
     options, folder = _stopped_before_joining(tmp_path, tokenizer, monkeypatch)
-    with pytest.raises(InputError, match="unfinished run with dupe_factor=2, this one "
-                                         "has 3; finish that run"):
+    with pytest.raises(InputError, match="unfinished run with dupe_factor=2, but this "
+                                         "run has 3; finish that run"):
         _create(_options(tmp_path, dupe_factor=3), tokenizer)
     assert folder.exists()
 
