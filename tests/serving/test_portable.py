@@ -246,7 +246,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     shutil.copytree(exported("classes", "classify", form), folder)
     asked = albert_tf.load(folder / portable.FORMS[form].file)
     assert asked.labels == ("bad", "good", "好")
-    with pytest.raises(InputError, match="cannot embed"):
+    with pytest.raises(InputError, match="no head for the task 'embed'"):
         asked.predict("It", task="embed")
     with pytest.raises(InputError, match="an export for ONNX or TFLite. It can be"):
         albert_tf.checkpoints.formats.read(str(folder))
@@ -259,7 +259,7 @@ def test_the_folder_can_move_and_says_what_is_wrong(form, exported, tmp_path):
     with pytest.raises(InputError, match="does not exist; export"):
         albert_tf.load(folder)
     (folder / "portable.json").write_text(json.dumps({"format": "other"}))
-    with pytest.raises(InputError, match="portable.json: does not say"):
+    with pytest.raises(InputError, match="portable.json is not as export_model.py"):
         albert_tf.load(folder)
 
 
@@ -275,9 +275,9 @@ def test_a_missing_package_is_named(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(portable.importlib, "import_module", missing)
-    with pytest.raises(InputError, match=r"tf2onnx, which onnx needs, is not installed.*albert_tf\[onnx\]"):
+    with pytest.raises(InputError, match=r"tf2onnx.* is not installed.*albert_tf\[onnx\]"):
         portable.check("onnx", "float32")
-    with pytest.raises(InputError, match=r"openvino is not.*albert_tf\[openvino\]"):
+    with pytest.raises(InputError, match=r"openvino.* is not.*albert_tf\[openvino\]"):
         portable.needed("openvino", portable.FORMS["openvino"].readers)
 
 
@@ -319,7 +319,7 @@ def test_the_command(commands):
     ("dtype", "--dtype=bfloat16 is for --format=saved_model"),
     ("task", "this model has no head for the task .tag."),
     ("task of text", "--task=fill-mask is not supported in a SavedModel"),
-    ("length", "--max_seq_length=65 is over the 64 positions"),
+    ("length", "--max_seq_length=65 is more than the 64"),
     ("pairs", "--pairs is for --format=saved_model"),
     ("vocabulary", "bare holds no vocabulary")])
 def test_wrong_flags_get_a_sentence(name, says, commands):

@@ -185,7 +185,7 @@ def test_wrong_requests(served):
     without = {name: value for name, value in FEATURES[0].items() if name != "p_mask"}
     with pytest.raises(InputError, match="sequence 1 has no p_mask, which the model"):
         server.predict([FEATURES[0], without])
-    with pytest.raises(InputError, match="sequence 0: .*one length.*segment_ids 3"):
+    with pytest.raises(InputError, match="sequence 0: .*the same length.*segment_ids 3"):
         server.predict([{**FEATURES[0], "segment_ids": [0] * 3}])
     with pytest.raises(InputError, match="of 1 or more"):
         server.predict([{name: [] for name in FEATURES[0]}])
