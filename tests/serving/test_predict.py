@@ -193,7 +193,7 @@ def test_wrong_commands_end_in_a_sentence(results):
     results, data = results
     results.refused("bad", "input 2: there is no input 'txt'", loaded=True)
     assert not (data / "bad_out.jsonl").exists()
-    results.refused("no vocabulary", "no vocabulary: .* --spm_model_file or --vocab_file",
+    results.refused("no vocabulary", "no vocabulary; .* --spm_model_file or --vocab_file",
                     loaded=True)
     results.refused("other vocabulary", "wp_vocab.txt has .* tokens, but there are 4000",
                     loaded=True)
