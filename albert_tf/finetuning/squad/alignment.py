@@ -1,11 +1,11 @@
-"""Pieces of a SQuAD paragraph ↔ characters of its text.
+"""Alignment of the tokens of a SQuAD paragraph with the characters of its text.
 
-SentencePiece sees a prepared text, and may add blanks to it, so its pieces are matched
-to the paragraph's characters. The release does so by a longest common subsequence
-(LCS), restricted to a band around the diagonal and with ties broken in one way; which
-characters are matched decides where answers begin and end, so the same match is made
-here. WordPiece, which the release could not take for SQuAD, has exact offsets of its
-own.
+SentencePiece gets a cleaned text, and may add blanks to it, so that its pieces must be
+matched to the paragraph's characters. The original implementation uses the longest
+common subsequence (LCS), restricted to a band around the diagonal, and breaks ties in a
+certain way. The matched characters decide where answers begin and end; this module
+therefore makes the same match. WordPiece, which the original does not support for
+SQuAD, has exact offsets.
 
     paragraph   T h e   c a f é          8 characters
     pieces     ▁the     ▁ca   fe
@@ -23,23 +23,24 @@ from albert_tf.tokenization.cleaning import comparable
 from albert_tf.tokenization.sentencepiece_tokenizer import UNDERLINE
 from albert_tf.tokenization.tokenizer import FullTokenizer
 
-# The release drops a paragraph of which a smaller share of characters is matched.
+# The original implementation drops a paragraph with a smaller share of matched
+# characters.
 MIN_MATCHED_SHARE = 0.8
-# What the band leaves on either side beyond the difference of the two lengths.
+# The width of the band on either side is the difference of the lengths plus this.
 BAND_MARGIN = 5
 
-# Steps of the way back through the LCS table.
+# The steps of tracing back through the LCS table.
 _UP, _LEFT, _MATCH = 0, 1, 2
 
 
 class ParagraphAlignment(NamedTuple):
-    """A paragraph's pieces and the characters that they stand for.
+    """A paragraph's tokens and their characters.
 
     Attributes:
-      piece_ids: id of each piece.
-      starts, ends: first and last character of each piece, both included.
-      piece_of_start, piece_of_end: per character of the paragraph, the piece that an
-        answer starting there starts with, and that one ending there ends with.
+      piece_ids: the id of each token.
+      starts, ends: the first and last character of each token, inclusive.
+      piece_of_start, piece_of_end: for each character of the paragraph, the first token
+        of an answer that starts there, and the last token of one that ends there.
     """
 
     piece_ids: list[int]
@@ -49,14 +50,14 @@ class ParagraphAlignment(NamedTuple):
     piece_of_end: list[int]
 
 
-# The questions of a paragraph follow each other: it is aligned once for them all.
+# The questions of a paragraph are adjacent, so that it is aligned once for all.
 @functools.lru_cache(maxsize=4)
 def align_paragraph(
         text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
-    """Splits a paragraph into pieces and finds their characters; not to be changed.
+    """Splits a paragraph into tokens and finds their characters.
 
-    None for a paragraph without pieces, or one of which SentencePiece's pieces match
-    less than four fifths of the characters, which the release drops.
+    Returns None for a paragraph without tokens, or if SentencePiece's pieces match less
+    than MIN_MATCHED_SHARE of its characters. The caller must not change the result.
     """
     if tokenizer.uses_sentencepiece:
         return _align_by_lcs(text, tokenizer)
@@ -71,8 +72,8 @@ def _align_by_offsets(
     first = np.array([span.start for span in spans])
     end = np.array([span.end for span in spans])
     chars = np.arange(len(text))
-    # An answer begins with the first piece that ends behind its first character,
-    # and ends with the last piece that begins no later than its last one.
+    # An answer begins with the first token that ends after its first character, and
+    # ends with the last token that begins no later than its last character.
     starting = np.minimum(np.searchsorted(end, chars, side="right"), len(spans) - 1)
     ending = np.maximum(np.searchsorted(first, chars, side="right") - 1, 0)
     return ParagraphAlignment(
@@ -82,7 +83,8 @@ def _align_by_offsets(
 
 def _align_by_lcs(
         text: str, tokenizer: FullTokenizer) -> Optional[ParagraphAlignment]:
-    """The alignment of the release's convert_examples_to_features."""
+    """Aligns SentencePiece's pieces (convert_examples_to_features in the original
+    implementation)."""
     pieces = tokenizer.tokenize(tokenizer.prepare(text))
     if not pieces:
         return None
@@ -95,7 +97,7 @@ def _align_by_lcs(
 
     lengths = np.array([len(piece) for piece in pieces])
     behind = np.cumsum(lengths)
-    char_of = np.full(len(piece_text), -1)  # character of the paragraph, or -1
+    char_of = np.full(len(piece_text), -1)  # The character of the paragraph, or -1.
     char_of[matches[matches >= 0]] = np.flatnonzero(matches >= 0)
     size = len(text)
     piece_of = np.repeat(np.arange(len(pieces)), lengths)
@@ -107,15 +109,17 @@ def _align_by_lcs(
         piece_of[fill_ends(matches)].tolist())
 
 
-# --- Places that match nothing ---------------------------------------------------
+# --- Unmatched positions ---------------------------------------------------------
 
 def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
-    """Each -1 (no match) of a rising `index` replaced by the place after the last match
-    before it, or by 0 if there is none (the release's _convert_index, is_start).
+    """Replaces each -1 (no match) of an ascending `index` by the position after the
+    match before it, or by 0 if there is none (_convert_index with is_start in the
+    original implementation).
 
-    So each place knows where something that starts there starts on the other side. Not
-    all may be -1. `size` is the length of the other side, to go beyond the last match;
-    None stays at it.
+    The result tells, for each position, where something that starts there starts on the
+    other side. At least one entry must not be -1. `size` is the length of the other
+    side, up to which positions after the last match go; with None, they stay at the
+    last match.
     """
     before = np.maximum.accumulate(index)
     filled = np.where(before < 0, 0, before + 1)
@@ -128,8 +132,9 @@ def fill_starts(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
 
 def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
-    """As fill_starts, for what ends at each place: each -1 is replaced by the place
-    before the next match, or at the end by the other side's last place."""
+    """Replaces each -1 like fill_starts, but for something that ends there: by the
+    position before the next match or, after all matches, by the other side's last
+    position."""
     places = np.flatnonzero(index >= 0)
     last = int(index[places[-1]])
     beyond = last if size is None else max(size - 1, last)
@@ -144,18 +149,19 @@ def fill_ends(index: np.ndarray, size: Optional[int] = None) -> np.ndarray:
 
 def comparable_characters(text: str, lower: bool, strip_accents: bool = True
                           ) -> list[str]:
-    """Each character of a text as `comparable` makes it."""
+    """Returns the result of `comparable` for each character of a text."""
     if text.isascii():
         return list(text.lower() if lower else text)
     return [comparable(char, lower, strip_accents) for char in text]
 
 
 def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
-    """Matches characters to a text, which is not empty, as the release does.
+    """Matches characters to a text, which is not empty, as in the original
+    implementation.
 
-    Each of `chars` is a string, which matches a character of `text` if equal to it.
-    Returns int [len(chars)], the place in `text` or -1; rising where not -1. None if
-    the match is too poor.
+    Each of `chars` is a string, which matches a character of `text` if they are equal.
+    Returns int [len(chars)], the ascending positions in `text`, -1 without a match; or
+    None if too few characters match.
     """
     if not chars:
         return None
@@ -168,18 +174,18 @@ def match_characters(chars: Sequence[str], text: str) -> Optional[np.ndarray]:
         matched, matches = match_by_table(chars, text, wider)
         if matched > enough:
             return matches
-    # One that meets the share exactly is kept, though it was tried twice.
+    # The original accepts a match with exactly this share, but only after both tries.
     return matches if matched == enough else None
 
 
 def match_greedily(
         chars: Sequence[str], text: str, band: int) -> Optional[np.ndarray]:
-    """The result of match_by_table in one pass, or None where it may differ.
+    """Computes the result of match_by_table in one pass; None if it may differ.
 
-    If all characters that occur in `text` at all can be found in it one after the
-    other, that is the longest match; and of several the table's ties choose the one
-    that matches each character at its first chance. The band holds this match whole as
-    long as few characters do not occur.
+    If all characters that occur in `text` can be found in it in order, that is the
+    longest match. Among several such matches, the table's rule for ties chooses the one
+    with the first possible position for each character. This match is within the band
+    if few characters do not occur in `text`.
     """
     occurring = {*text}
     matches: list[int] = []
@@ -201,11 +207,11 @@ def match_greedily(
 
 def match_by_table(
         chars: Sequence[str], text: str, band: int) -> tuple[int, np.ndarray]:
-    """Longest common subsequence within a band, by dynamic programming: how many
-    characters are matched, and their places as in match_characters.
+    """Computes the longest common subsequence within a band by dynamic programming.
+    Returns the number of matched characters, and their positions as match_characters.
 
-    Row i is chars[i]; column k is the place j = i - band + k of `text`. Places out of
-    the band count as 0. Of equal ways the one up comes first, then left.
+    Row i is chars[i]; column k is the position j = i - band + k of `text`. Positions
+    outside the band count as 0. Among equal steps, up comes first, then left.
 
              k=0  1  2  3   (band 2)
         i=0   .  .  j0 j1
@@ -218,7 +224,7 @@ def match_by_table(
     padded[band:band + len(text)] = np.frombuffer(
         text.encode("utf-32-le", "surrogatepass"), np.int32)
     steps = np.empty((size, width), np.int8)
-    above = np.zeros(width + 1, np.int32)  # The row above, a 0 out of its band.
+    above = np.zeros(width + 1, np.int32)  # The row above, with a 0 outside its band.
     left = np.zeros(width, np.int32)
     for i in range(size):
         same = padded[i:i + width] == codes[i]

@@ -35,7 +35,7 @@ class Spans(Head):
 
     name, title = "spans", "head of spans, of SQuAD 1.1"
     task, scope, fixed_width = "answer", "cls/squad", True
-    # In evaluation, windows have no label, and therefore no loss.
+    # In evaluation, windows have no known answer, and therefore no loss.
     reads, scored_alone = "sequence_output", True
 
     @property

@@ -1,9 +1,8 @@
-"""Questions about a passage in TensorFlow's graph: passages in windows, as
-finetuning.squad.task makes them, and from the scores of windows to an answer's
-characters.
+"""Questions about a passage in TensorFlow's graph: splitting passages into the same
+windows as finetuning.squad.task, and turning the scores of windows into an answer.
 
-Shapes: N questions, P tokens of a passage, W windows of all, S positions; of one passage
-n characters, and m characters of its tokens' text, in which a blank stands for "▁".
+Shapes: N questions, P tokens of a passage, W windows of all questions, S positions; for
+one passage, n characters, and m characters of its tokens' text, where "▁" is a blank.
 """
 
 import dataclasses
@@ -19,29 +18,33 @@ from albert_tf.finetuning.text import TextTask, as_many, in_windows
 from albert_tf.tokenization import in_graph
 from albert_tf.tokenization.sequences import NUM_SPECIAL_PAIR
 
-# Scores where there is nothing to choose from.
+# The score if there is no valid span: version 1.1, version 2.0.
 _NO_SCORE = {False: 0.0, True: -2e6}
-# Steps of the way back through the table of the longest common subsequence.
+# The steps of tracing back through the table of the longest common subsequence.
 _UP, _LEFT, _MATCH = 0, 1, 2
 _BLANK = ord(" ")
 Ragged = tf.RaggedTensor
 
 
 class _Windows(NamedTuple):
-    question: tf.Tensor  # int64 [W], the window's question
-    first: tf.Tensor  # int32 [W], the position of its first piece of the passage
-    pieces: tf.Tensor  # int32 [W], how many
-    own: tf.Tensor  # bool [W, pieces]: no other window shows more around the piece
-    starts: tf.Tensor  # int32 [W, pieces], the piece's first character
-    ends: tf.Tensor  # int32 [W, pieces], its last
+    """The windows of all questions, with T tokens of the passage in each."""
+
+    question: tf.Tensor  # int64 [W], the number of the window's question
+    first: tf.Tensor  # int32 [W], the position of its first token of the passage
+    pieces: tf.Tensor  # int32 [W], the number of its tokens of the passage
+    own: tf.Tensor  # bool [W, T], whether no other window has more context for a token
+    starts: tf.Tensor  # int32 [W, T], the first character of each token
+    ends: tf.Tensor  # int32 [W, T], the last character of each token
 
 
 @dataclasses.dataclass(frozen=True)
 class Spans(TextTask):
-    """Questions and passages; options as those of finetuning.squad.task.SquadTask.
+    """The text task of questions about passages; its options are those of
+    finetuning.squad.task.SquadTask.
 
     Attributes:
-      threshold: null odds from which on a question has no answer; None for version 1.1.
+      threshold: questions whose null odds reach it have no answer; None for version
+        1.1.
     """
 
     doc_stride: int = 128
@@ -84,37 +87,39 @@ class Spans(TextTask):
         rows = tf.shape(inputs["passage"])[0]
         score, start, end = self._best_of_windows(context, outputs)
         question = tf.cast(context.question, tf.int32)
-        # Of windows that are equally good the first.
+        # Choose the best window of each question; the first one among equal windows.
         best = tf.math.unsorted_segment_max(score, question, rows)
         is_best = tf.equal(score, tf.gather(best, question)) & (
             score > tf.constant(-np.inf, score.dtype))
         window = tf.math.unsorted_segment_min(
             tf.where(is_best, tf.range(tf.size(question)), tf.size(question)), question,
             rows)
-        found = window < tf.size(question)
-        window = tf.where(found, window, 0)
+        has_answer = window < tf.size(question)
+        window = tf.where(has_answer, window, 0)
 
         def of_best(table, piece):
-            """[N] from [W, pieces], of which there may be none."""
+            """Returns the values [N] of the best windows' tokens in a table [W, T],
+            which may be empty."""
             table = tf.pad(table, [[0, 1], [0, 1]])
-            return tf.where(found, tf.gather_nd(table, tf.stack(
+            return tf.where(has_answer, tf.gather_nd(table, tf.stack(
                 [window, tf.gather(tf.pad(piece, [[0, 1]]), window)], 1)), 0)
 
         first, last = of_best(context.starts, start), of_best(context.ends, end)
-        answers = {"score": tf.where(found, best, _NO_SCORE[
+        answers = {"score": tf.where(has_answer, best, _NO_SCORE[
             self.threshold is not None])}
         if self.threshold is not None:
             odds = tf.minimum(tf.math.unsorted_segment_min(
                 outputs["cls_logits"], question, rows), NO_WINDOW_NULL_ODDS)
-            found &= tf.cast(odds, tf.float64) < self.threshold
+            has_answer &= tf.cast(odds, tf.float64) < self.threshold
             answers["null_odds"] = odds
         answers["score"] = tf.cast(answers["score"], tf.float32)
-        return {**_cut(inputs["passage"], first, tf.where(found, last + 1 - first, 0),
-                       found), **answers}
+        return {**_cut(inputs["passage"], first,
+                       tf.where(has_answer, last + 1 - first, 0), has_answer),
+                **answers}
 
     def _best_of_windows(self, context, outputs):
-        """The best valid span of each window: score float64, -inf for none, first and
-        last piece, all [W]."""
+        """Returns the best valid span of each window: its score, float64, -inf without
+        one, and its first and last token, all [W]."""
         if self.threshold is None:
             least = self.n_best_size
             tops = [tf.math.top_k(tf.pad(
@@ -133,9 +138,9 @@ class Spans(TextTask):
                          for part in (context.first, context.pieces))
         starts = starts[..., tf.newaxis] - first  # [W, k, 1]
         ends = ends - first  # [W, 1 or k, m]
-        own = tf.pad(context.own, [[0, 0], [0, 1]])
+        is_best = tf.pad(context.own, [[0, 0], [0, 1]])
         inside = (starts >= 0) & (starts < pieces)
-        inside &= tf.gather(own, tf.where(inside, starts, 0), batch_dims=1)
+        inside &= tf.gather(is_best, tf.where(inside, starts, 0), batch_dims=1)
         score = (tf.cast(starts_score[..., tf.newaxis], tf.float64)
                  + tf.cast(ends_score, tf.float64))
         lowest = tf.constant(-np.inf, tf.float64)
@@ -143,7 +148,7 @@ class Spans(TextTask):
             inside & (ends >= starts) & (ends < pieces)
             & (ends - starts < self.max_answer_length), score, lowest)
         shape, flat = tf.shape(score), [tf.shape(score)[0], -1]
-        # Starts are the outer loop of the release.
+        # Starts are the outer loop of the original implementation, which breaks ties.
         size = shape[1] * shape[2]
         flat = [shape[0], size]
         at = tf.argmax(tf.reshape(score, flat), axis=1, output_type=tf.int32)
@@ -156,33 +161,34 @@ class Spans(TextTask):
 
 
 def _cut(passages, first, counts, found):
-    """`counts` characters from `first` on, without white space at either end."""
+    """Returns `counts` characters from `first` on as the answer, without white space at
+    its ends, and the positions where it begins and ends."""
     chars = tf.strings.unicode_decode(passages, "UTF-8")
     chars = in_graph.rows_from(chars, first, counts)
     space = tf.cast(in_graph.is_space()(chars.values), tf.bool)
     place = tf.range(tf.size(space, tf.int64)) - tf.gather(
         chars.row_starts(), chars.value_rowids())
     none, lengths = tf.int64.max, chars.row_lengths()
-    left = tf.minimum(tf.math.unsorted_segment_min(
+    begin = tf.minimum(tf.math.unsorted_segment_min(
         tf.where(space, none, place), chars.value_rowids(), chars.nrows()), lengths)
-    right = tf.maximum(tf.math.unsorted_segment_max(
+    end = tf.maximum(tf.math.unsorted_segment_max(
         tf.where(space, tf.constant(-1, tf.int64), place), chars.value_rowids(),
-        chars.nrows()) + 1, left)
+        chars.nrows()) + 1, begin)
     answer = tf.strings.unicode_encode(
-        in_graph.rows_from(chars, tf.cast(left, tf.int32),
-                           tf.cast(right - left, tf.int32)), "UTF-8")
-    start = tf.where(found, first + tf.cast(left, tf.int32), 0)
+        in_graph.rows_from(chars, tf.cast(begin, tf.int32),
+                           tf.cast(end - begin, tf.int32)), "UTF-8")
+    start = tf.where(found, first + tf.cast(begin, tf.int32), 0)
     return {"answer": answer, "start": start,
-            "end": start + tf.cast(right - left, tf.int32)}
+            "end": start + tf.cast(end - begin, tf.int32)}
 
 
-# ---- where tokens stand in a passage (squad.alignment) ----------------------
+# ---- the characters of a passage's tokens (squad.alignment) -----------------
 
 
 def located(ops: in_graph.TokenizerOps, passages: tf.Tensor
             ) -> tuple[Ragged, Ragged, Ragged]:
-    """Ids, first and last character of each piece, int32 [N, (P)]; a passage whose
-    pieces cannot be matched with it has none."""
+    """Returns the id, first and last character of each token, int32 [N, (P)]. A passage
+    that cannot be matched with its tokens has none."""
     if isinstance(ops, in_graph.WordPieceOps):
         return ops.located(passages)
     ids, strings = ops.tokens(ops.prepare(passages))
@@ -193,23 +199,24 @@ def located(ops: in_graph.TokenizerOps, passages: tf.Tensor
     chars = chars.with_values(ops.comparable(chars.values))
 
     def align(row):
-        found, starts, ends = _places(row[0], row[1], row[2])
-        return tf.fill([tf.size(starts)], found), starts, ends
+        matched, starts, ends = _places(row[0], row[1], row[2])
+        return tf.fill([tf.size(starts)], matched), starts, ends
 
     row = tf.RaggedTensorSpec([None], tf.int32, 0)
-    found, starts, ends = tf.map_fn(
+    matched, starts, ends = tf.map_fn(
         align, (chars, text, lengths), fn_output_signature=(
             tf.RaggedTensorSpec([None], tf.bool, 0), row, row))
     rows = ids.value_rowids()
-    kept = found.values
+    mask = matched.values
     return tuple(Ragged.from_value_rowids(
-        part.values[kept], rows[kept], ids.nrows(), validate=False)
+        part.values[mask], rows[mask], ids.nrows(), validate=False)
                  for part in (ids, starts, ends))
 
 
 def _places(chars, text, lengths):
-    """Whether the text is matched, and first and last character of its pieces [P]."""
-    found, matches = _match(chars, text)
+    """Returns whether the text is matched, and the first and last character of its
+    tokens, [P]."""
+    is_matched, matches = _match(chars, text)
     size = tf.size(chars)
     matched = tf.where(matches >= 0)[:, 0]
     char_of = tf.tensor_scatter_nd_update(
@@ -218,18 +225,19 @@ def _places(chars, text, lengths):
     is_match = char_of >= 0
     known = char_of[is_match]
     number = tf.cumsum(tf.cast(is_match, tf.int32))
-    # What matches nothing starts behind the match before it and ends before the next.
+    # Unmatched characters start after the match before them and end before the next.
     before = tf.gather(tf.concat([[-1], known], 0), number)
     after = tf.gather(tf.concat([known, [size]], 0), number)
     starts = tf.where(is_match, char_of, tf.minimum(before + 1, size - 1))
     ends = tf.where(is_match, char_of, tf.maximum(after - 1, 0))
     behind = tf.cumsum(lengths)
-    return found, tf.gather(starts, behind - lengths), tf.gather(ends, behind - 1)
+    return is_matched, tf.gather(starts, behind - lengths), tf.gather(ends, behind - 1)
 
 
 def _match(chars, text):
-    """alignment.match_characters: whether enough is matched, and the places
-    [n] in the text, or -1. `chars` are code points, -2 for what matches none."""
+    """Computes alignment.match_characters: whether enough characters are matched, and
+    their positions [n] in the text, or -1. `chars` are code points, -2 for characters
+    that match none."""
     size, length = tf.size(chars), tf.size(text)
     band = tf.abs(size - length) + BAND_MARGIN
     enough = MIN_MATCHED_SHARE * tf.cast(size, tf.float64)
@@ -259,20 +267,20 @@ def _match(chars, text):
 
 
 def _match_greedily(chars, text, occurring):
-    """alignment.match_greedily for a text that has the same characters but for
-    blanks: each blank must then follow the match before it. Whether that is so, and
-    the places [n]."""
+    """Computes alignment.match_greedily for a text with the same characters except for
+    blanks: each blank must directly follow the match before it. Returns whether this is
+    the case, and the positions [n]."""
     is_blank = tf.equal(chars, _BLANK) & occurring
     solid = occurring & ~is_blank
     places = tf.cast(tf.where(tf.not_equal(text, _BLANK))[:, 0], tf.int32)
-    given = chars[solid]
-    least = tf.minimum(tf.size(places), tf.size(given))
-    same = tf.equal(tf.size(places), tf.size(given)) & tf.reduce_all(
-        tf.equal(tf.gather(text, places[:least]), given[:least]))
+    letters = chars[solid]
+    least = tf.minimum(tf.size(places), tf.size(letters))
+    same = tf.equal(tf.size(places), tf.size(letters)) & tf.reduce_all(
+        tf.equal(tf.gather(text, places[:least]), letters[:least]))
     number = tf.cumsum(tf.cast(solid, tf.int32))
     known = tf.concat([[-1], places], 0)
     last = tf.gather(known, tf.minimum(number, tf.size(places)))
-    # How many blanks have come since the last solid character.
+    # Count the blanks since the last character that is not one.
     blanks = tf.cumsum(tf.cast(is_blank, tf.int32))
     at_solid = tf.concat([[0], blanks[solid]], 0)
     place = tf.where(is_blank, last + blanks - tf.gather(at_solid, number), last)
@@ -283,16 +291,18 @@ def _match_greedily(chars, text, occurring):
 
 
 def _match_by_table(chars, text, band):
-    """alignment.match_by_table: the number of matched characters, and places."""
+    """Computes alignment.match_by_table: the number of matched characters, and their
+    positions."""
     size, length, width = tf.size(chars), tf.size(text), 2 * band
     padded = tf.concat([tf.fill([band], -1), text, tf.fill(
         [tf.maximum(size + band - length, 0)], -1)], 0)
 
     def row(i, above, table):
-        """`above` [width + 1] is the row before, and a 0 out of its band."""
+        """Computes row i; `above` [width + 1] is the row before, with a 0 outside its
+        band."""
         same = tf.equal(padded[i:i + width], chars[i])
         diagonal = tf.where(same, above[:-1] + 1, 0)
-        # The best of the matches up to each place is the last, as `above` rises.
+        # As `above` ascends, the best match up to each position is the last one.
         last = tf.gather(tf.concat([[-1], tf.cast(tf.where(same)[:, 0], tf.int32)], 0),
                          tf.cumsum(tf.cast(same, tf.int32)))
         matched = tf.where(last >= 0, tf.gather(above, tf.maximum(last, 0)) + 1, 0)

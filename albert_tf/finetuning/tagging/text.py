@@ -1,12 +1,12 @@
-"""Tags of words and the entities that they name in TensorFlow's graph: text in words and
-windows, as finetuning.tagging.task makes them, and from the tags to the entities' places.
+"""Tags of words, and their entities, in TensorFlow's graph: splitting text into the
+same words and windows as finetuning.tagging.task, and finding the entities in the tags.
 
     text      Angela Merkel speaks.
-    words     Angela   Merkel   speaks   .        as run_tagger's --split_words says
-    tags      B-PER    I-PER    O        O        of each word's first piece
+    words     Angela   Merkel   speaks   .        split as --split_words says
+    tags      B-PER    I-PER    O        O        of each word's first token
     entities  PER, characters 0 to 13
 
-Shapes: N texts, V words of all, W windows, S positions, K tags.
+Shapes: N texts, V words of all texts, W windows, S positions, K tags.
 """
 
 import dataclasses
@@ -25,13 +25,15 @@ Ragged = tf.RaggedTensor
 
 
 class _Words(NamedTuple):
-    chars: Ragged  # int32 [N, (characters)] of the texts
-    spans: Ragged  # int64 [N, (words), 2], first character and the one behind the last
-    strings: tf.Tensor  # [V]
+    """The words of the texts."""
+
+    chars: Ragged  # int32 [N, (characters)], the texts
+    spans: Ragged  # int64 [N, (words), 2], the begin and end of each word in its text
+    strings: tf.Tensor  # [V], the words
 
 
 class _Places(NamedTuple):
-    """The texts' words, and where in the windows their first pieces stand."""
+    """The texts' words, and the window and position of each word's first token."""
 
     words: _Words
     window: tf.Tensor  # int64 [V]
@@ -40,10 +42,12 @@ class _Places(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tags(text_tasks.TextTask):
-    """Texts whose words get tags; as finetuning.tagging.task.TaggingTask.
+    """The text task of tagging; its options are those of
+    finetuning.tagging.task.TaggingTask.
 
     Attributes:
-      scheme: how tags name entities, "none" for not at all; "" goes by the labels.
+      scheme: how tags mark entities, one of scoring.SCHEMES; "": detected from the
+        labels.
       split: how a text is split into words; one of cleaning.WORD_SPLITS.
     """
 
@@ -61,33 +65,34 @@ class Tags(text_tasks.TextTask):
         words = self._words(inputs["text"])
         ids = self.ids(words.strings)
         unknown = tf.fill([ids.nrows(), 1], self.tokenizer.unk_id)
-        # A word that cleaning leaves nothing of is the unknown piece.
+        # Words that become empty after cleaning are replaced by [UNK].
         ids = tf.concat([ids, Ragged.from_tensor(
             unknown, tf.cast(tf.equal(ids.row_lengths(), 0), tf.int64))], 1)
         pieces = words.spans.with_values(ids).merge_dims(1, 2)
         windows = text_tasks.in_windows(
             pieces, tf.fill([pieces.nrows()], tf.constant(
                 self.max_seq_length - NUM_SPECIAL_SINGLE, tf.int64)), self.doc_stride)
-        word_at = tf.scatter_nd(  # By piece, from 1; 0 where none begins.
+        # For each token, the number of the word that begins there, from 1, else 0.
+        word_at = tf.scatter_nd(
             ids.row_starts()[:, tf.newaxis], tf.range(1, ids.nrows() + 1),
             [tf.size(ids.values, tf.int64)])
         here = tf.where(windows.own.values, tf.gather(
             word_at, windows.places.values), 0)
         # Windows in which no word has its tag are left out.
-        kept = tf.math.unsorted_segment_max(
+        has_word = tf.math.unsorted_segment_max(
             here, windows.places.value_rowids(), windows.places.nrows()) > 0
-        here = tf.ragged.boolean_mask(windows.places.with_values(here), kept)
-        features = self.packed(tf.ragged.boolean_mask(windows.of(pieces), kept))
-        found = tf.where(here.values > 0)[:, 0]
-        window = tf.gather(here.value_rowids(), found)
-        at = tf.stack([window, found - tf.gather(here.row_starts(), window) + 1], 1)
-        at = tf.scatter_nd(tf.gather(here.values, found)[:, tf.newaxis] - 1, at, tf.stack(
-            [ids.nrows(), 2]))
+        here = tf.ragged.boolean_mask(windows.places.with_values(here), has_word)
+        features = self.packed(tf.ragged.boolean_mask(windows.of(pieces), has_word))
+        firsts = tf.where(here.values > 0)[:, 0]
+        window = tf.gather(here.value_rowids(), firsts)
+        at = tf.stack([window, firsts - tf.gather(here.row_starts(), window) + 1], 1)
+        at = tf.scatter_nd(tf.gather(here.values, firsts)[:, tf.newaxis] - 1, at,
+                           tf.stack([ids.nrows(), 2]))
         return features, _Places(words, at[:, 0], at[:, 1])
 
     def tokenized(self, inputs):
-        """Also, for each position, the number of the word whose tag it has in its text,
-        from 0, or -1; and the text of each window."""
+        """Returns the features, for each position the number of the word in its text
+        whose tag it has, from 0, or -1, and the number of each window's text."""
         features, places = self.prepared(inputs)
         rows = places.words.spans.value_rowids()
         number = tf.range(tf.size(rows, tf.int64)) - tf.gather(
@@ -108,15 +113,15 @@ class Tags(text_tasks.TextTask):
         def of_texts(values):
             return words.spans.with_values(values).to_tensor()
 
-        found = {"words": of_texts(words.strings),
-                 "tags": of_texts(tf.gather(labels, tags))}
+        result = {"words": of_texts(words.strings),
+                  "tags": of_texts(tf.gather(labels, tags))}
         if self.scheme == "none":
-            return found
-        return found | self._entities(
+            return result
+        return result | self._entities(
             words, tags, tf.cast(tf.reduce_max(scores, axis=-1), tf.float64))
 
     def _words(self, texts) -> _Words:
-        """cleaning.split_words."""
+        """Splits texts into words, as cleaning.split_words."""
         chars = tf.strings.unicode_decode(texts, "UTF-8")
         rows, place = chars.value_rowids(), tf.range(tf.size(chars.values, tf.int64))
         space = in_graph.is_space()(chars.values) > 0
@@ -137,8 +142,8 @@ class Tags(text_tasks.TextTask):
             tf.strings.unicode_encode(letters, "UTF-8"))
 
     def _entities(self, words, tags, scores):
-        """scoring.entities, an entity for each place behind a word at which one
-        ends; each text is followed by a place outside."""
+        """Computes scoring.entities: one entity for each word before which one ends.
+        An additional word outside entities follows each text."""
         size = len(self.labels)
         parsed = [*map(scoring.parse, self.labels), scoring.EDGE]
         begins, ends = (tf.constant([[rule(before, here) for here in parsed]
@@ -149,7 +154,7 @@ class Tags(text_tasks.TextTask):
         pair = tf.stack([tf.concat([[size], tags], 0)[:-1], tags], 1)
         begin = tf.where(tf.gather_nd(begins, pair))[:, 0]
         end = tf.where(tf.gather_nd(ends, pair))[:, 0]
-        # Of the places since the last end the last one at which an entity begins.
+        # An entity begins at the last possible word since the previous end.
         number = tf.searchsorted(begin, end, side="left") - 1
         start = tf.gather(tf.concat([begin, [-1]], 0), tf.where(
             number < 0, tf.size(begin), number))
@@ -157,7 +162,7 @@ class Tags(text_tasks.TextTask):
         start, end = start[is_one], end[is_one]
         kind = tf.gather(tf.constant([kind for _, kind in parsed]), tf.gather(
             tags, end - 1))
-        # Of all words, without the places outside.
+        # Convert to the numbers of words without the additional ones.
         text = tf.gather(tf.repeat(
             tf.range(words.spans.nrows()), words.spans.row_lengths() + 1), start)
         start, end = start - text, end - text
@@ -183,5 +188,5 @@ class Tags(text_tasks.TextTask):
 
 @functools.lru_cache(maxsize=None)
 def _stands_alone(split: str) -> in_graph.Table:
-    """Of the code points: what is a word of its own."""
+    """Returns a table of the code points that are words by themselves."""
     return in_graph.of_characters(lambda char: cleaning.stands_alone(char, split))
