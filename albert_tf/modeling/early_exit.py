@@ -1,27 +1,28 @@
-"""Early exit: answers before the last pass, by one head that all passes share.
+"""Early exit: predictions before the last pass, by one head that all passes share.
 
-With shared layers a pass changes the hidden states less and less (paper, Figure 1), and
-every pass speaks the same language: one head reads all of them, where a model whose
-layers differ would need one for each.
+With shared layers each pass changes the hidden states less than the one before (paper,
+Figure 1), and the hidden states of all passes are similar. Therefore one head can read
+all of them, while a model with different layers would need one head for each.
 
     pass 1 ─► pass 2 ─► ... ─► pass L ─► pooler ─► output layer: the ordinary answer
-      └─► exit ─┴─► exit ─ ...           the same exit head after each pass before
+      └─► exit ─┴─► exit ─ ...           the same exit head after each earlier pass
 
-The last pass keeps its own head, so that a model with exits is an ordinary one with four
-tensors besides (`exit/...`), and answers as such wherever exits are not asked for.
+The last pass keeps its own head. A model with exits is therefore an ordinary model with
+four more tensors (`exit/...`), and works like one if exits are not used.
 
-`answers` computes only as many passes as each sequence needs: it leaves the batch as
-soon as its answer is sure, and the others go on in a smaller batch.
+`answers` computes only as many passes as each sequence needs: a sequence leaves the
+batch as soon as its prediction is certain enough, and the others continue in a smaller
+batch.
 
-    pass 1   a b c d    after it b is sure            b: 1 pass
-    pass 2   a c d      after it a and d are sure     a, d: 2 passes
+    pass 1   a b c d    b is certain after it         b: 1 pass
+    pass 2   a c d      a and d are certain after it  a, d: 2 passes
     ...
     pass L   c          the ordinary answer           c: L passes
 
-This is a loop in the graph, which ends when no sequence is left. A sequence's answer
-does not depend on those beside it, as padding is masked or left out. Sequences leave
-together, once a quarter of those that are active is sure: products of a size that they
-have not had are slower the first time.
+This is a loop in the graph, which ends when no sequence is left. A sequence's
+prediction does not depend on the others, because padding is masked or left out.
+Sequences leave together, as soon as a quarter of the active ones is certain, because
+the first matrix product of each new size is slow.
 
 Shapes: B batch, N active sequences, S sequence, L passes, H hidden, K labels.
 """
@@ -43,14 +44,14 @@ from albert_tf.modeling.layers import (
 class ExitHead(NamedLayer):
     """A pooler and an output layer on the first token after a pass: "exit/...".
 
-    `weight` is what the exits' loss counts in what the encoder learns; with 0 it learns
-    as without exits, and the head alone learns to read it.
+    `weight` is the weight of the exits' loss for the encoder. With 0 the encoder learns
+    as without exits, and only the head is trained to read it.
     """
 
     def __init__(self, config: AlbertConfig, num_labels: int, weight: float = 1.0):
         if config.num_hidden_layers < 2:
             raise InputError("early exit needs a pass before the last one, but the "
-                             "config has num_hidden_layers=1.")
+                             "config has num_hidden_layers=1; use a deeper model.")
         super().__init__("exit")
         self.weight, self._every = weight, config.inner_group_num
         size = config.hidden_size
@@ -60,16 +61,16 @@ class ExitHead(NamedLayer):
 
     def call(self, first, seeds: DropoutSeeds = DropoutSeeds(None),
              dropout_prob: float = 0.0):
-        """The first token's hidden states [B, H] or [B, L - 1, H] → logits [B, K] or
-        [B, L - 1, K]."""
+        """Computes logits [B, K] or [B, L - 1, K] from the first token's hidden states
+        [B, H] or [B, L - 1, H]."""
         pooled = seeds.dropout(self.pooler(first), dropout_prob)
         logits = self.output_layer(tf.reshape(pooled, [-1, pooled.shape[-1]]))
         return tf.reshape(logits, tf.concat(
             [tf.shape(first)[:-1], tf.shape(logits)[1:]], axis=0))
 
     def of_passes(self, encoder_outputs: Sequence[tf.Tensor], *dropout) -> tf.Tensor:
-        """AlbertModel's `encoder_outputs` → logits [B, L - 1, K] after each pass but
-        the last."""
+        """Returns the logits [B, L - 1, K] after each pass but the last, from
+        AlbertModel's `encoder_outputs`."""
         first = tf.stack([tf.cast(output[:, 0], tf.float32) for output in
                           encoder_outputs[self._every - 1:-1:self._every]], axis=1)
         if self.weight != 1.0:
@@ -81,21 +82,24 @@ class ExitHead(NamedLayer):
 
 def answers(model: Any, features: Mapping[str, tf.Tensor], threshold: tf.Tensor,
             computation: Computation) -> dict[str, tf.Tensor]:
-    """`logits` and `probabilities` [B, K] of the first pass whose exit gives a label a
-    probability above the threshold, else of the last; and which it was, `passes` int32
-    [B], from 1.
+    """Returns the predictions of the first pass whose exit gives a label a probability
+    above the threshold, else of the last pass.
 
     Args:
       model: an AlbertWithHeads that classifies and has exits.
       features: `input_ids`, `input_mask`, `segment_ids` int32 [B, S].
-      threshold: float32 [] or [B], 0 to 1; with 1 all passes are made.
+      threshold: float32 [] or [B], 0 to 1; with 1 all passes are computed.
+
+    Returns:
+      `logits` and `probabilities` [B, K]; `passes` int32 [B], the number of passes that
+      each sequence took.
     """
     layers = _Layers(model, computation)
     mask = tf.convert_to_tensor(features["input_mask"])
     batch = tf.shape(mask)[0]
     with tf.control_dependencies([tf.debugging.Assert(
             tf.reduce_all((threshold >= 0) & (threshold <= 1)),
-            ["exit_threshold must be a probability, 0 to 1, but is", threshold])]):
+            ["exit_threshold must be a probability from 0 to 1, but is", threshold])]):
         threshold = tf.broadcast_to(threshold, [batch])
     active = _Active(
         layers.enter(features), mask, tf.range(batch), tf.zeros([batch, layers.labels]),
@@ -115,16 +119,17 @@ def answers(model: Any, features: Mapping[str, tf.Tensor], threshold: tf.Tensor,
 
 
 class _Active(NamedTuple):
-    """Sequences without an answer yet, N of them, and the answers of all."""
+    """The N sequences that are not finished, and the predictions of all B sequences."""
 
     hidden: tf.Tensor  # [N, S, H]
     mask: tf.Tensor  # [N, S]
-    rows: tf.Tensor  # of the batch, [N]
+    rows: tf.Tensor  # rows in the batch, [N]
     logits: tf.Tensor  # [B, K]
     passes: tf.Tensor  # [B]
 
     def answered(self, logits, passes, kept) -> "_Active":
-        """With answers [N, K] and passes [N] of those here; `kept` go on."""
+        """Returns the state with new logits [N, K] and passes [N] of the active
+        sequences; only those at the indices `kept` stay active."""
         rows = tf.expand_dims(self.rows, 1)
         return _Active(
             *(tf.gather(each, kept) for each in (self.hidden, self.mask, self.rows)),
@@ -133,43 +138,43 @@ class _Active(NamedTuple):
 
 
 def _until_some_leave(layers: "_Layers", threshold, done, active: _Active):
-    """Passes for the active sequences, until a quarter of them is sure."""
-    own, bias = layers.layout(active.mask), attention_bias(active.mask)
+    """Runs passes on the active sequences, until a quarter of them is certain."""
+    layout, bias = layers.layout(active.mask), attention_bias(active.mask)
     limit, count = tf.gather(threshold, active.rows), tf.size(active.rows)
 
-    def one_pass(done, hidden, sure, found, after):
-        hidden = layers.one_pass(done, hidden, bias, own)
-        exits = layers.exits(hidden, own, count)
+    def one_pass(done, hidden, certain, logits, passes):
+        hidden = layers.one_pass(done, hidden, bias, layout)
+        exits = layers.exits(hidden, layout, count)
         # Sequences below the threshold take the newest prediction.
-        found = tf.where(tf.expand_dims(sure, 1), found, exits)
-        after = tf.where(sure, after, done + 1)
-        sure |= tf.reduce_max(tf.nn.softmax(exits), axis=-1) > limit
-        return done + 1, hidden, sure, found, after
+        logits = tf.where(tf.expand_dims(certain, 1), logits, exits)
+        passes = tf.where(certain, passes, done + 1)
+        certain |= tf.reduce_max(tf.nn.softmax(exits), axis=-1) > limit
+        return done + 1, hidden, certain, logits, passes
 
-    def go_on(done, hidden, sure, *found):
+    def go_on(done, hidden, certain, *rest):
         return (done < layers.last - 1) & (
-            4 * tf.reduce_sum(tf.cast(sure, tf.int32)) < count)
+            4 * tf.reduce_sum(tf.cast(certain, tf.int32)) < count)
 
-    hidden = own.unpad(active.hidden)
-    done, hidden, sure, found, after = _while(go_on, one_pass, (
+    hidden = layout.unpad(active.hidden)
+    done, hidden, certain, logits, passes = _while(go_on, one_pass, (
         done, hidden, tf.zeros([count], tf.bool), tf.zeros([count, layers.labels]),
         tf.zeros([count], tf.int32)), [
             [], [None] * (hidden.shape.rank - 1) + [layers.hidden_size], [None],
             [None, layers.labels], [None]])
-    active = active._replace(hidden=own.pad(hidden))
-    return done, active.answered(found, after, tf.where(~sure)[:, 0])
+    active = active._replace(hidden=layout.pad(hidden))
+    return done, active.answered(logits, passes, tf.where(~certain)[:, 0])
 
 
 def _while(go_on, body, start, shapes):
-    """A loop; `shapes` are those of its values one after the other, of which what is
-    None differs from turn to turn."""
+    """Runs a tf.while_loop. `shapes` are the shapes of its values, in order; sizes that
+    are None may change from turn to turn."""
     return tf.while_loop(
         go_on, body, start, parallel_iterations=1, shape_invariants=(
             tf.nest.pack_sequence_as(start, list(map(tf.TensorShape, shapes)))))
 
 
 class _Layers:
-    """A model's passes, one at a time, by weights that are computed once."""
+    """The passes of a model, run one at a time, with weights that are cast once."""
 
     def __init__(self, model: Any, computation: Computation):
         self._bert, config = model.bert, model.config
@@ -187,38 +192,40 @@ class _Layers:
                 block.scope: block.layer_weights(dtype, 1)[0]
                 for block in self._encoder.blocks})
         self._computation = computation
-        # Layers that share their blocks are one branch of the loop.
+        # All layers that share their blocks use one branch of the loop.
         blocks = [(config.attention_index(layer), config.ffn_index(layer))
                   for layer in range(self.last - 1)]
         self._branches = [blocks.index(kind) for kind in dict.fromkeys(blocks)]
         self._branch_of = [list(dict.fromkeys(blocks)).index(kind) for kind in blocks]
 
     def layout(self, mask):
+        """Returns the layout of a batch with a mask [N, S]."""
         return layout_of(mask, self._computation.skip_padding, self._served)
 
     def enter(self, features):
-        """What the first pass takes, [B, S, H]."""
+        """Returns the input of the first pass, [B, S, H]."""
         embedded = tf.cast(self._bert.embeddings(
             features["input_ids"], features["segment_ids"], DropoutSeeds(None)),
                            self._computation.dtype)
-        own = self.layout(features["input_mask"])
-        return own.pad(self._encoder.enter(embedded, own))
+        layout = self.layout(features["input_mask"])
+        return layout.pad(self._encoder.enter(embedded, layout))
 
-    def one_pass(self, number, hidden, bias, own):
-        """The pass of a number, a tensor, from 0; not the last."""
+    def one_pass(self, number, hidden, bias, layout):
+        """Runs a pass but the last; `number`, a tensor, counts from 0."""
         branches = [lambda layer=layer: self._encoder.one_pass(
-            layer, hidden, bias, self._computation, own) for layer in self._branches]
+            layer, hidden, bias, self._computation, layout) for layer in self._branches]
         return branches[0]() if len(branches) == 1 else tf.switch_case(
             tf.constant(self._branch_of)[number], branches)
 
-    def exits(self, hidden, own, count):
-        """The exit's logits of `count` sequences, [N, K]."""
+    def exits(self, hidden, layout, count):
+        """Returns the logits of the exit for `count` sequences, [N, K]."""
         first = tf.zeros([count, 1], tf.int32)
-        return self._exit_head(tf.cast(own.at(hidden, first)[:, 0], tf.float32))
+        return self._exit_head(tf.cast(layout.at(hidden, first)[:, 0], tf.float32))
 
     def at_the_end(self, hidden, mask):
-        """The last pass of [N, S, H], of which the first position is read: [N, H]."""
-        own = self.layout(mask)
+        """Runs the last pass on [N, S, H]; returns its first position, [N, H]."""
+        layout = self.layout(mask)
+        first = tf.zeros([tf.shape(mask)[0], 1], tf.int32)
         return tf.cast(self._encoder.one_pass(
-            self.last - 1, own.unpad(hidden), attention_bias(mask), self._computation,
-            own, tf.zeros([tf.shape(mask)[0], 1], tf.int32))[:, 0], tf.float32)
+            self.last - 1, layout.unpad(hidden), attention_bias(mask),
+            self._computation, layout, first)[:, 0], tf.float32)

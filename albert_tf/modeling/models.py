@@ -21,13 +21,13 @@ from albert_tf.modeling.layers import DropoutSeeds, given_or_drawn
 
 Features = Mapping[str, tf.Tensor]
 
-# Folded into the step's seed for the head's dropout. The encoder folds in 0, 1, 2
-# ..., and never gets here.
+# Folded into the step's seed for the head's dropout. The encoder folds in 0, 1, 2 ...
+# and never reaches this number.
 _HEAD_SEED = 0x48454144
 
 
 class AlbertWithHeads(ConfiguredModel):
-    """The encoder with all heads of a checkpoint, as `albert_tf.load` makes it.
+    """The encoder with all heads of a checkpoint, as `albert_tf.load` builds it.
 
     >>> from albert_tf.finetuning.classification.head import Classification
     >>> from albert_tf.modeling.heads import MaskedLanguageModel
@@ -38,28 +38,31 @@ class AlbertWithHeads(ConfiguredModel):
     (TensorShape([1, 4, 100]), TensorShape([1, 3]))
 
     Attributes:
-      heads: the heads by name; `head_layers`: by the same names, their Keras layers.
+      heads: the heads by name.
+      head_layers: the Keras layers of each head, by the same names.
     """
 
-    def __init__(self, config: AlbertConfig, heads: Sequence[Head], name: str = "albert"):
+    def __init__(self, config: AlbertConfig, heads: Sequence[Head],
+                 name: str = "albert"):
         reads_pooler = any(head.reads == "pooled_output" for head in heads)
         if reads_pooler and not config.use_pooler:
-            raise InputError("config: use_pooler is false, but this model has a head "
-                             "on the pooled output; set it to true.")
+            raise InputError("config: use_pooler is false, but a head of this model "
+                             "reads the pooled output; set use_pooler to true.")
         super().__init__(config, name, heads=[
             {"name": head.name, **dataclasses.asdict(head)} for head in heads])
         self.bert = AlbertModel(config)
         layers = {head.name: head.layers(config) for head in heads}
-        # Each layer is an attribute: of one head by its own name, which a run's
-        # checkpoints have. Dicts would be a part of these, and go past Keras.
+        # Each layer is an attribute, with a single head under its own name, because
+        # checkpoints of runs contain these names. Plain dicts of layers would be saved
+        # in the checkpoints, too, and are therefore hidden from Keras.
         for head, of_head in layers.items():
             for name, layer in of_head.items():
                 setattr(self, name if len(layers) == 1 else f"{head}_{name}", layer)
         object.__setattr__(self, "heads", {head.name: head for head in heads})
         object.__setattr__(self, "head_layers", layers)
         if not reads_pooler and self.bert.pooler is not None:
-            # The pooler has no gradient then, and the release's optimizer leaves such
-            # variables alone; trainable ones would decay.
+            # The pooler then has no gradient. The original implementation's optimizer
+            # does not change such variables, but here weight decay would.
             self.bert.pooler.trainable = False
 
     @classmethod
@@ -75,13 +78,14 @@ class AlbertWithHeads(ConfiguredModel):
         """Runs the encoder and every head.
 
         Args:
-          features: as for AlbertModel.call, [B, S], for multiple choice [B, C, S], and
-            what else a head takes; `masked_lm_positions` are by default all positions.
+          features: as for AlbertModel.call, [B, S] or, for multiple choice, [B, C, S],
+            and other inputs of the heads. `masked_lm_positions` are by default all
+            positions.
           training, seed, computation: as for AlbertModel.call.
 
         Returns:
-          `sequence_output` [B, S, H], `pooled_output` [B, H] if there is a pooler, for
-          multiple choice [B, C, S, H] and [B, C, H]; and each head's outputs.
+          `sequence_output` [B, S, H] and, if there is a pooler, `pooled_output` [B, H];
+          for multiple choice [B, C, S, H] and [B, C, H]; and the outputs of each head.
         """
         features, seed, choices = _rows(features, training and given_or_drawn(seed))
         encoded, dropout = self._encode(features, training, seed, computation,
@@ -100,15 +104,20 @@ class AlbertWithHeads(ConfiguredModel):
     def run(self, head: Head, features: Features, training: bool = False,
             seed: Optional[tf.Tensor] = None,
             computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """Computes the outputs of one head, and of the last layer only what the head
-        reads; in training also returns these hidden states, float32. Arguments as for
-        `call`; `head` is one of `heads`, or `serving()` of one."""
+        """Computes the outputs of one head, and only those hidden states of the last
+        layer that the head reads. In training also returns these hidden states,
+        float32.
+
+        Takes the same arguments as `call`; `head` is one of `heads`, or the result of
+        its `serving()`.
+        """
         features, seed, choices = _rows(features, training and given_or_drawn(seed))
         positions = {}
         if head.positions:
             positions = {"positions": features[head.positions]}
         elif head.reads == "pooled_output":
-            positions = {"positions": tf.convert_to_tensor(features["input_ids"])[:, :0]}
+            positions = {"positions": tf.convert_to_tensor(
+                features["input_ids"])[:, :0]}
         encoded, dropout = self._encode(
             features, training, seed, computation, padding_is_read=head.reads_padding,
             **positions)
@@ -120,8 +129,8 @@ class AlbertWithHeads(ConfiguredModel):
 
     def _encode(self, features: Features, training: bool, seed: Optional[tf.Tensor],
                 computation: Optional[Computation], **options: Any):
-        """The encoder's outputs and the seeds of the heads' dropout. Heads compute in
-        float32 whatever the encoder computes in."""
+        """Returns the encoder's outputs and the seeds of the heads' dropout. Heads
+        always compute in float32, whatever type the encoder uses."""
         seed = seed if training else None
         encoded = self.bert(features, training=training, seed=seed,
                             computation=computation, **options)
@@ -153,13 +162,16 @@ class AlbertForTask(AlbertWithHeads):
     def call(self, features: Features, training: bool = False,
              seed: Optional[tf.Tensor] = None,
              computation: Optional[Computation] = None) -> dict[str, tf.Tensor]:
-        """The head's outputs; as `AlbertWithHeads.run`."""
+        """Returns the outputs of the head, as `AlbertWithHeads.run` does."""
         return self.run(self.head, features, training, seed, computation)
 
 
 def _rows(features: Features, seed):
-    """Flattens examples of several sequences [B, C, S] to rows [B·C, S]; returns them,
-    the seed for them, and C. Others stay as they are, with None."""
+    """Flattens examples with several sequences [B, C, S] to rows [B·C, S].
+
+    Returns the rows, their seed, and the shape for _of_choices. Features [B, S] are
+    returned unchanged, with None for the shape.
+    """
     ids = tf.convert_to_tensor(features["input_ids"])
     features = {**features, "input_ids": ids}
     if ids.shape.rank != 3:
@@ -174,13 +186,13 @@ def _rows(features: Features, seed):
             ids.shape[0] and ids.shape[1] and ids.shape[0] * ids.shape[1],
             ids.shape[2]])
     if tf.is_tensor(seed):
-        # The number of a part's first row counts sequences here.
+        # The seed holds the number of a part's first row, which counts sequences here.
         seed *= tf.stack([1, 1, choices])[:seed.shape[0]]
     return rows, seed, (choices, ids.shape[:2])
 
 
 def _of_choices(outputs: Mapping[str, tf.Tensor], choices) -> dict[str, tf.Tensor]:
-    """Groups the values of rows [B·C, ...] by example: [B, C, ...]."""
+    """Reshapes the values of rows [B·C, ...] to those of examples [B, C, ...]."""
     if choices is None:
         return dict(outputs)
     count, shape = choices

@@ -1,6 +1,6 @@
-"""The variables of an encoder by name and shape, and how many parameters they are.
+"""The names and shapes of an encoder's variables, and the number of their parameters.
 
-No model is built, so xxlarge is counted as quickly as base, without TensorFlow.
+No model is built and TensorFlow is not needed, so that xxlarge is as quick as base.
 """
 
 import dataclasses
@@ -21,14 +21,14 @@ BLOCK = "bert/encoder/transformer/group_{}/inner_group_{}/"
 
 @dataclasses.dataclass(frozen=True)
 class ParameterCount:
-    """Numbers of parameters of the parts of a model."""
+    """The number of parameters of each part of a model."""
 
     embeddings: int  # word, token type and position tables, and their LayerNorm
-    projection: int  # from width E to H; 0 where there is none
+    projection: int  # from width E to H; 0 if there is none
     attention: int  # all attention sub-layers, with their LayerNorm
     feed_forward: int  # all feed-forward sub-layers, with their LayerNorm
-    pooler: int  # the dense layer on the first piece
-    # Masked-LM and sentence-order head; output weights are the word embeddings.
+    pooler: int  # the dense layer on the first token
+    # Masked-LM and sentence-order heads; the word embeddings are their output weights.
     heads: int
 
     @property
@@ -37,17 +37,18 @@ class ParameterCount:
 
     @property
     def with_pooler(self) -> int:
-        """All of AlbertModel."""
+        """The number of parameters of AlbertModel."""
         return self.without_pooler + self.pooler
 
     @property
     def with_heads(self) -> int:
-        """All of AlbertForPreTraining."""
+        """The number of parameters of AlbertForPreTraining."""
         return self.with_pooler + self.heads
 
 
 def encoder_shapes(config: AlbertConfig) -> Shapes:
-    """The tensors of an encoder by their names in the original implementation, in the order of the computation."""
+    """Returns the shapes of an encoder's tensors by their names in the original
+    implementation, in the order of the computation."""
     width, size = config.embedding_size, config.hidden_size
     shapes = {WORDS: (config.vocab_size, width),
               "bert/embeddings/token_type_embeddings": (config.type_vocab_size, width),
@@ -92,6 +93,7 @@ def count_parameters(config: AlbertConfig) -> ParameterCount:
     return ParameterCount(
         embeddings=count("^bert/embeddings/"), projection=count(f"^{PROJECTION}/"),
         attention=count("_group_.*/(attention_1|LayerNorm)/"),
-        feed_forward=count("_group_.*/(ffn_1|LayerNorm_1)/"), pooler=count(f"^{POOLER}/"),
+        feed_forward=count("_group_.*/(ffn_1|LayerNorm_1)/"),
+        pooler=count(f"^{POOLER}/"),
         heads=sum(math.prod(shape) for head in (MASKED_LM, SENTENCE_ORDER)
                   for shape in head.shapes(config).values()))

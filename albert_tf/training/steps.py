@@ -1,10 +1,10 @@
 """One training step and one evaluation step, on every replica of a strategy.
 
-The replicas of a step compute what one of them would of the whole batch: losses are
-divided by what they are in the whole, gradients averaged over the replicas and then
-clipped to a global norm, and dropout goes by the row of the whole batch. With
---replica_gradients=sum each replica clips the gradients of its own mean loss, and their
-sum is applied: the release on TPU.
+The replicas together compute the step that one device would compute from the whole
+batch: losses are divided by the denominators of the whole batch, gradients are averaged
+over the replicas and then clipped to a global norm, and dropout depends on the row in
+the whole batch. With --replica_gradients=sum each replica clips the gradients of its
+own mean loss, and their sum is applied, as in the original implementation on TPU.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from albert_tf.training.options import StepOptions
 
 
 def metric_sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
-    """Weighted sum and sum of weights, [2], of each metric."""
+    """Returns the weighted sum and the sum of weights, [2], of each metric."""
     sums = {}
     for name, (values, weights) in metrics.items():
         values = tf.cast(values, tf.float32)
@@ -38,7 +38,7 @@ def metric_sums(metrics: WeightedValues) -> dict[str, tf.Tensor]:
 
 
 class MeanMetrics:
-    """Weighted means over steps and replicas; to be made in the strategy's scope."""
+    """Weighted means over steps and replicas; create it in the strategy's scope."""
 
     def __init__(self, names: Iterable[str] = ()):
         self._means = {name: tf_keras.metrics.Mean(name) for name in names}
@@ -54,13 +54,13 @@ class MeanMetrics:
             mean.reset_state()
 
     def result(self, empty: bool = True) -> dict[str, float]:
-        """The means; those of no weight are 0, or absent without `empty`."""
+        """Returns the means. A mean without weight is 0, or absent if not `empty`."""
         return {name: float(mean.result()) for name, mean in self._means.items()
                 if empty or float(tf.convert_to_tensor(mean.count)) > 0}
 
 
 def _names_of(sums: Callable[[Any], Mapping[str, Any]], dataset: Any) -> list[str]:
-    """The metrics that a function of a batch gives, found by tracing it once."""
+    """Returns the names of the metrics of a batch, by tracing `sums` once."""
     spec = replica_spec(dataset.element_spec)
     return list(own_function(sums).get_concrete_function(spec).structured_outputs)
 
@@ -70,18 +70,18 @@ def _names_of(sums: Callable[[Any], Mapping[str, Any]], dataset: Any) -> list[st
 
 def own_function(python_function: Callable[..., Any], autograph: bool = False,
                  **options: Any) -> Any:
-    """A tf.function for one static shape. No step needs AutoGraph, which takes a third
-    of the time of tracing.
+    """Returns a tf.function for one static shape. Steps do not need AutoGraph, which
+    takes a third of the tracing time.
 
-    TensorFlow warns when one piece of code is often traced, also by tf.functions of
-    their own; it counts each partial by itself.
+    TensorFlow warns if the same Python function is traced often, even by separate
+    tf.functions. It counts each partial separately, which avoids the warning.
     """
     return tf.function(
         functools.partial(python_function), autograph=autograph, **options)
 
 
 def replica_spec(element_spec: Any) -> Any:
-    """The spec of one replica's batch from that of a distributed dataset."""
+    """Returns the spec of one replica's batch in a distributed dataset's spec."""
     def first(spec):
         if isinstance(spec, tf.TensorSpec):
             return spec
@@ -92,7 +92,7 @@ def replica_spec(element_spec: Any) -> Any:
 
 
 def shape_key(dataset: Any) -> frozenset:
-    """Equal for distributed datasets whose batches a graph can share."""
+    """Returns a key that is equal for datasets whose batches can share a graph."""
     return frozenset(replica_spec(dataset.element_spec).items())
 
 
@@ -100,8 +100,8 @@ def shape_key(dataset: Any) -> frozenset:
 
 
 class StopVotes:
-    """Whether workers are asked to stop: they can only save together, after the same
-    step, so that each step's exchange of gradients brings the mean of their votes."""
+    """Votes of the workers to stop. They can only save together, after the same step;
+    therefore each step's exchange of gradients also averages their votes."""
 
     def __init__(self):
         self.own, self.mean = (
@@ -111,11 +111,11 @@ class StopVotes:
             for name in ("stop_vote", "mean_stop_vote"))
 
     def cast(self) -> None:
-        """Votes to stop, for this worker."""
+        """Votes to stop, on behalf of this worker."""
         self.own.assign(1.0)
 
     def any(self) -> bool:
-        """Whether any worker had voted before the last step."""
+        """Returns True if any worker had voted before the last step."""
         return bool(self.mean.numpy() > 0)
 
 
@@ -123,21 +123,20 @@ class Trainer(orbit.StandardTrainer):
     """Trains a task's model. Each static shape and depth of a batch is traced once.
 
         trainer = Trainer(task, optimizer, batches.train(start_step=0), StepOptions())
-        trainer.train(tf.constant(100))  # 100 steps; their mean metrics
+        trainer.train(tf.constant(100))  # 100 steps; returns their mean metrics
 
     Args:
       optimizer: built; its `iterations` number the steps.
-      datasets: distributed; one for each static shape of a batch. They yield each
-        replica's batch of features.
-      on_step: called after every step where the loop runs on the host.
-      shape_of_step: step → which of the datasets its batch comes from.
-      passes_of_step: step → layers that it runs, None for all.
-      parts_of_shape: shape → parts in which each replica computes its batch, if not
-        those of the options.
-      scaling: for float16. A step whose loss or gradient is not finite then leaves
-        weights and moments as they were, and does not count in the metrics; its number
-        and its batch are used up like those of any other, so that the schedule and the
-        data continue as if nothing had been skipped.
+      datasets: distributed datasets of each replica's features, one for each static
+        shape of a batch.
+      on_step: called after every step, if the loop runs on the host.
+      shape_of_step: step → number of the dataset that its batch comes from.
+      passes_of_step: step → number of layers that it runs, None for all.
+      parts_of_shape: shape → number of parts in which each replica computes its batch;
+        by default that of the options.
+      scaling: for float16. A step whose loss or gradient is not finite then does not
+        change weights and moments, and does not count in the metrics. It still uses its
+        step number and its batch, so that the schedule and the data continue as usual.
     """
 
     def __init__(self, task: Task, optimizer: tf_keras.optimizers.Optimizer,
@@ -158,11 +157,11 @@ class Trainer(orbit.StandardTrainer):
         self._parts_of_shape = parts_of_shape or (
             lambda shape: options.gradient_accumulation_steps)
         self._begin = (0.0, 0)
-        # First step since the start whose loss or gradient is not finite, however
-        # small the loss scale; -1: none.
+        # First step since the start whose loss or gradient is not finite, with float16
+        # even at the smallest loss scale; -1 for none.
         self.first_bad_step = tf.Variable(
             -1, dtype=tf.int64, trainable=False, name="first_bad_step",
-            # Every replica finds the same and keeps it; nothing is exchanged.
+            # Every replica computes the same value and keeps its own copy.
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
         self.stop_votes = None
@@ -176,8 +175,8 @@ class Trainer(orbit.StandardTrainer):
 
     @functools.cached_property
     def runs_on_device(self) -> bool:
-        """Whether a loop runs on the device, as on TPUs; elsewhere on the host, where
-        progress can be shown at any step and starting one costs little."""
+        """True if the loop runs on the device, as on TPUs. Otherwise it runs on the
+        host, where progress can be shown after any step and starting a step is fast."""
         return isinstance(self.strategy, tf.distribute.TPUStrategy)
 
     @property
@@ -189,10 +188,12 @@ class Trainer(orbit.StandardTrainer):
         return self.task.model.trainable_variables
 
     def _compiles(self, several: bool) -> bool:
-        """Whether XLA compiles what is done on one replica, or on each of `several`.
+        """Returns True if XLA compiles the step of one replica or, for `several`, the
+        computation of each replica.
 
-        It cannot compile the exchange between replicas that are not TPUs: one alone has
-        its whole step compiled, of several only the computation before the exchange.
+        XLA cannot compile the exchange between replicas that are not TPUs. Therefore it
+        compiles the whole step of a single replica, but only the part before the
+        exchange of several.
         """
         return (self.options.jit_compile and not self.runs_on_device
                 and several == (self.strategy.num_replicas_in_sync > 1))
@@ -215,7 +216,7 @@ class Trainer(orbit.StandardTrainer):
             end = step + int(num_steps)
             while step < end:
                 kind, count = self.kind_of_step(step), 1
-                # As many steps as possible run on the device without the host.
+                # On TPUs, as many steps as possible run without the host.
                 while (self.runs_on_device and step + count < end
                        and self.kind_of_step(step + count) == kind):
                     count += 1
@@ -229,7 +230,8 @@ class Trainer(orbit.StandardTrainer):
         return loop_by_shape
 
     def kind_of_step(self, step: int) -> tuple[int, Optional[int]]:
-        """Shape and passes; steps of one kind share a graph."""
+        """Returns the shape and the passes of a step; steps of one kind share a
+        graph."""
         return self._shape_of_step(step), self._passes_of_step(step)
 
     def train_loop_begin(self):
@@ -243,21 +245,21 @@ class Trainer(orbit.StandardTrainer):
         self.strategy.run(step, args=(next(iterator),))
 
     def train_loop_end(self):
-        result = self.current_metrics()  # It waits for the device, before the clock.
+        result = self.current_metrics()  # Waits for the device before time is measured.
         begin, first = self._begin
         steps = int(self.optimizer.iterations.numpy()) - first
         seconds = max(time.monotonic() - begin, 1e-9)
         return {**result, "steps_per_second": steps / seconds}
 
     def current_metrics(self) -> dict[str, float]:
-        """Means since the loop began; with float16 also its scale and the number of all
-        steps skipped so far, and no means where all in this loop were skipped."""
+        """Returns the means since the loop began. With float16 also the loss scale and
+        the number of steps skipped so far, and no means if all steps were skipped."""
         if not self.scaling:
             return self.metrics.result()
         return {**self.metrics.result(empty=False), **self.scaling.values()}
 
     def _forward(self, computation, features, denominators, seed):
-        """Loss of a part of a batch and the sums of its metrics."""
+        """Returns the loss of a part of a batch and the sums of its metrics."""
         outputs = self.task.model(
             features, training=True, seed=seed, computation=computation)
         losses = self._objective.losses(outputs, features, denominators)
@@ -265,6 +267,7 @@ class Trainer(orbit.StandardTrainer):
         return losses["total_loss"], metric_sums(metrics)
 
     def _part_gradients(self, computation, features, denominators, seed):
+        """Returns the loss, gradients and metrics of a part of a batch."""
         with tf.GradientTape() as tape:
             loss, sums = self._forward(computation, features, denominators, seed)
             scaled = loss * self.scaling.scale if self.scaling else loss
@@ -276,8 +279,8 @@ class Trainer(orbit.StandardTrainer):
 
     def _compute_gradients(
             self, computation, parts, features, denominators, step, replica):
-        """Of one replica: loss, gradients, squares that count for their norm in place
-        of their own, metrics."""
+        """Returns the loss, the gradients, their squares where these replace the
+        gradients' own in the norm, and the metrics, all of one replica."""
         seed = tf.random.fold_in(
             tf.constant([self.options.random_seed, 0], tf.int32),
             tf.cast(step, tf.int32))
@@ -292,7 +295,7 @@ class Trainer(orbit.StandardTrainer):
         return loss, optimization.dense_float32(gradients), squares, sums
 
     def _exchanged(self, context, loss, gradients, squares):
-        """Loss, clipped gradients and their norm of all replicas together."""
+        """Returns the loss, the clipped gradients and their norm, of all replicas."""
         clip = functools.partial(
             optimization.clip_by_global_norm, clip_norm=self.options.clip_norm)
         replicas = context.num_replicas_in_sync
@@ -303,19 +306,19 @@ class Trainer(orbit.StandardTrainer):
             gradients, norm = clip(gradients, squares=squares)
             squares = {}
         votes = [] if self.stop_votes is None else [tf.identity(self.stop_votes.own)]
-        # One exchange for everything; the mean loss is not finite if any is.
+        # One exchange for everything. If any loss is not finite, the mean is not.
         loss, norm, gradients, squares, votes = context.all_reduce(
             tf.distribute.ReduceOp.MEAN, [loss, norm, gradients, squares, votes])
         if votes:
             self.stop_votes.mean.assign(votes[0])
         if summed:
             return loss, [gradient * replicas for gradient in gradients], norm
-        # A row's gradient is its replica's divided by their number.
+        # Averaging divided each replica's gradients by the number of replicas.
         return loss, *clip(gradients, squares={
             index: value / replicas for index, value in squares.items()})
 
     def _accumulate(self, parts, computation, features, denominators, seed):
-        """Sums of loss, gradients and metrics over the parts of a batch."""
+        """Returns the sums of loss, gradients and metrics over the parts of a batch."""
         def split(tensor):
             return tf.reshape(
                 tensor, tf.concat([[parts, -1], tf.shape(tensor)[1:]], axis=0))
@@ -339,7 +342,7 @@ class Trainer(orbit.StandardTrainer):
         def body(part, state):
             return part + 1, tf.nest.map_structure(tf.add, state, part_values(part))
 
-        # A first part before the loop would be as large a graph once more.
+        # The loop starts from zeros: a first part before it would double the graph.
         _, state = tf.while_loop(
             lambda part, _: part < parts, body,
             [tf.constant(0), [tf.zeros([]),
@@ -349,39 +352,40 @@ class Trainer(orbit.StandardTrainer):
         return state
 
     def _replica_step(self, computation, parts, features):
+        """Runs one training step on one replica."""
         context = tf.distribute.get_replica_context()
         step = tf.identity(self.optimizer.iterations)
         replica = tf.cast(context.replica_id_in_sync_group, tf.int32)
         compute = functools.partial(self._compute_gradients, computation, parts)
         if self._compiles(several=True):
             compute = own_function(compute, jit_compile=True)
-        # 1. What losses are divided by: of the whole batch, so that replicas and parts
-        #    add up to what one replica would compute of all of it.
+        # 1. Compute the denominators of the losses from the whole batch, so that the
+        #    losses of replicas and parts add up to that of the whole batch.
         denominators = self._objective.denominators(features)
         if (context.num_replicas_in_sync > 1
                 and self.options.replica_gradients == "mean"):
             denominators = context.all_reduce(
                 tf.distribute.ReduceOp.MEAN, denominators)
-        # 2. Loss and gradients of this replica's rows.
+        # 2. Compute the loss and the gradients of this replica's rows.
         loss, gradients, squares, sums = compute(features, denominators, step, replica)
-        # 3. Those of all replicas, clipped to a global norm.
+        # 3. Combine those of all replicas, and clip the gradients to a global norm.
         loss, gradients, norm = self._exchanged(context, loss, gradients, squares)
-        # 4. The first step that is not finite is noted; the loop looks before it saves.
-        #    With loss scaling such steps are ordinary, unless the scale is at its end.
+        # 4. Remember the first step that is not finite; the loop checks it before it
+        #    saves. With loss scaling such steps are normal until the smallest scale.
         good = tf.math.is_finite(loss + norm)
         bad = ~good & self.scaling.at_smallest if self.scaling else ~good
-        seen = self.first_bad_step
-        seen.assign(tf.where(bad & (seen < 0), step, seen))
-        # 5. The optimizer's update.
+        first = self.first_bad_step
+        first.assign(tf.where(bad & (first < 0), step, first))
+        # 5. Update the weights with the optimizer.
         if self.scaling:
             self._apply_or_skip(gradients, good)
             self.scaling.update(good)
         else:
             self._apply(gradients)
-        # 6. Metrics, with the learning rate of the step just made.
-        rate = tf.cast(self.optimizer.learning_rate, tf.float32)
+        # 6. Update the metrics, with the learning rate of this step.
+        learning_rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         sums = {**sums, "gradient_norm": tf.stack([norm, 1.0]),
-                "learning_rate": tf.stack([rate, 1.0])}
+                "learning_rate": tf.stack([learning_rate, 1.0])}
         self.metrics.update(sums if not self.scaling else {
             name: tf.where(good, pair, 0.0) for name, pair in sums.items()})
 
@@ -390,7 +394,8 @@ class Trainer(orbit.StandardTrainer):
             zip(gradients, self._variables), skip_gradients_aggregation=True)
 
     def _apply_or_skip(self, gradients, good):
-        """A step of the optimizer if `good`, else of its count alone."""
+        """Runs a step of the optimizer if `good`; otherwise only increments its
+        step."""
         def skip():
             self.optimizer.iterations.assign_add(1)
 
@@ -398,15 +403,15 @@ class Trainer(orbit.StandardTrainer):
             def apply():
                 strategy.extended.call_for_each_replica(self._apply, args=(gradients,))
 
-            # The same on all of them.
+            # `good` is the same on all replicas.
             first = strategy.experimental_local_results(good)[0]
             tf.cond(first, apply, skip)
 
         if tf.__internal__.distribute.strategy_supports_no_merge_call():
             tf.cond(good, lambda: self._apply(gradients), skip)
         else:
-            # Where the optimizer calls the replicas together, as it does on CPUs, it
-            # must not do so in a branch of one of them.
+            # An optimizer that merges the replicas' calls, as on CPUs, cannot do so in
+            # a branch of one replica. Therefore the branch is taken after the merge.
             tf.distribute.get_replica_context().merge_call(
                 choose, args=(gradients, good))
 
@@ -415,13 +420,13 @@ class Trainer(orbit.StandardTrainer):
 
 
 class Evaluator(orbit.AbstractEvaluator):
-    """Evaluates a task's model over every example of a dataset, once.
+    """Evaluates a task's model on every example of the evaluation datasets, once.
 
         Evaluator(task, batches.evaluation()).evaluate()  # {"masked_lm_accuracy": ...}
 
-    Each static shape of a batch is traced once, whatever sets it occurs in. What was
-    kept of each example in the last evaluation is in `predictions`. `datasets` are as
-    of Batches.evaluation; without any, the evaluator only predicts.
+    Each static shape of a batch is traced once, also if it occurs in several datasets.
+    `predictions` holds the predictions of the last evaluation. `datasets` comes from
+    Batches.evaluation; if it is empty, the evaluator only predicts.
     """
 
     def __init__(self, task: Task, datasets: Sequence[tuple[Any, int]] = (),
@@ -430,7 +435,7 @@ class Evaluator(orbit.AbstractEvaluator):
         self.task, self.computation = task, computation
         self.predictions: Predictions = {}
         self._datasets = datasets
-        # The step on batches of each shape.
+        # The compiled step for each shape of a batch.
         self._steps: dict[frozenset, Any] = {}
         self.metrics = None
         if datasets:
@@ -440,12 +445,13 @@ class Evaluator(orbit.AbstractEvaluator):
 
     @property
     def num_steps(self) -> int:
-        """Batches that each replica takes."""
+        """The number of batches per replica."""
         return sum(steps for _, steps in self._datasets)
 
     def evaluate(self, num_steps=None) -> dict[str, float]:
-        """Metrics over all examples: the objective's means, and the task's score."""
-        del num_steps  # orbit hands it over; all are taken.
+        """Returns the metrics over all examples: the objective's means and the task's
+        score."""
+        del num_steps  # orbit passes it, but all batches are used.
         self.metrics.reset()
         self.predictions = self.predict(self._datasets)
         metrics = self.metrics.result()
@@ -454,7 +460,7 @@ class Evaluator(orbit.AbstractEvaluator):
         return metrics
 
     def predict(self, datasets: Sequence[tuple[Any, int]]) -> Predictions:
-        """What the objective keeps of every example of a set, whose labels may be 0."""
+        """Returns the objective's predictions for every example; labels may be 0."""
         rows: dict[str, dict[int, np.ndarray]] = {}
         for dataset, steps in datasets:
             step = self._steps.setdefault(shape_key(dataset), own_function(self._step))
@@ -466,8 +472,8 @@ class Evaluator(orbit.AbstractEvaluator):
                     rows.setdefault(name, {}).update(
                         (int(index), value) for index, value in zip(indices, values)
                         if index >= 0)
-        return {name: [found[index] for index in sorted(found)]
-                for name, found in rows.items()}
+        return {name: [by_index[index] for index in sorted(by_index)]
+                for name, by_index in rows.items()}
 
     def _outputs(self, features):
         return self.task.model(features, training=False, computation=self.computation)
@@ -487,8 +493,8 @@ class Evaluator(orbit.AbstractEvaluator):
             return {**self.task.objective.predictions(outputs, features),
                     "example_index": features["example_index"]}
 
-        kept = self.strategy.run(replica_step, args=(next(iterator),))
-        # All replicas' examples, those of other hosts too. Outside a graph each gather
-        # would be traced anew.
+        predictions = self.strategy.run(replica_step, args=(next(iterator),))
+        # Gathers the examples of all replicas, also of other hosts. It happens in the
+        # graph, because outside it each gather would be traced again.
         return {name: self.strategy.gather(value, axis=0)
-                for name, value in kept.items()}
+                for name, value in predictions.items()}

@@ -231,7 +231,7 @@ def test_inputs_of_any_integer_type():
 def test_longest_sequence_and_one_too_long():
     longest = np.ones([1, 12], np.int32)
     assert encoder()({"input_ids": longest})["sequence_output"].shape == [1, 12, 8]
-    with pytest.raises(InputError, match="13 pieces.*max_position_embeddings 12"):
+    with pytest.raises(InputError, match="13 tokens.*max_position_embeddings 12"):
         encoder()({"input_ids": np.ones([1, 13], np.int32)})
 
 
