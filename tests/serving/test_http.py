@@ -132,7 +132,7 @@ def test_wrong_requests_get_a_status_and_a_sentence(model):
             assert (await ask(session, {"instances": ["a"]}))[0] == 200
             service.stopping = True
             status, found = await ask(session, {"instances": ["a"]})
-            assert status == 503 and "stopped" in found["error"]
+            assert status == 503 and "stopping" in found["error"]
 
     asyncio.run(check())
 
@@ -216,7 +216,7 @@ def test_the_command_stops_cleanly_under_load(folder, model):
             if status == 200:
                 assert close(found["predictions"][0], expected[i])
             else:
-                assert "stopped" in found["error"]
+                assert "stopping" in found["error"]
             if len(statuses) == 60:
                 process.send_signal(signal.SIGTERM)
 
